@@ -59,7 +59,7 @@ class Records(ContainersTest):
                                   **options)
 
     def container_of(self, container):
-        """What the daemon says of the container that this one's first process is in."""
+        """The container that the daemon reports for the first process of this one."""
         pid = container.pid_on_the_host()
 
         def ask():

@@ -103,7 +103,7 @@ class Tenants(ContainersTest):
 
 
 class Images(ContainersTest):
-    """What the hook does to images, seen by a program that tells what the loader gave to it."""
+    """The hook's effect on images, seen by a program that prints what the loader gave to it."""
 
     def expect_loaded(self, container, *more):
         lines = container.lines()

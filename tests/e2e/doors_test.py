@@ -3,9 +3,9 @@
 """Every hooked entry is reached by a linked symbol, by dlsym and by cuGetProcAddress, in every version and variant.
 
 Method: `probe` asks for each entry of the table by one door, says which library answers, and calls what is hooked
-with nothing but zeros. What the table says decides who must answer; the codes must be those of a run without the
-library; and with a fault scripted for each entry, its code must come back, which shows that the call reached
-exactly that entry of the driver.
+with nothing but zeros. The table decides which library must answer. The codes must be those of a run without the
+library. With a fault scripted for each entry, its code must come back: so the call reached exactly that entry of the
+driver.
 """
 
 import pathlib

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpumux-kubelet-plugin --api dra: a slice at the API server, and claims that are prepared and unprepared.
 
-Method: a real daemon with simulated GPUs, the plugin, a kubelet and an API server of the tests' own. What a claim's
-container is given is tried with real runc.
+Method: a real daemon with simulated GPUs, the plugin, a kubelet and an API server of the tests' own. Containers of real
+runc try what a claim gives them.
 """
 
 import json

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What is missing or wrong is said clearly, has its documented effect, and never ends the program.
+"""Each missing or wrong part is reported clearly, has its documented effect, and never ends the program.
 
 Method: programs and daemons are started where something is missing (no daemon, no driver, no GPU, no permission) or
 wrong (versions, variables), and what they say and do is compared with docs/environment.md and the daemon's and the

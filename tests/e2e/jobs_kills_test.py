@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever dies at whatever moment, every job that was acknowledged ends exactly once, as it really did or as `lost`.
+"""Every job that was acknowledged ends exactly once, as it really did or as `lost`, whichever process dies and when.
 
 Method: users hand in jobs, cancel and hold them, while daemon, runners and clients are killed with SIGKILL at random by
 seed. Each job keeps a book of its own: a line when it begins, and one with its status before it ends. In the end the

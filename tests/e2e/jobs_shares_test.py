@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What one user could take of the job queue from the others: places, bytes, the disk, the daemon's time.
+"""One user cannot take the job queue from the others: its places, its bytes, the disk, the daemon's time.
 
 Method: one user takes all that it may; then others hand in jobs and see them end (framework/users.py).
 """

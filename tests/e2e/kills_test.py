@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever dies, the others go on: kills and stops of holders, waiters and the daemon, at random by seed.
+"""When a process dies, the others go on: kills and stops of holders, waiters and the daemon, at random by seed.
 
 Method: a few workers share two GPUs under short quanta. Again and again one thing happens (a holder or a waiter is
 killed, the daemon is killed and started again, a holder is stopped, a program breaks its own context), and
@@ -23,7 +23,7 @@ from framework.case import GpumuxTest, main  # noqa: E402
 from framework.seeds import amount, seeded  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
-# Everybody gets on within this, or the test fails. What is promised is a second on a machine that is not overloaded.
+# Everybody gets on within this, or the test fails. The promise is a second on a machine that is not overloaded.
 PATIENCE = 10
 
 

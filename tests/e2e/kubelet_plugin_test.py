@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """gpumux-kubelet-plugin serves a daemon's GPUs to a kubelet, whatever of the three starts again.
 
-Method: a real daemon with simulated GPUs, the plugin, and a kubelet of the tests' own. What the plugin gives to a
-container is tried with real runc.
+Method: a real daemon with simulated GPUs, the plugin, and a kubelet of the tests' own. Containers of real runc
+try what the plugin gives them.
 """
 
 import json
@@ -273,7 +273,7 @@ class Options(GpumuxTest):
 
 
 class Containers(ContainersTest):
-    """What the plugin gives makes a container's programs tenants."""
+    """The plugin's answers make a container's programs tenants."""
 
     version = VERSION
     gpus = 2

@@ -40,7 +40,7 @@ class Quota(MemoryTest):
         wait_until(lambda: daemon.log().count('why="its run would have more than its quota') >= 2, 20, "the reason")
 
     def test_who_has_a_quota_is_made_room_for(self):
-        """Of one allocation that takes more than half of the quota, and that the driver has no room for."""
+        """One allocation takes more than half of the quota, and the driver has no room for it."""
         daemon = self.start_daemon()
         pages = self.start("large", name="pages", **{**LARGE, "blocks": 9, "rounds": 1_000_000})
         pages.wait_for_line("memory", timeout=60)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a scraper is served, and what becomes of it in a real Prometheus.
+"""The page that a scraper is served, and what becomes of it in a real Prometheus.
 
 Method: programs and jobs on simulated GPUs; the page is read by promtool, by a Prometheus server over TCP and by hand.
 Every query of the dashboard and every alert is asked of that server. Held times are compared with the trace.

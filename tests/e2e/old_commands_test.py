@@ -24,7 +24,7 @@ from framework.api import Api  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
-# What they would do with a GPU, or several: compute, and say with what.
+# The program of the commands: it computes on its GPU, and prints with what.
 TRAINS = """
     import os, subprocess
     rank, gpus = int(os.environ.get("LOCAL_RANK", 0)), os.environ["CUDA_VISIBLE_DEVICES"]

@@ -28,7 +28,7 @@ STEPS = {"steps": 200, "step_us": 500, "sync_every": 4}
 
 
 class Traced:
-    """What a process has had of all GPUs, in seconds, as the trace says."""
+    """The seconds that each process held and waited for all GPUs, and its switches, as the trace says."""
 
     def __init__(self, trace):
         self.held, self.waited, self.switches = {}, {}, {}

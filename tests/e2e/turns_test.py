@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs when: programs on one GPU take turns, programs on another GPU do not notice.
+"""Programs on one GPU take turns; programs on another GPU do not notice.
 
 Method: three workers A, B and C on two simulated GPUs, as the first users asked for it; who held what is read from
 the daemon's trace, and checked against what the programs saw themselves.

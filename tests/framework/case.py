@@ -39,7 +39,7 @@ class GpumuxTest(unittest.TestCase):
         self.addCleanup(self._clean)
 
     def _callTestMethod(self, method):
-        # What unittest knows of success is not to be had in a clean-up.
+        # A clean-up cannot ask unittest whether the test failed.
         try:
             return super()._callTestMethod(method)
         except BaseException:
@@ -60,7 +60,7 @@ class GpumuxTest(unittest.TestCase):
         self.assertEqual(defects, [], "a daemon failed, or logged errors that this test does not expect")
 
     def _remove_locks(self):
-        """What killed daemons of root's leave of their locks: on a real machine the next daemon takes it over."""
+        """Removes the locks that killed daemons of root leave. On a real machine the next daemon takes them over."""
         for link in pathlib.Path("/run/gpumux-locks").glob("*.dir"):
             with contextlib.suppress(OSError):
                 if os.readlink(link).startswith(self.directory):
@@ -101,7 +101,7 @@ class GpumuxTest(unittest.TestCase):
         return daemon.start()
 
     def environment(self, preload=True, **variables):
-        """What a user's shell would have: nothing of the tests' own environment but the path."""
+        """The environment of a user's shell: nothing of the tests' own environment but the path."""
         environment = {"PATH": os.environ["PATH"], "HOME": self.directory, "GPUMUX_RUNTIME_DIR": self.runtime_dir,
                        **self.machine.environment()}
         if preload:
@@ -155,7 +155,7 @@ class GpumuxTest(unittest.TestCase):
         for option, value in zip(options[::2], options[1::2]):
             if option not in ("--until", "--log", "--hold", "--say-every", "--pause-us", "--watch"):
                 command += [option, "0" if option == "--step-us" else value]
-        # What a program has freed is the GPU's again when the daemon has closed what it keeps of it.
+        # The memory of a program that has ended is the GPU's again when the daemon counts none as returning.
         for daemon in self.daemons:
             wait_until(lambda daemon=daemon: daemon.process.code is not None or
                        all(gpu["memory"]["returning_bytes"] == 0 for gpu in daemon.api.status()["gpus"]), 20,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Namespaces of one test's own, which look like a machine that nothing else uses (node_init.py).
 
-What runs there has mounts, network, processes and cgroups that only it has. The end of the first process there ends all
+Programs there have mounts, network, processes and cgroups of their own. The end of the first process there ends all
 of it. The daemon runs there too, so all of them know processes by the same numbers.
 """
 
@@ -62,7 +62,7 @@ class Inside:
         return pathlib.Path(f"/proc/{self.init_pid}/root")
 
     def proc(self, pid):
-        """What the kernel says of a process that has this number in the node."""
+        """The kernel's folder of the process that has this number in the node."""
         return self.root / "proc" / str(pid)
 
     def _start_first(self):

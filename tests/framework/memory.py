@@ -7,8 +7,8 @@ LARGE = {"blocks": 6, "block_kib": 8192, "rounds": 12}  # 48 MiB
 
 
 class MemoryTest(GpumuxTest):
-    # Each of two programs takes more than half of what is left beside the reserve and two contexts. What the driver
-    # keeps for itself is more than the reserve: taken for free, it would be missing at every switch.
+    # Each of two programs takes more than half of what is left beside the reserve and two contexts. The driver
+    # keeps more for itself than the reserve. If the daemon took that for free, it would be missing at every switch.
     machine_settings = {"memory": "112MiB", "reserved_memory": "16MiB", "context_memory": "4MiB", "d2h_bandwidth": "8G",
                         "h2d_bandwidth": "8G", "kernel_bandwidth": "16G"}
     daemon_settings = {"mode": "auto", "quantum": "30ms", "reserve": "8MiB", "host_memory": "512MiB"}

@@ -225,7 +225,7 @@ state = "/run/containerd"
         os.unlink(self.manifests / f"{name}.json")
 
     def explain(self, _name):
-        """What else is known of a pod, for a test that fails."""
+        """More about a pod, for the message of a test that fails."""
         return ""
 
     # ---- device plugins

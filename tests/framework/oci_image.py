@@ -11,7 +11,7 @@ ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def write_archive(image, name, command, archive, env=()):
-    """Of one layer, as `ctr images import` reads it. `command` runs where a container names none."""
+    """Writes an image of one layer, as `ctr images import` reads it. `command` runs where a container names none."""
     layer = archive.with_suffix(".layer")
     with tarfile.open(layer, "w") as tar:
         tar.add(image.root, arcname=".")

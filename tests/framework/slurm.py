@@ -215,7 +215,10 @@ class SlurmTest(GpumuxTest):
         return int(submitted.expect_success().lines[0])
 
     def wait_script(self, job):
-        """What it has said, when it has ended well. (sbatch --wait looks for the end every ten seconds.)"""
+        """Waits until the job has ended well; gives the lines of its output.
+
+        (sbatch --wait looks for the end every ten seconds.)
+        """
         def state():
             said = self.slurm.run("scontrol", "--oneliner", "show", "job", str(job))
             return re.search(r"JobState=(\S+)", said)[1]

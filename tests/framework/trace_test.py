@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What the end-to-end tests take for two holders at once, and what not: written traces, judged."""
+"""Goal: the end-to-end tests tell two holders at once from lawful leases. Method: written traces, judged."""
 
 import json
 import os

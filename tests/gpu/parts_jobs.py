@@ -68,7 +68,7 @@ class Job:
             return ""
 
     def result(self):
-        """What it said in its RESULT line. None: it said nothing, or did not end well."""
+        """The values of its RESULT line. None: it said nothing, or did not end well."""
         lines = [line for line in self.text().splitlines() if line.startswith("RESULT ")]
         return json.loads(lines[-1][7:]) if lines and self.daemon.job(self.id)["outcome"] == "ok" else None
 
@@ -88,7 +88,7 @@ class Job:
 
 
 class Watch:
-    """What becomes of two jobs, looked at all the time. Moments are CLOCK_MONOTONIC, as in the trace."""
+    """The states of two jobs, looked at all the time. Moments are CLOCK_MONOTONIC, as in the trace."""
 
     def __init__(self, daemon, jobs):
         self.daemon = daemon
@@ -276,7 +276,7 @@ def memory_of_a_job(session):
 
 
 def fsync_ms(directory):
-    """What the disk takes for it: a start waits for one."""
+    """The disk's time for an fdatasync, in ms (median): a start waits for one."""
     taken = []
     with tempfile.TemporaryFile(dir=directory) as file:
         for _ in range(20):

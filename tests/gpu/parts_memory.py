@@ -41,7 +41,7 @@ def same(session, label, name, member):
 
 
 def moved(status):
-    """What the daemon says of memory, in GiB."""
+    """The memory figures of the daemon's status, summed over the seats of the first GPU, in GiB."""
     found = {}
     for seat in status["gpus"][0]["seats"]:
         for key, value in (seat.get("memory") or {}).items():
@@ -52,7 +52,7 @@ def moved(status):
 
 
 class HostMemory:
-    """What of the daemon's host memory was in use at most, of what status said each quarter of a second."""
+    """The most of the daemon's host memory that was taken and in use, of the statuses that it looked at."""
 
     def __init__(self):
         self.budget = self.taken = self.used = 0
@@ -109,7 +109,7 @@ def at_once(session, title, members, limit, seen=None, **settings):
                 except subprocess.TimeoutExpired:
                     now = daemon.status()
                     host.look(now)
-                    # What is shown is of a moment at which everybody was there.
+                    # The status that is shown is of a moment at which all programs ran.
                     status = now if all(m.process.poll() is None for m in group.members) else status
         group.wait(limit)
         events = daemon.trace()
@@ -205,7 +205,7 @@ def host_line(host):
 
 def cold_start(session):
     """Three programs that begin to fill their memory at once, with a daemon that has just been started: no host memory
-    is ready, and none registered. What they get done in the seconds from then on."""
+    is ready, and none registered. Measured is their work in the seconds from then on."""
     seconds = COLD_SECONDS
     argv = session.workload("from_go") + ["--share", f"{min(COLD_SHARE, share_of_each(session, 3)):.2f}"]
     # Alone a third of the time says as much: it does the same all the time once it has filled its memory.

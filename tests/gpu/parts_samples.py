@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The self-checking programs of NVIDIA/cuda-samples: natively, alone under gpumux, and six at a time next to a tenant
-that fills the GPU. What passes natively has to pass. Natively and alone every driver call's results are recorded
-(programs/recorder.cc) and compared."""
+that fills the GPU. A sample that passes natively has to pass. Natively and alone every driver call's results are
+recorded (programs/recorder.cc) and compared."""
 import concurrent.futures
 import os
 import shutil

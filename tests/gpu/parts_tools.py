@@ -32,7 +32,7 @@ def find_tool(name):
 
 
 def digest_of(process):
-    """What the program computed, wherever in the tool's output it says so."""
+    """The program's digest, in whichever line of the tool's output it stands. None: there is none."""
     with open(process.out, errors="replace") as file:
         lines = [line.strip() for line in file if '"digest"' in line]
     return lines[0].split('"digest": "')[1].split('"')[0] if lines and process.code == 0 else None

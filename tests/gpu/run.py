@@ -6,8 +6,8 @@
     tests/gpu/run.py --dist dist --out DIR [--gpus 1|2] [--quick] [--only PART...] [--budget SECONDS]
 
 DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every program's output, the daemons' logs and
-traces). What cannot run here is SKIP with its reason; a part that fails or takes too long is FAIL, and the next one
-goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
+traces). A check that cannot run here is SKIP with its reason. A part that fails or takes too long is FAIL, and the next
+one goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
 Parts: doors, same, robust, tools, memory, jobs, figures, sharing, saturating on one GPU; two on two. `same` runs first
 natively, which others compare with. Part samples runs only if it is named, with --samples FOLDER.
@@ -38,7 +38,7 @@ from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "figures", "sharing", "saturating")
 # Only where they are asked for: they need what this repository does not have.
 OTHER_PARTS = ("samples",)
-# What each part runs natively first, to compare with.
+# The workloads that each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
                 "tools": (), "memory": (), "jobs": (), "figures": ("transformer", "graphs"),
                 "sharing": ("transformer",), "saturating": (), "samples": (), "two": ()}

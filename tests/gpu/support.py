@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the parts of run.py share: the session with its table, private daemons, processes with time limits, the lease
+"""Shared by the parts of run.py: the session with its table, private daemons, processes with time limits, the lease
 trace."""
 import collections
 import http.client
@@ -267,7 +267,7 @@ class Process:
         return self.process.returncode
 
     def result(self):
-        """What it said in its RESULT line; None: it said nothing or failed."""
+        """The values of its RESULT line; None: it said nothing or failed."""
         if self.code != 0 or self.timed_out:
             return None
         with open(self.out, errors="replace") as file:

@@ -26,7 +26,7 @@ if [ ! -e "$base" ]; then
   mv "$place/base.tar" "$base"
 fi
 
-# What `tools/build.sh dist` makes of a release build.
+# The files of a release build, placed as `tools/build.sh dist` places them.
 context=$place/context
 mkdir -p "$context"/{deploy,dist/bin,dist/libexec/gpumux,dist/lib,dist/sim,base}
 cp -r deploy/image "$context/deploy"

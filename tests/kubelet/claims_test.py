@@ -79,7 +79,7 @@ class ClaimsTest(PodsTest):
     # ---- what the plugin has on the node
 
     def left(self):
-        """What there is of claims: specifications, records of claims and of containers, and claims."""
+        """All that is left of claims: specifications, records of claims and of containers, and claims."""
         def names(folder):
             return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """deploy/kubernetes gives pods what the programs need, and nothing more.
 
-Method: kubectl renders each overlay, without a cluster. The settings in them go to the programs that read them. What
-documents say of rights is compared with the rights. remove.sh runs with a kubectl that writes down what it is asked.
+Method: kubectl renders each overlay, without a cluster. The settings in them go to the programs that read them. The
+rights that documents name are compared with the rights. remove.sh runs with a kubectl that writes down what it is
+asked.
 """
 
 import contextlib
@@ -135,7 +136,7 @@ class Overlays(unittest.TestCase):
             terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
             self.assertEqual([term["matchExpressions"] for term in terms],
                              [[{"key": "gpumux.io/api", "operator": "In", "values": list(APIS)}]])
-        # What both overlays have is the same in both: a cluster may have both.
+        # An object of both overlays is the same in both: a cluster may have both.
         both = [{(it["kind"], it["metadata"]["name"]): it for it in render(MANIFESTS / api)} for api in APIS]
         for key in both[0].keys() & both[1].keys():
             self.assertEqual(both[0][key], both[1][key])

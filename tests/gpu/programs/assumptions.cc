@@ -39,7 +39,7 @@ bool legacy_answers_for(const Program& program, cuda::CUstream stream, bool ende
   return was_busy && busy_ns > static_cast<std::int64_t>(kSpinNs) * 9 / 10;
 }
 
-// What the library says of memory that it allocates in the place of the driver's pools (shim/hooks/hooks_pool.cc).
+// The library's answers about memory that it allocates in the place of the driver's pools (shim/hooks/hooks_pool.cc).
 struct PoolFacts {
   bool no_context = false;
   bool no_ipc = false;

@@ -272,7 +272,7 @@ int record_get_address_v2(const char* symbol, void** function, int version, std:
 
 extern "C" __attribute__((visibility("default"))) void* dlsym(void* handle, const char* name) {
   if (g_next_dlsym == nullptr) find_next_dlsym();
-  // Whose next one is meant depends on who calls: a jump, and no call.
+  // The answer depends on the caller, so this must be compiled to a jump, not to a call.
   if (handle == RTLD_NEXT || handle == RTLD_DEFAULT) return g_next_dlsym(handle, name);
   return wrapped(name, g_next_dlsym(handle, name));
 }

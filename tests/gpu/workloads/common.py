@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every workload does around its own step: options, meeting the others, steady timing, one line `RESULT {json}`.
+"""Shared by all workloads around their own steps: options, meeting the others, steady timing, one line `RESULT {json}`.
 
 A workload is a class with step(i) (submits one step, need not wait), wait() (until all submitted work is done),
 digest() (bytes that depend on everything computed) and peak_bytes(). How many steps are run decides the digest, so a

@@ -13,7 +13,7 @@ import torch
 def main():
     arguments = common.options(share=0.4, gib=0, dirty=0.3)
     device = prepare(arguments)
-    # What starting the driver and cuBLAS takes is not what is measured.
+    # The driver and cuBLAS start here, before the time that is measured.
     warm = torch.ones(512, 512, device=device, dtype=torch.bfloat16)
     (warm @ warm).sum().item()
     del warm

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the host spends on each kind of thing that PyTorch asks the driver for, in microseconds: the least and the
+"""The host's time for each kind of thing that PyTorch asks the driver for, in microseconds: the least and the
 median of many short windows, by the clock and in processor time of all threads. Bound by the host, not by the GPU."""
 import time
 

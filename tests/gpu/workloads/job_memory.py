@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a program of a job with --mem is told of its GPU's memory, by PyTorch where it is there and by the driver: at
-once, and when its limit has reached it; and whether it gets more than that."""
+"""Asks PyTorch, if it is there, and the driver for a GPU's memory, in a job with --mem: at once, and when the limit has
+reached the program. Then tries to get more than the limit."""
 import ctypes
 import os
 import time

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many matrix products a second: as many as can be, waited for after every --sync-every. What is done in the first
---lead seconds does not count. With --window it works in each --turns-th window of so many seconds only, of the clock
+"""How many matrix products a second: as many as can be, waited for after every --sync-every. The products of the first
+--lead seconds do not count. With --window it works in each --turns-th window of so many seconds only, of the clock
 that all programs share: what some of them get done can then be compared with what others do, although the machine's
 speed changes from one second to the next."""
 import math
