@@ -1,5 +1,5 @@
-# What dist/ holds: the target `product` builds it, the install component `dist` puts it in place. tools/build.sh dist
-# does both, and tools/install.sh copies dist/ into the system. Included last, when every target is known.
+# The contents of dist/: the target `product` builds it, the install component `dist` puts it in place. tools/build.sh
+# dist does both, and tools/install.sh copies dist/ into the system. Included last, when every target is known.
 
 add_custom_target(product)
 

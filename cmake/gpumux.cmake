@@ -89,7 +89,7 @@ function(gpumux_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main ${arg_LIBRARIES})
   if(GPUMUX_SANITIZE MATCHES address)
-    # Half the time to compile. What is tested is compiled as ever, but for what its headers have.
+    # Half the time to compile. The code under test is compiled as ever, except for its headers.
     target_compile_options(${name} PRIVATE -O0)
   endif()
   foreach(dep ${arg_DEPS})
