@@ -16,7 +16,7 @@ target=all
 case $preset in
   dist) configured=release target=product ;;
   asan) target=unit_tests ;;
-  # What runs on several threads inside other people's programs; the daemon and the command line have one thread each.
+  # Code that runs on several threads inside users' programs; the daemon and the command line have one thread each.
   tsan)
     target="gate_test client_test seat_frames_test tenant_test wire_test base_test"
     target+=" memory_test mover_test pager_stress_test"

@@ -130,7 +130,10 @@ def check_includes(root, table):
 
 
 def check_components(root, table):
-    """What a component is linked with must be allowed too: an edge could hide in a declaration without an include."""
+    """A component may be linked only with what its folder may use.
+
+    An edge could hide in a declaration without an include.
+    """
     folders = table["folders"]
     by_component = {name.replace("/", "_"): name for name in folders}
     problems = []

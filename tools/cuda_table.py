@@ -35,7 +35,7 @@ ACTIONS = {
 }
 PLACED_ACTIONS = {"gate", "hold", "sync"}
 
-# What describes work on addresses, where a graph is told of it: the driver may look them up at once.
+# Parameters that tell a graph of work on addresses: the driver may look the addresses up at once.
 ADDRESS_NODE_TYPES = {
     "const CUDA_MEMCPY3D*",
     "const CUDA_MEMSET_NODE_PARAMS*",

@@ -52,7 +52,7 @@ def thing(columns):
 
 
 def refusal(*lines, exports=None):
-    """What the checks say of a table of these lines; empty if it is accepted."""
+    """The error that the checks give for a table of these lines; empty if it is accepted."""
     try:
         entries = cuda_table.parse_table("\n".join(lines))
         cuda_table.check(entries, LAYOUTS, exports if exports is not None else [e.symbol for e in entries])
@@ -149,7 +149,7 @@ class Refusals(unittest.TestCase):
         self.assert_refused(thing("graph | hold(node=what) | CUresult(int what)"), "but it is int")
         self.assert_refused(thing("graph | hold(stream=s) | CUresult(CUstream s)"), "unknown place 'stream' for hold")
         self.assert_refused(thing("graph | hold | CUresult()"), "needs a place")
-        # What only asks for them is not concerned.
+        # A function that only asks for the parameters need not hold anything.
         self.assertEqual(refusal(thing("graph | forward | CUresult(CUDA_MEMCPY3D* what)")), "")
 
     def test_sync_class_and_action_go_together(self):

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What systemd's units must not say. Goal: limits that look harmless and break what the daemon promises stay out."""
+"""Goal: systemd's units have no limits that look harmless and break what the daemon promises."""
 
 import configparser
 import pathlib
