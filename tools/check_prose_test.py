@@ -5,6 +5,10 @@
 Method: one small text for each fault and for what only looks like one; a table that allows as many, more and fewer.
 """
 
+import pathlib
+import subprocess
+import sys
+import tempfile
 import unittest
 
 import check_prose
@@ -100,25 +104,34 @@ class ProseTest(unittest.TestCase):
         self.passes("src/sched/core.cc", 'f("short "\n  "drawn "\n  "from the seed");\n')
 
     def test_the_table_allows_what_it_lists(self):
-        faults = [("src/sched/core.h", "openings", 1, "a"), ("src/sched/core.cc", "openings", 2, "b")]
-        self.assertEqual(check_prose.judge(faults, {"openings": {"src/sched": 2}}), ([], []))
-        problems, _ = check_prose.judge(faults, {"openings": {"src/sched": 1}})
+        faults = [("src/sched/core.h", "references", 1, "a"), ("src/sched/core.cc", "references", 2, "b")]
+        self.assertEqual(check_prose.judge(faults, {"references": {"src/sched": 2}}), ([], []))
+        problems, _ = check_prose.judge(faults, {"references": {"src/sched": 1}})
         self.assertEqual(len(problems), 3, problems)
         self.assertIn("allows 1", problems[2])
         problems, _ = check_prose.judge(faults, {"columns": {"src/sched": 2}})
         self.assertEqual(problems[:2], ["src/sched/core.cc:2: b", "src/sched/core.h:1: a"])
-        problems, _ = check_prose.judge(faults, {"openings": {"src/sched": 1, "src/sched/core.h": 1}})
+        problems, _ = check_prose.judge(faults, {"references": {"src/sched": 1, "src/sched/core.h": 1}})
         self.assertEqual(problems, [])
 
     def test_the_table_shrinks(self):
-        table = {"openings": {"src/sched": 3, "docs/a.md": 1}, "columns": {"docs/a.md": 2}}
-        faults = [("src/sched/core.h", "openings", 1, "a"), ("docs/a.md", "columns", 1, "b")]
+        table = {"references": {"src/sched": 3, "docs/a.md": 1}, "columns": {"docs/a.md": 2}}
+        faults = [("src/sched/core.h", "references", 1, "a"), ("docs/a.md", "columns", 1, "b")]
         problems, fewer = check_prose.judge(faults, table)
         self.assertEqual(problems, [])
         self.assertEqual(len(fewer), 3)
-        text = '# Why.\n[columns]\n"docs/a.md" = 2\n[openings]\n"docs/a.md" = 1\n"src/sched" = 3\n'
+        text = '# Why.\n[columns]\n"docs/a.md" = 2\n[references]\n"docs/a.md" = 1\n"src/sched" = 3\n'
         self.assertEqual(check_prose.lowered(text, fewer),
-                         '# Why.\n[columns]\n"docs/a.md" = 1\n[openings]\n"src/sched" = 1\n')
+                         '# Why.\n[columns]\n"docs/a.md" = 1\n[references]\n"src/sched" = 1\n')
+
+    def test_the_table_allows_no_openings(self):
+        with tempfile.TemporaryDirectory() as folder:
+            table = pathlib.Path(folder, "prose.toml")
+            for kind, code in (("openings", 2), ("columns", 0)):
+                table.write_text(f'exempt = []\n[{kind}]\n"a.md" = 1\n', encoding="utf-8")
+                command = [sys.executable, check_prose.__file__, "--root", folder, "--table", table]
+                done = subprocess.run(command, capture_output=True, text=True, check=False)
+                self.assertEqual(done.returncode, code, done.stderr)
 
 
 if __name__ == "__main__":
