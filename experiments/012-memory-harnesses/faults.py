@@ -46,7 +46,7 @@ FAULTS = [
           "pager.bounds().committed() + beside + kept_back"),
     Fault("memory claimed from other programs is counted twice", MEMORY + "device_memory.cc",
           "  pager.bounds().give(claimed);\n", ""),
-    Fault("a refused thread does not wait for frees", MEMORY + "acquisition.h",
+    Fault("a refused thread does not wait for frees", MEMORY + "remedies.h",
           "kAskForCommitment, kAwaitFrees,", "kAskForCommitment,"),
     Fault("a connection's sequence outlives it", MEMORY + "device_memory.cc",
           "  room_.sequence = 0;\n", ""),

@@ -28,7 +28,7 @@ HARNESSES = {
     "stress": (["bin/pager_stress_test"], ["bin/pager_stress_test"]),
     "memory": (["bin/memory_test"], ["bin/memory_test"]),
     "managed": (["bin/managed_memory_test", "--gtest_filter=*Meanwhile"], ["bin/managed_memory_test"]),
-    "acquisition": (["bin/acquisition_test"], ["bin/acquisition_test"]),
+    "acquisition": (["bin/remedies_test"], ["bin/remedies_test"]),
     "simulation": (["bin/simsched_test", "--gtest_filter=Memory.*"], ["bin/simsched_test"]),
     "mixed": ([sys.executable, str(ROOT / "tests/e2e/memory_test.py"), "Mixed"], LIBRARY),
     "paging": (["bin/pager_paging_test"], ["bin/pager_paging_test"]),

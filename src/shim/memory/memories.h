@@ -25,12 +25,12 @@
 #include "base/lock.h"
 #include "client/agent.h"
 #include "gate/gate.h"
-#include "shim/memory/acquisition.h"
 #include "shim/memory/address_table.h"
 #include "shim/memory/device_memory.h"
 #include "shim/memory/host_lender.h"
 #include "shim/memory/ipc_server.h"
 #include "shim/memory/mover.h"
+#include "shim/memory/remedies.h"
 #include "shim/process/seats.h"
 
 namespace gpumux::shim {
@@ -70,7 +70,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // ---- the program's threads
 
-  // Each of these makes its call, and again after each remedy that has helped (acquisition.h). A call that lacks memory
+  // Each of these makes its call, and again after each remedy that has helped (remedies.h). A call that lacks memory
   // when no remedy is left gives CUDA_ERROR_OUT_OF_MEMORY.
 
   // Allocates by `call(placement)`, which asks the pager.

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: no allocation that GPU and host memory can hold together is ever refused, whatever crosses on its way.
-// Method: the planner that ships, the bounds that ship and the acquisitions that ship, between model tenants of several
+// Method: the planner that ships, the bounds that ship and the remedies that ship, between model tenants of several
 // threads. One random actor makes one small step at a time: a thread tries, asks or frees, a tenant reads, reports,
 // evicts or restores a chunk, the daemon reads, changes turns or is restarted. A failing seed is printed;
 // GPUMUX_TEST_SEED repeats it, GPUMUX_TEST_ALLOCATIONS says how many allocations there are.
-#include "shim/memory/acquisition.h"
+#include "shim/memory/remedies.h"
 
 #include <gtest/gtest.h>
 
