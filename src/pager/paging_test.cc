@@ -435,6 +435,11 @@ TEST_F(PagingTest, AnEngineThatCannotBeMadeIsToldAndTriedAgain) {
     EXPECT_EQ(evict(), JobState::kFailed);
     EXPECT_EQ(pager().evicted_bytes(), 0u);
   }
+  // The pager itself says so of a job that runs. The driver's word must not leave one behind.
+  the_faults()["cuStreamCreate"]->calls = 0;
+  the_faults()["cuStreamCreate"]->code = cuda::CUDA_ERROR_NOT_READY;
+  the_faults()["cuStreamCreate"]->fail_at = 1;
+  EXPECT_EQ(evict(), JobState::kFailed);
   EXPECT_EQ(evict(), JobState::kDone);
   EXPECT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(data, kMebibyte), random_words(4 * kMebibyte, 60));
