@@ -65,7 +65,7 @@ class Command(GpumuxTest):
         os.mkdir(place, 0o700)
         variables = {"GPUMUX_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": place}
         _, errors = self.ask("queue", code=3, **variables)
-        self.assertIn("there are no jobs", errors)
+        self.assertIn("no daemon has run jobs here", errors)
         self.assertFalse(os.path.exists(f"{place}/gpumux"), "asking has started nothing")
         self.ask("submit", "--wait", "--", "echo", "here it is", **variables)
         api = Api(os.path.join(place, "gpumux", "api.sock"))
