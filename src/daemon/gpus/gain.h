@@ -17,10 +17,10 @@
 // look. It costs programs nothing, and shows whether the load is another one.
 //
 // Lost without a rule, in the model of experiment 020:
-//   noise                 requests beside a training: 4.5 % of the time by turns, not 0.1
-//   kPausesAsk            the same: 2.6 %
-//   second window         twice to three times as many wrong choices of noisy loads
-//   half to stay          a gain of 3 % in bursts: 40 % of the time at once, not 25
+//   noise                 requests beside a training: 3.6 % of the time by turns, not 0.1
+//   kPausesAsk            the same: 3.1 %
+//   second window         noise of 30 %: 0.5 % of the time in the wrong way, not 0.3; the noise needs it anyhow
+//   half to stay          a gain of 3 % in bursts: 40 % of the time at once, not 23
 //   doubling              trials: 3.8 % of the time, not 0.3
 //   another load          a load that changes each 2 min: 35 % of the time in the wrong way, not 2
 //   whole rounds          a gain of 3 %: found after 18 minutes at worst, not 22 s
