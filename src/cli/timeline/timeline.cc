@@ -75,7 +75,8 @@ std::uint64_t Timeline::describe(std::uint64_t parent, const std::string& name, 
 perfetto::TrackEvent& Timeline::start(perfetto::TracePacket& packet, const Line& line, base::TimePoint time,
                                       int type) const {
   packet.set_trusted_packet_sequence_id(kSequence);
-  packet.set_timestamp(static_cast<std::uint64_t>(time.time_since_epoch().count()));
+  // MONOTONIC begins when the machine starts. A job may have waited since before that.
+  packet.set_timestamp(static_cast<std::uint64_t>(std::max(time, base::TimePoint()).time_since_epoch().count()));
   packet.set_timestamp_clock_id(kMonotonic);
   auto* event = packet.mutable_track_event();
   event->set_type(static_cast<perfetto::TrackEvent::Type>(type));

@@ -183,6 +183,19 @@ TEST_F(TimelineTest, JobsThatDoNotChangeAreShownAsTheyAre) {
                                                 "Jobs|running (job 4): 1005-1008 running, 1008- suspending"}));
 }
 
+TEST_F(TimelineTest, AJobThatIsOlderThanTheMachinesStartIsShownFromThere) {
+  api_client::Job waiting;
+  waiting.id = 3;
+  waiting.name = "waiting";
+  waiting.state = "queued";
+  waiting.state_since_unix_ns = 1'000'000'000;
+  bytes_.clear();
+  Timeline started_late({100s, 6s, 6s}, [this](const std::string& bytes) { bytes_ += bytes; });
+  started_late.expect({waiting});
+  started_late.show_unchanged();
+  EXPECT_EQ(tracks(), (std::vector<std::string>{"Jobs:", "Jobs|waiting (job 3): 0- queued"}));
+}
+
 TEST_F(TimelineTest, ATraceThatIsCutOffHasNoEndsWithoutBeginnings) {
   for (const TraceEvent& one :
        {event("drained", 1), event("moves", 1, "nowhere"), event("complete", 1), event("gate_closed", 1),
