@@ -251,7 +251,7 @@ bool JobCore::State::gives_way(const Job& job, const Job& to) const {
   if (!job.clock || job.suspend_refused()) return false;
   const Standing wanted_by = standing_towards(to, job), has = standing_towards(job, to);
   // A floor is behind all of the same capped priority, its user's own jobs included.
-  const bool goes_behind = to.floor > 0 && to.spec.capped == job.spec.capped;
+  const bool goes_behind = to.floor && to.spec.capped == job.spec.capped;
   if (settings.preempt && wanted_by > has && !goes_behind) return true;
   return job.overdue() && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
 }

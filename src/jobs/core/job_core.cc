@@ -163,11 +163,24 @@ void JobCore::State::on(const SettingsChanged& e) {
       user.usage = user.usage / old_weight * Shares::kUnit;
       for (auto& [key, lane] : user.lanes) lane->floor = lane->floor / old_weight * Shares::kUnit;
     }
-    for (auto& [id, job] : jobs) job->floor = job->floor / old_weight * Shares::kUnit;
+    for (auto& [id, job] : jobs) {
+      if (job->floor) *job->floor = *job->floor / old_weight * Shares::kUnit;
+    }
   }
+  if (settings.order != before.order) drop_floors();
   rebuild_ranks();
   if (settings.max_time != before.max_time) rearm_all();
   unpark_gpus();
+}
+
+// A floor is a place in the fair order. Another order begins without floors, so in fifo no job has one.
+void JobCore::State::drop_floors() {
+  for (auto& [id, job] : jobs) {
+    if (!job->floor) continue;
+    dequeue(*job);
+    job->floor.reset();
+    enqueue(*job);
+  }
 }
 
 void JobCore::State::on(const UserLimitsChanged& e) {

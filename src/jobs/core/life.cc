@@ -245,7 +245,7 @@ void JobCore::State::on(const Ended& e) {
   dequeue(*job);
   stop_clock(*job);
   job->ran = Duration(0);
-  job->floor = 0;
+  job->floor.reset();
   back_to_queue(*job);
 }
 
@@ -271,7 +271,7 @@ void JobCore::State::on(const Suspended& e) {
     std::uint64_t last = usage_key(*job->user);
     if (level != levels.end() && !level->second.lanes.empty())
       last = std::max(last, level->second.lanes.rbegin()->first.usage);
-    if (settings.order == Order::kFair) job->floor = std::max<std::uint64_t>(last, 1);
+    if (settings.order == Order::kFair) job->floor = last;
   }
   record(*job);
   enqueue(*job);
@@ -290,7 +290,7 @@ void JobCore::State::on(const SuspendRefused& e) {
 void JobCore::State::on(const Resumed& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr || job->state != JobState::kResuming) return;
-  job->floor = 0;
+  job->floor.reset();
   set_state(*job, JobState::kRunning);
   record(*job);
   run_clock(*job);

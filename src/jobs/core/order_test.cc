@@ -232,6 +232,22 @@ TEST(Order, ChangingItKeepsEverybodysPlaceByTheNewRule) {
   EXPECT_EQ(s.place(3), 1u);
 }
 
+// A place behind all others, after a time limit, is one of the fair order.
+TEST(Order, ChangingItEndsAPlaceBehindAll) {
+  Script s(1, capped_at(0, Order::kFair));
+  s.run(limited(of(s.spec(), 1), minutes(10)));  // 1
+  s.submit(of(s.spec(), 2));                     // 2
+  EXPECT_EQ(s.wait(minutes(10)), "Suspend job 1.1 time");
+  EXPECT_EQ(s.suspended(1), "Start job 2.1 on 0");
+  s.confirm(2);
+  s.submit(of(s.spec(), 1, 5));  // 3
+  s.tell(SettingsChanged{capped_at(0, Order::kFifo)});
+  EXPECT_EQ(s.place(3), 1u) << "its user has given it a higher priority";
+  EXPECT_EQ(s.end(2), "Start job 3.1 on 0");
+  s.confirm(3);
+  EXPECT_EQ(s.end(3), "Resume job 1.1 on 0");
+}
+
 // ---- backfill -----------------------------------------------------------------------------------
 
 TEST(Backfill, OnlyWhatIsGoneInTime) {

@@ -13,14 +13,14 @@ void JobCore::State::enqueue(Job& job) {
   const bool waits = job.state == JobState::kQueued || job.state == JobState::kSuspended;
   if (!waits || job.spec.held || job.pending > 0 || job.retry_at || job.in_class != nullptr) return;
   User& user = *job.user;
-  const JobId alone = job.floor > 0 ? job.spec.id : kNoJob;
+  const JobId alone = job.floor ? job.spec.id : kNoJob;
   std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
   if (lane == nullptr) {
     lane = std::make_unique<Lane>();
     lane->user = &user;
     lane->priority = job.spec.capped;
     lane->alone = alone;
-    lane->floor = job.floor;
+    lane->floor = job.floor.value_or(0);
     lane->level = &levels[job.spec.capped];
     ++lane->level->members;
   }
@@ -99,8 +99,7 @@ void JobCore::State::unpark_gpus() {
 void JobCore::State::rank(Lane& lane) {
   LaneRank rank;
   if (!lane.heads.empty()) {
-    rank.usage = usage_key(*lane.user);
-    if (settings.order == Order::kFair) rank.usage = std::max(rank.usage, lane.floor);
+    rank.usage = std::max(usage_key(*lane.user), lane.floor);
     rank.order = lane.heads.begin()->first.order;
     rank.uid = lane.user->uid;
   }

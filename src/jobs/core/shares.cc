@@ -40,7 +40,9 @@ void JobCore::State::renew_shares() {
     user.usage >>= by;
     for (auto& [key, lane] : user.lanes) lane->floor >>= by;
   }
-  for (auto& [id, job] : jobs) job->floor >>= by;
+  for (auto& [id, job] : jobs) {
+    if (job->floor) *job->floor >>= by;
+  }
   rebuild_ranks();
 }
 

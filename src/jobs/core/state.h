@@ -64,7 +64,7 @@ struct Job {
   std::uint32_t pending = 0;  // dependencies that are not met yet
   GpuSet gpus;
   std::optional<std::uint64_t> request;  // per GPU, while it occupies some; 0: the whole GPU
-  std::uint64_t floor = 0;               // its rank is not before this; 0: its user's
+  std::optional<std::uint64_t> floor;    // its rank is not before this; nothing: its user's
   std::optional<Clock> clock;            // of kRunning
   Duration ran{};                        // how much of its time limit had run down before
   std::optional<TimePoint> retry_at;     // when to start or to suspend it is tried again
@@ -135,7 +135,7 @@ struct Lane {
   User* user = nullptr;
   std::int32_t priority = 0;  // capped
   JobId alone;                // a job with a rank of its own
-  std::uint64_t floor = 0;
+  std::uint64_t floor = 0;    // of that job
   Level* level = nullptr;
   std::map<ClassKey, std::unique_ptr<Class>> classes;
   std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs
@@ -319,6 +319,7 @@ struct JobCore::State {
   void unpark_gpus();
   void rank(Lane& lane);
   void rank(User& user);
+  void drop_floors();
   void rebuild_ranks();
   std::uint64_t usage_key(const User& user) const;
   std::uint64_t place_of(const Job& job) const;
