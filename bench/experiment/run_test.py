@@ -22,10 +22,10 @@ HERE = pathlib.Path(__file__).resolve().parent
 DIST = sys.argv.pop(1) if len(sys.argv) > 1 else "dist"
 
 
-def run(out, *arguments):
+def run(out, *arguments, **variables):
     return subprocess.run([sys.executable, HERE / "run.py", "--gpu", "simulated", "--dist", DIST, "--out", out,
                            *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
-                          check=False)
+                          check=False, env=dict(os.environ, **variables))
 
 
 class Whole(unittest.TestCase):
@@ -64,6 +64,16 @@ class Whole(unittest.TestCase):
         for name in ("latency.svg", "latency-wrapper.svg", "trade.svg", "timeline.svg"):
             ElementTree.parse(self.out / name)
         self.assertIn("gpumux, priority 10", (self.out / "table.txt").read_text())
+
+    def test_without_matplotlib_there_are_figures_and_no_pictures(self):
+        modules = self.out / "modules"
+        modules.mkdir()
+        (modules / "matplotlib.py").write_text('raise ModuleNotFoundError("not here", name="matplotlib")')
+        done = run(self.out, "--seconds", "0.5", "--only", "native", PYTHONPATH=str(modules))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertIn("no pictures: matplotlib is not installed for", done.stdout)
+        self.assertIn("both, plain driver", (self.out / "table.txt").read_text())
+        self.assertEqual(list(self.out.glob("*.svg")), [])
 
     def test_a_setting_that_there_is_not_is_no_measurement(self):
         done = run(self.out, "--seconds", "0.5", "--only", "default", "--daemon", "in_fligt=2ms")
