@@ -18,20 +18,20 @@
 
 namespace gpumux::sched {
 
-// A policy's view of one unit (a seat, or a gang) on one GPU.
-struct Waiter {
+// A policy's view of one unit (a seat, or a gang) on one GPU, whether it waits or holds.
+struct PolicyView {
   std::int64_t virtual_time = 0;  // ns held so far / weight, as of now
   std::uint32_t weight = 1;
   TimePoint requested{};
 };
 
 // Smallest first. Equal ranks go by time of request, then by seat.
-inline std::int64_t rank(PolicyKind policy, const Waiter& waiter) {
+inline std::int64_t rank(PolicyKind policy, const PolicyView& waiter) {
   return policy == PolicyKind::kFair ? waiter.virtual_time : 0;
 }
 
-// A holder whose quantum is over may go on for this long although `waiter` waits for it. Zero: it yields now.
-inline Duration goes_on_for(PolicyKind policy, const Waiter& holder, const Waiter& waiter) {
+// A holder whose quantum is over may go on for this long although `waiter` waits for it. Zero: it goes now.
+inline Duration goes_on_for(PolicyKind policy, const PolicyView& holder, const PolicyView& waiter) {
   const std::int64_t behind = waiter.virtual_time - holder.virtual_time;
   if (policy == PolicyKind::kFifo || behind <= 0) return Duration::zero();
   const auto weight = static_cast<std::int64_t>(holder.weight);

@@ -29,7 +29,7 @@ constexpr int kSwitchCostsPerTurn = 20;
 
 // ---- order --------------------------------------------------------------------------------------
 
-Waiter LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
+PolicyView LeaseCore::State::policy_view(const Unit& unit, const Gpu& gpu) const {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu != &gpu) continue;
     const Seat& lead = *on_gpu.lead;
@@ -42,11 +42,11 @@ Waiter LeaseCore::State::standing(const Unit& unit, const Gpu& gpu) const {
 }
 
 QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
-  const Waiter of = standing(unit, gpu);
+  const PolicyView view = policy_view(unit, gpu);
   return {.obstructed = is_obstructed(unit),
           .level = level_of(unit),
-          .rank = unit.lifted ? 0 : rank(gpu.policy, of),
-          .requested = of.requested,
+          .rank = unit.lifted ? 0 : rank(gpu.policy, view),
+          .requested = view.requested,
           .lead = unit.seats.front()->id,
           .unit = unit.seats.front()->unit};
 }
@@ -61,7 +61,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
     ageing = std::min(ageing, gpu.settings.gang_ageing);
     // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1)
-      gpu.groups.advance(standing(**gpu.holders.begin(), gpu).virtual_time);
+      gpu.groups.advance(policy_view(**gpu.holders.begin(), gpu).virtual_time);
   }
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
@@ -278,7 +278,7 @@ void LeaseCore::State::start(Unit& unit) {
     // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
     std::int64_t least = on_gpu.lead->group->virtual_time();
     for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) least = std::min(least, standing(*shape->queue.begin()->unit, gpu).virtual_time);
+      if (!shape->queue.empty()) least = std::min(least, policy_view(*shape->queue.begin()->unit, gpu).virtual_time);
     }
     gpu.groups.advance(least);
     if (gpu.last_holder != unit.serial) {
@@ -333,11 +333,11 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 // Whether `unit` has had much less time for its weight than `other`, whose present turn does not count: whoever waits
 // falls behind by that.
 bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
-  Waiter before = standing(other, gpu);
+  PolicyView before = policy_view(other, gpu);
   for (const UnitGpu& on_gpu : other.gpus) {
     if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time();
   }
-  return goes_on_for(gpu.policy, standing(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
+  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
 // A program that pauses often gives the GPU up each time, and had next to nothing of it if it then waited for a whole
@@ -374,7 +374,7 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   if (is_coming(waiter)) return latest - now;
   if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
-  const Duration extension = goes_on_for(gpu.policy, standing(holder, gpu), standing(waiter, gpu));
+  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), policy_view(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
 }

@@ -461,7 +461,7 @@ struct LeaseCore::State {
   void rekey(Gpu& gpu);
   void age(Unit& unit);
   void reserve();
-  Waiter standing(const Unit& unit, const Gpu& gpu) const;
+  PolicyView policy_view(const Unit& unit, const Gpu& gpu) const;
   QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
   bool can_start(const Gpu& gpu) const;
   bool can_start(const Shape& shape) const;
