@@ -10,8 +10,8 @@
 
 namespace gpumux::sched {
 
-// The least that an idle holder waits before it gives a contended lease up, whatever its pauses are: what it takes to
-// see that it idles. If that was wrong, it cost a message, and the next unit's work runs meanwhile.
+// The idle hold of a holder whose pauses are long: what it takes to see that it idles. If it was not idle, that cost a
+// message, and the next unit's work runs in that time.
 inline constexpr Duration kIdleHoldInLongGaps = std::chrono::microseconds(25);
 
 class IdleWatch {

@@ -20,15 +20,17 @@
 namespace gpumux::sched {
 namespace {
 
-// An idle holder keeps a contended lease no longer than this, whatever the switch would cost: people wait for nothing.
+// The idle holds of idle_hold_of(): how long an idle holder keeps a contended lease.
+//
+// No idle hold is longer, whatever the switch costs, before IdleWatch::patience() multiplies it: people
+// wait for nothing.
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
-// An idle holder keeps a contended lease for as long as the switch would cost, and at least this long. Below, the
-// message alone costs as much.
+// The hold of a holder to which nothing below applies. To give the lease up sooner saves less than the message costs.
 constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
-// A unit that has had much less time than the next one keeps it for what a change of hands and back takes.
+// The hold of a holder that is behind the next unit (is_behind): what a change of hands and back takes.
 constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
-// Of a higher priority than the next one: what that one has queued by then (kInFlightBelow) would run beside its next
-// kernels. A host that stumbles between two launches is as far from the GPU as it was.
+// The hold of a holder whose priority is higher than the next unit's. The next unit's queued work (kInFlightBelow in
+// places.cc) would run beside the holder's next kernels, and costs the holder as much (decision 0014).
 constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
 // The cost to the running program of each GiB that comes to the GPU, with the GiB that leaves for it. Matrix products
 // were 6 % slower while 32 GiB moved each way in 0.64 s (experiment 011).
@@ -168,9 +170,10 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
-// The ski-rental rule: at most twice what the best choice would have cost. Where no memory had to come for the next
-// one, a switch costs next to nothing, whatever others cost. A holder whose pauses are longer than that gives the lease
-// up as soon as it is seen to idle. A holder that waits for its memory has not become idle: it lends its turn.
+// The table "Idle hold" of docs/order.md. It is the ski-rental rule: a holder keeps an idle lease for as long as giving
+// it up costs, and so loses at most twice what the best choice would have cost. If no memory has to come for the next
+// unit, a switch costs next to nothing, whatever other switches cost. A holder whose pauses are longer than that gives
+// the lease up as soon as it is seen to idle. A holder that waits for its memory is not idle: it lends its turn.
 Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
   if (may_lend(holder, gpu)) return Limit<Duration>();
   if (!gpu.settings.idle_hold.is_automatic()) return gpu.settings.idle_hold.value();

@@ -18,10 +18,11 @@ namespace {
 
 // A fair holder is not looked at again sooner: rounding would otherwise ask for moments that are a nanosecond apart.
 constexpr Duration kShortestExtension = std::chrono::microseconds(1);
-// Of a quantum: who has had so much less is behind. Those who always have work are never so far apart.
+// A unit is *behind* another one if it has had less time by more than a quantum divided by this (is_behind). Units that
+// always have work are never that far apart.
 constexpr int kBehindPart = 2;
-// A turn of who is ahead of whom waits: so long, and so many times what switches are measured to cost. A change of
-// hands and back takes a tenth of it at most.
+// A holder's turn while a unit that is behind waits (turn_of): the longer of kTurnAhead and kSwitchCostsPerTurn times
+// the measured cost of a drain. So a change of hands and back takes a tenth of the turn at most.
 constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
 constexpr int kSwitchCostsPerTurn = 20;
 
@@ -115,8 +116,10 @@ void LeaseCore::State::rekey(Gpu& gpu) {
 
 // ---- reservations -------------------------------------------------------------------------------
 
+// The unit has waited for gang_ageing, or holders go for it: reserve() may keep its GPUs free. (A unit that has waited
+// for priority_ageing is lifted: lift() in standing.cc.)
 void LeaseCore::State::age(Unit& unit) {
-  // Nothing is kept free for who could not use it.
+  // No GPU is kept free for a unit that could not use it.
   if (unit.phase != UnitPhase::kWaiting || unit.aged || is_obstructed(unit)) return;
   unit.aged = true;
   ++aged;
@@ -330,8 +333,8 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 
 // ---- preemption ---------------------------------------------------------------------------------
 
-// Whether `unit` has had much less time for its weight than `other`, whose present turn does not count: whoever waits
-// falls behind by that.
+// Whether `unit` has had much less time for its weight than `other` (kBehindPart). The present turn of `other` does not
+// count: every unit that waits falls behind by that. Under fifo no unit is behind.
 bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
   PolicyView before = policy_view(other, gpu);
   for (const UnitGpu& on_gpu : other.gpus) {
@@ -340,9 +343,10 @@ bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu&
   return goes_on_for(gpu.policy, policy_view(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
-// A program that pauses often gives the GPU up each time, and had next to nothing of it if it then waited for a whole
-// quantum: who is ahead of it has short turns meanwhile. Not where that costs much (memory that has to move, gangs),
-// nor against what has been promised: a quantum that was set, or one that is safe.
+// How long a turn of `holder` is while `waiter` waits: the quantum, or less if the waiter is behind. A program that
+// pauses often gives the GPU up at each pause. If it waited for a whole quantum each time, it would get next to
+// nothing. No turn is shortened where switches are dear (memory that moves, gangs), if the quantum was set, or if the
+// holder is safe.
 Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
   const Limit<Duration> quantum = gpu.quantum();
   const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
@@ -352,28 +356,36 @@ Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, co
   return turn;
 }
 
-// How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now.
+// How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now. The rows are those of the table "Time
+// left" in docs/order.md.
 Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
+  // Row 1.
   if (const auto spared_until = holder.spared_until(now)) return *spared_until - now;
-  // An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed one.
+  // Row 2. An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed
+  // one.
   if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
-  // From the grant, so that nobody holds for ever while its memory comes and does not arrive.
+  // Row 3. From the grant, so that no unit holds for ever while its memory comes and does not arrive.
   const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
   if (now >= latest) return Duration::zero();
   const auto order = precedence(waiter, holder);
+  // Row 4.
   if (order < 0) return latest - now;
-  // A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a unit that
-  // can borrow it.
+  // Row 5. A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a
+  // unit that can borrow it.
   const bool is_borrowed = gpu.lender != nullptr && gpu.lender != &holder;
   if (is_borrowed && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter)))) return latest - now;
+  // Rows 6 and 7.
   if (order > 0 && !holder.is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;
+  // Row 8.
   const TimePoint quantum_end =
       is_restoring(holder) ? TimePoint::max()
                            : after(std::max(holder.granted_at, holder.quantum.began), turn_of(holder, gpu, waiter));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
+  // Rows 9 and 10.
   if (is_coming(waiter)) return latest - now;
   if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
+  // Rows 11 and 12.
   const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), policy_view(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);

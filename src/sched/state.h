@@ -152,8 +152,8 @@ struct UnitGpu {
 
 struct QueueEntry {
   bool obstructed = false;  // cannot run for want of memory: behind all that can
-  std::int64_t level = 0;   // less first, before rank: the negative priority, as a rule
-  std::int64_t rank = 0;
+  std::int64_t level = 0;   // level_of(): minus the priority, unless the unit is lifted or yields
+  std::int64_t rank = 0;    // rank() of the GPU's policy; 0 for lifted units
   TimePoint requested{};
   SeatId lead;
   Unit* unit = nullptr;
@@ -208,7 +208,7 @@ struct Unit {
   Gang* gang = nullptr;       // nullptr: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
-  bool aged = false;
+  bool aged = false;    // its GPUs may be reserved for it: age()
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
   bool told_contended = false;
   QueueEntry entry;  // in its shape's queue
