@@ -10,7 +10,6 @@ S = "src/sched/standing.cc"
 P = "src/sched/paged_turns.cc"
 R = "src/sched/revocation.cc"
 L = "src/sched/loans.cc"
-FAIR = "src/sched/policy_fair.cc"
 
 
 class Variant(NamedTuple):
@@ -21,7 +20,7 @@ class Variant(NamedTuple):
 
 COST = "  const Duration cost = is_far_behind ? kIdleHoldBehind : least;"
 BY_GAP = "  return holder.idle_watch.gap() > cost ? kIdleHoldInLongGaps : cost;"
-MOVES = "  if (gpu.paging_cost > Duration::zero() && (next == nullptr || has_moved(*next)))\n"
+MOVES = "  if (gpu.cost.paging() > Duration::zero() && (next == nullptr || has_moved(*next)))\n"
 
 VARIANTS = [
     Variant("none", "nothing: the core as it is", []),
@@ -37,10 +36,11 @@ VARIANTS = [
     Variant("precedence", "a holder goes at once for a higher priority",
             [(S, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
     Variant("rank", "the least time for its weight is first; instead: first come, first served",
-            [(Q, ".rank = unit.lifted ? 0 : gpu.policy->rank(of),", ".rank = 0,")]),
+            [(Q, ".rank = unit.lifted ? 0 : rank(gpu.policy, view),", ".rank = 0,")]),
     Variant("extension", "a holder goes on until the waiter's turn has come",
-            [(FAIR, "    if (behind <= 0) return Duration::zero();",
-              "    if (behind != 0 || true) return Duration::zero();")]),
+            [(Q, "  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) >", "  return Duration::zero() >"),
+             (Q, "  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), "
+                 "policy_view(waiter, gpu));", "  const Duration extension = Duration::zero();")]),
     Variant("lifted", "ageing puts a unit first",
             [(S, "  if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;\n",
               "  if (!unit.lifted) return;\n")]),
