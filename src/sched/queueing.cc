@@ -385,7 +385,7 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   // Rows 9 and 10.
   if (is_coming(waiter)) return latest - now;
   if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
-  // Rows 11 and 12.
+  // Row 11. Under fifo there is no extension.
   const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), policy_view(waiter, gpu));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
