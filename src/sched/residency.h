@@ -72,7 +72,7 @@ struct SeatOwner {
   std::uint64_t account = 0;  // the unit of sharing: a user, or a container
 };
 
-// Why an allocation cannot be had, or not any more.
+// Why an allocation cannot be had, or not any more. daemon/gpus/leases.cc has the words that the log and the trace say.
 enum class Refusal {
   kNone,
   kQuota,         // the seats of its quota would have more than that together

@@ -12,6 +12,8 @@ namespace {
 // A tenant that was asked for host memory, and has given none by then, is not asked again with this lease.
 constexpr std::uint32_t kMostInVain = 2;
 
+// The library only has to know whether it may get less. The reason itself goes to log and trace
+// (Leases::record_command).
 std::uint32_t refused_on_wire(sched::Refusal refusal) {
   switch (refusal) {
     case sched::Refusal::kNone: return 0;
