@@ -57,7 +57,8 @@ struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; }
 // members, and must not have another one for the moment between two events.
 struct SeatOpened {
   SeatId seat;
-  std::uint32_t weight = 1;     // its group's part of the time among equals (fair)
+  std::uint32_t weight = 1;     // its group's part of the time among equals (fair): only ratios count. The daemon gives
+                                // hundredths of a share (base::kOneShare)
   bool ends_own_turns = false;  // no quantum ends its leases, and who waits for its GPU is served in order of arrival
   std::int32_t priority = 0;    // higher first
   std::uint32_t cap = kNoCap;   // thousandths of all time that it may have at most, also of a GPU nobody else wants

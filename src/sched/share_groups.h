@@ -68,7 +68,8 @@ class ShareGroups {
   // than its share. A group that owes nothing stands like a new one, and is forgotten.
   void leave(Seat& seat, ShareGroup& group);
 
-  // The virtual time of the unit that was granted last: where newcomers start.
+  // Where newcomers start: the least virtual time of the unit that was granted last and of those that waited then. It
+  // never goes back.
   std::int64_t present() const { return present_; }
   void advance(std::int64_t to) { present_ = std::max(present_, to); }
   const std::map<std::string, std::shared_ptr<ShareGroup>>& named() const { return named_; }
