@@ -207,6 +207,8 @@ def main() -> int:
     parser.add_argument("--go-on", action="store_true", help="measure only what has no results in the work folder yet")
     parser.add_argument("--check", action="store_true", help="only check that each variant's text is there, once")
     given = parser.parse_args()
+    if (given.only or given.divisor != 1) and given.out == HERE / "results":
+        parser.error("results/ has the tables of a whole run: name another folder with --out")
     for variant in VARIANTS:
         edited(variant)
     if given.check:
