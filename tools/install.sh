@@ -23,6 +23,7 @@ files() {
     dist/libexec/gpumux/gpumux-cdi-hook "$prefix/libexec/gpumux/gpumux-cdi-hook" 755 \
     dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 755 \
     dist/lib/libgpumux.so "$prefix/lib/gpumux/containers/$version/libgpumux.so" 755 \
+    dist/demo/gpumux_demo "$prefix/libexec/gpumux/gpumux_demo" 755 \
     dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 755 \
     dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 755 \
     packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 \

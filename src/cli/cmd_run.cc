@@ -19,6 +19,7 @@
 #include "cli/run/private_daemon.h"
 #include "cli/run/program_lookup.h"
 #include "cli/run/run_arguments.h"
+#include "cli/run/simulated_machine.h"
 #include "os/installation.h"
 #include "os/preload_list.h"
 #include "os/random.h"
@@ -40,6 +41,7 @@ struct RunOptions {
   std::string priority;
   std::string share;
   std::string max_share;
+  bool simulated = false;
   bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
@@ -140,6 +142,8 @@ int run_command(const std::vector<char*>& arguments) {
   app.add_option("--max-share", options.max_share, "The most GPU time that the program may have, such as 30%")
       ->type_name("PART")
       ->check(check_standing(base::parse_max_share));
+  app.add_flag("--simulated", options.simulated,
+               "Use simulated GPUs, which need no hardware; without a PROGRAM a small demo program runs");
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
   app.add_flag("-v,--verbose", options.verbose, "Print which daemon and which library are used");
   app.footer(
@@ -153,14 +157,25 @@ Examples:
   gpumux run --priority 5 -- python serve.py   # takes the GPU at once when it has work
   gpumux run --share 0.5 --max-share 30% -- python crunch.py
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
+  gpumux run --simulated                       # a demo program on a simulated GPU
 
 Only users who may change settings (see `gpumux set`) may put a program above others. Every user may ask for less.
 
 Exit status: the program's own; 126 it cannot be executed, 127 it was not found. Before it starts: 1 failed, 2 wrong
 usage, 3 no daemon and none could be started, 4 not allowed.)");
 
-  const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
+  SplitArguments split = split_run_arguments(arguments, options_with_value(app));
   if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
+  std::string demo;
+  if (options.simulated) {
+    if (const Status ready = use_simulated_machine(); !ready) return report_error(kName, ready.error());
+    if (split.program.size() < 2) {
+      auto found = find_demo_program();
+      if (!found) return report_error(kName, found.error());
+      demo = std::move(*found);
+      split.program.insert(split.program.begin(), demo.data());
+    }
+  }
   if (split.program.size() < 2) {
     say_error(kName, std::string("no program was named.\nUsage: ") + kUsage + "; see `gpumux run --help`.");
     return kExitUsage;

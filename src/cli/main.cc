@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <clocale>
 #include <csignal>
 #include <exception>
@@ -11,10 +12,12 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "cli/doctor/probe.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
+#include "cli/run/simulated_machine.h"
 
 namespace gpumux::cli {
 namespace {
@@ -45,7 +48,8 @@ void print_help(std::ostream& out) {
   for (const Command& command : kCommands) {
     out << "  " << std::left << std::setw(10) << command.name << command.summary << "\n";
   }
-  out << "\n`gpumux COMMAND --help` explains a command, with examples and its exit statuses.\n\n"
+  out << "\n`gpumux COMMAND --help` explains a command, with examples and its exit statuses.\n"
+         "`gpumux --simulated COMMAND` works on simulated GPUs, which need no hardware.\n\n"
          "Try it:\n  gpumux run -- python train.py\n  gpumux status --watch\n"
          "  gpumux submit -- python train.py\n  gpumux queue\n\n"
          "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.\n";
@@ -80,6 +84,22 @@ int help_command(const std::vector<char*>& arguments) {
   return command->run({help, nullptr});
 }
 
+// gpumux --simulated COMMAND: the command starts anew on the simulated machine, for the loader reads LD_LIBRARY_PATH
+// only when a program starts.
+int simulated_command(const std::vector<char*>& words) {
+  if (words[0] == nullptr || find_command(words[0]) == nullptr) {
+    if (words[0] != nullptr) return unknown_command(words[0]);
+    say_error("", "--simulated: no command was named.\nUsage: gpumux --simulated COMMAND [OPTIONS]");
+    return kExitUsage;
+  }
+  if (const base::Status ready = use_simulated_machine(); !ready) return report_error("--simulated", ready.error());
+  std::string name = "gpumux";
+  std::vector<char*> arguments{name.data()};
+  arguments.insert(arguments.end(), words.begin(), words.end());
+  ::execv("/proc/self/exe", arguments.data());
+  return report_error("--simulated", base::fail_errno(errno, "cannot execute /proc/self/exe").value());
+}
+
 int dispatch(const std::vector<char*>& words) {
   if (words.empty() || words[0] == nullptr) {
     print_help(std::cerr);
@@ -89,6 +109,7 @@ int dispatch(const std::vector<char*>& words) {
   const std::vector<char*> arguments(words.begin() + 1, words.end());
   if (name == "help" || name == "--help" || name == "-h") return help_command(arguments);
   if (name == "--version" || name == "-V") return version_command({nullptr});
+  if (name == "--simulated") return simulated_command(arguments);
   if (name == kPreloadProbe) return preload_probe_command(arguments);
   const Command* command = find_command(name);
   return command == nullptr ? unknown_command(name) : command->run(arguments);

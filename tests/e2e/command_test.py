@@ -117,6 +117,36 @@ class Command(GpumuxTest):
         self.assertIn("overlap false", text)
         self.assertIs(daemon.api.gpu(0)["settings"]["overlap"], False)
 
+    def test_a_simulated_machine_of_the_users_own(self):
+        # Nothing in the environment tells of the tests' simulated driver, as on a machine that has no GPU.
+        place = os.path.join(self.directory, "xdg")
+        os.mkdir(place, 0o700)
+        variables = {"GPUMUX_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": place, "LD_LIBRARY_PATH": "",
+                     "XDG_STATE_HOME": os.path.join(self.directory, "state")}
+        runtime_dir = os.path.join(place, "gpumux", "simulated")
+        demo = self.gpumux("run", "--simulated", **variables)
+        api = Api(os.path.join(runtime_dir, "api.sock"))
+        wait_until(lambda: os.path.exists(api.path) and api.seats(0), 60, "the demo program is a tenant")
+        self.assertTrue(api.daemon()["driver"]["simulated"])
+        text, _ = self.ask("--simulated", "status", **variables)
+        self.assertIn("gpumux_demo", text)
+        # A command in a program on the machine stays on it.
+        text, _ = self.ask("run", "--simulated", "--", paths.COMMAND, "--simulated", "version", **variables)
+        self.assertIn(runtime_dir, text)
+        self.assertFalse(os.path.exists(os.path.join(runtime_dir, "simulated")))
+        job, _ = self.ask("--simulated", "submit", "--wait", "--quiet", "--", "sh", "-c", "exit 3", code=3, **variables)
+        self.assertEqual(job.splitlines()[0], "1")
+        self.assertTrue(os.path.isdir(os.path.join(self.directory, "state", "gpumux", "queue-simulated")))
+        # The user's own daemon is another one, and has no jobs.
+        self.assertFalse(os.path.exists(os.path.join(place, "gpumux", "api.sock")))
+        demo.expect_success(timeout=120)
+        self.assertRegex("\n".join(demo.lines), r"\d+ steps.* right")
+        os.kill(api.daemon()["pid"], signal.SIGTERM)
+        wait_until(lambda: not os.path.exists(api.path), 40, "the daemon ends")
+        self.ask("--simulated", code=2, **variables)
+        _, errors = self.ask("--simulated", "statsu", code=2, **variables)
+        self.assertIn("gpumux status", errors)
+
     def test_set_changes_how_a_running_program_stands(self):
         daemon = self.start_daemon()
         worker = self.start("worker", steps=100_000, step_us=500)
