@@ -10,6 +10,8 @@ import math
 # Apart also for those who confuse red and green, and in grey: hue and lightness both change from one to the next.
 COLOURS = ("#222222", "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a7a00", "#7a5195", "#999999",
            "#b22222", "#2f4b7c")
+# Of a point's number, in points of the page from its centre.
+CORNERS = ((6, 4), (6, -12), (-13, 4), (-13, -12))
 DASHES = ("", "7 3", "2 3", "9 3 2 3")
 REQUEST, WAITING, EXCLUSIVE, SHARED, STEP = "#0072b2", "#a6cee3", "#009e73", "#b9ddc8", "#d55e00"
 FETCH, INK, FAINT, GRID = "#e6c619", "#222222", "#777777", "#e4e4e4"
@@ -27,9 +29,11 @@ def new_figure(title, width, height):
     return figure
 
 
-def save(figure, path):
-    """As SVG whose words are text."""
+def save(figure, path, caption=""):
+    """As SVG whose words are text. `caption`: lines below the picture that say where its figures are from."""
     import matplotlib
+    if caption:
+        figure.supxlabel(caption, x=0.02, horizontalalignment="left", fontsize=8, color=FAINT)
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(path, format="svg")
 
@@ -112,11 +116,14 @@ def trade(title, points, alone=math.nan):
     set_logarithmic(axes)
     if not math.isnan(alone):
         axes.axvline(alone, color=FAINT, linestyle="--", label="latency task alone")
+    # Neighbours from left to right have their numbers at different corners, so that numbers of near points stay apart.
+    by_place = sorted(range(len(points)), key=lambda i: points[i][1])
+    corners = {i: CORNERS[place % len(CORNERS)] for place, i in enumerate(by_place)}
     for i, (name, p99, kept, (colour, dashes), group) in enumerate(points):
         is_wrapper = group == "wrapper"
         axes.plot([p99], [100 * kept], linestyle="none", marker="s" if is_wrapper else "o", color=colour,
                   markerfacecolor="white" if is_wrapper and dashes else colour, label=f"{i + 1}  {name}")
-        axes.annotate(str(i + 1), (p99, 100 * kept), xytext=(6, 4), textcoords="offset points")
+        axes.annotate(str(i + 1), (p99, 100 * kept), xytext=corners[i], textcoords="offset points")
     axes.set_ylim(0, max(100, *(104 * point[2] for point in points)))
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
     return figure
@@ -175,9 +182,15 @@ def timeline(title, panels, offset, span):
     figure = new_figure(title, 980, 130 + sum(30 + 16 * count for count in rows))
     key, *all_axes = figure.subplots(1 + len(panels), squeeze=False, height_ratios=[1, *rows])[:, 0]
     key.axis("off")
-    key.legend(handles=[matplotlib.patches.Patch(color=colour, label=words) for words, colour in (
-        ("request waits", WAITING), ("request in service", REQUEST), ("exclusive lease", EXCLUSIVE),
-        ("its memory on the way", FETCH), ("shared lease", SHARED), ("a step ended", STEP))],
+    windows = [window for _, window in panels]
+    holds = [hold for window in windows for of in window.holds.values() for hold in of]
+    key.legend(handles=[matplotlib.patches.Patch(color=colour, label=words) for words, colour, occurs in (
+        ("request waits", WAITING, any(window.requests or window.unanswered for window in windows)),
+        ("request in service", REQUEST, any(window.requests for window in windows)),
+        ("exclusive lease", EXCLUSIVE, any(hold.exclusive for hold in holds)),
+        ("its memory on the way", FETCH, any(window.fetches(role) for window in windows for role in window.holds)),
+        ("shared lease", SHARED, any(not hold.exclusive for hold in holds)),
+        ("a step ended", STEP, any(window.steps for window in windows))) if occurs],
         loc="center left", ncols=6, frameon=False)
     for (name, window), axes in zip(panels, all_axes):
         begin = window.begin + round(offset * 1e9)

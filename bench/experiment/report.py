@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table for people, from the figures of each configuration's runs."""
+"""The table and the page for people, from the figures of each configuration's runs."""
 
+import base64
+import html
 import math
 
 import measures
@@ -139,3 +141,35 @@ def table(facts, configurations, summaries, notes):
                 lines.append(f"{name}: the {role} task had its memory {cell(summary, f'{role}_fetch_ms', True, 0)} ms "
                              f"after its lease, and {cell(summary, f'{role}_wait_ms', True, 0)} ms after it had asked.")
     return "\n".join(lines + [""] + notes if notes else lines) + "\n"
+
+
+def caption(facts, summaries):
+    """What every picture says of its origin, in two lines."""
+    counts = sorted({summary["requests"] for summary in summaries.values() if summary.get("requests")})
+    requests = "no requests" if not counts else f"{counts[0]} requests of each configuration" \
+        if len(counts) == 1 else f"{counts[0]} to {counts[-1]} requests of each configuration"
+    tasks = ", ".join(f"{role}: {facts[f'{role} task']}" for role in ("latency", "batch") if f"{role} task" in facts)
+    return f"GPU: {facts['GPU']}. Machine: {facts['machine']}. {facts['date']}.\n{requests}. {tasks}"
+
+
+STYLE = """\
+body { font-family: sans-serif; margin: 2em auto; max-width: 1000px; padding: 0 1em; color: #222; background: #fff; }
+dt { float: left; clear: left; width: 9em; color: #777; } dd { margin: 0 0 .3em 9.5em; }
+pre { overflow-x: auto; font-size: 12px; border: 1px solid #e4e4e4; padding: 1em; }
+img { max-width: 100%; border: 1px solid #e4e4e4; margin-bottom: 1.5em; }
+"""
+
+
+def page(facts, text, notes, pictures):
+    """One HTML file without links to others. `text`: what table() gave; `pictures`: (name, SVG as bytes)."""
+    parts = ["<!DOCTYPE html>", '<html lang="en"><head><meta charset="utf-8">',
+             '<meta name="viewport" content="width=device-width">',
+             "<title>A latency task beside a batch task</title>", f"<style>\n{STYLE}</style></head><body>",
+             "<h1>A latency task beside a batch task on one GPU</h1>", "<dl>"]
+    parts += [f"<dt>{html.escape(key)}</dt><dd>{html.escape(str(value))}</dd>" for key, value in facts.items()]
+    parts += ["</dl>"] + [f"<p>{html.escape(note)}</p>" for note in notes]
+    for name, picture in pictures:
+        data = base64.b64encode(picture).decode()
+        parts.append(f'<img alt="{html.escape(name)}" src="data:image/svg+xml;base64,{data}">')
+    parts += [f"<h2>All figures</h2><pre>{html.escape(text)}</pre>", "</body></html>"]
+    return "\n".join(parts) + "\n"

@@ -15,6 +15,7 @@ import datetime
 import gzip
 import json
 import math
+import os
 import pathlib
 import platform
 import shutil
@@ -119,6 +120,16 @@ def probe(python, environment):
     return nothing
 
 
+def cpu_model():
+    """As the kernel calls it."""
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    return next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")),
+                platform.machine())
+
+
 class Experiment:
 
     def __init__(self, arguments, chosen, machine, deadline):
@@ -166,6 +177,7 @@ class Experiment:
         self.facts = {
             "date": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
             "GPU": found["gpu"] or "real, name unknown",
+            "machine": f"{os.cpu_count()} CPUs ({cpu_model()}), Linux {platform.release()}",
             "packages": ", ".join([f"Python {platform.python_version()}"]
                                   + [f"{name} {version}" for name, version in found["packages"].items()]),
             "requests": f"{arguments.rate:g} a second (where memory does not fit {self.memory_rate:g}), at random "
@@ -357,13 +369,18 @@ class Experiment:
         found.update({name: {"failed": why} for name, why in self.failures.items()})
         return found
 
+    def all_facts(self):
+        return dict(self.facts, **{f"{role} task": self.described[role] for role in sorted(self.described)})
+
+    def all_notes(self):
+        if not self.left_out:
+            return self.notes
+        return self.notes + [f"left out for lack of time (--budget {self.arguments.budget:g}): "
+                             f"{', '.join(self.left_out)}"]
+
     def write(self):
         """After every configuration, so that nothing is lost if it is interrupted."""
-        facts = dict(self.facts, **{f"{role} task": self.described[role] for role in sorted(self.described)})
-        summaries = self.summaries()
-        notes = list(self.notes)
-        if self.left_out:
-            notes.append(f"left out for lack of time (--budget {self.arguments.budget:g}): {', '.join(self.left_out)}")
+        facts, summaries, notes = self.all_facts(), self.summaries(), self.all_notes()
         text = report.table(facts, self.chosen, summaries, notes)
         (self.out / "table.txt").write_text(text, encoding="utf-8")
         details = [{"name": configuration.name, "title": configuration.title, "group": configuration.group,
@@ -396,9 +413,10 @@ class Experiment:
         looks = self.looks()
         measured = [configuration for configuration in self.chosen if self.windows[configuration.name]]
         written = []
+        caption = report.caption(self.all_facts(), self.summaries())
 
         def keep(name, figure):
-            drawings.save(figure, self.out / name)
+            drawings.save(figure, self.out / name, caption)
             written.append(name)
 
         def latency(name, title, members):
@@ -443,6 +461,12 @@ class Experiment:
             [arrival - first.begin for arrival in first.unanswered]
         keep(name, drawings.timeline("Who had the GPU when", panels, drawings.densest(times, seconds, span), span))
 
+    def write_page(self, text):
+        """report.html: the table with all pictures that were drawn into `out`."""
+        pictures = [(path.name, path.read_bytes()) for path in sorted(self.out.glob("*.svg"))]
+        (self.out / "report.html").write_text(report.page(self.all_facts(), text, self.all_notes(), pictures),
+                                              encoding="utf-8")
+
     def pack(self):
         with tarfile.open(self.out / "raw.tar.gz", "w:gz") as archive:
             archive.add(self.raw, "raw")
@@ -481,11 +505,12 @@ def main():
             pictures = experiment.draw()
         except ModuleNotFoundError as error:
             pictures = [f"no pictures: {error.name} is not installed for {sys.executable}"]
+        experiment.write_page(text)
         if arguments.pack:
             experiment.pack()
         print("\n" + text)
         raw = "raw.tar.gz" if arguments.pack else "raw/"
-        print(f"{experiment.out}: {', '.join(['table.txt', 'summary.json', *pictures, raw])}")
+        print(f"{experiment.out}: {', '.join(['report.html', 'table.txt', 'summary.json', *pictures, raw])}")
     except Failed as error:
         print(f"experiment: {error}", file=sys.stderr)
         return 1

@@ -5,10 +5,12 @@ writes belongs together, and what it says of itself is true. Method: one of each
 lets nothing run; then the files are read. No figure is judged but those that hold on any machine.
 """
 
+import base64
 import csv
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -61,8 +63,16 @@ class Whole(unittest.TestCase):
         self.assertGreater(len(arrivals["native"]), 3)
         self.assertGreater(len(self.rows("alone-batch.1.steps.csv")), 3)
         self.assertTrue({row["task"] for row in self.rows("priority.1.leases.csv")} >= {"latency", "batch"})
+        requests = figures["native"]["requests"]
+        page = (self.out / "report.html").read_text(encoding="utf-8")
         for name in ("latency.svg", "latency-wrapper.svg", "trade.svg", "timeline.svg"):
-            ElementTree.parse(self.out / name)
+            picture = "".join(ElementTree.parse(self.out / name).getroot().itertext())
+            for words in ("simulated", f"{os.cpu_count()} CPUs", summary["facts"]["date"], "spin",
+                          f"{requests} requests of each configuration"):
+                self.assertIn(words, picture, name)
+            self.assertIn(base64.b64encode((self.out / name).read_bytes()).decode(), page, name)
+        self.assertIn("gpumux, priority 10", page)
+        self.assertNotIn("http:", re.sub(r'base64,[^"]*', "", page))
         self.assertIn("gpumux, priority 10", (self.out / "table.txt").read_text())
 
     def test_without_matplotlib_there_are_figures_and_no_pictures(self):
@@ -74,6 +84,7 @@ class Whole(unittest.TestCase):
         self.assertIn("no pictures: matplotlib is not installed for", done.stdout)
         self.assertIn("both, plain driver", (self.out / "table.txt").read_text())
         self.assertEqual(list(self.out.glob("*.svg")), [])
+        self.assertIn("both, plain driver", (self.out / "report.html").read_text(encoding="utf-8"))
 
     def test_a_setting_that_there_is_not_is_no_measurement(self):
         done = run(self.out, "--seconds", "0.5", "--only", "default", "--daemon", "in_fligt=2ms")
