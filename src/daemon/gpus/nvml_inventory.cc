@@ -255,10 +255,12 @@ base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
   auto library = std::make_unique<Library>(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
   if (library->handle == nullptr) {
     const char* why = ::dlerror();
-    return base::fail(base::Code::kNotFound,
-                      "cannot open NVML (" + std::string(why != nullptr ? why : name) +
-                          "): install the NVIDIA driver of this machine's kernel, in a container pass "
-                          "the driver's utility libraries in (NVIDIA_DRIVER_CAPABILITIES=compute,utility)");
+    return base::fail(
+        base::Code::kNotFound,
+        "cannot open NVML (" + std::string(why != nullptr ? why : name) +
+            "): install the NVIDIA driver of this machine's kernel, in a container pass the driver's utility "
+            "libraries in (NVIDIA_DRIVER_CAPABILITIES=compute,utility), or try gpumux without a GPU "
+            "(gpumux run --simulated)");
   }
   Nvml nvml;
   load_nvml(
