@@ -83,7 +83,8 @@ VARIANTS = [
             [(Q, "    if (&gpu == &here) continue;", "    if (&gpu == &here || true) continue;")]),
     # ---- the end of a turn ----------------------------------------------------------------------
     Variant("short turns", "a turn is short while a unit that is behind waits",
-            [(Q, "  if (!is_cheap ||", "  if (is_cheap || !is_cheap ||")]),
+            [(Q, "  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;",
+              "  return is_cheap ? quantum : quantum;")]),
     Variant("coming", "no holder goes for a unit whose memory still comes",
             [(Q, "  if (is_coming(waiter)) return latest - now;\n", "")]),
     # ---- the idle hold --------------------------------------------------------------------------

@@ -349,11 +349,10 @@ bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu&
 // holder is safe.
 Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
   const Limit<Duration> quantum = gpu.quantum();
+  if (!gpu.settings.quantum.is_automatic() || holder.is_safe) return quantum;
   const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
   const bool is_cheap = gpu.cost.paging() == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
-  if (!is_cheap || !gpu.settings.quantum.is_automatic() || holder.is_safe || !is_behind(waiter, holder, gpu))
-    return quantum;
-  return turn;
+  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;
 }
 
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now. The rows are those of the table "Time
