@@ -161,9 +161,10 @@ std::string LeaseCore::check_invariants() const {
   for (const auto& [serial, unit] : state.units) {
     if (std::string wrong = check_unit(*unit); !wrong.empty()) return wrong;
     if (unit->phase == UnitPhase::kWaiting) {
-      if (unit->shape->queue.count(unit->entry) != 1) return name(*unit) + " is not queued";
+      const QueueEntry& queued = *unit->queued;
+      if (unit->shape->queue.find(queued) != unit->queued) return name(*unit) + " is not queued";
       const QueueEntry now = state.entry_of(*unit, *unit->shape->gpus.front());
-      if (now < unit->entry || unit->entry < now) return name(*unit) + " is queued where it no longer stands";
+      if (now < queued || queued < now) return name(*unit) + " is queued where it no longer stands";
     }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
     // failed.

@@ -52,6 +52,19 @@ QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
           .unit = unit.seats.front()->unit};
 }
 
+// Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
+// REQUIRES: a unit waits.
+QueueEntry LeaseCore::State::head_of(const Shape& shape, const Gpu& gpu) const {
+  const QueueEntry& head = *shape.queue.begin();
+  return shape.gpus.front() == &gpu ? head : entry_of(*head.unit, gpu);
+}
+
+// Most units that come are the last.
+void LeaseCore::State::insert_in_queue(Unit& unit) const {
+  std::set<QueueEntry>& queue = unit.shape->queue;
+  unit.queued = queue.insert(queue.end(), entry_of(unit, *unit.shape->gpus.front()));
+}
+
 void LeaseCore::State::enqueue(Unit& unit) {
   unit.phase = UnitPhase::kWaiting;
   unit.requested = TimePoint::max();
@@ -72,8 +85,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
   }
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
   settle_yielded(unit);
-  unit.entry = entry_of(unit, *unit.shape->gpus.front());
-  unit.shape->queue.insert(unit.entry);
+  insert_in_queue(unit);
   if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
   timers.arm(unit.lift, after(now, priority_ageing_of(unit)));
   if (aged > 0) reservations_dirty = true;
@@ -83,7 +95,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
 void LeaseCore::State::dequeue(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting) return;
   unit.phase = UnitPhase::kIdle;
-  unit.shape->queue.erase(unit.entry);
+  unit.shape->queue.erase(unit.queued);
   for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
   for (Seat* seat : unit.seats) set_phase(*seat, SeatPhase::kIdle);
   timers.stop(unit.age);
@@ -106,10 +118,7 @@ void LeaseCore::State::rekey(Gpu& gpu) {
     if (shape->gpus.front() != &gpu) continue;
     const std::set<QueueEntry> old = std::move(shape->queue);
     shape->queue.clear();
-    for (const QueueEntry& entry : old) {
-      entry.unit->entry = entry_of(*entry.unit, gpu);
-      shape->queue.insert(entry.unit->entry);
-    }
+    for (const QueueEntry& entry : old) insert_in_queue(*entry.unit);
   }
   touch_around(gpu);
 }
@@ -189,7 +198,7 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
     for (const Shape* shape : gpu.shapes) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& single = *shape->queue.begin()->unit;
-      if (is_reserved_against(single) || !(entry_of(single, gpu) < entry_of(gang, gpu))) continue;
+      if (is_reserved_against(single) || !(*single.queued < entry_of(gang, gpu))) continue;
       // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
       // the same, and two GPUs would look at each other for ever.
       if (must_wait_for_drain(single) || gave_way.has(here.index.value)) {
@@ -214,7 +223,7 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
     if (shape->queue.empty() || !can_start(*shape)) continue;
     Unit* const head = shape->queue.begin()->unit;
     if (is_reserved_against(*head) || gives_way(*head, gpu)) continue;
-    const QueueEntry entry = entry_of(*head, gpu);
+    const QueueEntry entry = head_of(*shape, gpu);
     if (next == nullptr || entry < next_entry) {
       next = head;
       next_entry = entry;
@@ -239,7 +248,7 @@ Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
   for (const Shape* shape : gpu.shapes) {
     if (shape->queue.empty()) continue;
     Unit* const head = shape->queue.begin()->unit;
-    const QueueEntry entry = entry_of(*head, gpu);
+    const QueueEntry entry = head_of(*shape, gpu);
     if (is_reserved_against(*head) || (next != nullptr && !(entry < next_entry))) continue;
     next = head;
     next_entry = entry;
@@ -448,7 +457,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     // In the GPU's order, so that a holder goes for the sake of whoever is next.
     std::vector<QueueEntry> heads;
     for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) heads.push_back(entry_of(*shape->queue.begin()->unit, gpu));
+      if (!shape->queue.empty()) heads.push_back(head_of(*shape, gpu));
     }
     std::sort(heads.begin(), heads.end());
     for (const QueueEntry& head : heads) preempt_for(*head.unit);

@@ -81,9 +81,8 @@ std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
 
 // Where something that decides its place in the queue has changed.
 void LeaseCore::State::requeue(Unit& unit) {
-  unit.shape->queue.erase(unit.entry);
-  unit.entry = entry_of(unit, *unit.shape->gpus.front());
-  unit.shape->queue.insert(unit.entry);
+  unit.shape->queue.erase(unit.queued);
+  insert_in_queue(unit);
   touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->reserved == &unit) touch_around(*on_gpu.gpu);

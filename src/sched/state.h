@@ -211,7 +211,7 @@ struct Unit {
   bool aged = false;    // its GPUs may be reserved for it: age()
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
   bool told_contended = false;
-  QueueEntry entry;  // in its shape's queue
+  std::set<QueueEntry>::const_iterator queued;  // its entry in its shape's queue, while it waits
   TimePoint requested{};
   TimePoint granted_at{};
   // max_runtime ended its lease: it is behind all others until one of them has started.
@@ -463,6 +463,8 @@ struct LeaseCore::State {
   void reserve();
   PolicyView policy_view(const Unit& unit, const Gpu& gpu) const;
   QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
+  QueueEntry head_of(const Shape& shape, const Gpu& gpu) const;
+  void insert_in_queue(Unit& unit) const;
   bool can_start(const Gpu& gpu) const;
   bool can_start(const Shape& shape) const;
   bool is_reserved_against(const Unit& unit) const;
