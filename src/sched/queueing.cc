@@ -75,7 +75,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
     ageing = std::min(ageing, gpu.settings.gang_ageing);
     // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1)
-      gpu.groups.advance(policy_view(**gpu.holders.begin(), gpu).virtual_time);
+      gpu.groups.advance(policy_view(*gpu.holders.front(), gpu).virtual_time);
   }
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
@@ -447,8 +447,8 @@ void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
 // The unit whose turn it is, or that has borrowed it; nullptr: none, several, or a lender's without a borrower.
 Unit* LeaseCore::State::turn_on(const Gpu& gpu) const {
   if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (gpu.lender == nullptr ? 1u : 2u)) return nullptr;
-  Unit* const first = *gpu.holders.begin();
-  return first == gpu.lender ? *gpu.holders.rbegin() : first;
+  Unit* const first = gpu.holders.front();
+  return first == gpu.lender ? gpu.holders.back() : first;
 }
 
 void LeaseCore::State::preempt(Gpu& gpu) {
@@ -503,7 +503,7 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
   }
   if (gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
   if (gpu.holders.size() == 1) {
-    if (gpu.places.leaving() == 0) convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
+    if (gpu.places.leaving() == 0) convert(*gpu.holders.front(), gpu, LeaseKind::kExclusive);
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {

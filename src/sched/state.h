@@ -37,6 +37,7 @@
 #include "base/limits.h"
 #include "sched/cap_budget.h"
 #include "sched/events.h"
+#include "sched/flat_set.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
 #include "sched/pace.h"
@@ -266,6 +267,7 @@ std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
 };
+using UnitSet = FlatSet<Unit*, BySerial>;
 struct BySeat {
   bool operator()(const Seat* a, const Seat* b) const { return a->id < b->id; }
 };
@@ -277,7 +279,7 @@ struct Gpu {
   bool has_own_turns = false;  // a seat that is not suspended ends its turns itself
   LeaseEpoch next_epoch;
   Places places;
-  std::set<Unit*, BySerial> holders;  // units with a seat whose place is kHolding
+  UnitSet holders;  // with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
   ShareGroups groups;
   std::vector<Shape*> shapes;
@@ -547,9 +549,9 @@ struct LeaseCore::State {
   std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
   std::map<Gang*, std::unique_ptr<Gang>> gangs;  // looked up, never iterated: its order is that of addresses
   std::map<std::vector<std::uint32_t>, std::unique_ptr<Shape>> shapes;
-  std::set<Unit*, BySerial> returning;
-  std::set<Unit*, BySerial> incomplete;  // holding, but for members that have joined since
-  std::set<Unit*, BySerial> to_suspend;  // holding, although a member is suspended
+  UnitSet returning;
+  UnitSet incomplete;  // holding, but for members that have joined since
+  UnitSet to_suspend;  // holding, although a member is suspended
   std::uint64_t next_serial = 1;
   GpuSet dirty;
   GpuSet gave_way;  // a gang there waits for who is ahead of it elsewhere; since the last start that was looked at
