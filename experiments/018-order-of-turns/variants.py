@@ -5,6 +5,7 @@ An edit is (file, text before, text after). The text must be in the file once: r
 """
 from typing import NamedTuple
 
+H = "src/sched/state.h"
 Q = "src/sched/queueing.cc"
 S = "src/sched/standing.cc"
 P = "src/sched/paged_turns.cc"
@@ -28,8 +29,7 @@ VARIANTS = [
     Variant("obstructed", "a unit that cannot have its memory stands behind all others",
             [(Q, ".obstructed = is_obstructed(unit),", ".obstructed = false,")]),
     Variant("obstructed, all of it", "... and makes way for them",
-            [(P, "  return std::any_of(unit.seats.begin(), unit.seats.end(),\n"
-                 "                     [](const Seat* seat) { return seat->memory.is_obstructed(); });",
+            [(H, "  return any_seat(unit, [](const Seat& seat) { return seat.memory.is_obstructed(); });",
               "  return unit.seats.empty();")]),
     Variant("level", "a higher priority is ahead in the queue",
             [(S, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),

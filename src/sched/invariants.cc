@@ -168,9 +168,8 @@ std::string LeaseCore::check_invariants() const {
     }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
     // failed.
-    const bool half = unit->phase == UnitPhase::kHolding &&
-                      std::any_of(unit->seats.begin(), unit->seats.end(),
-                                  [](const Seat* s) { return s->phase == SeatPhase::kIdle && !s->suspended; });
+    const auto has_no_part = [](const Seat& seat) { return seat.phase == SeatPhase::kIdle && !seat.suspended; };
+    const bool half = unit->phase == UnitPhase::kHolding && any_seat(*unit, has_no_part);
     if (half != state.incomplete.contains(unit.get())) return name(*unit) + " is half granted, or thought to be";
     if (half && !state.grants_held && !unit->spared_until(state.now)) return name(*unit) + " is half granted";
     const bool is_to_go = unit->phase == UnitPhase::kHolding && unit->suspended > 0;

@@ -38,8 +38,7 @@ constexpr Duration kCostPerGiB = std::chrono::microseconds(1200);
 
 // Whether memory has to move for its next turn, or did.
 bool has_moved(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(),
-                     [](const Seat* seat) { return seat->memory.pages || seat->memory.coming > 0; });
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.coming > 0; });
 }
 
 // Where programs take turns.
@@ -48,15 +47,6 @@ void add_paging(Gpu& gpu, Duration cost) {
 }
 
 }  // namespace
-
-bool has_pages_to_move(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->memory.pages; });
-}
-
-bool waits_for_memory(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(),
-                     [](const Seat* seat) { return seat->memory.pages || seat->memory.comes(); });
-}
 
 void LeaseCore::State::on(const MemoryNeed& e) {
   Seat* const seat = seat_of(e.seat);
@@ -120,15 +110,10 @@ void LeaseCore::State::on(const MemoryObstructed& e) {
   touch(unit);
 }
 
-bool LeaseCore::State::is_obstructed(const Unit& unit) const {
-  return std::any_of(unit.seats.begin(), unit.seats.end(),
-                     [](const Seat* seat) { return seat->memory.is_obstructed(); });
-}
-
 // Whether what it lacks comes, and needs no holder's memory.
 bool LeaseCore::State::is_coming(const Unit& unit) const {
-  const auto comes = [](const Seat* seat) { return !seat->memory.pages || seat->memory.comes(); };
-  return has_pages_to_move(unit) && std::all_of(unit.seats.begin(), unit.seats.end(), comes);
+  const auto does_not_come = [](const Seat& seat) { return seat.memory.pages && !seat.memory.comes(); };
+  return has_pages_to_move(unit) && !any_seat(unit, does_not_come);
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.

@@ -15,18 +15,6 @@ constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 
 }  // namespace
 
-TimePoint after(TimePoint now, const Limit<Duration>& limit) {
-  return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());
-}
-
-bool runs(const Seat& seat) {
-  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
-}
-
-TimePoint used_until(const Seat& seat, TimePoint now) {
-  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
-}
-
 SeatCounts count_seats(const Unit& unit) {
   SeatCounts counts;
   for (const Seat* seat : unit.seats) {

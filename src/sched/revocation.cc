@@ -352,8 +352,8 @@ void LeaseCore::State::stop_returning(Unit& unit) {
 
 // Somebody may still be inside: in a launch, say, that waits for room behind a kernel that spins.
 bool LeaseCore::State::has_open_gate(const Unit& unit) const {
-  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
-    return seat->revocation && seat->phase != SeatPhase::kSilent && !seat->revocation->gate_closed();
+  return any_seat(unit, [](const Seat& seat) {
+    return seat.revocation && seat.phase != SeatPhase::kSilent && !seat.revocation->gate_closed();
   });
 }
 

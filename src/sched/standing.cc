@@ -62,12 +62,6 @@ void LeaseCore::State::settle_order(Gpu& gpu) {
 
 // ---- priorities ---------------------------------------------------------------------------------
 
-std::int32_t priority_of(const Unit& unit) {
-  std::int32_t priority = std::numeric_limits<std::int32_t>::min();
-  for (const Seat* seat : unit.seats) priority = std::max(priority, seat->priority);
-  return priority;
-}
-
 std::int64_t LeaseCore::State::level_of(const Unit& unit) {
   if (unit.yields_since) return std::numeric_limits<std::int64_t>::max();
   if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
@@ -178,10 +172,6 @@ void LeaseCore::State::settle_yielding(Unit& started) {
   }
 }
 
-bool ends_own_turns(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->ends_own_turns; });
-}
-
 bool LeaseCore::wants_turns(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
   if (gpu == nullptr) return false;
@@ -207,10 +197,6 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
 
 // To be called before anything that decides whether the seat spends its allowance changes.
 void LeaseCore::State::settle_allowance(Seat& seat) const { seat.budget.settle(now, runs(seat)); }
-
-bool has_cap(const Unit& unit) {
-  return std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->budget.is_capped(); });
-}
 
 // A holder's lease ends when the first allowance of its seats is spent.
 void LeaseCore::State::arm_cap(Unit& unit) {
@@ -241,8 +227,7 @@ void LeaseCore::State::cap_is_due(Unit& unit) {
     if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));
     if (const auto spared_until = unit.spared_until(now)) return timers.arm(unit.thaw, *spared_until);
     for (Seat* seat : unit.seats) settle_allowance(*seat);
-    const bool any_spent =
-        std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->budget.is_spent(); });
+    const bool any_spent = any_seat(unit, [](const Seat& seat) { return seat.budget.is_spent(); });
     return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && unit.suspended == 0) enqueue(unit);

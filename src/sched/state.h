@@ -22,9 +22,11 @@
 // only.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <compare>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -242,22 +244,47 @@ struct Unit {
 };
 
 // Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
-bool runs(const Seat& seat);
+inline bool runs(const Seat& seat) {
+  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
+}
 // A unit's seats, by what they do.
 struct SeatCounts {
   std::uint32_t wanting = 0, resting = 0, suspended = 0, idle = 0, holding = 0;
   std::uint32_t revoked = 0, undrained = 0, silent = 0, permits = 0;
 };
 SeatCounts count_seats(const Unit& unit);
-// Whether any of its seats has a cap; or ends its turns itself.
-bool has_cap(const Unit& unit);
-bool ends_own_turns(const Unit& unit);
+// Whether any of its seats is so.
+template <class Predicate>
+bool any_seat(const Unit& unit, Predicate is_so) {
+  for (const Seat* seat : unit.seats) {
+    if (is_so(*seat)) return true;
+  }
+  return false;
+}
+inline bool has_cap(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.budget.is_capped(); });
+}
+inline bool ends_own_turns(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
+}
 // The highest of its seats.
-std::int32_t priority_of(const Unit& unit);
+inline std::int32_t priority_of(const Unit& unit) {
+  std::int32_t priority = std::numeric_limits<std::int32_t>::min();
+  for (const Seat* seat : unit.seats) priority = std::max(priority, seat->priority);
+  return priority;
+}
 // Whether something of its memory is not on the GPU.
-bool has_pages_to_move(const Unit& unit);
+inline bool has_pages_to_move(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages; });
+}
+// Whether something of its memory cannot come.
+inline bool is_obstructed(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.is_obstructed(); });
+}
 // Whether it does not have all of its memory yet, or waits to allocate more that comes.
-bool waits_for_memory(const Unit& unit);
+inline bool waits_for_memory(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.comes(); });
+}
 // Whether it is a single seat that drains in time, lacks nothing, and will lose nothing to a holder that waits for its
 // memory.
 bool may_borrow(const Unit& unit);
@@ -339,9 +366,13 @@ class GpuSet {
 inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
 // Up to when the time of the seat's lease is its own: a turn that is lent is not.
-TimePoint used_until(const Seat& seat, TimePoint now);
+inline TimePoint used_until(const Seat& seat, TimePoint now) {
+  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
+}
 // Unlimited: never.
-TimePoint after(TimePoint now, const Limit<Duration>& limit);
+inline TimePoint after(TimePoint now, const Limit<Duration>& limit) {
+  return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());
+}
 
 struct LeaseCore::State {
   // ---- lease_core.cc: one function per event, and looking up ------------------------------------
@@ -407,7 +438,6 @@ struct LeaseCore::State {
   void resume_quantum(Unit& unit);
   static Duration cost_of_moving(Unit& unit);
   bool is_restoring(const Unit& unit) const;
-  bool is_obstructed(const Unit& unit) const;
   bool is_coming(const Unit& unit) const;
   bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();

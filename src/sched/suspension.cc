@@ -68,10 +68,8 @@ bool LeaseCore::State::may_queue(Unit& unit) { return unit.suspended == 0 && !fr
 
 // Whether a member of a unit that holds has no part in that yet.
 void LeaseCore::State::note_incomplete(Unit& unit) {
-  const bool is_incomplete =
-      unit.phase == UnitPhase::kHolding && std::any_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
-        return seat->phase == SeatPhase::kIdle && !seat->suspended;
-      });
+  const auto has_no_part = [](const Seat& seat) { return seat.phase == SeatPhase::kIdle && !seat.suspended; };
+  const bool is_incomplete = unit.phase == UnitPhase::kHolding && any_seat(unit, has_no_part);
   if (is_incomplete) {
     incomplete.insert(&unit);
   } else {
