@@ -24,7 +24,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <compare>
 #include <limits>
 #include <map>
@@ -40,6 +39,7 @@
 #include "sched/cap_budget.h"
 #include "sched/events.h"
 #include "sched/flat_set.h"
+#include "sched/gpu_set.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
 #include "sched/pace.h"
@@ -342,24 +342,6 @@ struct Gang {
   std::uint32_t world = 0;
   std::map<TenantId, Tenant*> members;
   Unit* unit = nullptr;
-};
-
-// A few GPUs, taken lowest first.
-class GpuSet {
- public:
-  void set(std::uint32_t index) { words_[index / 64] |= std::uint64_t{1} << (index % 64); }
-  bool has(std::uint32_t index) const { return (words_[index / 64] >> (index % 64) & 1) != 0; }
-  bool empty() const { return (words_[0] | words_[1]) == 0; }
-  std::uint32_t take_first() {
-    const std::uint32_t word = words_[0] != 0 ? 0 : 1;
-    const auto bit = static_cast<std::uint32_t>(std::countr_zero(words_[word]));
-    words_[word] &= words_[word] - 1;
-    return word * 64 + bit;
-  }
-
- private:
-  static_assert(base::kMaxGpus <= 128);
-  std::array<std::uint64_t, 2> words_{};
 };
 
 // Weights beyond this say nothing that this does not.
