@@ -34,7 +34,7 @@ VARIANTS = [
     Variant("level", "a higher priority is ahead in the queue",
             [(S, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),
     Variant("precedence", "a holder goes at once for a higher priority",
-            [(S, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
+            [(H, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
     Variant("rank", "the least time for its weight is first; instead: first come, first served",
             [(Q, ".rank = unit.lifted ? 0 : rank(gpu.policy, view),", ".rank = 0,")]),
     Variant("extension", "a holder goes on until the waiter's turn has come",

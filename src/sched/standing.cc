@@ -68,11 +68,6 @@ std::int64_t LeaseCore::State::level_of(const Unit& unit) {
   return -static_cast<std::int64_t>(priority_of(unit));
 }
 
-std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
-  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
-  return priority_of(waiter) <=> priority_of(holder);
-}
-
 // Where something that decides its place in the queue has changed.
 void LeaseCore::State::requeue(Unit& unit) {
   unit.shape->queue.erase(unit.queued);

@@ -289,7 +289,10 @@ inline bool waits_for_memory(const Unit& unit) {
 // memory.
 bool may_borrow(const Unit& unit);
 // Less: the holder goes first; greater: the waiter; equal: time decides.
-std::strong_ordering precedence(const Unit& waiter, const Unit& holder);
+inline std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
+  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
+  return priority_of(waiter) <=> priority_of(holder);
+}
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
