@@ -455,7 +455,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
     if (gpu.reserved != nullptr) preempt_for(*gpu.reserved);
     // In the GPU's order, so that a holder goes for the sake of whoever is next.
-    std::vector<QueueEntry> heads;
+    heads.clear();
     for (const Shape* shape : gpu.shapes) {
       if (!shape->queue.empty()) heads.push_back(head_of(*shape, gpu));
     }

@@ -571,8 +571,9 @@ struct LeaseCore::State {
   GpuSet dirty;
   GpuSet gave_way;  // a gang there waits for who is ahead of it elsewhere; since the last start that was looked at
   GpuSet held_up;   // somebody's start there waits for a drain, which may be another GPU's: to be looked at after it
-  GpuSet handing_over;  // whoever is next there is given a heads-up at the end of settle()
-  GpuSet told_dirty;    // their contention is compared at the end of settle()
+  GpuSet handing_over;            // whoever is next there is given a heads-up at the end of settle()
+  GpuSet told_dirty;              // their contention is compared at the end of settle()
+  std::vector<QueueEntry> heads;  // of preempt(), kept so that it does not allocate each time
   bool reservations_dirty = false;
   std::uint32_t aged = 0;  // units
   bool grants_held = false;
