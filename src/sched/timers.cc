@@ -13,8 +13,7 @@ void Timers::arm(Timer& timer, base::TimePoint at) {
     heap_.push_back(&timer);
     timer.index_ = heap_.size() - 1;
   }
-  sift_up(timer.index_);
-  sift_down(timer.index_);
+  sift(timer.index_);
 }
 
 void Timers::stop(Timer& timer) {
@@ -25,8 +24,7 @@ void Timers::stop(Timer& timer) {
   heap_.pop_back();
   if (last == &timer) return;
   put(last, hole);
-  sift_up(hole);
-  sift_down(last->index_);
+  sift(hole);
 }
 
 void Timers::put(Timer* timer, std::size_t index) {
@@ -34,7 +32,8 @@ void Timers::put(Timer* timer, std::size_t index) {
   timer->index_ = index;
 }
 
-void Timers::sift_up(std::size_t index) {
+// A timer that goes up is earlier than all that are below it then.
+void Timers::sift(std::size_t index) {
   Timer* const moving = heap_[index];
   while (index > 0) {
     const std::size_t parent = (index - 1) / 2;
@@ -42,11 +41,6 @@ void Timers::sift_up(std::size_t index) {
     put(heap_[parent], index);
     index = parent;
   }
-  put(moving, index);
-}
-
-void Timers::sift_down(std::size_t index) {
-  Timer* const moving = heap_[index];
   for (;;) {
     std::size_t child = 2 * index + 1;
     if (child >= heap_.size()) break;

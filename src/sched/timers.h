@@ -67,8 +67,7 @@ class Timers {
     return a.at_ != b.at_ ? a.at_ < b.at_ : a.armed_as_ < b.armed_as_;
   }
   void put(Timer* timer, std::size_t index);
-  void sift_up(std::size_t index);
-  void sift_down(std::size_t index);
+  void sift(std::size_t index);
 
   std::vector<Timer*> heap_;
   std::uint64_t next_armed_as_ = 0;
