@@ -30,9 +30,10 @@ bool may_borrow(const Unit& unit) {
 }
 
 bool LeaseCore::State::may_lend(const Unit& holder, const Gpu& gpu) const {
+  if (!holder.quantum.stands_since) return false;  // most have all their memory
   if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
   return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 &&
-         holder.quantum.stands_since && holder.seats.front()->memory.comes();
+         holder.seats.front()->memory.comes();
 }
 
 // A single unit that waits and is to have the lender's turn now, lent or not; nullptr: none. For gangs see
