@@ -91,7 +91,7 @@ TEST(Gang, GoesWhenItsQuantumIsOverWhateverElseHappensThen) {
   EXPECT_NE(script.wait(1ms).find("revoke 1@0 e1 quantum"), std::string::npos);
 }
 
-TEST(Gang, ThatHasWaitedLongHasItsGpusReserved) {
+void expect_reserved_after_15ms(bool other_gpu_allows_more) {
   GpuSettings settings = fifo();
   settings.gang_ageing = 15ms;
   TwoGangs s(settings);
@@ -101,6 +101,10 @@ TEST(Gang, ThatHasWaitedLongHasItsGpusReserved) {
   s.request(kS1);
   s.wait(1ms);
   s.request(kX0);  // at 7 ms
+  if (other_gpu_allows_more) {
+    settings.gang_ageing = 10s;
+    s.tell(SettingsChanged{GpuIndex{1}, settings});
+  }
   s.wait(1ms);
   s.request(seat(7, 0));
   EXPECT_EQ(s.wait(2ms), "revoke 5@0 e1 quantum");  // at 10 ms, for 7: the gang cannot use it yet
@@ -112,6 +116,10 @@ TEST(Gang, ThatHasWaitedLongHasItsGpusReserved) {
   EXPECT_EQ(s.drained(seat(7, 0)), "") << "5 asked after the gang";
   EXPECT_EQ(s.drained(kS1), "grant 1@0 e3 exclusive contended; grant 2@1 e2 exclusive contended");
 }
+
+TEST(Gang, ThatHasWaitedLongHasItsGpusReserved) { expect_reserved_after_15ms(false); }
+
+TEST(Gang, GoesByTheLeastAgeingOfItsGpusAlsoWhenOneIsChanged) { expect_reserved_after_15ms(true); }
 
 // The gang's GPUs never have their holders' quanta over together: only the reservation brings them together.
 TEST(Gang, IsNotStarvedByAStreamOfSingleSeats) {

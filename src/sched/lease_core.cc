@@ -111,16 +111,16 @@ void LeaseCore::State::on(const SettingsChanged& e) {
 }
 
 // New limits hold for what is under way, too, counted from now. Limits that have not changed go on: else a setting that
-// is changed again and again would put off what they bound.
+// is changed again and again would put off what they bound. A gang's limits are the least of its GPUs.
 void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
   const GpuSettings& limits = gpu.settings;
   for (Seat* seat : gpu.seats) {
     Unit& unit = *seat->unit;
     if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !unit.aged) {
-      timers.arm(unit.age, std::max(now, after(unit.requested, limits.gang_ageing)));
+      timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
     }
     if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
-      timers.arm(unit.lift, unit.lifted ? TimePoint::max() : after(now, limits.priority_ageing));
+      timers.arm(unit.lift, unit.lifted ? TimePoint::max() : after(now, least(unit, &GpuSettings::priority_ageing)));
     if (!seat->revocation) continue;
     SeatRevocation& revocation = *seat->revocation;
     if (seat->phase == SeatPhase::kSilent) {
@@ -130,7 +130,7 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
       timers.arm(revocation.answer, probe_at(*seat));
     }
     if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.is_returning())
-      timers.arm(unit.revocation->stall, after(now, limits.stall_timeout));
+      timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
   }
 }
 

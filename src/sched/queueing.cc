@@ -73,11 +73,9 @@ void LeaseCore::State::insert_in_queue(Unit& unit) const {
 void LeaseCore::State::enqueue(Unit& unit) {
   unit.phase = UnitPhase::kWaiting;
   unit.requested = TimePoint::max();
-  Duration ageing = Duration::max();
   timers.stop(unit.thaw);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
-    ageing = std::min(ageing, gpu.settings.gang_ageing);
     // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1)
       gpu.groups.advance(policy_view(*gpu.holders.front(), gpu).virtual_time);
@@ -91,8 +89,9 @@ void LeaseCore::State::enqueue(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
   settle_yielded(unit);
   insert_in_queue(unit);
-  if (unit.shape->gpus.size() > 1) timers.arm(unit.age, std::max(now, after(unit.requested, ageing)));
-  timers.arm(unit.lift, after(now, priority_ageing_of(unit)));
+  if (unit.shape->gpus.size() > 1)
+    timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
+  timers.arm(unit.lift, after(now, least(unit, &GpuSettings::priority_ageing)));
   if (aged > 0) reservations_dirty = true;
   touch(unit);
 }

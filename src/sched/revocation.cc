@@ -42,14 +42,6 @@ constexpr std::int64_t kProbesPerSilenceLimit = 4;
 // More of them say nothing to whoever reads it.
 constexpr std::size_t kMostPartners = 16;
 
-// The strictest of the settings of the unit's GPUs.
-template <class Member>
-Duration least(const Unit& unit, Member member) {
-  Duration duration = Duration::max();
-  for (const UnitGpu& on_gpu : unit.gpus) duration = std::min(duration, on_gpu.gpu->settings.*member);
-  return duration;
-}
-
 }  // namespace
 
 // ---- revoking -----------------------------------------------------------------------------------

@@ -103,7 +103,7 @@ void LeaseCore::State::lift(Unit& unit) {
   const auto is_lifted = [](const Unit* other) {
     return other->phase == UnitPhase::kHolding ? other->is_safe : other->lifted;
   };
-  const Limit<Duration> ageing = priority_ageing_of(unit);
+  const Limit<Duration> ageing = least(unit, &GpuSettings::priority_ageing);
   const bool ages = !ageing.is_unlimited();
   if (!any_before(unit, is_lifted) && !(ages && is_outranked(unit))) {
     if (ages) timers.arm(unit.lift, after(now, std::max(ageing.value() / kLooksPerAgeing, kShortestLook)));
@@ -124,12 +124,6 @@ void LeaseCore::State::watch_held_up(const Unit& lifted, Duration ageing) {
       }
     }
   }
-}
-
-Limit<Duration> LeaseCore::State::priority_ageing_of(const Unit& unit) {
-  Limit<Duration> ageing;
-  for (const UnitGpu& on_gpu : unit.gpus) ageing = std::min(ageing, on_gpu.gpu->settings.priority_ageing);
-  return ageing;
 }
 
 // It yields, and somebody has started since it was told to go: that is over.

@@ -329,6 +329,13 @@ struct Gpu {
     return settings.quantum.is_automatic() ? cost.automatic_quantum() : settings.quantum.value();
   }
 };
+// The strictest of a setting of the unit's GPUs. REQUIRES: the unit has seats.
+template <class Member>
+auto least(const Unit& unit, Member setting) {
+  auto value = unit.gpus.front().gpu->settings.*setting;
+  for (const UnitGpu& on_gpu : unit.gpus) value = std::min(value, on_gpu.gpu->settings.*setting);
+  return value;
+}
 
 struct Tenant {
   TenantId id;
@@ -460,7 +467,6 @@ struct LeaseCore::State {
   static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
   void watch_held_up(const Unit& lifted, Duration ageing);
-  static Limit<Duration> priority_ageing_of(const Unit& unit);
   void settle_order(Gpu& gpu);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
