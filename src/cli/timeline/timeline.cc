@@ -105,6 +105,7 @@ void Timeline::begin(Line& line, base::TimePoint time, const std::string& name, 
 }
 
 void Timeline::end(Line& line, base::TimePoint time, std::size_t down_to) {
+  if (line.open.size() > down_to) line.ended = time;
   for (; line.open.size() > down_to; line.open.pop_back()) {
     perfetto::TracePacket packet;
     start(packet, line, time, perfetto::TrackEvent::TYPE_SLICE_END);
@@ -112,11 +113,13 @@ void Timeline::end(Line& line, base::TimePoint time, std::size_t down_to) {
   }
 }
 
-// A slice of which nobody has heard before its end. Readers put packets in the order of their times.
+// A slice of which nobody has heard before its end. All others that are open end with it: readers put packets in the
+// order of their times, so it is around those that began later, and an end is of the slice that began last.
 void Timeline::past(Line& line, const api_client::TraceEvent& event) {
-  const base::TimePoint begun = event.time - event.lasted;
-  begin(line, line.open.empty() ? begun : std::max(begun, line.open.back()), event.before);
-  end(line, event.time, line.open.size() - 1);
+  base::TimePoint begun = std::max(event.time - event.lasted, line.ended);
+  if (!line.open.empty()) begun = std::max(begun, line.open.front());
+  begin(line, begun, event.before);
+  end(line, event.time);
 }
 
 void Timeline::instant(const Line& line, base::TimePoint time, const std::string& name, const Notes& notes,

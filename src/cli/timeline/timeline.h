@@ -54,6 +54,7 @@ class Timeline {
   struct Line {
     std::uint64_t track = 0;
     std::vector<base::TimePoint> open{};  // beginnings of slices, outermost first
+    base::TimePoint ended{};              // when a slice ended last
   };
   struct OfSeat {
     std::map<Track, Line> lines;

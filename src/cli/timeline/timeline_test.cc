@@ -121,6 +121,34 @@ TEST_F(TimelineTest, AnIdleHoldEndsWithItsLease) {
   EXPECT_EQ(tracks(), (std::vector<std::string>{"GPU 0: 1-10 p1 (4001)", "GPU 0|p1 (4001): 1-10 holds, 6-10 idle"}));
 }
 
+TEST_F(TimelineTest, AnIdleHoldIsWholeIfTheGateWasClosedBeforeItsEnd) {
+  timeline_.add(event("grant", 1));
+  now_ = 8;
+  timeline_.add(event("gate_closed", 1));
+  TraceEvent drained = event("drained", 1);
+  drained.before = "idle";
+  drained.lasted = 4ms;
+  timeline_.add(drained);
+  EXPECT_EQ(tracks(), (std::vector<std::string>{
+                          "GPU 0: 1-10 p1 (4001)",
+                          "GPU 0|p1 (4001): 1-10 holds, 6-10 idle, 9-10 leaves, 9-10 drains",
+                      }));
+}
+
+TEST_F(TimelineTest, AnIdleHoldIsNotPartlyWithinWhatEndedBefore) {
+  for (const TraceEvent& one : {event("grant", 1), event("revoke", 1, "quantum"), event("reopen", 1)})
+    timeline_.add(one);
+  now_ = 5;
+  TraceEvent drained = event("drained", 1);
+  drained.before = "idle";
+  drained.lasted = 4ms;
+  timeline_.add(drained);
+  EXPECT_EQ(tracks(), (std::vector<std::string>{
+                          "GPU 0: 1-6 p1 (4001)",
+                          "GPU 0|p1 (4001): 1-6 holds, 2-3 leaves: quantum, 3-6 idle",
+                      }));
+}
+
 TEST_F(TimelineTest, AJobIsLinkedToItsPrograms) {
   const auto job = [&](const std::string& before, const std::string& state) {
     TraceEvent made = event("job", 0, state);
