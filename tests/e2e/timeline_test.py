@@ -295,7 +295,11 @@ class MemoryTimeline(MemoryTest):
         """Of two programs that do not fit together, the memory goes out after each turn and comes in for the next."""
         daemon = self.start_daemon()
         programs = [self.start("large", name=f"large{i}", until=self.enough, **LARGE) for i in range(2)]
-        self.work_until(lambda: len(daemon.trace.switches(0)) >= 6, "6 turns", *programs)
+        # Of a move that no report came in the middle of, the trace has no "out" and no "in".
+        wanted = {(program.pid, way) for program in programs for way in ("out", "in")}
+        self.work_until(lambda: wanted <= {(event["pid"], event["detail"])
+                                           for event in daemon.trace.events(event="moves")},
+                        "memory of each was seen on its way out, and on its way in", *programs)
         for program in programs:
             daemon.trace.wait_for(event="gone", pid=program.pid)
         file = os.path.join(self.directory, "memory.pftrace")
