@@ -49,8 +49,8 @@ files() {
     dist/share/bash-completion/completions/gpumux "$prefix/share/bash-completion/completions/gpumux" 644 \
     dist/share/zsh/site-functions/_gpumux "$zsh_folder/_gpumux" 644 \
     dist/share/fish/vendor_completions.d/gpumux.fish "$prefix/share/fish/vendor_completions.d/gpumux.fish" 644
-  for page in docs/*.md; do
-    printf '%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/$(basename "$page")" 644
+  for page in docs/*.md docs/how-to/*.md docs/pictures/*.svg; do
+    printf '%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/${page#docs/}" 644
   done
 }
 
@@ -122,7 +122,8 @@ case $action in
     while IFS=$'\t' read -r _ to _; do rm -f "$root$to"; done < <(files)
     while IFS=$'\t' read -r link _; do rm -f "$root$link"; done < <(links)
     for dir in "$prefix/lib/gpumux/containers/$version" "$prefix/lib/gpumux/containers" "$prefix/lib/gpumux/sim" \
-      "$prefix/lib/gpumux" "$prefix/libexec/gpumux" "$prefix/share/doc/gpumux"; do
+      "$prefix/lib/gpumux" "$prefix/libexec/gpumux" "$prefix/share/doc/gpumux/how-to" \
+      "$prefix/share/doc/gpumux/pictures" "$prefix/share/doc/gpumux"; do
       rmdir "$root$dir" 2>/dev/null || true
     done
     if [ -d "$root$prefix/lib/gpumux/containers" ]; then
