@@ -16,6 +16,7 @@ check() {
 check layers tools/check_layers.py
 check style tools/check_style.py
 check prose tools/check_prose.py
+check documents tools/check_documents.py
 check bools tools/check_bools.py
 check environment tools/check_environment.py
 check format tools/check_format.sh

@@ -28,6 +28,7 @@ import sys
 import tomllib
 
 import check_style
+import documents
 
 CPP = check_style.CPP
 HASHED = {".py", ".sh", ".cmake", ".toml", ".table", ".service", ".socket", ".yaml", ".yml"}
@@ -204,7 +205,7 @@ def long_lines(name, text):
     written = False
     for number, line in enumerate(text.split("\n"), 1):
         marker = MARKER.match(line)
-        if marker:
+        if marker and not documents.MARK.match(line):
             written = not marker.group(1).startswith("end")
         if ROW.match(line) and (written or name.startswith("experiments/")):
             continue
