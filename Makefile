@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build test test-compat test-kubelet test-loaded demo experiment run bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build test test-compat test-kubelet test-loaded docs demo experiment run bench install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -39,6 +39,10 @@ test-kubelet: setup
 test-loaded: setup
 	tools/build.sh dev
 	tools/test_loaded.sh
+
+# The documents as a static site, which needs neither network nor server to be read.
+docs: setup
+	python3 -B tools/make_site.py
 
 demo: build
 	tools/demo.sh
@@ -82,6 +86,7 @@ help:
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'
+	@echo 'make docs          builds the documents as a site with search: open build/site/index.html'
 	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
 	@echo 'make experiment    a latency-sensitive model beside a training loop, under everything that can decide who goes first;'
 	@echo '                   under five minutes after the build (also make run; EXPERIMENT="--only native priority" and the like)'

@@ -41,6 +41,9 @@ buildah|buildah|tests of the image of pods
 mmdebstrap|mmdebstrap|the same, its base
 python3-matplotlib|/usr/lib/python3/dist-packages/matplotlib|pictures of the experiment
 python3-yaml|/usr/lib/python3/dist-packages/yaml|tests of manifests for Kubernetes
+python3-sphinx|sphinx-build|the site of the documents
+python3-myst-parser|/usr/lib/python3/dist-packages/myst_parser|the same, its Markdown
+furo|/usr/lib/python3/dist-packages/furo|the same, its looks
 musl-tools|musl-gcc|tests of containers without glibc
 prometheus|promtool|tests of the metrics
 slurmctld|slurmctld|tests of the plugin for Slurm
