@@ -23,7 +23,7 @@ LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
 TEST_CODE = re.compile(r"^(fake|scripted|test)_|_(test|bench|fuzz)(_\w+)?\.(cc|h)$")
 NAMES_ONLY = "src/settings/variables.gen.h"
 # Not settings: the loader's own, and how programs are found.
-NOT_OURS = {"LD_PRELOAD", "PATH"}
+NOT_OURS = {"LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"}
 SIMULATORS = "GPUMUX_SIM_"
 
 

@@ -144,7 +144,7 @@ def table(facts, configurations, summaries, notes):
 
 
 def caption(facts, summaries):
-    """What every picture says of its origin, in two lines."""
+    """The two lines below every picture: GPU, machine and date; requests and models."""
     counts = sorted({summary["requests"] for summary in summaries.values() if summary.get("requests")})
     requests = "no requests" if not counts else f"{counts[0]} requests of each configuration" \
         if len(counts) == 1 else f"{counts[0]} to {counts[-1]} requests of each configuration"
