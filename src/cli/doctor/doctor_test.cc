@@ -326,9 +326,6 @@ TEST(ReportTest, NothingIsCutOffAndNothingIsTooWide) {
     }
     EXPECT_EQ(std::count(all.begin(), all.end(), 'Z'), 50) << all;
   }
-  EXPECT_EQ(wrap("one two three", 7), (std::vector<std::string>{"one two", "three"}));
-  EXPECT_EQ(wrap("abcdefgh", 3), (std::vector<std::string>{"abc", "def", "gh"}));
-  EXPECT_EQ(wrap("", 3), (std::vector<std::string>{""}));
   const auto json = nlohmann::json::parse(findings_json(findings));
   EXPECT_EQ(json["problems"], 1);
   EXPECT_EQ(json["findings"].size(), findings.size());

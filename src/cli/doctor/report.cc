@@ -35,23 +35,6 @@ constexpr std::size_t kNarrowest = 20;
 
 }  // namespace
 
-std::vector<std::string> wrap(std::string_view text, std::size_t columns) {
-  std::vector<std::string> lines;
-  while (columns > 0 && display_width(text) > columns) {
-    // `head` is the text that fits, without the mark of fit().
-    std::string head = fit(text, columns + 1);
-    head.pop_back();
-    const bool at_space = head.size() < text.size() && text[head.size()] == ' ';
-    const std::size_t space = head.rfind(' ');
-    if (!at_space && space != std::string::npos && space > 0) head.resize(space);
-    text.remove_prefix(head.size());
-    while (text.starts_with(' ')) text.remove_prefix(1);
-    lines.push_back(std::move(head));
-  }
-  if (!text.empty() || lines.empty()) lines.emplace_back(text);
-  return lines;
-}
-
 std::vector<std::string> findings_lines(const Findings& findings, const Output& output) {
   std::vector<std::string> lines;
   const std::size_t room = output.columns == 0 ? 0 : std::max(output.columns, kIndent + kNarrowest) - kIndent;

@@ -19,7 +19,4 @@ std::string findings_json(const Findings& findings);
 
 int findings_exit_status(const Findings& findings, bool strict);
 
-// `text` in lines of at most `columns`, broken at spaces where there are any.
-std::vector<std::string> wrap(std::string_view text, std::size_t columns);
-
 }  // namespace gpumux::cli

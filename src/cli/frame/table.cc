@@ -106,7 +106,18 @@ std::vector<std::string> Table::lines(const Output& output) const {
   std::vector<std::string> result;
   result.push_back(make_line([&](std::size_t i) { return Cell{std::string(columns_[i].title), Colour::kDim}; }));
   for (const auto& row : rows_) {
-    result.push_back(make_line([&](std::size_t i) { return row[i]; }));
+    std::vector<std::vector<std::string>> pieces;
+    std::size_t most = 1;
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      const bool wraps = columns_[i].wraps && widths[i] > 0;
+      pieces.push_back(wraps ? wrap(row[i].text, widths[i]) : std::vector{row[i].text});
+      most = std::max(most, pieces.back().size());
+    }
+    for (std::size_t n = 0; n < most; ++n) {
+      result.push_back(make_line([&](std::size_t i) {
+        return n < pieces[i].size() ? Cell{pieces[i][n], row[i].colour} : Cell{};
+      }));
+    }
   }
   return result;
 }

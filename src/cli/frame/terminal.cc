@@ -4,6 +4,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -75,6 +76,18 @@ std::size_t width_of(const Decoded& character) {
   // main sets a UTF-8 LC_CTYPE where the system has one; without it wcwidth knows nothing beyond ASCII and says -1.
   const int width = ::wcwidth(static_cast<wchar_t>(character.point));
   return width < 0 ? 1 : static_cast<std::size_t>(width);
+}
+
+// How many bytes of `text` take at most `columns`.
+std::size_t bytes_within(std::string_view text, std::size_t columns) {
+  std::string_view rest = text;
+  for (std::size_t width = 0; !rest.empty();) {
+    const Decoded character = decode(rest);
+    width += width_of(character);
+    if (width > columns) break;
+    rest.remove_prefix(character.bytes);
+  }
+  return text.size() - rest.size();
 }
 
 }  // namespace
@@ -154,15 +167,27 @@ std::size_t display_width(std::string_view text) {
 std::string fit(std::string_view text, std::size_t columns) {
   if (display_width(text) <= columns) return std::string(text);
   if (columns == 0) return {};
-  std::string_view rest = text;
-  std::size_t width = 0;
-  while (!rest.empty()) {
-    const Decoded character = decode(rest);
-    if (width + width_of(character) > columns - 1) break;
-    width += width_of(character);
-    rest.remove_prefix(character.bytes);
+  return std::string(text.substr(0, bytes_within(text, columns - 1))) + "~";
+}
+
+std::vector<std::string> wrap(std::string_view text, std::size_t columns, std::size_t indent) {
+  std::vector<std::string> lines;
+  if (columns == 0 || display_width(text) <= columns) return {std::string(text)};
+  indent = std::min(indent, columns - 1);
+  for (std::string begin; !text.empty(); begin = std::string(indent, ' ')) {
+    const std::size_t room = columns - begin.size();
+    std::size_t end = bytes_within(text, room);
+    // A character of two columns does not fit in one.
+    if (end == 0) end = decode(text).bytes;
+    if (end < text.size()) {
+      const std::size_t space = text.rfind(' ', end);
+      const bool has_word = space != std::string_view::npos && text.find_first_not_of(' ') < space;
+      if (has_word) end = space;
+    }
+    lines.push_back(begin + std::string(text.substr(0, end)));
+    text.remove_prefix(std::min(text.find_first_not_of(' ', end), text.size()));
   }
-  return std::string(text.substr(0, text.size() - rest.size())) + "~";
+  return lines;
 }
 
 }  // namespace gpumux::cli

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace gpumux::cli {
 
@@ -47,5 +48,9 @@ std::size_t display_width(std::string_view text);
 
 // The longest beginning of `text` that takes at most `columns`, its last character '~' where something was cut off.
 std::string fit(std::string_view text, std::size_t columns);
+
+// `text` in lines of at most `columns`, broken at spaces; a word that is longer than a line is broken anywhere. Lines
+// after the first begin with `indent` spaces. `columns` of 0: no limit, one line.
+std::vector<std::string> wrap(std::string_view text, std::size_t columns, std::size_t indent = 0);
 
 }  // namespace gpumux::cli
