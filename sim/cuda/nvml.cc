@@ -63,6 +63,11 @@ nvmlReturn_t put_processes(const std::vector<ProcessView>& found, unsigned* coun
   return cuda::NVML_SUCCESS;
 }
 
+constexpr unsigned kIdleMilliwatts = 70'000;
+constexpr unsigned kMostMilliwatts = 700'000;
+constexpr unsigned kIdleCelsius = 30;
+constexpr unsigned kMostCelsius = 75;
+
 struct Text {
   nvmlReturn_t code;
   const char* text;
@@ -234,6 +239,29 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtilization_
     // Memory is in use whenever a kernel runs: nothing finer is modelled.
     const std::uint32_t percent = machine.utilization(gpu);
     *utilization = {percent, percent};
+    return NVML_SUCCESS;
+  });
+}
+
+// Between an idle and a busy H100's, by utilization.
+nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned int* milliwatts) {
+  return sim::device_call(device, milliwatts, [&](Machine& machine, std::uint32_t gpu) {
+    *milliwatts = kIdleMilliwatts + (kMostMilliwatts - kIdleMilliwatts) / 100 * machine.utilization(gpu);
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvmlDeviceGetEnforcedPowerLimit(nvmlDevice_t device, unsigned int* milliwatts) {
+  return sim::device_call(device, milliwatts, [&](Machine&, std::uint32_t) {
+    *milliwatts = kMostMilliwatts;
+    return NVML_SUCCESS;
+  });
+}
+
+nvmlReturn_t nvmlDeviceGetTemperature(nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int* celsius) {
+  return sim::device_call(device, celsius, [&](Machine& machine, std::uint32_t gpu) {
+    if (sensor != NVML_TEMPERATURE_GPU) return NVML_ERROR_INVALID_ARGUMENT;
+    *celsius = kIdleCelsius + (kMostCelsius - kIdleCelsius) * machine.utilization(gpu) / 100;
     return NVML_SUCCESS;
   });
 }

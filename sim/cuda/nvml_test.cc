@@ -113,6 +113,29 @@ TEST_F(NvmlTest, UtilizationIsTheShareOfTheLast100Ms) {
       eventually([&] { return nvmlDeviceGetUtilizationRates(device_, &rates) == NVML_SUCCESS && rates.gpu == 0; }));
 }
 
+TEST_F(NvmlTest, PowerAndTemperatureFollowUtilization) {
+  const auto power = [&] {
+    unsigned milliwatts = 0;
+    EXPECT_EQ(nvmlDeviceGetPowerUsage(device_, &milliwatts), NVML_SUCCESS);
+    return milliwatts;
+  };
+  const auto temperature = [&] {
+    unsigned celsius = 0;
+    EXPECT_EQ(nvmlDeviceGetTemperature(device_, NVML_TEMPERATURE_GPU, &celsius), NVML_SUCCESS);
+    return celsius;
+  };
+  EXPECT_TRUE(eventually([&] { return power() == 70'000u && temperature() == 30u; })) << "it is idle";
+  const CUstream stream = make_stream();
+  EXPECT_CUDA(spin(stream, 150'000'000));
+  EXPECT_CUDA(cuStreamSynchronize(stream));
+  EXPECT_GT(power(), 200'000u);
+  EXPECT_GT(temperature(), 40u);
+  unsigned limit = 0;
+  EXPECT_EQ(nvmlDeviceGetEnforcedPowerLimit(device_, &limit), NVML_SUCCESS);
+  EXPECT_EQ(limit, 700'000u);
+  EXPECT_TRUE(eventually([&] { return power() == 70'000u && temperature() == 30u; }));
+}
+
 TEST_F(NvmlTest, AGpuNeedsTheActionOfItsFile) {
   const std::string file = std::string(std::getenv("GPUMUX_SIM_DIR")) + "/recovery-0";
   const auto action = [&](nvmlDevice_t device) {

@@ -21,6 +21,16 @@ Result<ForeignProcess> parse_foreign(const json& object) {
   return reader.finish(std::move(process));
 }
 
+Result<GpuLoad> parse_load(const json& object) {
+  GpuLoad load;
+  Reader reader(object, "a GPU's load");
+  reader.read("utilization_percent", load.utilization_percent);
+  reader.read("power_milliwatts", load.power_milliwatts);
+  reader.read("power_limit_milliwatts", load.power_limit_milliwatts);
+  reader.read("temperature_celsius", load.temperature_celsius);
+  return reader.finish(load);
+}
+
 Result<UnknownEntry> parse_unknown_entry(const json& object) {
   UnknownEntry entry;
   Reader reader(object, "an unknown entry");
@@ -104,6 +114,7 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("grants", seat.grants);
   reader.read_ns("held_ns", seat.held);
   reader.read_ns("gpu_time_ns", seat.gpu_time);
+  reader.read_ns("recent_gpu_time_ns", seat.recent_gpu_time);
   reader.read_ns("waited_ns", seat.waited);
   reader.read_ns("wait_p50_ns", seat.wait_p50);
   reader.read_ns("wait_p99_ns", seat.wait_p99);
@@ -140,6 +151,7 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read_ns("held_ns", gpu.held);
   reader.read("mode_now", gpu.mode_now);
   reader.read("mode_why", gpu.mode_why);
+  reader.read_object("load", gpu.load, parse_load);
   reader.read_object("memory", gpu.memory, parse_gpu_memory);
   reader.read("remark", gpu.remark);
   reader.read("refused", gpu.refused);
@@ -202,6 +214,7 @@ Result<Snapshot> parse_snapshot(std::string_view text) {
   Snapshot snapshot;
   Reader reader(*object, "the daemon's answer");
   reader.read_array("gpus", snapshot.gpus, parse_gpu);
+  reader.read_ns("recent_ns", snapshot.recent);
   reader.read_object("host_memory", snapshot.host_memory, parse_host_memory);
   return reader.finish(std::move(snapshot));
 }

@@ -56,6 +56,14 @@ struct ForeignProcess {
   std::uint64_t memory_bytes = 0;
 };
 
+// Each is absent where the driver does not say it.
+struct GpuLoad {
+  std::optional<std::uint32_t> utilization_percent{};
+  std::optional<std::uint32_t> power_milliwatts{};
+  std::optional<std::uint32_t> power_limit_milliwatts{};
+  std::optional<std::uint32_t> temperature_celsius{};
+};
+
 // All in bytes.
 struct SeatMemory {
   std::uint64_t allocated = 0;
@@ -115,7 +123,8 @@ struct Seat {
   std::string waits_for;          // whom and why, for people
   std::uint64_t grants = 0;
   base::Duration held{};
-  base::Duration gpu_time{};  // of `held`, what it was not idle for
+  base::Duration gpu_time{};         // of `held`, what it was not idle for
+  base::Duration recent_gpu_time{};  // of that, in the window of Snapshot::recent
   base::Duration waited{};
   base::Duration wait_p50{};  // from request to grant: half of all waits were no longer
   base::Duration wait_p99{};  // and 99 % no longer than this
@@ -160,6 +169,7 @@ struct Gpu {
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
   base::Duration held{};
+  GpuLoad load{};
   GpuMemory memory;
   std::string remark;      // what its programs' users should know; empty: nothing
   std::string refused;     // why this GPU is not served; empty: it is
@@ -172,6 +182,7 @@ struct Gpu {
 // GET /v1/status
 struct Snapshot {
   std::vector<Gpu> gpus;
+  base::Duration recent{};  // how long the window of Seat::recent_gpu_time is; 0: nothing is known yet
   HostMemory host_memory;
 };
 

@@ -47,18 +47,20 @@ TEST(SnapshotTest, ReadsEveryField) {
     "quantum_ns": 50000000,
     "max_runtime_ns": 9223372036854775807, 
     "settings": {"idle_hold": "200us", "overlap": true}, "switch_cost_ns": 7, "switches": 12,
-    "held_ns": 8, "refused": "r", "claimed_by": "c",
+    "held_ns": 8, "load": {"utilization_percent": 97, "power_milliwatts": 5, "temperature_celsius": 61},
+    "refused": "r", "claimed_by": "c",
     "foreign": [{"pid": 77, "name": "Xorg", "memory_bytes": 3}],
     "seats": [{"tenant": 1, "pid": 4711, "uid": 1000, "user": "eva",
       "program": "train.py", "phase": "waiting", "lease": "exclusive",
       "epoch": 6, "since_ns": 11, "queue_place": 2, "waits_for": "bench, pid 5",
-      "grants": 5, "held_ns": 13, "gpu_time_ns": 12, "waited_ns": 14, "wait_p50_ns": 3, "wait_p99_ns": 9,
+      "grants": 5, "held_ns": 13, "gpu_time_ns": 12, "recent_gpu_time_ns": 10, "waited_ns": 14, "wait_p50_ns": 3, "wait_p99_ns": 9,
       "gang": "g",
       "memory": {"allocated_bytes": 21, "resident_bytes": 22, "evicted_bytes": 23, "unpageable_bytes": 24,
         "unpageable": {"pool": 24}, "room_bytes": 25, "wanted_bytes": 26, "quota_bytes": 27,
         "saved_constant_bytes": 28},
       "poisoned": true, "submissions": 15, "note": "n"}]
 }],
+"recent_ns": 34,
 "host_memory": {"budget_bytes": 31, "lent_bytes": 32, "ready_bytes": 33}})");
   ASSERT_TRUE(snapshot) << snapshot.error().what;
   ASSERT_EQ(snapshot->gpus.size(), 1u);
@@ -89,6 +91,11 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.switch_cost, 7ns);
   EXPECT_EQ(gpu.switches, 12u);
   EXPECT_EQ(gpu.held, 8ns);
+  EXPECT_EQ(gpu.load.utilization_percent, 97u);
+  EXPECT_EQ(gpu.load.power_milliwatts, 5u);
+  EXPECT_EQ(gpu.load.power_limit_milliwatts, std::nullopt) << "the driver does not say it";
+  EXPECT_EQ(gpu.load.temperature_celsius, 61u);
+  EXPECT_EQ(snapshot->recent, 34ns);
   EXPECT_EQ(gpu.refused, "r");
   EXPECT_EQ(gpu.claimed_by, "c");
   ASSERT_EQ(gpu.foreign.size(), 1u);
@@ -108,6 +115,7 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(seat.queue_place, 2u);
   EXPECT_EQ(seat.waits_for, "bench, pid 5");
   EXPECT_EQ(seat.grants, 5u);
+  EXPECT_EQ(seat.recent_gpu_time, 10ns);
   EXPECT_EQ(seat.held, 13ns);
   EXPECT_EQ(seat.gpu_time, 12ns);
   EXPECT_EQ(seat.waited, 14ns);

@@ -49,8 +49,9 @@ int status_command(const std::vector<char*>& arguments) {
   app.footer(
       R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits no more work, and its
 work still runs), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
-debugger), suspended (its job is suspended, and it has drained). FOR is the time in this state. GPU TIME and WAITED
-are sums. P50 / P99 are the median and the 99th percentile of its waits.
+debugger), suspended (its job is suspended, and it has drained). FOR is the time in this state. LAST 5S is the part
+of the last five seconds for which the program had the GPU to use. GPU TIME and WAITED are sums. P50 / P99 are the
+median and the 99th percentile of its waits.
 
 With --memory: RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE cannot leave the GPU (docs/memory.md). HOST is the
 daemon's host memory that the program uses. OUT and IN were copied. NOT COPIED was unchanged or constant.

@@ -70,6 +70,19 @@ TEST_F(TerminalTest, FitCountsColumnsNotBytes) {
   EXPECT_EQ(fit("\xe6\x97\xa5\xe6\x9c\xac\xe8\xaa\x9e", 4), "\xe6\x97\xa5~");
 }
 
+TEST_F(TerminalTest, WrapBreaksAtSpacesAndLosesNothing) {
+  using Lines = std::vector<std::string>;
+  EXPECT_EQ(wrap("one two three", 0), (Lines{"one two three"}));
+  EXPECT_EQ(wrap("one two three", 13), (Lines{"one two three"}));
+  EXPECT_EQ(wrap("one two three", 12), (Lines{"one two", "three"}));
+  EXPECT_EQ(wrap("one two three", 7), (Lines{"one two", "three"})) << "a space at the end takes no room";
+  EXPECT_EQ(wrap("  one two three", 9, 4), (Lines{"  one two", "    three"}));
+  EXPECT_EQ(wrap("abcdefgh", 3, 1), (Lines{"abc", " de", " fg", " h"})) << "a word that is too long";
+  EXPECT_EQ(wrap("ab", 1, 4), (Lines{"a", "b"}));
+  EXPECT_EQ(wrap("", 5), (Lines{""}));
+  EXPECT_EQ(wrap("\xe6\x97\xa5\xe6\x9c\xac", 3), (Lines{"\xe6\x97\xa5", "\xe6\x9c\xac"}));
+}
+
 TEST_F(TerminalTest, ColoursOnlyWhereTheyAreWantedAndPossible) {
   EXPECT_TRUE(describe_output(true, 80, 24, nullptr, "xterm", nullptr).colours);
   EXPECT_TRUE(describe_output(true, 80, 24, "", "xterm", nullptr).colours) << "an empty NO_COLOR is none";
@@ -95,6 +108,15 @@ TEST_F(TableTest, LayOutShrinksThenLeavesOutThenCuts) {
       << "C goes, and A has its room back";
   EXPECT_EQ(lay_out(columns, {10, 5, 5}, 10), (std::vector<std::size_t>{10, 0, 0}));
   EXPECT_EQ(lay_out(columns, {10, 5, 5}, 3), (std::vector<std::size_t>{3, 0, 0}));
+}
+
+TEST_F(TableTest, AColumnThatWrapsGoesOnInTheNextLine) {
+  Table table({{.title = "NAME"}, {.title = "WHY", .minimum = 5, .wraps = true}}, 1);
+  table.add_row({{"a"}, {"one two three"}});
+  table.add_row({{"b"}, {"x"}});
+  EXPECT_EQ(table.lines(terminal(13)),
+            (std::vector<std::string>{" NAME  WHY", " a     one", "       two", "       three", " b     x"}));
+  EXPECT_EQ(table.lines(Output{}), (std::vector<std::string>{" NAME  WHY", " a     one two three", " b     x"}));
 }
 
 TEST_F(TableTest, AlignsAndLeavesNoTrailingSpaces) {
@@ -126,6 +148,11 @@ api_client::Snapshot busy() {
   gpu.memory_total_bytes = 80ull << 30;
   gpu.memory_used_bytes = 12ull << 30;
   gpu.switches = 34;
+  gpu.load = {.utilization_percent = 97,
+              .power_milliwatts = 312'600,
+              .power_limit_milliwatts = 700'000,
+              .temperature_celsius = 61};
+  snapshot.recent = 5500ms;
   gpu.foreign = {{.pid = 77, .name = "Xorg", .memory_bytes = 120 << 20}};
   const api_client::Seat idle = make_seat(3, 13, "eva", "notebook", "idle");
   api_client::Seat second = make_seat(2, 4712, "bob", "a_very_long_program_name_for_a_table.py", "waiting");
@@ -137,6 +164,7 @@ api_client::Snapshot busy() {
   first.since = 12ms;
   first.grants = 5;
   first.held = 1250ms;
+  first.recent_gpu_time = 2300ms;
   gpu.seats = {idle, second, first};
   snapshot.gpus = {gpu};
   return snapshot;
@@ -164,7 +192,7 @@ TEST_F(StatusTest, At40And80And200ColumnsTheRightThingsAreLeft) {
     EXPECT_NE(text(columns).find("waiting #1"), std::string::npos);
   }
   EXPECT_EQ(text(40).find("GRANTS"), std::string::npos);
-  EXPECT_NE(text(80).find("quantum of t"), std::string::npos) << text(80);
+  EXPECT_NE(text(80).find("quantum of train.py (4711)"), std::string::npos) << text(80);
   EXPECT_NE(text(200).find("quantum of train.py (4711)"), std::string::npos);
   EXPECT_EQ(text(200), text(0)) << "nothing is cut where there is room";
   EXPECT_NE(text(0).find("a_very_long_program_name_for_a_table.py"), std::string::npos);
@@ -173,13 +201,61 @@ TEST_F(StatusTest, At40And80And200ColumnsTheRightThingsAreLeft) {
 
 TEST_F(StatusTest, HoldersComeFirstThenTheQueue) {
   const auto lines = status_lines(busy(), Output{});
-  ASSERT_EQ(lines.size(), 7u);
+  ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[0], "GPU 0  NVIDIA H100 80GB HBM3");
-  EXPECT_EQ(lines[1], "  serial, fair, quantum auto (now 50.0ms); 12.0 GiB of 80.0 GiB used; 34 switches");
-  EXPECT_EQ(lines[2], "  not under gpumux: Xorg (77, 120 MiB)");
-  EXPECT_NE(lines[4].find("train.py"), std::string::npos);
-  EXPECT_NE(lines[5].find("waiting #1"), std::string::npos);
-  EXPECT_NE(lines[6].find("idle"), std::string::npos);
+  EXPECT_EQ(lines[1], "  97 % busy, 313 of 700 W, 61 C; 12.0 GiB of 80.0 GiB used");
+  EXPECT_EQ(lines[2], "  serial, fair, quantum auto (now 50.0ms); 34 switches");
+  EXPECT_EQ(lines[3], "  not under gpumux: Xorg (77, 120 MiB)");
+  EXPECT_NE(lines[5].find("train.py"), std::string::npos);
+  EXPECT_NE(lines[6].find("waiting #1"), std::string::npos);
+  EXPECT_NE(lines[7].find("idle"), std::string::npos);
+}
+
+TEST_F(StatusTest, LoadIsShownAsFarAsItIsKnown) {
+  api_client::Snapshot snapshot = busy();
+  const auto lines = [&] { return status_lines(snapshot, Output{}); };
+  EXPECT_NE(lines()[4].find("LAST 5S"), std::string::npos);
+  EXPECT_NE(lines()[5].find(" 42%"), std::string::npos) << lines()[5];
+  EXPECT_NE(lines()[7].find(" 0%"), std::string::npos) << lines()[7];
+  snapshot.gpus[0].seats[2].recent_gpu_time = 1us;
+  EXPECT_NE(lines()[5].find(" <1%"), std::string::npos) << lines()[5];
+  snapshot.recent = 0s;
+  EXPECT_EQ(lines()[4].find("LAST 5S"), std::string::npos) << "the daemon has just started";
+  snapshot.gpus[0].load = {.power_milliwatts = 80'000};
+  EXPECT_EQ(lines()[1], "  80 W; 12.0 GiB of 80.0 GiB used");
+  snapshot.gpus[0].load = {};
+  EXPECT_EQ(lines()[1], "  12.0 GiB of 80.0 GiB used");
+}
+
+TEST_F(StatusTest, ACostThatIsNoMeasurementIsNotShown) {
+  api_client::Snapshot snapshot = busy();
+  snapshot.gpus[0].switch_cost = 7ns;
+  EXPECT_EQ(status_lines(snapshot, Output{})[2], "  serial, fair, quantum auto (now 50.0ms); 34 switches");
+  snapshot.gpus[0].switch_cost = 3ms;
+  EXPECT_EQ(status_lines(snapshot, Output{})[2], "  serial, fair, quantum auto (now 50.0ms); 34 switches, 3.00ms each");
+}
+
+TEST_F(StatusTest, WhyAndSettingsAreNeverCut) {
+  api_client::Snapshot snapshot = busy();
+  snapshot.gpus[0].remark = "a and b do not fit together in 400 MiB: their memory moves whenever the GPU changes hands";
+  snapshot.gpus[0].seats[1].waits_for = "memory, of which nothing moves: host memory is used up, or it is stopped";
+  snapshot.gpus[0].seats[1].gang = "torchrun-4711 (2 of 2)";
+  for (const std::size_t columns : {80u, 120u, 200u}) {
+    std::string words;
+    for (const std::string& line : status_lines(snapshot, terminal(columns))) words += line + " ";
+    SCOPED_TRACE(words);
+    const auto says = [&](std::string_view text) {
+      for (std::size_t at = 0; at < text.size();) {
+        const std::size_t end = std::min(text.find(' ', at), text.size());
+        if (words.find(text.substr(at, end - at)) == std::string::npos) return false;
+        at = end + 1;
+      }
+      return true;
+    };
+    EXPECT_TRUE(says(snapshot.gpus[0].remark));
+    EXPECT_TRUE(says(snapshot.gpus[0].seats[1].waits_for));
+    EXPECT_TRUE(says("serial, fair, quantum auto (now 50.0ms); 34 switches"));
+  }
 }
 
 TEST_F(StatusTest, OfMemoryEachPlaceIsShown) {
@@ -201,12 +277,12 @@ TEST_F(StatusTest, OfMemoryEachPlaceIsShown) {
   memory.saved_clean = 2ull << 30;
   memory.saved_constant = 9ull << 30;
   const auto lines = status_lines(snapshot, Output{}, StatusTable::kMemory);
-  ASSERT_EQ(lines.size(), 8u);
-  EXPECT_EQ(lines[2], "  on it: 70.0 GiB of programs under gpumux, 3.0 GiB of others and contexts, 1.0 GiB kept free");
+  ASSERT_EQ(lines.size(), 9u);
+  EXPECT_EQ(lines[3], "  on it: 70.0 GiB of programs under gpumux, 3.0 GiB of others and contexts, 1.0 GiB kept free");
   for (const char* said : {"train.py", "holding", "60.0 GiB", "64.0 GiB", "40.0 GiB", "15.0 GiB", "5.0 GiB", "16.0 GiB",
                            "21.0 GiB", "22.0 GiB", "11.0 GiB", "graph 1.0 GiB, pool 4.0 GiB"})
-    EXPECT_NE(lines[5].find(said), std::string::npos) << said << " in " << lines[5];
-  EXPECT_NE(lines[6].find("left to the driver"), std::string::npos) << lines[6];
+    EXPECT_NE(lines[6].find(said), std::string::npos) << said << " in " << lines[6];
+  EXPECT_NE(lines[7].find("left to the driver"), std::string::npos) << lines[7];
   for (std::size_t columns = 20; columns <= 200; ++columns) {
     for (const std::string& line : status_lines(snapshot, terminal(columns), StatusTable::kMemory))
       EXPECT_LE(display_width(line), columns);
@@ -262,7 +338,7 @@ TEST_F(StatusTest, RefusedAndEmptyGpusSaySo) {
   EXPECT_EQ(lines.at(1), "  not served: the daemon of bob (pid 5) serves it");
   snapshot.gpus[0].sick = "it needs a reset";
   EXPECT_EQ(status_lines(snapshot, Output{}).at(1), "  sick: it needs a reset");
-  EXPECT_EQ(lines.back(), "  no program uses it");
+  EXPECT_EQ(lines.back(), "  no program under gpumux uses it");
 }
 
 TEST_F(StatusTest, DurationsAreShort) {

@@ -115,6 +115,10 @@ struct nvmlUtilization_t {
   unsigned int memory;  // percent in which device memory was read or written
 };
 
+enum nvmlTemperatureSensors_t : unsigned int {
+  NVML_TEMPERATURE_GPU = 0,
+};
+
 using nvmlEventSet_t = struct nvmlEventSet_st*;
 
 // nvmlEventTypeXidCriticalError.
@@ -177,6 +181,10 @@ struct nvmlFieldValue_t {
   X(nvmlReturn_t, nvmlDeviceGetArchitecture, (nvmlDevice_t device, nvmlDeviceArchitecture_t * architecture))           \
   X(nvmlReturn_t, nvmlDeviceGetCudaComputeCapability, (nvmlDevice_t device, int* major, int* minor))                   \
   X(nvmlReturn_t, nvmlDeviceGetUtilizationRates, (nvmlDevice_t device, nvmlUtilization_t * utilization))               \
+  X(nvmlReturn_t, nvmlDeviceGetPowerUsage, (nvmlDevice_t device, unsigned int* milliwatts))                            \
+  X(nvmlReturn_t, nvmlDeviceGetEnforcedPowerLimit, (nvmlDevice_t device, unsigned int* milliwatts))                    \
+  X(nvmlReturn_t, nvmlDeviceGetTemperature,                                                                            \
+    (nvmlDevice_t device, nvmlTemperatureSensors_t sensor, unsigned int* celsius))                                     \
   X(nvmlReturn_t, nvmlDeviceGetComputeRunningProcesses_v3,                                                             \
     (nvmlDevice_t device, unsigned int* count, nvmlProcessInfo_t* processes))                                          \
   X(nvmlReturn_t, nvmlDeviceGetGraphicsRunningProcesses_v3,                                                            \

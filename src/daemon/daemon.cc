@@ -116,7 +116,6 @@ class Daemon::Impl {
   }
 
  private:
-  static std::size_t host_threads();
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> add_gpus();
   tl::expected<void, DaemonError> open_sockets();
@@ -133,6 +132,7 @@ class Daemon::Impl {
   void keep_house();
   void look_again();
   void refresh_use();
+  void refresh_load();
   void wait_signal();
   void start_reload();
   void finish_reload(base::Result<std::pair<Config, AccessRules>> loaded);
@@ -179,6 +179,7 @@ class Daemon::Impl {
   os::FileDescriptor dir_lock_;
   base::TimePoint last_tenant_{};
   bool refreshing_ = false;
+  bool reading_load_ = false;
   bool runs_changed_ = false;
   std::optional<ExitCode> exit_code_;  // nothing: it serves
 };
@@ -370,6 +371,7 @@ ExitCode Daemon::Impl::run() {
   }
   core_timer_.update();
   refresh_use();
+  refresh_load();
   housekeeping_.update();
   if (service_.watchdog_interval()) service_.alive();
   watchdog_.update();
@@ -428,14 +430,6 @@ void Daemon::Impl::look_again() {
   if (leases_.machine().looks_again()) refresh_use();
 }
 
-// Making host memory is bound by the machine's memory, which a few cores keep busy (experiment 006 and bench/gpu: 8
-// threads make most, of each kind of host memory); and programs need cores, too.
-std::size_t Daemon::Impl::host_threads() {
-  constexpr unsigned kMostThreads = 8;
-  const unsigned cores = std::thread::hardware_concurrency();
-  return std::clamp(cores / 2, 1u, kMostThreads);
-}
-
 void Daemon::Impl::let_time_pass(base::TimePoint due) {
   const base::Duration late = clock_.now() - due;
   ++timers_.fired;
@@ -449,9 +443,11 @@ void Daemon::Impl::keep_house() {
   tenants_.housekeeping();
   host_memory_.look();
   translator_.look_at_copies();
+  translator_.note_use();
   settled();
   locks_.retry();
   refresh_use();
+  refresh_load();
   job_tenants_.look_for_foreign_use(jobs_);
   succession_.look();
   if (is_unused()) finish(kExitStopped);
@@ -475,6 +471,17 @@ void Daemon::Impl::refresh_use() {
         leases_.apply(node::GpuSampled{gpu, used, asked_at, !foreign.on(leases_.gpus()[i]).empty()});
       }
       settled();
+    });
+  });
+}
+
+// Only for people, once a second: the driver takes milliseconds for some of it.
+void Daemon::Impl::refresh_load() {
+  if (std::exchange(reading_load_, true)) return;
+  asio::post(helper_, [this] {
+    asio::post(io_, [this, load = inventory_->read_load()] {
+      reading_load_ = false;
+      leases_.set_load(load);
     });
   });
 }

@@ -264,6 +264,7 @@ class FixedInventory final : public Inventory {
   const std::vector<GpuInfo>& gpus() const override { return gpus_; }
   const DriverInfo& driver() const override { return driver_; }
   std::vector<GpuUse> read_use() override { return std::vector<GpuUse>(gpus_.size()); }
+  std::vector<GpuLoad> read_load() override { return std::vector<GpuLoad>(gpus_.size()); }
 
  private:
   std::vector<GpuInfo> gpus_;

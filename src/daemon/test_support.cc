@@ -48,6 +48,13 @@ class FakeInventory final : public Inventory {
   std::vector<GpuUse> read_use() override {
     return std::vector<GpuUse>(gpus_.size(), GpuUse{1 << 20, {{1, "init", 1 << 20}, {::getpid(), "tenant", 0}}});
   }
+  // One like a whole GPU, then one like a MIG instance.
+  std::vector<GpuLoad> read_load() override {
+    std::vector<GpuLoad> load(gpus_.size(), {.power_milliwatts = 312'500, .temperature_celsius = 61});
+    load[0].utilization_percent = 97;
+    load[0].power_limit_milliwatts = 700'000;
+    return load;
+  }
 
  private:
   std::vector<GpuInfo> gpus_;

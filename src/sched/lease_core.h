@@ -51,9 +51,10 @@ struct SeatView {
   // waiting
   std::string waits_for;
   std::uint64_t grants = 0;
-  Duration held{};                  // lease time so far
-  Duration idle{};                  // of that, as far as it is known: idle before it gave leases up
-  Duration waited{};                // waiting time so far
+  Duration held{};    // lease time so far
+  Duration idle{};    // of that, as far as it is known: idle before it gave leases up
+  Duration waited{};  // waiting time so far
+  Duration used() const { return held > idle ? held - idle : Duration::zero(); }
   Duration wait_p50{}, wait_p99{};  // from request to grant: what half of all were not above, and 99 %
   std::string gang;                 // empty: none
   std::int32_t priority = 0;
@@ -103,6 +104,7 @@ struct SeatTotals {
   Duration held{};             // lease time
   Duration idle{};             // of that, as far as it is known: idle before it gave leases up
   Duration waited{};           // waiting time
+  Duration used() const { return held > idle ? held - idle : Duration::zero(); }
 };
 
 class LeaseCore {

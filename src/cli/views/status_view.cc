@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 
 #include "base/units.h"
@@ -105,12 +106,21 @@ Cell program_cell(const Seat& seat) {
 }
 Cell user_cell(const Seat& seat) { return {seat.user.empty() ? std::to_string(seat.uid) : seat.user}; }
 
-std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu) {
+// The part of the window for which the seat had the GPU to use. Empty: the daemon has just started.
+std::string recent_use(const Seat& seat, base::Duration window) {
+  if (window <= base::Duration::zero()) return {};
+  const double percent = 100 * static_cast<double>(seat.recent_gpu_time.count()) / static_cast<double>(window.count());
+  const bool is_little = percent > 0 && percent < 0.5;
+  return is_little ? "<1%" : std::to_string(std::lround(std::clamp(percent, 0.0, 100.0))) + "%";
+}
+
+std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu, base::Duration window) {
   return {program_cell(seat),
           {std::to_string(seat.pid)},
           user_cell(seat),
           phase_cell(seat),
           {short_duration(seat.since)},
+          {recent_use(seat, window)},
           {seat.lease},
           {seat.gang},
           {seat.priority != 0 ? std::to_string(seat.priority) : ""},
@@ -173,12 +183,16 @@ Table memory_table() {
                2);
 }
 
+// Other columns are left out before what the command is for is put into so narrow a column.
+constexpr std::size_t kLeastWhy = 32;
+
 Table seat_table() {
   return Table({{.title = "PROGRAM", .minimum = 8},
                 {.title = "PID", .align = Align::kRight, .leave_out = 2},
                 {.title = "USER", .leave_out = 4, .minimum = 6},
                 {.title = "STATE"},
                 {.title = "FOR", .align = Align::kRight, .leave_out = 3},
+                {.title = "LAST 5S", .align = Align::kRight, .leave_out = 1, .hide_if_empty = true},
                 {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
                 {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
                 {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
@@ -189,7 +203,7 @@ Table seat_table() {
                 {.title = "P50 / P99", .align = Align::kRight, .leave_out = 11, .hide_if_empty = true},
                 {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                 {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
-                {.title = "WHY", .leave_out = 1, .minimum = 14, .hide_if_empty = true}},
+                {.title = "WHY", .minimum = kLeastWhy, .hide_if_empty = true, .wraps = true}},
                2);
 }
 
@@ -241,11 +255,65 @@ std::string moved_line(const Gpu& gpu) {
   return text;
 }
 
-// One line that fits, in one colour.
-std::string line(const Output& output, Colour colour, const std::string& text) {
-  const std::string shown = printable(text);
-  return paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns));
+std::string watts(std::uint32_t milliwatts) { return std::to_string((milliwatts + 500) / 1000); }
+
+// "97 % busy, 312 of 700 W, 61 C; 12.0 GiB of 80.0 GiB used": what the driver says. Empty: nothing.
+std::string load_line(const Gpu& gpu) {
+  const api_client::GpuLoad& load = gpu.load;
+  std::string text;
+  const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
+  if (load.utilization_percent) add(std::to_string(*load.utilization_percent) + " % busy");
+  if (load.power_milliwatts) {
+    const std::string limit = load.power_limit_milliwatts ? " of " + watts(*load.power_limit_milliwatts) : "";
+    add(watts(*load.power_milliwatts) + limit + " W");
+  }
+  if (load.temperature_celsius) add(std::to_string(*load.temperature_celsius) + " C");
+  if (gpu.memory_total_bytes > 0) {
+    text += (text.empty() ? "" : "; ") + base::format_bytes(gpu.memory_used_bytes) + " of " +
+            base::format_bytes(gpu.memory_total_bytes) + " used";
+  }
+  return text;
 }
+
+// A change of the GPU's context costs more, and cannot be measured while it happens (sched/switch_cost.h). Less than
+// this is the time between two events of the daemon, and no switch's cost.
+constexpr base::Duration kLeastSwitchCost = std::chrono::microseconds(100);
+
+std::string settings_line(const Gpu& gpu) {
+  std::string text = mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
+  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
+    text += " (now " + short_duration(gpu.quantum_now) + ")";
+  text += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
+  if (gpu.switch_cost >= kLeastSwitchCost) text += ", " + short_duration(gpu.switch_cost) + " each";
+  return text;
+}
+
+// The lines of a screen. Nothing is cut: what does not fit goes on in the next line.
+class Lines {
+ public:
+  explicit Lines(const Output& output) : output_(output) {}
+  void add(Colour colour, const std::string& text, std::size_t indent = 2) {
+    const std::string shown = std::string(indent, ' ') + printable(text);
+    for (const std::string& line : wrap(shown, output_.columns, indent + 2))
+      lines_.push_back(paint(output_, colour, line));
+  }
+  // Each if there is one.
+  void add_if(Colour colour, const std::string& text) {
+    if (!text.empty()) add(colour, text);
+  }
+  void add(const Table& table) {
+    for (std::string& row : table.lines(output_)) lines_.push_back(std::move(row));
+  }
+  // Between two things.
+  void part() {
+    if (!lines_.empty()) lines_.emplace_back();
+  }
+  std::vector<std::string> take() { return std::move(lines_); }
+
+ private:
+  const Output& output_;
+  std::vector<std::string> lines_;
+};
 
 }  // namespace
 
@@ -302,50 +370,43 @@ std::string describe_settings(const Gpu& gpu) {
 }
 
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown) {
-  std::vector<std::string> lines;
-  if (snapshot.gpus.empty()) lines.push_back("The daemon serves no GPU: it found none. `gpumux doctor` says why.");
+  Lines lines(output);
+  if (snapshot.gpus.empty())
+    lines.add(Colour::kNone, "The daemon serves no GPU: it found none. `gpumux doctor` says why.", 0);
   for (const Gpu& gpu : snapshot.gpus) {
-    if (!lines.empty()) lines.emplace_back();
-    lines.push_back(line(output, Colour::kBold, "GPU " + std::to_string(gpu.index) + "  " + gpu.name));
-    if (!gpu.sick.empty()) lines.push_back(line(output, Colour::kRed, "  sick: " + gpu.sick));
+    lines.part();
+    lines.add(Colour::kBold, "GPU " + std::to_string(gpu.index) + "  " + gpu.name, 0);
+    lines.add_if(Colour::kRed, gpu.sick.empty() ? "" : "sick: " + gpu.sick);
     if (!gpu.refused.empty()) {
-      lines.push_back(line(output, Colour::kRed, "  not served: " + gpu.refused));
+      lines.add(Colour::kRed, "not served: " + gpu.refused);
       continue;
     }
-    std::string facts = "  " + mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
-    if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
-      facts += " (now " + short_duration(gpu.quantum_now) + ")";
-    if (gpu.memory_total_bytes > 0) {
-      facts += "; " + base::format_bytes(gpu.memory_used_bytes) + " of " + base::format_bytes(gpu.memory_total_bytes) +
-               " used";
-    }
-    facts += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
-    if (gpu.switch_cost > base::Duration::zero()) facts += ", " + short_duration(gpu.switch_cost) + " each";
-    lines.push_back(line(output, Colour::kNone, facts));
-    if (gpu.mode == "auto" && !gpu.mode_why.empty())
-      lines.push_back(line(output, Colour::kNone, "  auto: " + gpu.mode_why));
-    if (shown == StatusTable::kMemory) lines.push_back(line(output, Colour::kNone, "  " + places_line(gpu)));
-    if (const std::string moved = moved_line(gpu); !moved.empty())
-      lines.push_back(line(output, Colour::kNone, "  " + moved));
-    if (!gpu.remark.empty()) lines.push_back(line(output, Colour::kYellow, "  " + name_tenants(gpu.remark, gpu)));
-    if (!gpu.foreign.empty()) lines.push_back(line(output, Colour::kYellow, "  " + foreign_line(gpu)));
+    lines.add_if(Colour::kNone, load_line(gpu));
+    lines.add(Colour::kNone, settings_line(gpu));
+    if (gpu.mode == "auto" && !gpu.mode_why.empty()) lines.add(Colour::kNone, "auto: " + gpu.mode_why);
+    if (shown == StatusTable::kMemory) lines.add(Colour::kNone, places_line(gpu));
+    lines.add_if(Colour::kNone, moved_line(gpu));
+    lines.add_if(Colour::kYellow, name_tenants(gpu.remark, gpu));
+    if (!gpu.foreign.empty()) lines.add(Colour::kYellow, foreign_line(gpu));
     if (gpu.seats.empty()) {
-      lines.push_back("  no program uses it");
+      lines.add(Colour::kNone, "no program under gpumux uses it");
       continue;
     }
     Table table = shown == StatusTable::kMemory ? memory_table() : seat_table();
-    for (const Seat* seat : in_order(gpu))
-      table.add_row(shown == StatusTable::kMemory ? memory_cells(*seat) : seat_cells(*seat, gpu));
-    for (std::string& row : table.lines(output)) lines.push_back(std::move(row));
+    for (const Seat* seat : in_order(gpu)) {
+      table.add_row(shown == StatusTable::kMemory ? memory_cells(*seat) : seat_cells(*seat, gpu, snapshot.recent));
+    }
+    lines.add(table);
   }
   const api_client::HostMemory& host = snapshot.host_memory;
   if (host.lent > 0) {
-    lines.emplace_back();
-    lines.push_back(line(output, Colour::kNone,
-                         "Host memory for evicted data: " + base::format_bytes(host.lent) + " lent of " +
-                             base::format_bytes(host.budget)));
+    lines.part();
+    lines.add(Colour::kNone,
+              "Host memory for evicted data: " + base::format_bytes(host.lent) + " lent of " +
+                  base::format_bytes(host.budget),
+              0);
   }
-  return lines;
+  return lines.take();
 }
 
 }  // namespace gpumux::cli

@@ -107,6 +107,41 @@ TEST(Api, ShowsGpusAndSeats) {
   EXPECT_FALSE(second.contains("lease"));
 }
 
+TEST(Api, ShowsLoadAsFarAsTheDriverSaysIt) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()), fake_inventory(2));
+  Json json;
+  ASSERT_TRUE(eventually([&] {
+    json = json_of(http(dir.path(), "GET", "/v1/status"));
+    return !json["gpus"][0]["load"].empty();
+  }));
+  const Json first{{"utilization_percent", 97},
+                   {"power_milliwatts", 312'500},
+                   {"power_limit_milliwatts", 700'000},
+                   {"temperature_celsius", 61}};
+  EXPECT_EQ(json["gpus"][0]["load"], first);
+  EXPECT_EQ(json["gpus"][1]["load"], (Json{{"power_milliwatts", 312'500}, {"temperature_celsius", 61}}));
+}
+
+TEST(Api, ShowsRecentUse) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant holder(dir.path());
+  TestTenant other(dir.path());
+  ASSERT_TRUE(holder.join() && holder.open_seat(0, test_uuid(0)) && other.join() && other.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(holder.request() && holder.wait_granted());
+  Json json;
+  ASSERT_TRUE(eventually([&] {
+    json = json_of(http(dir.path(), "GET", "/v1/status"));
+    return json["recent_ns"] > 0;
+  }));
+  const Json& seats = json["gpus"][0]["seats"];
+  EXPECT_EQ(seats[0]["phase"], "holding");
+  EXPECT_GT(seats[0]["recent_gpu_time_ns"], 0);
+  EXPECT_LE(seats[0]["recent_gpu_time_ns"], json["recent_ns"]);
+  EXPECT_EQ(seats[1]["recent_gpu_time_ns"], 0);
+}
+
 TEST(Api, ChangesSettings) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()), fake_inventory(2));

@@ -63,6 +63,18 @@ Json gpu_json(std::uint32_t index, const Gpu& gpu) {
   return json;
 }
 
+Json load_json(const GpuLoad& load) {
+  Json json = Json::object();
+  const auto add = [&](const char* name, const std::optional<std::uint32_t>& value) {
+    if (value) json[name] = *value;
+  };
+  add("utilization_percent", load.utilization_percent);
+  add("power_milliwatts", load.power_milliwatts);
+  add("power_limit_milliwatts", load.power_limit_milliwatts);
+  add("temperature_celsius", load.temperature_celsius);
+  return json;
+}
+
 void add_moved(Json& json, const MovedMemory& moved) {
   json["moved_out_bytes"] = moved.out;
   json["moved_in_bytes"] = moved.in;
@@ -170,6 +182,8 @@ std::string_view phase_text(sched::SeatPhase phase) {
 
 StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   StatusSnapshot snapshot{.now = leases.now(), .gpus = {}};
+  const RecentUse& recent = translator.recent_use();
+  snapshot.recent = snapshot.now - recent.since(snapshot.now);
   for (std::size_t i = 0; i < leases.gpus().size(); ++i) {
     GpuStatus& gpu = snapshot.gpus.emplace_back();
     gpu.index = static_cast<std::uint32_t>(i);
@@ -197,6 +211,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     for (sched::SeatView& seat : view.seats) {
       SeatStatus status{
           .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
+      status.recent = recent.of(status.view.seat, status.view.used(), snapshot.now);
       if (const Session* session = translator.find(status.view.seat.tenant)) {
         if (const auto number = session->slot_of(view.gpu)) {
           status.submissions = session->page.submissions(*number);
@@ -243,6 +258,7 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
   Json gpus = Json::array();
   for (const GpuStatus& gpu : snapshot.gpus) {
     Json json = gpu_json(gpu.index, gpu.gpu);
+    json["load"] = load_json(gpu.gpu.load);
     if (gpu.gpu.refused.empty()) {
       if (!gpu.view.quantum.is_unlimited()) json["quantum_ns"] = gpu.view.quantum.value().count();
       json["switch_cost_ns"] = gpu.view.switch_cost.count();
@@ -288,7 +304,8 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       s["waits_for"] = view.waits_for;
       s["grants"] = view.grants;
       s["held_ns"] = view.held.count();
-      s["gpu_time_ns"] = std::max(view.held - view.idle, base::Duration::zero()).count();
+      s["gpu_time_ns"] = view.used().count();
+      s["recent_gpu_time_ns"] = seat.recent.count();
       s["waited_ns"] = view.waited.count();
       s["wait_p50_ns"] = view.wait_p50.count();
       s["wait_p99_ns"] = view.wait_p99.count();
@@ -305,6 +322,7 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
     gpus.push_back(std::move(json));
   }
   return text_of(Json{{"gpus", std::move(gpus)},
+                      {"recent_ns", snapshot.recent.count()},
                       {"host_memory",
                        {{"budget_bytes", snapshot.host_budget},
                         {"lent_bytes", snapshot.host_lent},

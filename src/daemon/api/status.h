@@ -23,6 +23,7 @@ struct SeatStatus {
   sched::SeatMemoryView memory{};  // as it is planned with
   wire::Memory said{};             // as the tenant said it
   std::uint64_t host_lent = 0;
+  base::Duration recent{};  // its use of the window (tenants/recent_use.h)
 };
 
 struct GpuStatus {
@@ -39,6 +40,7 @@ struct GpuStatus {
 
 struct StatusSnapshot {
   base::TimePoint now;
+  base::Duration recent{};  // how long the window of recent use is
   std::vector<GpuStatus> gpus;
   std::uint64_t host_budget = 0;
   std::uint64_t host_lent = 0;

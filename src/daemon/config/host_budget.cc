@@ -5,6 +5,7 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <thread>
 
 #include "base/units.h"
 #include "daemon/loop/files.h"
@@ -69,5 +70,13 @@ std::uint64_t host_budget(std::string_view text) {
 }
 
 bool is_fixed_host_memory(std::string_view text) { return !percent_of(text); }
+
+// Making host memory is bound by the machine's memory, which a few cores keep busy (experiment 006 and bench/gpu: 8
+// threads make most, of each kind of host memory); and programs need cores, too.
+std::size_t host_threads() {
+  constexpr unsigned kMostThreads = 8;
+  const unsigned cores = std::thread::hardware_concurrency();
+  return std::clamp(cores / 2, 1u, kMostThreads);
+}
 
 }  // namespace gpumux::daemon

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The setting `host_memory`: how many bytes the daemon may lend in all (host_memory.h).
+// How many bytes of host memory the daemon may lend in all (host_memory.h), and how many threads make it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -12,5 +13,7 @@ namespace gpumux::daemon {
 std::uint64_t host_budget(std::string_view text);
 // Whether it is a number of bytes, whatever is available.
 bool is_fixed_host_memory(std::string_view text);
+// How many threads make host memory.
+std::size_t host_threads();
 
 }  // namespace gpumux::daemon

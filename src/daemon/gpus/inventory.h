@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,14 @@ struct GpuProcess {
   std::uint64_t memory = 0;
 };
 
+// Each is absent where the driver does not say it: of a MIG instance's utilization, for example.
+struct GpuLoad {
+  std::optional<std::uint32_t> utilization_percent{};
+  std::optional<std::uint32_t> power_milliwatts{};
+  std::optional<std::uint32_t> power_limit_milliwatts{};
+  std::optional<std::uint32_t> temperature_celsius{};
+};
+
 struct GpuUse {
   std::uint64_t memory_used = 0;
   std::vector<GpuProcess> processes;  // tenants and others
@@ -53,6 +62,8 @@ class Inventory {
   virtual const DriverInfo& driver() const = 0;
   // One entry for each of gpus(). May take long: called on a helper thread only, one call at a time.
   virtual std::vector<GpuUse> read_use() = 0;
+  // The same. Apart from read_use(), which others wait for when memory has come back.
+  virtual std::vector<GpuLoad> read_load() = 0;
 };
 
 // The driver's management library, opened at run time (`path`; empty: libnvidia-ml.so.1). No CUDA context is made.

@@ -5,6 +5,7 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <algorithm>
 #include <bitset>
 #include <functional>
 #include <memory>
@@ -33,6 +34,7 @@ struct Gpu {
   std::string refused;                      // why it is not served; empty: it is
   std::string claimed_by;                   // who keeps its name without being obeyed (gpu_lock.h); empty: nobody
   GpuUse use;
+  GpuLoad load;
 };
 
 class Leases final : private node::Probe {
@@ -53,6 +55,9 @@ class Leases final : private node::Probe {
   std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;
   // Logs a change of its health.
   void set_use(std::size_t index, GpuUse use);
+  void set_load(const std::vector<GpuLoad>& load) {
+    for (std::size_t i = 0; i < std::min(load.size(), gpus_.size()); ++i) gpus_[i].load = load[i];
+  }
   void set_claimed_by(base::GpuIndex gpu, std::string who) { gpus_.at(gpu.value).claimed_by = std::move(who); }
   void set_settings(base::GpuIndex gpu, const GpuSettings& settings);
   const node::Machine& machine() const { return machine_; }

@@ -125,6 +125,31 @@ class NvmlInventory final : public Inventory {
     return all;
   }
 
+  std::vector<GpuLoad> read_load() override {
+    std::vector<GpuLoad> all;
+    for (std::size_t i = 0; i < devices_.size(); ++i) {
+      GpuLoad load;
+      nvmlUtilization_t rates{};
+      if (nvml_.nvmlDeviceGetUtilizationRates != nullptr &&
+          nvml_.nvmlDeviceGetUtilizationRates(devices_[i], &rates) == NVML_SUCCESS) {
+        load.utilization_percent = rates.gpu;
+      }
+      const auto read = [&](auto function, std::optional<std::uint32_t>& target) {
+        unsigned int value = 0;
+        if (function != nullptr && function(parents_[i], &value) == NVML_SUCCESS) target = value;
+      };
+      read(nvml_.nvmlDeviceGetPowerUsage, load.power_milliwatts);
+      read(nvml_.nvmlDeviceGetEnforcedPowerLimit, load.power_limit_milliwatts);
+      unsigned int celsius = 0;
+      if (nvml_.nvmlDeviceGetTemperature != nullptr &&
+          nvml_.nvmlDeviceGetTemperature(parents_[i], NVML_TEMPERATURE_GPU, &celsius) == NVML_SUCCESS) {
+        load.temperature_celsius = celsius;
+      }
+      all.push_back(load);
+    }
+    return all;
+  }
+
  private:
   using ProcessFunction = nvmlReturn_t (*)(nvmlDevice_t, unsigned int*, nvmlProcessInfo_t*);
 

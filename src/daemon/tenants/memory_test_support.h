@@ -65,6 +65,7 @@ class SmallGpu final : public Inventory {
   const std::vector<GpuInfo>& gpus() const override { return gpus_; }
   const DriverInfo& driver() const override { return fake_->driver(); }
   std::vector<GpuUse> read_use() override { return fake_->read_use(); }
+  std::vector<GpuLoad> read_load() override { return fake_->read_load(); }
 
  private:
   std::unique_ptr<Inventory> fake_;

@@ -28,6 +28,7 @@
 #include "daemon/tenants/frames.h"
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/ledger.h"
+#include "daemon/tenants/recent_use.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
 #include "os/file_descriptor.h"
@@ -133,6 +134,9 @@ class Translator {
   std::vector<LedgerLine> ledger();
   // The figures that have come since the last call.
   std::vector<LedgerLine> take_from_ledger() { return ledger_.take(live_figures()); }
+  // About once a second: notes how long each seat has used its GPU.
+  void note_use();
+  const RecentUse& recent_use() const { return recent_use_; }
   // The job that a user's run is of; 0: none. Asked when a seat is opened.
   void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
 
@@ -214,6 +218,7 @@ class Translator {
   std::function<void(bool)> hand_over_;
   std::function<std::uint64_t(uid_t, const std::string&)> job_of_;
   Ledger ledger_;
+  RecentUse recent_use_;
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
   std::array<MovedMemory, base::kMaxGpus> moved_before_{};

@@ -171,7 +171,7 @@ LedgerFigures Translator::figures(const Session& session, const Slot& slot, base
                         .grants = totals.grants,
                         .switches = totals.switches,
                         .held = totals.held,
-                        .gpu_time = std::max(totals.held - totals.idle, base::Duration::zero()),
+                        .gpu_time = totals.used(),
                         .waited = totals.waited,
                         .resident_byte_seconds = slot.memory_time.resident(now),
                         .evicted_byte_seconds = slot.memory_time.evicted(now)};
@@ -190,6 +190,18 @@ std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
 }
 
 std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures(), leases_.now()); }
+
+void Translator::note_use() {
+  RecentUse::Totals totals;
+  const base::TimePoint now = leases_.now();
+  for (const auto& [id, session] : sessions_) {
+    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
+      const base::SeatId seat{id, slot.gpu};
+      totals[seat] = leases_.totals(seat, now).used();
+    });
+  }
+  recent_use_.note(now, std::move(totals));
+}
 
 void Translator::forget_slot(const Session& session, const Slot& slot, base::TimePoint now) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
