@@ -131,6 +131,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
 
   if (watch.is_wanted()) {
     const FindClient find = find_jobs_again(*client, options.daemon);
+    watch.set_runtime_dir(client->runtime_dir());
     return watch.screens(kName, [&](const Output& output) -> base::Result<std::vector<std::string>> {
       const auto again = find();
       if (!again) return tl::unexpected(again.error());

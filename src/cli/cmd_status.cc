@@ -44,7 +44,7 @@ int status_command(const std::vector<char*>& arguments) {
       app.add_flag("--json", json, "Print the daemon's answer as it is (docs/api.md, GET /v1/status)");
   app.add_flag("--memory", memory, "Show where each program's memory is, and how much of it has moved")
       ->excludes(as_json);
-  const Watch watch(app);
+  Watch watch(app);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
       R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits no more work, and its
@@ -68,6 +68,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
     if (json) return look_as_json(options, output);
     return look_as_table(options, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
   };
+  watch.set_runtime_dir(options.runtime_dir);
   if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);
   const auto lines = look(look_at_stdout());
   if (!lines) return report_error(kName, lines.error());

@@ -1,10 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/frame/watch.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <ctime>
 #include <iostream>
+#include <optional>
 #include <thread>
 #include <utility>
+
+#include "cli/frame/keys.h"
+#include "os/runtime_dir.h"
+#include "os/system_clock.h"
 
 namespace gpumux::cli {
 namespace {
@@ -20,47 +29,121 @@ std::string check_interval(const std::string& text) {
   return "must be a number of seconds from 0.1 to 86400, not '" + text + "'";
 }
 
-// Draws over the last screen, without clearing first, so nothing flickers. Lines that do not fit are cut off at the
-// bottom.
-void redraw(std::vector<std::string> lines, const Output& output) {
-  if (lines.size() >= output.rows && output.rows > 1) {
-    const std::size_t hidden = lines.size() - (output.rows - 2);
-    lines.resize(output.rows - 2);
-    lines.push_back("... " + std::to_string(hidden) + " more lines; enlarge the terminal");
-  }
+// Draws over the last screen, without clearing first, so nothing flickers.
+void redraw(const std::vector<std::string>& lines) {
   std::string frame = "\x1b[H";
   for (const std::string& line : lines) frame += line + "\x1b[K\n";
   frame += "\x1b[J";
   std::cout << frame << std::flush;
 }
 
+std::string time_of_day() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  ::localtime_r(&now, &local);
+  char text[16];
+  std::strftime(text, sizeof text, "%H:%M:%S", &local);
+  return text;
+}
+
+std::string short_number(double number) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%g", number);
+  return text;
+}
+
+// The lines that scroll.
+std::size_t body_rows(std::size_t rows, std::size_t lines) {
+  const std::size_t room = rows > 2 ? rows - 2 : 1;  // the head, and the cursor's own line
+  return lines <= room ? room : std::max<std::size_t>(room - 1, 1);
+}
+
+void scroll(Key key, std::size_t page, std::size_t& top) {
+  switch (key) {
+    case Key::kUp: top -= std::min<std::size_t>(top, 1); break;
+    case Key::kDown: ++top; break;
+    case Key::kPageUp: top -= std::min(top, page); break;
+    case Key::kPageDown: top += page; break;
+    case Key::kFirst: top = 0; break;
+    case Key::kLast: top = SIZE_MAX; break;
+    case Key::kNone:
+    case Key::kQuit: break;
+  }
+}
+
 }  // namespace
 
+std::vector<std::string> screen_of(const std::string& head, const std::vector<std::string>& lines, std::size_t rows,
+                                   bool has_keys, std::size_t& top) {
+  const std::size_t shown = body_rows(rows, lines.size());
+  top = std::min(top, lines.size() - std::min(lines.size(), shown));
+  const std::size_t end = std::min(top + shown, lines.size());
+  std::vector<std::string> screen{head};
+  screen.insert(screen.end(), lines.begin() + static_cast<std::ptrdiff_t>(top),
+                lines.begin() + static_cast<std::ptrdiff_t>(end));
+  if (shown < lines.size()) {
+    screen.push_back("... lines " + std::to_string(top + 1) + " to " + std::to_string(end) + " of " +
+                     std::to_string(lines.size()) + (has_keys ? ": arrow keys scroll" : ": enlarge the terminal"));
+  }
+  return screen;
+}
+
 Watch::Watch(CLI::App& app)
-    : option_(app.add_option("-w,--watch", seconds_, "Update every SECONDS (default 1), until Ctrl-C")
+    : option_(app.add_option("-w,--watch", seconds_, "Update every SECONDS (default 1), until q or Ctrl-C is pressed")
                   ->expected(0, 1)
                   ->type_name("[SECONDS]")
                   ->check(check_interval)) {}
 
-int Watch::screens(const char* command, const Look& look) const { return watch(command, look, true); }
-int Watch::documents(const char* command, const Look& look) const { return watch(command, look, false); }
+std::string Watch::head(const char* command, const Output& output, bool has_keys) const {
+  const auto found = runtime_dir_.empty() ? os::find_runtime_dir() : base::Result<std::string>(runtime_dir_);
+  const std::string text = "gpumux " + std::string(command) + "  " + time_of_day() + "  every " +
+                           short_number(seconds_) + " s" + (has_keys ? "  q quits" : "") + "  daemon in " +
+                           printable(found.value_or("?"));
+  return paint(output, Colour::kDim, output.columns == 0 ? text : fit(text, output.columns));
+}
 
-int Watch::watch(const char* command, const Look& look, bool is_for_people) const {
+int Watch::screens(const char* command, const Look& look) const {
+  const base::Duration interval = std::chrono::round<base::Duration>(std::chrono::duration<double>(seconds_));
+  std::optional<Keys> keys;
+  std::size_t top = 0;
   for (bool first = true; std::cout.good(); first = false) {
-    const Output output = look_at_stdout();
+    Output output = look_at_stdout();
     auto lines = look(output);
     if (!lines) {
       if (first || lines.error().code == base::Code::kDenied) return report_error(command, lines.error());
-      lines = is_for_people ? std::vector{printable(lines.error().message())} : std::vector<std::string>();
+      lines = std::vector{printable(lines.error().message())};
     }
-    if (is_for_people && output.moves) {
-      if (first) std::cout << "\x1b[2J";
-      redraw(std::move(*lines), output);
-    } else {
-      if (is_for_people && !first) std::cout << "\n";
+    if (!output.moves) {
+      if (!first) std::cout << "\n";
+      std::cout << head(command, output, false) << "\n";
       for (const std::string& line : *lines) std::cout << line << "\n";
       std::cout << std::flush;
+      std::this_thread::sleep_for(interval);
+      continue;
     }
+    if (first) std::cout << "\x1b[2J";
+    if (!keys) keys.emplace();
+    // Keys move what was seen; a new look comes when it is due, or with another size of the terminal.
+    const os::SystemClock clock;
+    for (const base::TimePoint due = clock.now() + interval;;) {
+      redraw(screen_of(head(command, output, keys->are_there()), *lines, output.rows, keys->are_there(), top));
+      const Key key = keys->wait(std::max(due - clock.now(), base::Duration::zero()));
+      if (key == Key::kQuit) return kExitOk;
+      if (key == Key::kNone) break;
+      scroll(key, body_rows(output.rows, lines->size()), top);
+    }
+  }
+  return kExitOk;
+}
+
+int Watch::documents(const char* command, const Look& look) const {
+  for (bool first = true; std::cout.good(); first = false) {
+    const auto lines = look(look_at_stdout());
+    if (!lines && (first || lines.error().code == base::Code::kDenied)) return report_error(command, lines.error());
+    if (lines) {
+      for (const std::string& line : *lines) std::cout << line << "\n";
+    }
+    std::cout << std::flush;
     std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
   }
   return kExitOk;

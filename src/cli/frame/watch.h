@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Showing something again and again, until Ctrl-C or until the output is closed.
+// Showing something again and again, until q or Ctrl-C is pressed or the output is closed.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -20,6 +22,9 @@ class Watch {
   bool is_wanted() const { return option_->count() > 0; }
   CLI::Option* option() { return option_; }
 
+  // For the head line: where the daemon is that is looked at. Empty: where os::find_runtime_dir() says.
+  void set_runtime_dir(std::string runtime_dir) { runtime_dir_ = std::move(runtime_dir); }
+
   using Look = std::function<base::Result<std::vector<std::string>>(const Output&)>;
 
   // Lines, drawn over those before where the cursor can be moved. A daemon that is away for a while is waited for:
@@ -29,10 +34,16 @@ class Watch {
   int documents(const char* command, const Look& look) const;
 
  private:
-  int watch(const char* command, const Look& look, bool is_for_people) const;
+  std::string head(const char* command, const Output& output, bool has_keys) const;
 
   double seconds_ = 1;
+  std::string runtime_dir_;
   CLI::Option* option_;
 };
+
+// A screen of lines with a head line above them. What does not fit is hidden, from the `top`-th line on, and a last
+// line says how much that is. `top` is made to be where there is something.
+std::vector<std::string> screen_of(const std::string& head, const std::vector<std::string>& lines, std::size_t rows,
+                                   bool has_keys, std::size_t& top);
 
 }  // namespace gpumux::cli
