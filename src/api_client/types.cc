@@ -129,6 +129,30 @@ Result<Seat> parse_seat(const json& object) {
   return reader.finish(std::move(seat));
 }
 
+Result<MemoryHolder> parse_holder(const json& object) {
+  MemoryHolder holder;
+  Reader reader(object, "a holder of memory");
+  reader.read("pid", holder.pid);
+  reader.read("program", holder.program);
+  reader.read("bytes", holder.bytes);
+  return reader.finish(std::move(holder));
+}
+
+Result<RefusedAllocation> parse_refused(const json& object) {
+  RefusedAllocation refused;
+  Reader reader(object, "a refused allocation");
+  reader.read("pid", refused.pid);
+  reader.read("program", refused.program);
+  reader.read_ns("age_ns", refused.age);
+  reader.read("reason", refused.reason);
+  reader.read("had_bytes", refused.had);
+  reader.read("wanted_bytes", refused.wanted);
+  reader.read("limit_bytes", refused.limit);
+  reader.read("others_bytes", refused.others);
+  reader.read_array("holders", refused.holders, parse_holder);
+  return reader.finish(std::move(refused));
+}
+
 Result<Gpu> parse_gpu(const json& object) {
   Gpu gpu;
   Reader reader(object, "a GPU");
@@ -157,6 +181,7 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read("refused", gpu.refused);
   reader.read("sick", gpu.sick);
   reader.read("claimed_by", gpu.claimed_by);
+  reader.read_array("refused_allocations", gpu.refused_allocations, parse_refused);
   reader.read_array("foreign", gpu.foreign, parse_foreign);
   reader.read_array("seats", gpu.seats, parse_seat);
   return reader.finish(std::move(gpu));

@@ -81,6 +81,26 @@ struct SeatMemory {
   std::uint64_t saved_constant = 0;
 };
 
+// A program's memory that was in the way of another's.
+struct MemoryHolder {
+  std::int64_t pid = 0;
+  std::string program;
+  std::uint64_t bytes = 0;
+};
+
+// The program may have ended since.
+struct RefusedAllocation {
+  std::int64_t pid = 0;
+  std::string program;
+  base::Duration age{};
+  std::string reason;        // quota, gpu_memory, host_memory, nothing_moves
+  std::uint64_t had = 0;     // bytes
+  std::uint64_t wanted = 0;  // in all
+  std::uint64_t limit = 0;   // of the reason; 0: none is known
+  std::uint64_t others = 0;  // of other programs and contexts, and kept free
+  std::vector<MemoryHolder> holders;
+};
+
 struct GpuMemory {
   std::uint64_t tenants = 0;
   std::uint64_t foreign = 0;
@@ -175,6 +195,7 @@ struct Gpu {
   std::string refused;     // why this GPU is not served; empty: it is
   std::string sick;        // why no new work belongs on it; empty: it is healthy
   std::string claimed_by;  // who keeps its name though the daemon serves it; empty: nobody
+  std::vector<RefusedAllocation> refused_allocations{};  // latest first
   std::vector<ForeignProcess> foreign;
   std::vector<Seat> seats;
 };

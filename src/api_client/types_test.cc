@@ -48,6 +48,9 @@ TEST(SnapshotTest, ReadsEveryField) {
     "max_runtime_ns": 9223372036854775807, 
     "settings": {"idle_hold": "200us", "overlap": true}, "switch_cost_ns": 7, "switches": 12,
     "held_ns": 8, "load": {"utilization_percent": 97, "power_milliwatts": 5, "temperature_celsius": 61},
+    "refused_allocations": [{"tenant": 3, "pid": 12, "program": "big", "age_ns": 5, "reason": "gpu_memory",
+      "had_bytes": 1, "wanted_bytes": 2, "limit_bytes": 3, "others_bytes": 4,
+      "holders": [{"pid": 13, "program": "other", "bytes": 6}]}],
     "refused": "r", "claimed_by": "c",
     "foreign": [{"pid": 77, "name": "Xorg", "memory_bytes": 3}],
     "seats": [{"tenant": 1, "pid": 4711, "uid": 1000, "user": "eva",
@@ -96,6 +99,20 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.load.power_limit_milliwatts, std::nullopt) << "the driver does not say it";
   EXPECT_EQ(gpu.load.temperature_celsius, 61u);
   EXPECT_EQ(snapshot->recent, 34ns);
+  ASSERT_EQ(gpu.refused_allocations.size(), 1u);
+  const RefusedAllocation& refused = gpu.refused_allocations[0];
+  EXPECT_EQ(refused.pid, 12);
+  EXPECT_EQ(refused.program, "big");
+  EXPECT_EQ(refused.age, 5ns);
+  EXPECT_EQ(refused.reason, "gpu_memory");
+  EXPECT_EQ(refused.had, 1u);
+  EXPECT_EQ(refused.wanted, 2u);
+  EXPECT_EQ(refused.limit, 3u);
+  EXPECT_EQ(refused.others, 4u);
+  ASSERT_EQ(refused.holders.size(), 1u);
+  EXPECT_EQ(refused.holders[0].pid, 13);
+  EXPECT_EQ(refused.holders[0].program, "other");
+  EXPECT_EQ(refused.holders[0].bytes, 6u);
   EXPECT_EQ(gpu.refused, "r");
   EXPECT_EQ(gpu.claimed_by, "c");
   ASSERT_EQ(gpu.foreign.size(), 1u);

@@ -317,10 +317,43 @@ TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
   }
 }
 
+TEST_F(StatusTest, ARefusedAllocationIsShownWithItsReason) {
+  api_client::Snapshot snapshot = busy();
+  api_client::RefusedAllocation refused{.pid = 9,
+                                        .program = "large",
+                                        .age = 12s,
+                                        .reason = "quota",
+                                        .had = 1ull << 30,
+                                        .wanted = 3ull << 30,
+                                        .limit = 5ull << 29,
+                                        .others = 0,
+                                        .holders = {}};
+  const auto shown = [&] {
+    snapshot.gpus[0].refused_allocations = {refused};
+    return status_lines(snapshot, Output{}).at(3);
+  };
+  const std::string begin = "  large (9) was refused 2.0 GiB 12.0s ago, in addition to 1.0 GiB: ";
+  EXPECT_EQ(shown(), begin + "its limit is 2.5 GiB");
+  refused.holders = {{.pid = 1, .program = "a", .bytes = 1ull << 30}, {.pid = 2, .program = "b", .bytes = 1ull << 29}};
+  refused.reason = "host_memory";
+  EXPECT_EQ(shown(), begin + "GPUs and host memory are used up (a (1) has 1.0 GiB, b (2) has 512 MiB)");
+  refused.reason = "nothing_moves";
+  EXPECT_EQ(shown(), begin + "it would fit, but no memory moved for too long (a (1) has 1.0 GiB, b (2) has 512 MiB)");
+  refused.reason = "gpu_memory";
+  refused.others = 1ull << 29;
+  EXPECT_EQ(shown(), begin +
+                         "the GPU has 2.5 GiB, of which 512 MiB are kept free or belong to contexts and other "
+                         "programs. Memory that cannot leave: a (1) has 1.0 GiB, b (2) has 512 MiB");
+  refused.age = 2h;
+  EXPECT_EQ(shown(), "  not under gpumux: Xorg (77, 120 MiB)") << "it is no news";
+}
+
 TEST_F(StatusTest, HostileNamesAreHarmlessEverywhere) {
   api_client::Snapshot snapshot = busy();
   const std::string evil = "\x1b[2J\n\x9b";
   snapshot.gpus[0].name = snapshot.gpus[0].quantum = snapshot.gpus[0].foreign[0].name = evil;
+  snapshot.gpus[0].refused_allocations = {
+      {.pid = 1, .program = evil, .age = 1s, .reason = evil, .holders = {{.pid = 1, .program = evil, .bytes = 1}}}};
   for (api_client::Seat& seat : snapshot.gpus[0].seats) {
     seat.program = seat.user = seat.gang = seat.note = seat.waits_for = seat.phase = seat.lease = evil;
   }

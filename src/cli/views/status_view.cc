@@ -226,6 +226,32 @@ std::string places_line(const Gpu& gpu) {
          " kept free";
 }
 
+// An older one is no news.
+constexpr base::Duration kRefusalIsNews = std::chrono::hours(1);
+
+// "large (4711) was refused 2.0 GiB 12.0s ago, in addition to 1.0 GiB: its limit is 2.5 GiB"
+std::string refused_line(const api_client::RefusedAllocation& refused) {
+  const std::uint64_t more = refused.wanted - std::min(refused.wanted, refused.had);
+  std::string text = refused.program + " (" + std::to_string(refused.pid) + ") was refused " +
+                     base::format_bytes(more) + " " + short_duration(refused.age) + " ago, in addition to " +
+                     base::format_bytes(refused.had) + ": ";
+  std::string holders;
+  for (const api_client::MemoryHolder& holder : refused.holders) {
+    holders += (holders.empty() ? "" : ", ") + holder.program + " (" + std::to_string(holder.pid) + ") has " +
+               base::format_bytes(holder.bytes);
+  }
+  const std::string details = holders.empty() ? "" : " (" + holders + ")";
+  if (refused.reason == "quota") return text + "its limit is " + base::format_bytes(refused.limit);
+  if (refused.reason == "gpu_memory") {
+    text += "the GPU has " + base::format_bytes(refused.limit) + ", of which " + base::format_bytes(refused.others) +
+            " are kept free or belong to contexts and other programs";
+    return holders.empty() ? text : text + ". Memory that cannot leave: " + holders;
+  }
+  if (refused.reason == "host_memory") return text + "GPUs and host memory are used up" + details;
+  if (refused.reason == "nothing_moves") return text + "it would fit, but no memory moved for too long" + details;
+  return text + refused.reason;
+}
+
 std::string foreign_line(const Gpu& gpu) {
   std::string text = "not under gpumux:";
   for (const auto& process : gpu.foreign) {
@@ -387,6 +413,9 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     if (shown == StatusTable::kMemory) lines.add(Colour::kNone, places_line(gpu));
     lines.add_if(Colour::kNone, moved_line(gpu));
     lines.add_if(Colour::kYellow, name_tenants(gpu.remark, gpu));
+    for (const auto& refused : gpu.refused_allocations) {
+      if (refused.age < kRefusalIsNews) lines.add(Colour::kRed, refused_line(refused));
+    }
     if (!gpu.foreign.empty()) lines.add(Colour::kYellow, foreign_line(gpu));
     if (gpu.seats.empty()) {
       lines.add(Colour::kNone, "no program under gpumux uses it");

@@ -142,6 +142,18 @@ TEST(Api, ShowsRecentUse) {
   EXPECT_EQ(seats[1]["recent_gpu_time_ns"], 0);
 }
 
+TEST(Api, RefusedAllocationsHaveNoNamesOfOthers) {
+  StatusSnapshot snapshot;
+  GpuStatus& gpu = snapshot.gpus.emplace_back();
+  gpu.refused = {{.label = TenantLabel::make(1, 7, "secret"),
+                  .why = sched::Refusal::kTogether,
+                  .holders = {{TenantLabel::make(2, 8, "own"), 1}, {TenantLabel::make(3, 7, "secret"), 1}}}};
+  snapshot.hide_names_but_of(8);
+  EXPECT_EQ(gpu.refused[0].label->program, kHiddenName);
+  EXPECT_EQ(gpu.refused[0].holders[0].label->program, "own");
+  EXPECT_EQ(gpu.refused[0].holders[1].label->program, kHiddenName);
+}
+
 TEST(Api, ChangesSettings) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()), fake_inventory(2));

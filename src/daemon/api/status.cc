@@ -130,6 +130,29 @@ Json container_json(const ContainerLabel& container) {
   return json;
 }
 
+void add_program(Json& json, const std::shared_ptr<const TenantLabel>& label) {
+  json["pid"] = label ? label->pid : 0;
+  json["program"] = label ? label->program : "";
+}
+
+Json refused_json(const RefusedAllocation& one, base::TimePoint now) {
+  Json json{{"tenant", one.tenant.value}};
+  add_program(json, one.label);
+  json["age_ns"] = (now - one.at).count();
+  json["reason"] = word_of(one.why);
+  json["had_bytes"] = one.had;
+  json["wanted_bytes"] = one.wanted;
+  if (one.limit > 0) json["limit_bytes"] = one.limit;
+  if (one.others > 0) json["others_bytes"] = one.others;
+  json["holders"] = Json::array();
+  for (const MemoryHolder& holder : one.holders) {
+    Json& its = json["holders"].emplace_back();
+    add_program(its, holder.label);
+    its["bytes"] = holder.bytes;
+  }
+  return json;
+}
+
 // Two programs that never fit together move their memory at each switch. Often one of them has only taken it to have
 // it.
 std::string remark_on(const GpuStatus& gpu) {
@@ -204,6 +227,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     gpu.memory = leases.memory().view(view.gpu);
     gpu.moved = translator.moved_before(view.gpu);
+    gpu.refused = leases.refused_on(view.gpu);
     gpu.mode_why = translator.trials().why(view.gpu);
     gpu.finding = translator.trials().finding(view.gpu);
     std::map<base::SeatId, const sched::SeatMemoryView*> memory_of;
@@ -243,6 +267,13 @@ void StatusSnapshot::hide_names_but_of(uid_t uid) {
       seat.label = TenantLabel::make(seat.label->pid, seat.label->uid, kHiddenName);
       seat.note.clear();  // may name programs of its user
     }
+    const auto hide = [&](std::shared_ptr<const TenantLabel>& label) {
+      if (label && label->uid != uid) label = TenantLabel::make(label->pid, label->uid, kHiddenName);
+    };
+    for (RefusedAllocation& one : gpu.refused) {
+      hide(one.label);
+      for (MemoryHolder& holder : one.holders) hide(holder.label);
+    }
     // Jobs run there without gpumux, too (GPUMUX_DISABLE), and the driver does not say whose a process is.
     for (GpuProcess& process : gpu.foreign) process.name = kHiddenName;
   }
@@ -273,6 +304,9 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       }
       json["memory"] = memory_json(gpu);
       json["remark"] = remark_on(gpu);
+      json["refused_allocations"] = Json::array();
+      for (const RefusedAllocation& one : gpu.refused)
+        json["refused_allocations"].push_back(refused_json(one, snapshot.now));
     }
     json["foreign"] = Json::array();
     for (const GpuProcess& process : gpu.foreign) {

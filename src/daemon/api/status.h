@@ -34,7 +34,8 @@ struct GpuStatus {
   std::vector<GpuProcess> foreign;
   sched::GpuMemory memory;  // its seats are copied to `seats`
   MovedMemory moved;        // by all that there were
-  std::string mode_why;     // Trials::why
+  std::vector<RefusedAllocation> refused;
+  std::string mode_why;  // Trials::why
   std::optional<Gain::Finding> finding;
 };
 

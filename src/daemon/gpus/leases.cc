@@ -74,22 +74,13 @@ std::string_view in_words(sched::Refusal refusal) {
   return {};
 }
 
-// As the trace has it, and so metrics.
-std::string_view word_of(sched::Refusal refusal) {
-  switch (refusal) {
-    case sched::Refusal::kNone: break;
-    case sched::Refusal::kQuota: return "quota";
-    case sched::Refusal::kNoRoom: return "gpu_memory";
-    case sched::Refusal::kTogether: return "host_memory";
-    case sched::Refusal::kNothingMoves: return "nothing_moves";
-  }
-  return {};
-}
-
 }  // namespace
 
 Leases::Leases(const base::Clock& clock, Trace& trace)
-    : clock_(clock), trace_(trace), machine_(static_cast<node::Probe*>(this)) {}
+    : clock_(clock),
+      trace_(trace),
+      machine_(static_cast<node::Probe*>(this)),
+      refusals_([this](base::TenantId tenant) { return label(tenant); }) {}
 
 void Leases::add_gpu(GpuInfo info, const GpuSettings& settings, std::string refused) {
   const base::GpuIndex index{static_cast<std::uint32_t>(gpus_.size())};
@@ -165,6 +156,7 @@ void Leases::forget(SeatId seat) {
   notes_.erase(key);
   traced_requests_.erase(key);
   traced_memory_.erase(key);
+  refusals_.gone(seat);
 }
 
 void Leases::apply(const node::Event& event, base::TimePoint now) {
@@ -248,6 +240,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
                  },
                  [&](const node::MemoryReported& e) { record_memory(now, e.seat, e.report); },
+                 [&](const node::RoomWanted& e) { refusals_.wanted(e.seat, std::max(e.room, e.commitment)); },
                  [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
                    TraceEntry traced = entry(now, "drained", e.seat);
@@ -403,6 +396,7 @@ void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) 
     TraceEntry traced = entry(now, "refused", bound.seat);
     traced.detail = word_of(bound.refusal);
     trace_.record(std::move(traced));
+    refusals_.refused(now, bound.seat, bound.refusal, memory());
   }
   if (bound.is_stranded) {
     log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/limits.h"
 #include "daemon/gpus/inventory.h"
+#include "daemon/gpus/refusals.h"
 #include "daemon/loop/trace.h"
 #include "node/machine.h"
 #include "settings/structs.gen.h"
@@ -92,6 +93,8 @@ class Leases final : private node::Probe {
   std::shared_ptr<const TenantLabel> label(base::TenantId tenant) const;
   // Why a tenant's seat is remarkable ("does not answer", "does not drain"), for status. Empty: it is not.
   std::string note(base::SeatId seat) const;
+  // Allocations that were refused, the latest first.
+  std::vector<RefusedAllocation> refused_on(base::GpuIndex gpu) const { return refusals_.on(gpu); }
   std::string check_invariants() const { return machine_.check_invariants(); }
 
  private:
@@ -127,6 +130,7 @@ class Leases final : private node::Probe {
     Moves moves = Moves::kNowhere;
   };
   std::unordered_map<std::uint64_t, TracedMemory> traced_memory_;
+  Refusals refusals_;
   node::Commands commands_;  // kept only for its memory
 };
 

@@ -131,9 +131,23 @@ TEST(DaemonMemory, AnAllocationIsAnswered) {
   ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 1, .room = 90 * kGiB}));
   ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 1; }));
   EXPECT_EQ(tenant.room.refused, wire::kTooMuch);
+  const auto refused = [&] {
+    return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["refused_allocations"];
+  };
+  ASSERT_EQ(refused().size(), 1u);
+  EXPECT_EQ(refused()[0]["reason"], "gpu_memory");
+  EXPECT_EQ(refused()[0]["pid"], getpid());
+  EXPECT_EQ(refused()[0]["wanted_bytes"], 90 * kGiB);
+  EXPECT_EQ(refused()[0]["limit_bytes"], 80 * kGiB);
+  EXPECT_GE(refused()[0]["others_bytes"], kReserve);
+  EXPECT_GT(refused()[0]["age_ns"], 0);
   ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 2, .room = 70 * kGiB, .commitment = 70 * kGiB}));
   ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 2; }));
   EXPECT_EQ(tenant.room.refused, 0u);
+  tenant.disconnect();
+  ASSERT_TRUE(eventually(
+      [&] { return nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["seats"].empty(); }));
+  EXPECT_EQ(refused().size(), 1u) << "a program that ends for want of memory is not asked any more";
 }
 
 // A killed tenant's memory is another one's as soon as NVML has it back.
