@@ -8,6 +8,7 @@
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
 #include "cli/views/status_view.h"
+#include "os/runtime_dir.h"
 
 namespace gpumux::cli {
 namespace {
@@ -68,7 +69,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
     if (json) return look_as_json(options, output);
     return look_as_table(options, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
   };
-  watch.set_runtime_dir(options.runtime_dir);
+  watch.set_runtime_dir(options.runtime_dir.empty() ? os::find_runtime_dir().value_or("?") : options.runtime_dir);
   if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);
   const auto lines = look(look_at_stdout());
   if (!lines) return report_error(kName, lines.error());

@@ -8,11 +8,10 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <string_view>
-
-#include "os/system_clock.h"
 
 namespace gpumux::cli {
 namespace {
@@ -106,11 +105,11 @@ Key Keys::read() {
 }
 
 Key Keys::wait(base::Duration patience) {
-  const os::SystemClock clock;
-  const base::TimePoint deadline = clock.now() + patience;
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline = Clock::now() + patience;
   for (;;) {
     take();
-    const base::Duration left = std::max(deadline - clock.now(), base::Duration::zero());
+    const base::Duration left = std::max<base::Duration>(deadline - Clock::now(), base::Duration::zero());
     const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
     pollfd input{.fd = taken_ ? kInput : -1, .events = POLLIN, .revents = 0};
     const int ready = ::poll(&input, 1, static_cast<int>(std::min<std::int64_t>(milliseconds, INT32_MAX)));

@@ -12,8 +12,6 @@
 #include <utility>
 
 #include "cli/frame/keys.h"
-#include "os/runtime_dir.h"
-#include "os/system_clock.h"
 
 namespace gpumux::cli {
 namespace {
@@ -21,6 +19,7 @@ namespace {
 // A faster redraw than this cannot be read.
 constexpr double kShortestInterval = 0.1;
 constexpr double kLongestInterval = 86400;
+constexpr base::Duration kDefaultInterval = std::chrono::seconds(1);
 
 std::string check_interval(const std::string& text) {
   double seconds = 0;
@@ -94,16 +93,20 @@ Watch::Watch(CLI::App& app)
                   ->type_name("[SECONDS]")
                   ->check(check_interval)) {}
 
+// Without a number the parser leaves 0 there.
+base::Duration Watch::interval() const {
+  if (seconds_ <= 0) return kDefaultInterval;
+  return std::chrono::round<base::Duration>(std::chrono::duration<double>(seconds_));
+}
+
 std::string Watch::head(const char* command, const Output& output, bool has_keys) const {
-  const auto found = runtime_dir_.empty() ? os::find_runtime_dir() : base::Result<std::string>(runtime_dir_);
   const std::string text = "gpumux " + std::string(command) + "  " + time_of_day() + "  every " +
-                           short_number(seconds_) + " s" + (has_keys ? "  q quits" : "") + "  daemon in " +
-                           printable(found.value_or("?"));
+                           short_number(std::chrono::duration<double>(interval()).count()) + " s" +
+                           (has_keys ? "  q quits" : "") + "  daemon in " + printable(runtime_dir_);
   return paint(output, Colour::kDim, output.columns == 0 ? text : fit(text, output.columns));
 }
 
 int Watch::screens(const char* command, const Look& look) const {
-  const base::Duration interval = std::chrono::round<base::Duration>(std::chrono::duration<double>(seconds_));
   std::optional<Keys> keys;
   std::size_t top = 0;
   for (bool first = true; std::cout.good(); first = false) {
@@ -118,16 +121,16 @@ int Watch::screens(const char* command, const Look& look) const {
       std::cout << head(command, output, false) << "\n";
       for (const std::string& line : *lines) std::cout << line << "\n";
       std::cout << std::flush;
-      std::this_thread::sleep_for(interval);
+      std::this_thread::sleep_for(interval());
       continue;
     }
     if (first) std::cout << "\x1b[2J";
     if (!keys) keys.emplace();
     // Keys move what was seen; a new look comes when it is due, or with another size of the terminal.
-    const os::SystemClock clock;
-    for (const base::TimePoint due = clock.now() + interval;;) {
+    using Clock = std::chrono::steady_clock;
+    for (const Clock::time_point due = Clock::now() + interval();;) {
       redraw(screen_of(head(command, output, keys->are_there()), *lines, output.rows, keys->are_there(), top));
-      const Key key = keys->wait(std::max(due - clock.now(), base::Duration::zero()));
+      const Key key = keys->wait(std::max<base::Duration>(due - Clock::now(), base::Duration::zero()));
       if (key == Key::kQuit) return kExitOk;
       if (key == Key::kNone) break;
       scroll(key, body_rows(output.rows, lines->size()), top);
@@ -144,7 +147,7 @@ int Watch::documents(const char* command, const Look& look) const {
       for (const std::string& line : *lines) std::cout << line << "\n";
     }
     std::cout << std::flush;
-    std::this_thread::sleep_for(std::chrono::duration<double>(seconds_));
+    std::this_thread::sleep_for(interval());
   }
   return kExitOk;
 }

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
@@ -22,7 +23,9 @@ class Watch {
   bool is_wanted() const { return option_->count() > 0; }
   CLI::Option* option() { return option_; }
 
-  // For the head line: where the daemon is that is looked at. Empty: where os::find_runtime_dir() says.
+  base::Duration interval() const;
+
+  // For the head line: where the daemon is that is looked at.
   void set_runtime_dir(std::string runtime_dir) { runtime_dir_ = std::move(runtime_dir); }
 
   using Look = std::function<base::Result<std::vector<std::string>>(const Output&)>;
@@ -36,13 +39,13 @@ class Watch {
  private:
   std::string head(const char* command, const Output& output, bool has_keys) const;
 
-  double seconds_ = 1;
+  double seconds_ = 0;
   std::string runtime_dir_;
   CLI::Option* option_;
 };
 
-// A screen of lines with a head line above them. What does not fit is hidden, from the `top`-th line on, and a last
-// line says how much that is. `top` is made to be where there is something.
+// A screen of lines with a head line above them. If not all lines fit, those from the `top`-th one on are shown, and a
+// last line says how many are hidden. `top` is made to be where there is something.
 std::vector<std::string> screen_of(const std::string& head, const std::vector<std::string>& lines, std::size_t rows,
                                    bool has_keys, std::size_t& top);
 

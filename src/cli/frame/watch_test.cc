@@ -42,6 +42,18 @@ TEST(Screen, WhatIsHiddenIsSaid) {
   EXPECT_EQ(screen_of("head", lines, 1, true, top).size(), 3u) << "a terminal without rows";
 }
 
+TEST(Watch, WithoutANumberItLooksEachSecond) {
+  CLI::App app;
+  const Watch watch(app);
+  app.parse("--watch");
+  EXPECT_TRUE(watch.is_wanted());
+  EXPECT_EQ(watch.interval(), 1s);
+  CLI::App other;
+  const Watch slow(other);
+  other.parse("--watch 2.5");
+  EXPECT_EQ(slow.interval(), 2500ms);
+}
+
 class Watching : public testing::Test {
  protected:
   void SetUp() override {
@@ -93,7 +105,7 @@ class Watching : public testing::Test {
   }
   int end() {
     int status = -1;
-    // What it still writes must not keep it from ending.
+    // The rest of its output must not keep it from ending.
     sees("never written");
     EXPECT_EQ(::waitpid(child_, &status, 0), child_);
     is_over_ = true;
