@@ -26,7 +26,7 @@ std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::e
 
 // The parameters that an address takes after its question mark.
 std::span<const std::string_view> parameters_of(std::string_view path, bool is_get) {
-  static constexpr std::array<std::string_view, 2> kTrace{"since", "follow"};
+  static constexpr std::array<std::string_view, 3> kTrace{"since", "last", "follow"};
   static constexpr std::array<std::string_view, 7> kJobs{"state", "user",   "array",       "order",
                                                          "limit", "beyond", "beyond_ended"};
   static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
@@ -45,10 +45,12 @@ std::span<const std::string_view> parameters_of(std::string_view path, bool is_g
 
 ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
   ApiTrace answer{.names_of = names_of};
-  if (const auto since = query_value(query, "since")) {
-    const auto number = base::parse_integer(*since, 0, UINT64_MAX);
-    if (!number) return error_response({base::Code::kInvalid, 0, "since: " + number.error().message()});
-    answer.since = *number;
+  for (const auto& [name, target] : {std::pair{"since", &answer.since}, std::pair{"last", &answer.last}}) {
+    const auto text = query_value(query, name);
+    if (!text) continue;
+    const auto number = base::parse_integer(*text, 0, UINT64_MAX);
+    if (!number) return error_response({base::Code::kInvalid, 0, std::string(name) + ": " + number.error().message()});
+    *target = *number;
   }
   if (const auto follow = query_value(query, "follow")) {
     if (*follow != "0" && *follow != "1") return error_response({base::Code::kInvalid, 0, "follow must be 0 or 1"});

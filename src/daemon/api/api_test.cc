@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "daemon/api/api.h"
 #include "daemon/loop/files.h"
@@ -293,6 +294,7 @@ TEST(Api, RefusesWhatIsWrong) {
       {"PATCH", "/v1/tenants/1", "{}", 404, "no tenant '1'"},
       {"PATCH", "/v1/tenants/", "{}", 404, "no tenant"},
       {"GET", "/v1/trace?since=x", "", 400, "since"},
+      {"GET", "/v1/trace?last=-1", "", 400, "last"},
       {"GET", "/v1/trace?follow=yes", "", 400, "follow"},
   };
   for (const Case& c : cases) {
@@ -324,7 +326,44 @@ TEST(Api, RefusesParametersThatAnAddressDoesNotHave) {
   EXPECT_NE(json_of(http(dir.path(), "GET", "/v1/status"))["gpus"][0]["quantum"], "1h") << "nothing was changed";
   EXPECT_EQ(status("POST", "/v1/hold?pid=1"), 400u);
   const std::string why = http(dir.path(), "GET", "/v1/trace?from=1").body;
-  EXPECT_NE(why.find("'from=1': it takes since, follow"), std::string::npos) << why;
+  EXPECT_NE(why.find("'from=1': it takes since, last, follow"), std::string::npos) << why;
+}
+
+TEST(Api, TheTraceBeginsWhereItIsAskedTo) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  for (const char* quantum : {"1s", "2s", "3s", "4s"})
+    ASSERT_EQ(http(dir.path(), "PATCH", "/v1/gpus/0", R"({"quantum": ")" + std::string(quantum) + "\"}").status, 200);
+  const auto quanta = [&](const std::string& query) {
+    std::string all;
+    std::istringstream lines(http(dir.path(), "GET", "/v1/trace" + query).body);
+    for (std::string line; std::getline(lines, line);) {
+      const Json event = Json::parse(line);
+      if (event["event"] != "settings" || !event["changes"].contains("quantum")) continue;
+      all +=
+          event["changes"]["quantum"][0].get<std::string>() + ">" + event["changes"]["quantum"][1].get<std::string>();
+    }
+    return all;
+  };
+  EXPECT_EQ(quanta(""), "auto>1s1s>2s2s>3s3s>4s") << "what has changed, and from what";
+  EXPECT_EQ(quanta("?last=2"), "2s>3s3s>4s");
+  EXPECT_EQ(quanta("?last=0"), "");
+  EXPECT_EQ(quanta("?last=1000"), "auto>1s1s>2s2s>3s3s>4s");
+  EXPECT_EQ(quanta("?last=3&since=3"), quanta("?since=3")) << "whichever is later";
+}
+
+TEST(Api, AProcessThatGoesOnIsDisconnectedAndHasNotEnded) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant tenant(dir.path());
+  ASSERT_TRUE(tenant.join());
+  tenant.disconnect();
+  std::string body;
+  ASSERT_TRUE(eventually([&] {
+    body = http(dir.path(), "GET", "/v1/trace?last=1").body;
+    return body.find("\"event\": \"gone\"") != std::string::npos;
+  }));
+  EXPECT_NE(body.find("\"detail\": \"disconnected\""), std::string::npos) << body;
 }
 
 TEST(Api, RefusesAStandingThatIsWrong) {

@@ -30,9 +30,10 @@ struct ApiResponse {
   std::string_view content_type = "application/json";  // a literal
 };
 
-// The client is sent the trace from `since` on, and with `follow` what comes.
+// The client is sent the trace from `since` on, of that at most the `last` ones, and with `follow` what comes.
 struct ApiTrace {
   std::uint64_t since = 0;
+  std::uint64_t last = UINT64_MAX;
   bool follow = false;
   std::optional<uid_t> names_of = {};  // the only user whose programs' names are in it; none: everybody's
 };

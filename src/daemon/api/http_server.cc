@@ -111,8 +111,10 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // The trace, which is made while it is sent; its end closes the connection.
   struct SentTrace {
-    SentTrace(const ApiTrace& asked, unsigned version)
-        : follow(asked.follow), names_of(asked.names_of), cursor(std::max<std::uint64_t>(asked.since, 1)) {
+    SentTrace(const ApiTrace& asked, unsigned version, std::uint64_t newest)
+        : follow(asked.follow),
+          names_of(asked.names_of),
+          cursor(std::max(asked.since, newest - std::min(newest, asked.last) + 1)) {
       pieces.version(version);
       pieces.chunked(version >= 11);
       set_fields(pieces, "application/x-ndjson", false);
@@ -274,7 +276,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   // ---- the trace
 
   void start_trace(const ApiTrace& asked, unsigned version) {
-    trace_.emplace(asked, version);
+    trace_.emplace(asked, version, server_.trace_.last_sequence());
     if (trace_->follow) {
       server_.followers_.insert(this);
       watch();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <map>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -11,6 +12,7 @@
 #include "base/units.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/message_log.h"
+#include "settings/settings.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -74,6 +76,23 @@ std::string_view in_words(sched::Refusal refusal) {
   return {};
 }
 
+std::string name_of(sched::Mode mode) { return mode == sched::Mode::kSerial ? "serial" : "concurrent"; }
+
+// The settings that differ, old and new: {"quantum": ["auto", "50ms"]}.
+std::shared_ptr<const std::string> changes_json(const GpuSettings& before, const GpuSettings& after) {
+  std::map<std::string_view, std::string> old;
+  settings::show(before,
+                 [&](const settings::Setting& setting, std::string text) { old[setting.name] = std::move(text); });
+  std::string json;
+  settings::show(after, [&](const settings::Setting& setting, const std::string& text) {
+    const std::string& was = old[setting.name];
+    if (was == text) return;
+    json += json.empty() ? "" : ", ";
+    json += json_string(setting.name) + ": [" + json_string(was) + ", " + json_string(text) + "]";
+  });
+  return std::make_shared<const std::string>("{" + json + "}");
+}
+
 }  // namespace
 
 Leases::Leases(const base::Clock& clock, Trace& trace)
@@ -128,6 +147,7 @@ void Leases::set_use(std::size_t index, GpuUse use) {
 void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
   Gpu& target = gpus_.at(gpu.value);
   if (target.settings == settings) return;
+  settings_changes_ = changes_json(target.settings, settings);
   target.settings = settings;
   if (!target.refused.empty()) return;
   apply(node::SettingsChanged{gpu, settings});
@@ -251,7 +271,10 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    notes_.erase(note_key(e.seat));
                  },
                  [&](const node::SettingsChanged& e) {
-                   trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(e.gpu.value)});
+                   trace_.record({.time = now,
+                                  .event = "settings",
+                                  .gpu = static_cast<std::int32_t>(e.gpu.value),
+                                  .changes_json = std::move(settings_changes_)});
                  },
                  [](const auto&) {},
              },
@@ -405,8 +428,12 @@ void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) 
 }
 
 void Leases::record_command(base::TimePoint now, const node::ModeChanged& change) {
-  gpus_.at(change.gpu.value).mode = change.mode;
-  trace_.record({.time = now, .event = "settings", .gpu = static_cast<std::int32_t>(change.gpu.value)});
+  const sched::Mode before = std::exchange(gpus_.at(change.gpu.value).mode, change.mode);
+  trace_.record({.time = now,
+                 .event = "settings",
+                 .gpu = static_cast<std::int32_t>(change.gpu.value),
+                 .changes_json = std::make_shared<const std::string>("{\"mode_now\": [\"" + name_of(before) + "\", \"" +
+                                                                     name_of(change.mode) + "\"]}")});
 }
 
 void Leases::record_command(base::TimePoint /*now*/, const node::TurnsForMemory& change) {

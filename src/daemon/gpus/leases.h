@@ -131,7 +131,8 @@ class Leases final : private node::Probe {
   };
   std::unordered_map<std::uint64_t, TracedMemory> traced_memory_;
   Refusals refusals_;
-  node::Commands commands_;  // kept only for its memory
+  std::shared_ptr<const std::string> settings_changes_;  // of the event that is about to be recorded
+  node::Commands commands_;                              // kept only for its memory
 };
 
 }  // namespace gpumux::daemon

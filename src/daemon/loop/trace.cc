@@ -65,6 +65,7 @@ void append_json_line(std::string& text, const TraceEntry& entry, std::optional<
     text += entry.before;
     text += "\", \"before_ns\": " + std::to_string(entry.lasted.count());
   }
+  if (entry.changes_json != nullptr) text += ", \"changes\": " + *entry.changes_json;
   text += "}\n";
 }
 

@@ -2,8 +2,9 @@
 // The lease trace: who asked for, got and lost which GPU when, and how jobs' states changed. A ring in memory, read by
 // GET /v1/trace and copied to --trace FILE.
 //
-// Owned by the loop's thread. An entry is 112 bytes and is made for every message and grant, so it holds no text of its
-// own: a tenant's name is shared by all its entries, everything else is a word from a fixed list.
+// Owned by the loop's thread. An entry is 128 bytes and is made for every message and grant, so it holds no text of its
+// own: a tenant's name is shared by all its entries, everything else is a word from a fixed list. Exception: what a
+// change of settings has changed.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,7 @@
 
 namespace gpumux::daemon {
 
-// 7 MiB; at 1,000 switches a second, about 13 seconds of history.
+// 8 MiB; at 1,000 switches a second, about 13 seconds of history.
 inline constexpr std::size_t kTraceEntries = 65536;
 
 // In the place of a program's name that the reader may not see.
@@ -63,6 +64,7 @@ struct TraceEntry {
   base::TenantId tenant{};  // 0: none
   base::LeaseEpoch epoch{};
   std::shared_ptr<const TenantLabel> label{};
+  std::shared_ptr<const std::string> changes_json{};  // of `settings`: {"name": ["before", "after"]}; null: none
 };
 
 class Trace {

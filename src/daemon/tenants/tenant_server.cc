@@ -18,6 +18,7 @@
 
 #include "daemon/loop/log.h"
 #include "daemon/loop/rate_limit.h"
+#include "daemon/peers/process_info.h"
 #include "daemon/peers/trust_domain.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
@@ -152,7 +153,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
       const auto next = os::peek(socket_.native_handle(), buffer);
       if (!next) {
         if (next.error().system_errno == EAGAIN) break;
-        if (next.error().system_errno == ECONNRESET) return server_.end(*this, "disconnected", "", true);
+        if (next.error().system_errno == ECONNRESET) return server_.end(*this, why_closed(), "", true);
         return server_.end(*this, "protocol_error", next.error().message(), false);
       }
       if (next->has_descriptors) {
@@ -203,10 +204,16 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     wait_read();
   }
 
+  // The kernel closes a process's connections before it says that the process has ended.
+  std::string_view why_closed() const {
+    const auto process = process_info(session.peer.pid);
+    return process && !process->is_ending ? "disconnected" : "ended";
+  }
+
   // A message, or the connection's end. False: nothing more is read.
   bool take(std::span<const std::byte> message, ForeignDescriptor fd) {
     if (message.empty()) {
-      server_.end(*this, "disconnected", "", true);
+      server_.end(*this, why_closed(), "", true);
       return false;
     }
     if (const auto done = server_.translator_.receive(session, message, std::move(fd)); !done) {
