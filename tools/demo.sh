@@ -95,7 +95,7 @@ run beta --seed 2 --seconds "$seconds"
 run gamma --seed 3 --seconds "$seconds" --pause-ms 100
 
 : >"$folder/trace"
-gpumux trace --follow --json >"$folder/trace" &
+gpumux trace --follow --since 0 --json >"$folder/trace" &
 tracer=$!
 started+=("$tracer")
 mapping=()
@@ -118,11 +118,12 @@ for i in "${!pids[@]}"; do
 done
 end=$(date +%s%N)
 gpumux status --json >"$folder/status"
-# The picture is printed when the trace ends.
 kill "$tracer" 2>/dev/null || true
 wait "$tracer" 2>/dev/null || true
 wait "$view" 2>/dev/null || true
 
+echo
+gpumux trace --picture --gpu 0
 echo
 printf '%s\n' "${results[@]}"
 python3 - "$folder/status" $((end - begin)) "$kind" <<'PYTHON'

@@ -289,14 +289,18 @@ Status Client::hold() const {
   return {};
 }
 
-Status Client::trace(bool follow, std::uint64_t since, const std::function<bool(std::string_view)>& on_line) const {
+Status Client::trace(bool follow, std::uint64_t since, const std::function<bool(std::string_view)>& on_line,
+                     std::optional<std::uint64_t> last) const {
   const std::string path = os::api_socket(runtime_dir_);
   auto socket = connect_stream(runtime_dir_, timeout_);
   if (!socket) return tl::unexpected(std::move(socket).error());
   Connection connection(std::move(*socket), path);
   const auto deadline = [this] { return std::chrono::steady_clock::now() + timeout_; };
-  const auto request = make_request(
-      "GET", "/v1/trace?follow=" + std::string(follow ? "1" : "0") + "&since=" + std::to_string(since), "");
+  const auto request =
+      make_request("GET",
+                   "/v1/trace?follow=" + std::string(follow ? "1" : "0") + "&since=" + std::to_string(since) +
+                       (last ? "&last=" + std::to_string(*last) : ""),
+                   "");
   GPUMUX_TRY(send_request(connection, deadline(), request));
 
   beast::flat_buffer buffer;

@@ -14,6 +14,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -96,7 +97,9 @@ class Client {
   // Reads the lease trace, oldest event first, one line (without its newline) at a time, until `on_line` returns false,
   // the trace ends, or, with `follow`, the daemon goes (kUnavailable). The time limit is for the first byte, and,
   // unless following, for each further one.
-  base::Status trace(bool follow, std::uint64_t since, const std::function<bool(std::string_view line)>& on_line) const;
+  // `last`: at most so many events of those that there are.
+  base::Status trace(bool follow, std::uint64_t since, const std::function<bool(std::string_view line)>& on_line,
+                     std::optional<std::uint64_t> last = {}) const;
 
  private:
   Client(std::string runtime_dir, base::Duration timeout) : runtime_dir_(std::move(runtime_dir)), timeout_(timeout) {}

@@ -266,6 +266,9 @@ TEST_F(ClientTest, TraceLinesAreWholeHoweverTheyAreCut) {
   EXPECT_TRUE(read) << read.error().message();
   EXPECT_EQ(lines, (std::vector<std::string>{"{\"a\":1}", "{\"b\":2}", "{\"c\":3}"}));
   EXPECT_EQ(server.requests().at(0).target, "/v1/trace?follow=0&since=17");
+  EXPECT_TRUE(client->trace(
+      false, 17, [](std::string_view) { return true; }, 5));
+  EXPECT_EQ(server.requests().at(1).target, "/v1/trace?follow=0&since=17&last=5");
 }
 
 TEST_F(ClientTest, FollowingGivesLinesAtOnceAndWaitsBeyondTheTimeLimit) {

@@ -189,9 +189,9 @@ Result<Gpu> parse_gpu(const json& object) {
 
 // "reason=quantum waited_ns=12": strings bare, everything else as JSON writes it.
 std::string describe_other_fields(const json& object) {
-  static constexpr std::array<std::string_view, 15> kKnown{"sequence", "time_ns", "gpu",    "event", "tenant",
-                                                           "pid",      "program", "epoch",  "lease", "detail",
-                                                           "pod",      "job",     "before", "name",  "before_ns"};
+  static constexpr std::array<std::string_view, 16> kKnown{
+      "changes", "sequence", "time_ns", "gpu", "event", "tenant", "pid",  "program",
+      "epoch",   "lease",    "detail",  "pod", "job",   "before", "name", "before_ns"};
   std::string text;
   for (const auto& [name, value] : object.items()) {
     bool known = value.is_null();
@@ -300,6 +300,13 @@ Result<TraceEvent> parse_trace_event(std::string_view text) {
   reader.read("pod", event.pod);
   reader.read("before", event.before);
   reader.read_ns("before_ns", event.lasted);
+  if (const json* changes = reader.find("changes"); changes != nullptr && changes->is_object()) {
+    for (const auto& [name, values] : changes->items()) {
+      const bool is_pair = values.is_array() && values.size() == 2 && values[0].is_string() && values[1].is_string();
+      if (!is_pair) continue;
+      event.changes.push_back({name, values[0].get<std::string>(), values[1].get<std::string>()});
+    }
+  }
   if (object->is_object()) event.others = describe_other_fields(*object);
   return reader.finish(std::move(event));
 }

@@ -207,6 +207,12 @@ struct Snapshot {
   HostMemory host_memory;
 };
 
+struct SettingChange {
+  std::string name;
+  std::string before;
+  std::string after;
+};
+
 // One line of GET /v1/trace.
 struct TraceEvent {
   std::uint64_t sequence = 0;
@@ -220,11 +226,12 @@ struct TraceEvent {
   std::string name;       // of a job that changes
   std::uint64_t epoch = 0;
   std::string lease;
-  std::string detail;       // why, or what: "quantum"
-  std::string before;       // what this ends: "idle"; empty: nothing that has a length
-  base::Duration lasted{};  // how long that was so
-  std::string pod;          // "namespace/name"; empty: none is known
-  std::string others;       // what else the event says ("waited_ns=12"): every further field, in the order of its name
+  std::string detail;                  // why, or what: "quantum"
+  std::string before;                  // what this ends: "idle"; empty: nothing that has a length
+  base::Duration lasted{};             // how long that was so
+  std::vector<SettingChange> changes;  // of `settings`
+  std::string pod;                     // "namespace/name"; empty: none is known
+  std::string others;  // what else the event says ("waited_ns=12"): every further field, in the order of its name
 };
 
 // A duration of 2^62 ns or more means "never" and is read as base::Duration::max().

@@ -5,6 +5,8 @@
 
 #include <cerrno>
 #include <ctime>
+#include <deque>
+#include <functional>
 #include <iostream>
 #include <optional>
 
@@ -13,6 +15,7 @@
 #include "cli/frame/command.h"
 #include "cli/timeline/timeline.h"
 #include "cli/views/times.h"
+#include "cli/views/trace_history.h"
 #include "cli/views/trace_view.h"
 #include "os/file_descriptor.h"
 #include "os/system_clock.h"
@@ -76,101 +79,208 @@ base::Result<std::vector<api_client::Job>> unfinished_jobs(const api_client::Cli
   return jobs;
 }
 
+// The events that the command line asks for.
+struct Wanted {
+  std::uint64_t since = 0;                      // the number of the first event
+  std::optional<base::TimePoint> not_before{};  // CLOCK_MONOTONIC
+  std::optional<std::uint32_t> gpu{};
+  std::string name;
+
+  bool has_filter() const { return gpu || !name.empty() || not_before; }
+  bool takes(const api_client::TraceEvent& event) const {
+    if (not_before && event.time < *not_before) return false;
+    // A tenant that goes is gone from all GPUs.
+    if (gpu && event.gpu.value_or(*gpu) != *gpu) return false;
+    return name.empty() || event.program == name || event.name == name ||
+           (event.pid != 0 && std::to_string(event.pid) == name);
+  }
+};
+
+// Reads the trace, with each event parsed. `take` returns whether it wants more.
+class Reader {
+ public:
+  Reader(const api_client::Client& client, std::uint64_t since) : client_(client), next_(since) {}
+
+  using Take = std::function<bool(const api_client::TraceEvent&, std::string_view line)>;
+  base::Status read(bool follow, const Take& take, std::optional<std::uint64_t> last = {}) {
+    base::Status readable;
+    const auto read = client_.trace(
+        follow, next_,
+        [&](std::string_view line) {
+          const auto event = api_client::parse_trace_event(line);
+          if (!event) {
+            readable = tl::unexpected(event.error());
+            return false;
+          }
+          next_ = event->sequence + 1;
+          return take(*event, line);
+        },
+        last);
+    return readable ? read : readable;
+  }
+
+ private:
+  const api_client::Client& client_;
+  std::uint64_t next_;
+};
+
+int write_timeline(const api_client::Client& client, const Wanted& wanted, const std::string& path, bool follow) {
+  TimelineFile file;
+  if (const auto opened = file.open(path); !opened) return report_error(kName, opened.error());
+  Timeline timeline({now_of(CLOCK_REALTIME), now_of(CLOCK_MONOTONIC), now_of(CLOCK_BOOTTIME)},
+                    [&file](const std::string& bytes) { file.add(bytes); });
+  const auto jobs = unfinished_jobs(client);
+  if (!jobs) return report_error(kName, jobs.error());
+  timeline.expect(*jobs);
+  Reader reader(client, wanted.since);
+  base::Status written;
+  const auto add = [&](const api_client::TraceEvent& event, std::string_view) {
+    if (wanted.takes(event)) timeline.add(event);
+    if (follow) written = file.flush();
+    return written.has_value();
+  };
+  base::Status read = reader.read(false, add);
+  // Jobs that no event has named are as they were before the first event.
+  timeline.show_unchanged();
+  if (follow && written) written = file.flush();
+  if (follow && read && written) read = reader.read(true, add);
+  if (written) written = file.flush();
+  if (!written) return report_error(kName, written.error());
+  if (!read) return report_error(kName, read.error());
+  return kExitOk;
+}
+
+int show_history(const api_client::Client& client, const Wanted& wanted, bool picture, bool summary) {
+  TraceHistory history(wanted.not_before);
+  Reader reader(client, wanted.since);
+  // Events before the time that is asked for say who had the GPU then.
+  Wanted all = wanted;
+  all.not_before.reset();
+  const auto read = reader.read(false, [&](const api_client::TraceEvent& event, std::string_view) {
+    if (all.takes(event)) history.add(event);
+    return true;
+  });
+  if (!read) return report_error(kName, read.error());
+  history.finish(base::TimePoint(now_of(CLOCK_MONOTONIC)));
+  const Output output = look_at_stdout();
+  std::vector<std::string> lines = picture ? history.picture(output) : std::vector<std::string>();
+  if (summary) {
+    if (!lines.empty()) lines.emplace_back();
+    for (std::string& line : history.summary(output)) lines.push_back(std::move(line));
+  }
+  for (const std::string& line : lines) std::cout << line << "\n";
+  std::cout << std::flush;
+  return kExitOk;
+}
+
+// `most`: lines of events that there are already; none: all.
+int show_lines(const api_client::Client& client, const Wanted& wanted, std::optional<std::uint64_t> most, bool follow,
+               const std::function<std::string(const api_client::TraceEvent&, std::string_view)>& line_of) {
+  Reader reader(client, wanted.since);
+  const auto print = [&](const api_client::TraceEvent& event, std::string_view line) {
+    if (wanted.takes(event)) std::cout << line_of(event, line);
+    if (follow) std::cout << std::flush;
+    return std::cout.good();
+  };
+  base::Status read;
+  if (!most || *most == 0 || !wanted.has_filter()) {
+    read = reader.read(follow, print, most);
+  } else {
+    // The daemon cannot count what is filtered here.
+    std::deque<std::string> lines;
+    read = reader.read(false, [&](const api_client::TraceEvent& event, std::string_view line) {
+      if (!wanted.takes(event)) return true;
+      lines.push_back(line_of(event, line));
+      if (lines.size() > *most) lines.pop_front();
+      return true;
+    });
+    for (const std::string& line : lines) std::cout << line;
+    std::cout << std::flush;
+    if (read && follow) read = reader.read(true, print);
+  }
+  std::cout << std::flush;
+  if (!read) return report_error(kName, read.error());
+  return kExitOk;
+}
+
 }  // namespace
 
 int trace_command(const std::vector<char*>& arguments) {
   api_client::Options options;
+  Wanted wanted;
   bool json = false;
   bool follow = false;
+  bool epochs = false;
+  bool picture = false;
+  bool summary = false;
   std::string begin;
-  std::optional<std::uint32_t> gpu;
   std::string perfetto;
+  std::uint64_t lines = 0;
   CLI::App app("Shows which program held which GPU when: the daemon's last 65,536 lease events, oldest first.",
                "gpumux trace");
-  app.add_flag("-f,--follow", follow, "Print each further event as it happens, until Ctrl-C");
+  auto* const following = app.add_flag("-f,--follow", follow,
+                                       "Print each event as it happens, from now on, until Ctrl-C. "
+                                       "-n and --since add earlier ones");
+  auto* const counted =
+      app.add_option("-n,--lines", lines, "Print only the last N events")->type_name("N")->check(whole_number(0));
+  auto* const as_picture = app.add_flag("--picture", picture, "Draw who held each GPU when")->excludes(following);
+  auto* const as_summary =
+      app.add_flag("--summary", summary, "Show how long each program held each GPU and waited, and what switches cost")
+          ->excludes(following);
   auto* const as_json =
-      app.add_flag("--json", json, "Print one JSON object per line, as the daemon does (docs/api.md, GET /v1/trace)");
+      app.add_flag("--json", json, "Print one JSON object per line, as the daemon does (docs/api.md, GET /v1/trace)")
+          ->excludes(as_picture)
+          ->excludes(as_summary);
   app.add_option("--since", begin, "Begin with event number N, or then: 10s ago, 12:30:15, a date")
       ->type_name("N|TIME");
-  app.add_option("--gpu", gpu, "Show only events of this GPU")->type_name("N");
+  app.add_option("--gpu", wanted.gpu, "Show only events of this GPU")->type_name("N");
+  app.add_option("--name", wanted.name, "Show only events of this program: its name or process id, or a job's name")
+      ->type_name("NAME");
+  app.add_flag("--epochs", epochs, "Show the number of each lease");
   app.add_option("--perfetto", perfetto, "Write a timeline for https://ui.perfetto.dev to FILE instead")
       ->type_name("FILE")
-      ->excludes(as_json);
+      ->excludes(as_json)
+      ->excludes(as_picture)
+      ->excludes(as_summary)
+      ->excludes(counted);
+  counted->excludes(as_picture)->excludes(as_summary);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(Examples:
-  gpumux trace
-  gpumux trace --follow --gpu 0
-  gpumux trace --since 10s
+  app.footer(R"(In a picture the shades say for which part of a column's time the program held the GPU: not at all, a
+little, about half, all of it. A program holds a GPU from a grant until it submits no more work.
+
+Examples:
+  gpumux trace -n 20
+  gpumux trace --follow --gpu 0 --name train.py
+  gpumux trace --picture --since 10s
+  gpumux trace --summary --since 12:30
   gpumux trace --perfetto trace.pftrace
   gpumux trace --json | jq -r 'select(.event == "grant") | [.time_ns, .gpu, .program] | @tsv'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended), 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const base::Duration to_wall = now_of(CLOCK_REALTIME) - now_of(CLOCK_MONOTONIC);
-  std::uint64_t since = 0;  // the number of the next event that is wanted
-  base::TimePoint not_before{};
   if (const auto number = base::parse_integer(begin, 0, UINT64_MAX)) {
-    since = *number;
+    wanted.since = *number;
   } else if (!begin.empty()) {
     const auto time = parse_time(begin, now_of(CLOCK_REALTIME).count());
     if (!time) {
       say_error(kName, "--since: " + time.error().message() + ", or the number of an event");
       return kExitUsage;
     }
-    not_before = base::TimePoint(base::Duration(*time) - to_wall);
+    wanted.not_before = base::TimePoint(base::Duration(*time) - to_wall);
   }
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());
-
+  if (!perfetto.empty()) return write_timeline(*client, wanted, perfetto, follow);
+  if (picture || summary) return show_history(*client, wanted, picture, summary);
+  std::optional<std::uint64_t> most;
+  if (counted->count() > 0) most = lines;
+  if (!most && follow && begin.empty()) most = 0;
   const Output output = look_at_stdout();
-  TraceView view(output, to_wall);
-  TimelineFile file;
-  std::optional<Timeline> timeline;
-  if (!perfetto.empty()) {
-    if (const auto opened = file.open(perfetto); !opened) return report_error(kName, opened.error());
-    timeline.emplace(Timeline::Clocks{now_of(CLOCK_REALTIME), now_of(CLOCK_MONOTONIC), now_of(CLOCK_BOOTTIME)},
-                     [&file](const std::string& bytes) { file.add(bytes); });
-    const auto jobs = unfinished_jobs(*client);
-    if (!jobs) return report_error(kName, jobs.error());
-    timeline->expect(*jobs);
-  }
-  base::Status readable;
-  const auto on_line = [&](std::string_view line) {
-    const auto event = api_client::parse_trace_event(line);
-    if (!event) {
-      readable = tl::unexpected(event.error());
-      return false;
-    }
-    since = event->sequence + 1;
-    if (event->time < not_before) return true;
-    // A tenant that goes is gone from all GPUs.
-    if (gpu && event->gpu.value_or(*gpu) != *gpu) return true;
-    if (timeline) {
-      timeline->add(*event);
-      if (follow) readable = file.flush();
-      return readable.has_value();
-    }
-    if (json) {
-      std::cout << json_for(output, line);
-    } else {
-      std::cout << view.line(*event) << "\n";
-    }
-    if (follow) std::cout << std::flush;
-    return std::cout.good();
-  };
-  base::Status read;
-  if (timeline) {
-    // Jobs that no event has named are as they were before the first event.
-    read = client->trace(false, since, on_line);
-    timeline->show_unchanged();
-    if (follow && readable) readable = file.flush();
-  }
-  if (read && readable && (follow || !timeline)) read = client->trace(follow, since, on_line);
-  std::cout << std::flush;
-  if (timeline && readable) readable = file.flush();
-  if (!readable) return report_error(kName, readable.error());
-  if (!read) return report_error(kName, read.error());
-  return kExitOk;
+  TraceView view(output, to_wall, epochs);
+  return show_lines(*client, wanted, most, follow, [&](const api_client::TraceEvent& event, std::string_view line) {
+    return json ? json_for(output, line) : view.line(event) + "\n";
+  });
 }
 
 }  // namespace gpumux::cli

@@ -32,6 +32,25 @@ class Command(GpumuxTest):
             self.assertEqual(program.field("digest"), want)
         self.assertEqual(set(daemon.trace.switches(0)), {program.pid for program in programs})
 
+    def test_run_says_on_a_terminal_who_has_the_gpu(self):
+        self.start_daemon(quantum="1h", mode="serial")
+        holder = self.start("worker", steps=100000, step_us=1000, say_every=1)
+        holder.wait_for_line("step")
+        at_a_terminal = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+        environment = self.environment(preload=False, GPUMUX_LIBRARY=paths.LIBRARY, GPUMUX_DAEMON=paths.DAEMON)
+
+        def run(*options):
+            process = self.start_process([sys.executable, "-c", at_a_terminal, paths.COMMAND, "run", *options, "--",
+                                          "/bin/echo", "it runs"], environment=environment)
+            self.assertEqual(process.wait(), 0, process.tail())
+            return [line.strip() for line in process.lines]
+
+        said = f"gpumux run: GPU 0: worker ({holder.pid}) has its turn. `gpumux status` shows place and reason"
+        self.assertEqual(run(), [said, "it runs"])
+        self.assertEqual(run("--quiet"), ["it runs"])
+        self.assertEqual(self.ask("run", "--", "/bin/echo", "it runs")[1], "", "no terminal: nothing is said")
+        holder.end()
+
     def test_run_gives_the_programs_exit_code(self):
         self.start_daemon()
         self.ask("run", "--", "/bin/sh", "-c", "exit 42", code=42)
@@ -114,7 +133,10 @@ class Command(GpumuxTest):
         self.assertIn("purple", errors)
         self.ask("set", "7", "--quantum", "5ms", code=1)
         text, _ = self.ask("set", "0", "--overlap", "false")
-        self.assertIn("overlap false", text)
+        self.assertEqual(text, "GPU 0: overlap true -> false")
+        text, _ = self.ask("set", "--overlap", "false", "--policy", "fifo")
+        self.assertEqual(text.splitlines(), ["GPU 0: policy fair -> fifo, overlap false (as before)",
+                                             "GPU 1: policy fair -> fifo, overlap true -> false"])
         self.assertIs(daemon.api.gpu(0)["settings"]["overlap"], False)
 
     def test_a_simulated_machine_of_the_users_own(self):
@@ -191,6 +213,42 @@ class Command(GpumuxTest):
         daemon.trace.wait_for(event="gone", pid=program.pid)
         text, _ = self.ask("trace")
         self.assertIn(str(program.pid), text)
+        lines = text.splitlines()
+        self.assertEqual(self.ask("trace", "-n", "3")[0].splitlines(), lines[-3:])
+        grants = [line for line in lines if " grant " in line]
+        self.assertEqual(self.ask("trace", "-n", "1", "--name", str(program.pid))[0].splitlines(), lines[-1:])
+        self.assertEqual(self.ask("trace", "--name", "nobody")[0], "")
+        self.assertNotRegex(text, "epoch")
+        self.assertRegex(self.ask("trace", "--epochs")[0], r"epoch \d{10,}")
+        # It ended, and did not only disconnect.
+        self.assertRegex(lines[-1], rf"gone +worker \({program.pid}\) +ended")
+        for option in ("--picture", "--summary"):
+            shown, _ = self.ask("trace", option, "--gpu", "0")
+            self.assertRegex(shown, rf"worker.*{program.pid}")
+            self.assertRegex(shown, rf"\b{len(grants)}\b")
+        self.ask("set", "0", "--quantum", "123ms")
+        self.assertRegex(self.ask("trace", "-n", "1")[0], r"GPU 0  settings .*quantum auto -> 123ms")
+
+    def test_following_a_trace_begins_now(self):
+        daemon = self.start_daemon()
+        before = self.start("worker", steps=5, step_us=500).expect_success()
+        daemon.trace.wait_for(event="gone", pid=before.pid)
+        followers = [self.gpumux("trace", "--follow"), self.gpumux("trace", "--follow", "-n", "2", "--name", "worker")]
+        quanta = iter(range(10, 1000))
+
+        def all_follow():
+            self.ask("set", "0", "--quantum", f"{next(quanta)}ms")
+            return any("settings" in line for line in followers[0].lines) and len(followers[1].lines) >= 2
+
+        wait_until(all_follow, 30, "both follow", poll=0.1)
+        program = self.start("worker", steps=5, step_us=500).expect_success()
+        for follower in followers:
+            wait_until(lambda: any(f"({program.pid})" in line and "gone" in line for line in follower.lines), 20,
+                       lambda: f"the end of the program; it said {follower.lines}")
+            follower.end()
+        self.assertFalse([line for line in followers[0].lines if f"({before.pid})" in line])
+        self.assertEqual(len([line for line in followers[1].lines if f"({before.pid})" in line]), 2)
+        self.assertFalse([line for line in followers[1].lines if "settings" in line], "it is no program")
 
     def test_without_a_daemon(self):
         for command in ("status", "trace"):

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/views/trace_view.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <ctime>
 
@@ -41,7 +42,7 @@ std::string TraceView::line(const api_client::TraceEvent& event) {
   std::string tail;
   const auto add = [&tail](const std::string& text) { tail += (tail.empty() ? "" : ", ") + text; };
   if (!event.lease.empty()) add(event.lease);
-  if (event.epoch != 0) add("epoch " + std::to_string(event.epoch));
+  if (shows_epochs_ && event.epoch != 0) add("epoch " + std::to_string(event.epoch));
   if (event.gpu) {
     const Seat seat{event.tenant, *event.gpu};
     if (event.event == "grant") {
@@ -57,6 +58,11 @@ std::string TraceView::line(const api_client::TraceEvent& event) {
     granted_.erase(granted_.lower_bound({event.tenant, 0}), granted_.upper_bound({event.tenant, ~0u}));
   if (!event.before.empty()) add(printable(event.before) + " for " + short_duration(event.lasted));
   if (!event.detail.empty()) add(printable(event.detail));
+  for (const api_client::SettingChange& change : event.changes) {
+    std::string name = printable(change.name);
+    std::replace(name.begin(), name.end(), '_', ' ');
+    add(name + " " + printable(change.before) + " -> " + printable(change.after));
+  }
   if (!event.pod.empty()) add("pod " + printable(event.pod));
   if (event.tenant != 0 && event.job != 0) add("job " + std::to_string(event.job));
   if (!event.others.empty()) add(printable(event.others));

@@ -1,0 +1,262 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/views/trace_history.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "cli/frame/table.h"
+#include "cli/views/status_view.h"
+
+namespace gpumux::cli {
+namespace {
+
+using api_client::TraceEvent;
+using base::Duration;
+using base::TimePoint;
+
+// Without a terminal a picture has so many columns for the time.
+constexpr std::size_t kPictureWidth = 64;
+constexpr std::size_t kLeastPictureWidth = 8;
+constexpr std::size_t kMostNameWidth = 24;
+
+std::string seconds(Duration duration, int digits) {
+  char text[48];
+  std::snprintf(text, sizeof text, "%.*f s", digits, static_cast<double>(duration.count()) / 1e9);
+  return text;
+}
+
+std::string right(const std::string& text, std::size_t width) {
+  const std::size_t now = display_width(text);
+  return std::string(width - std::min(width, now), ' ') + text;
+}
+
+std::string left(const std::string& text, std::size_t width) {
+  const std::string shown = fit(text, width);
+  return shown + std::string(width - display_width(shown), ' ');
+}
+
+bool is_end(const std::string& event) {
+  return event == "gate_closed" || event == "drained" || event == "close" || event == "gone";
+}
+
+// Which shade stands for so much of a cell.
+std::string_view shade(Duration held, Duration cell) {
+  static constexpr std::array<std::string_view, 4> kShades{" ", "\u2591", "\u2592", "\u2588"};
+  if (held <= Duration::zero()) return kShades[0];
+  return kShades[static_cast<std::size_t>(std::clamp<std::int64_t>((3 * held + cell / 2) / cell, 1, 3))];
+}
+
+std::string percent(Duration part, Duration whole) {
+  if (whole <= Duration::zero()) return "-";
+  char text[16];
+  std::snprintf(text, sizeof text, "%.1f%%",
+                100.0 * static_cast<double>(part.count()) / static_cast<double>(whole.count()));
+  return text;
+}
+
+}  // namespace
+
+Duration TraceHistory::within(TimePoint from, TimePoint to) const {
+  if (begin_) from = std::max(from, *begin_);
+  return std::max(to - from, Duration::zero());
+}
+
+// Time in which some program waits and none has a lease is lost.
+void TraceHistory::pass(Gpu& gpu, TimePoint now) const {
+  const auto any = [&](auto member) {
+    return std::any_of(gpu.programs.begin(), gpu.programs.end(),
+                       [&](const auto& one) { return (one.second.*member).has_value(); });
+  };
+  if (any(&Program::asked) && !any(&Program::since)) gpu.nobody += within(gpu.seen, now);
+  gpu.seen = now;
+}
+
+void TraceHistory::add(const TraceEvent& event) {
+  if (!begin_) begin_ = event.time;
+  end_ = std::max(end_, event.time);
+  if (event.tenant == 0) return;
+  if (event.gpu) {
+    Gpu& gpu = gpus_[*event.gpu];
+    pass(gpu, event.time);
+    take(gpu, gpu.programs[event.tenant], event);
+    return;
+  }
+  // A tenant that goes is gone from all GPUs.
+  if (event.event != "gone") return;
+  for (auto& [index, gpu] : gpus_) {
+    const auto found = gpu.programs.find(event.tenant);
+    if (found == gpu.programs.end()) continue;
+    pass(gpu, event.time);
+    take(gpu, found->second, event);
+  }
+}
+
+void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
+  if (!event.program.empty()) program.name = event.program;
+  program.pid = event.pid;
+  const std::string& kind = event.event;
+  if (kind == "request" || (kind == "claim" && event.detail == "waiting")) {
+    if (!program.asked && !program.since) program.asked = event.time;
+    program.is_known = true;
+  } else if (kind == "grant" || kind == "reopen" || (kind == "claim" && event.detail == "holding")) {
+    begin_hold(gpu, program, event);
+  } else if (is_end(kind)) {
+    // Of a lease, the trace may have the end only.
+    if (!program.is_known && kind != "gone" && kind != "close") program.since = begin_;
+    end_hold(gpu, program, event.time);
+    if (kind == "gone" || kind == "close") end_wait(program, event.time);
+    program.is_known = true;
+  } else if (kind == "evicted") {
+    program.is_away = true;
+  } else if (kind == "complete") {
+    program.is_away = false;
+    if (program.memory_due) gpu.memory += within(*std::exchange(program.memory_due, std::nullopt), event.time);
+  }
+}
+
+void TraceHistory::begin_hold(Gpu& gpu, Program& program, const TraceEvent& event) {
+  program.is_known = true;
+  end_wait(program, event.time);
+  if (!program.since) program.since = event.time;
+  if (event.event != "grant") return;
+  if (program.is_away) program.memory_due = event.time;
+  if (counts(event.time)) ++program.grants;
+  if (event.lease == "shared") return;
+  const bool is_switch = gpu.last_exclusive && *gpu.last_exclusive != event.tenant;
+  if (is_switch && counts(event.time)) ++gpu.switches;
+  gpu.last_exclusive = event.tenant;
+}
+
+void TraceHistory::end_hold(Gpu& gpu, Program& program, TimePoint now) {
+  if (program.since && counts(now)) program.held.emplace_back(std::max(*program.since, begin_.value_or(now)), now);
+  program.since.reset();
+  if (program.memory_due) gpu.memory += within(*std::exchange(program.memory_due, std::nullopt), now);
+}
+
+void TraceHistory::end_wait(Program& program, TimePoint now) const {
+  if (!program.asked) return;
+  if (counts(now)) {
+    const Duration wait = within(*program.asked, now);
+    program.waited += wait;
+    program.longest_wait = std::max(program.longest_wait, wait);
+  }
+  program.asked.reset();
+}
+
+void TraceHistory::finish(TimePoint end) {
+  end_ = std::max(end, end_);
+  for (auto& [index, gpu] : gpus_) {
+    pass(gpu, end_);
+    for (auto& [tenant, program] : gpu.programs) {
+      end_hold(gpu, program, end_);
+      end_wait(program, end_);
+    }
+  }
+}
+
+Duration TraceHistory::sum(const Program& program) {
+  Duration all{};
+  for (const auto& [from, to] : program.held) all += to - from;
+  return all;
+}
+
+// Those that had the GPU or waited for it, in the order of their coming.
+std::vector<const TraceHistory::Program*> TraceHistory::shown(const Gpu& gpu) const {
+  std::vector<const Program*> programs;
+  for (const auto& [tenant, program] : gpu.programs) {
+    if (!program.held.empty() || program.waited > Duration::zero()) programs.push_back(&program);
+  }
+  return programs;
+}
+
+std::string TraceHistory::heading(std::uint32_t index) const {
+  return "GPU " + std::to_string(index) + ", " + seconds(end_ - begin_.value_or(end_), 1);
+}
+
+std::vector<std::string> TraceHistory::picture(const Output& output) const {
+  constexpr std::string_view kTitles = "   turns     held   waited";
+  std::vector<std::string> lines;
+  const TimePoint begin = begin_.value_or(end_);
+  for (const auto& [index, gpu] : gpus_) {
+    const auto programs = shown(gpu);
+    if (programs.empty()) continue;
+    std::vector<std::string> names;
+    std::size_t name_width = 10;
+    for (const Program* program : programs) {
+      names.push_back(printable(program->name) + " (" + std::to_string(program->pid) + ")");
+      name_width = std::max(name_width, std::min(display_width(names.back()), kMostNameWidth));
+    }
+    const std::size_t beside = name_width + 1 + kTitles.size();
+    const std::size_t width = output.columns == 0
+                                  ? kPictureWidth
+                                  : std::max(output.columns - std::min(output.columns, beside), kLeastPictureWidth);
+    const Duration span = std::max(end_ - begin, Duration(1));
+    if (!lines.empty()) lines.emplace_back();
+    lines.push_back(paint(output, Colour::kBold, heading(index)));
+    const std::string last = seconds(span, 1);
+    lines.push_back(std::string(name_width + 1, ' ') + left("0 s", width - std::min(width, last.size())) + last +
+                    std::string(kTitles));
+    const auto border = [&](std::size_t cell) {
+      return begin + Duration(static_cast<std::int64_t>(static_cast<double>(span.count()) * static_cast<double>(cell) /
+                                                        static_cast<double>(width)));
+    };
+    for (std::size_t i = 0; i < programs.size(); ++i) {
+      std::string row;
+      for (std::size_t cell = 0; cell < width; ++cell) {
+        Duration held{};
+        const TimePoint from = border(cell), to = border(cell + 1);
+        for (const auto& [a, b] : programs[i]->held) held += std::max(std::min(b, to) - std::max(a, from), Duration());
+        row += shade(held, std::max(to - from, Duration(1)));
+      }
+      lines.push_back(left(names[i], name_width) + " " + row + right(std::to_string(programs[i]->grants), 8) +
+                      right(seconds(sum(*programs[i]), 2), 9) + right(seconds(programs[i]->waited, 2), 9));
+    }
+  }
+  if (lines.empty()) lines.emplace_back("No program had a GPU or waited for one.");
+  return lines;
+}
+
+std::vector<std::string> TraceHistory::summary(const Output& output) const {
+  std::vector<std::string> lines;
+  for (const auto& [index, gpu] : gpus_) {
+    const auto programs = shown(gpu);
+    if (programs.empty()) continue;
+    if (!lines.empty()) lines.emplace_back();
+    lines.push_back(paint(output, Colour::kBold, heading(index)));
+    const Duration span = end_ - begin_.value_or(end_);
+    Table table({{.title = "PROGRAM", .minimum = 8},
+                 {.title = "PID", .align = Align::kRight, .leave_out = 1},
+                 {.title = "HELD", .align = Align::kRight},
+                 {.title = "PART", .align = Align::kRight, .leave_out = 4},
+                 {.title = "GRANTS", .align = Align::kRight, .leave_out = 3},
+                 {.title = "WAITED", .align = Align::kRight, .leave_out = 5},
+                 {.title = "MEAN WAIT", .align = Align::kRight},
+                 {.title = "LONGEST WAIT", .align = Align::kRight, .leave_out = 2}},
+                2);
+    for (const Program* program : programs) {
+      const auto grants = static_cast<std::int64_t>(std::max<std::uint64_t>(program->grants, 1));
+      table.add_row({{program->name},
+                     {std::to_string(program->pid)},
+                     {short_duration(sum(*program))},
+                     {percent(sum(*program), span)},
+                     {std::to_string(program->grants)},
+                     {short_duration(program->waited)},
+                     {short_duration(program->waited / grants)},
+                     {short_duration(program->longest_wait)}});
+    }
+    for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
+    const Duration cost = gpu.nobody + gpu.memory;
+    std::string text = std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
+    if (gpu.switches > 0 && cost > Duration::zero()) {
+      text += ", " + short_duration(cost / static_cast<std::int64_t>(gpu.switches)) +
+              " each: no program had the GPU for " + short_duration(gpu.nobody) +
+              " while some waited, and holders waited " + short_duration(gpu.memory) + " for their memory";
+    }
+    for (const std::string& line : wrap("  " + text, output.columns, 4)) lines.push_back(line);
+  }
+  if (lines.empty()) lines.emplace_back("No program had a GPU or waited for one.");
+  return lines;
+}
+
+}  // namespace gpumux::cli

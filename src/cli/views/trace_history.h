@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who had each GPU when, from the events of a trace: sums for `gpumux trace --summary`, and a picture.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "api_client/types.h"
+#include "cli/frame/terminal.h"
+
+namespace gpumux::cli {
+
+// Events go in, in their order, and finish() ends them. Only what is between `begin` and the end counts; what was
+// before says who had the GPU then. A program holds a GPU from a grant until its gate has closed.
+class TraceHistory {
+ public:
+  // Without `begin`: from the first event on.
+  explicit TraceHistory(std::optional<base::TimePoint> begin = {}) : begin_(begin) {}
+
+  void add(const api_client::TraceEvent& event);
+  void finish(base::TimePoint end);
+
+  // For each GPU a row of shades for each program, over the time. Four shades: the program had the GPU for nothing of
+  // the cell's time, for a little, for about half, for all of it.
+  std::vector<std::string> picture(const Output& output) const;
+  // For each GPU how long each program had it and waited for it, and what its switches cost.
+  std::vector<std::string> summary(const Output& output) const;
+
+ private:
+  struct Program {
+    std::string name;
+    std::int64_t pid = 0;
+    std::vector<std::pair<base::TimePoint, base::TimePoint>> held{};
+    base::Duration waited{};
+    base::Duration longest_wait{};
+    std::uint64_t grants = 0;
+    std::optional<base::TimePoint> since{};  // of the present hold
+    std::optional<base::TimePoint> asked{};
+    std::optional<base::TimePoint> memory_due{};  // of a hold whose memory has not come yet
+    bool is_known = false;                        // has had an event of a lease
+    bool is_away = false;                         // something of its memory
+  };
+  struct Gpu {
+    std::map<std::uint64_t, Program> programs{};  // by tenant
+    std::optional<std::uint64_t> last_exclusive{};
+    std::uint64_t switches = 0;
+    base::Duration nobody{};  // held no lease, while some program waited
+    base::Duration memory{};  // holders waited for it
+    base::TimePoint seen{};   // up to which `nobody` was counted
+  };
+
+  bool counts(base::TimePoint time) const { return !begin_ || time >= *begin_; }
+  base::Duration within(base::TimePoint from, base::TimePoint to) const;
+  void pass(Gpu& gpu, base::TimePoint now) const;
+  void take(Gpu& gpu, Program& program, const api_client::TraceEvent& event);
+  void begin_hold(Gpu& gpu, Program& program, const api_client::TraceEvent& event);
+  void end_hold(Gpu& gpu, Program& program, base::TimePoint now);
+  void end_wait(Program& program, base::TimePoint now) const;
+  static base::Duration sum(const Program& program);
+  std::vector<const Program*> shown(const Gpu& gpu) const;
+  std::string heading(std::uint32_t index) const;
+
+  std::optional<base::TimePoint> begin_;
+  base::TimePoint end_{};
+  std::map<std::uint32_t, Gpu> gpus_;
+};
+
+}  // namespace gpumux::cli
