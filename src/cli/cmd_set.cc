@@ -7,7 +7,6 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/views/settings_change.h"
-#include "cli/views/status_view.h"
 #include "jobs/commands/find_client.h"
 #include "jobs/commands/job_calls.h"
 #include "jobs/commands/job_view.h"
@@ -49,33 +48,36 @@ int report_change_error(const base::Error& error, const std::string& changed) {
 }
 
 // UUIDs of the GPUs that were named, each once; or "all".
-base::Result<std::vector<std::string>> resolve(const api_client::Client& client,
+base::Result<std::vector<std::string>> resolve(const std::vector<api_client::Gpu>& gpus,
                                                const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     if (name == "all") return std::vector<std::string>{"all"};
   }
   if (names.empty()) return std::vector<std::string>{"all"};
-  const auto snapshot = client.snapshot();
-  if (!snapshot) return tl::unexpected(snapshot.error());
   std::vector<std::string> uuids;
   for (const std::string& name : names) {
-    const auto gpu = find_gpu(snapshot->gpus, name);
+    const auto gpu = find_gpu(gpus, name);
     if (!gpu) return tl::unexpected(gpu.error());
     if (std::find(uuids.begin(), uuids.end(), (*gpu)->uuid) == uuids.end()) uuids.push_back((*gpu)->uuid);
   }
   return uuids;
 }
 
-int change_gpus(const api_client::Client& client, const std::vector<std::string>& gpus, const std::string& body) {
+int change_gpus(const api_client::Client& client, const std::vector<std::string>& gpus,
+                const std::vector<SettingValue>& changes, bool save) {
   // Every name is looked up before anything is changed, so a wrong one changes nothing.
-  const auto targets = resolve(client, gpus);
+  const auto before = client.snapshot();
+  if (!before) return report_error(kName, before.error());
+  const auto targets = resolve(before->gpus, gpus);
   if (!targets) return report_error(kName, targets.error());
   std::string changed;
   for (const std::string& target : *targets) {
-    const auto now = client.change_settings(target, body);
+    const auto now = client.change_settings(target, settings_body(changes, save));
     if (!now) return report_change_error(now.error(), changed.empty() ? "" : "GPU " + changed);
     for (const api_client::Gpu& gpu : *now) {
-      std::cout << "GPU " << gpu.index << ": " << printable(describe_settings(gpu)) << "\n";
+      const auto old = find_gpu(before->gpus, gpu.uuid);
+      std::cout << "GPU " << gpu.index << ": "
+                << printable(describe_changes(changes, old ? (*old)->settings : gpu.settings, gpu.settings)) << "\n";
       changed += (changed.empty() ? "" : ", ") + std::to_string(gpu.index);
     }
   }
@@ -137,8 +139,8 @@ int set_command(const std::vector<char*>& arguments) {
   std::vector<std::string> jobs;
   bool save = false;
   CLI::App app(
-      "Changes settings of GPUs, the priority and share of running programs, or the priority of jobs. Prints the "
-      "settings that are now in force.",
+      "Changes settings of GPUs, the priority and share of running programs, or the priority of jobs. Prints what has "
+      "changed.",
       "gpumux set");
   app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
   const auto& table = settings::kGpuSettings;
@@ -237,7 +239,7 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
   if (!client) return report_error(kName, client.error());
   if (!jobs.empty()) return change_jobs(*client, jobs, standing_changes[0].value);
   if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));
-  return change_gpus(*client, gpus, settings_body(changes, save));
+  return change_gpus(*client, gpus, changes, save);
 }
 
 }  // namespace gpumux::cli

@@ -41,6 +41,23 @@ std::string settings_body(const std::vector<SettingValue>& values, bool save) {
   return body.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
+std::string describe_changes(const std::vector<SettingValue>& changes, const std::map<std::string, std::string>& before,
+                             const std::map<std::string, std::string>& now) {
+  const auto value = [](const std::map<std::string, std::string>& settings, const std::string& name) {
+    const auto found = settings.find(name);
+    return found == settings.end() ? std::string("?") : found->second;
+  };
+  std::string text;
+  for (const SettingValue& change : changes) {
+    std::string name = change.name;
+    std::replace(name.begin(), name.end(), '_', ' ');
+    const std::string was = value(before, change.name);
+    const std::string is = value(now, change.name);
+    text += (text.empty() ? "" : ", ") + name + " " + (was == is ? is + " (as before)" : was + " -> " + is);
+  }
+  return text;
+}
+
 Status check_standing(std::string_view name, std::string_view value) {
   if (value == "default") return {};
   Status checked;

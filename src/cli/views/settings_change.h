@@ -2,6 +2,7 @@
 // What `gpumux set` asks of the daemon, and the GPUs and tenants that it names.
 #pragma once
 
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,10 @@ struct SettingValue {
 
 // The body of a PATCH; each value was checked.
 std::string settings_body(const std::vector<SettingValue>& values, bool save);
+
+// The settings that were to be changed, old and new: "quantum auto -> 50ms, mode serial (as before)".
+std::string describe_changes(const std::vector<SettingValue>& changes, const std::map<std::string, std::string>& before,
+                             const std::map<std::string, std::string>& now);
 
 // Whether `text` can name GPUs at all: "all", an index, a UUID.
 base::Status check_gpu_name(std::string_view text);

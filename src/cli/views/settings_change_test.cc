@@ -84,5 +84,12 @@ TEST(SettingsBodyTest, WritesEverySettingAsTheApiHasIt) {
   }
 }
 
+TEST(SettingsChangeTest, SaysWhatHasChanged) {
+  const std::map<std::string, std::string> before{{"quantum", "auto"}, {"idle_hold", "5ms"}, {"mode", "serial"}};
+  const std::map<std::string, std::string> now{{"quantum", "50ms"}, {"idle_hold", "5ms"}, {"mode", "serial"}};
+  EXPECT_EQ(describe_changes({{"quantum", "50ms"}, {"idle_hold", "5000us"}}, before, now),
+            "quantum auto -> 50ms, idle hold 5ms (as before)");
+}
+
 }  // namespace
 }  // namespace gpumux::cli
