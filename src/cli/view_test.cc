@@ -11,7 +11,6 @@
 #include "cli/frame/terminal.h"
 #include "cli/views/status_view.h"
 #include "cli/views/trace_view.h"
-#include "settings/settings.h"
 
 namespace gpumux::cli {
 namespace {
@@ -386,33 +385,51 @@ TEST_F(StatusTest, DurationsAreShort) {
   EXPECT_EQ(short_duration(base::Duration::max()), "unlimited");
 }
 
-TEST_F(StatusTest, SettingsAreListedInFull) {
-  api_client::Gpu gpu = busy().gpus[0];
-  gpu.settings = {{"overlap", "false"},
-                  {"max_runtime", "5m"},
-                  {"kill_silent_after", "unlimited"},
-                  {"quantum", "auto"},
-                  {"newer", "x"}};
-  EXPECT_EQ(describe_settings(gpu),
-            "serial, fair, quantum auto (now 50ms), max runtime 5m, kill silent after unlimited, overlap false");
+TEST_F(StatusTest, APlaceInALineOfAnotherGpuIsNamedToo) {
+  api_client::Snapshot snapshot = busy();
+  snapshot.gpus.push_back(snapshot.gpus[0]);
+  snapshot.gpus[1].index = 1;
+  snapshot.gpus[1].seats = {make_seat(9, 90, "eva", "gang.py", "waiting")};
+  snapshot.gpus[1].seats[0].waits_for = "gang needs GPU 0: quantum of tenant 1";
+  EXPECT_NE(status_lines(snapshot, Output{}).back().find("gang needs GPU 0: quantum of train.py (4711)"),
+            std::string::npos);
 }
 
-TEST_F(StatusTest, NoSettingIsMissing) {
-  api_client::Gpu gpu = busy().gpus[0];
-  for (const settings::Setting& setting : settings::kGpuSettings) gpu.settings[std::string(setting.name)] = "x";
-  const std::string text = describe_settings(gpu);
-  for (const settings::Setting& setting : settings::kGpuSettings) {
-    std::string name(setting.name);
-    if (name == "mode" || name == "policy" || name == "quantum") continue;  // shown with what they come to
-    std::replace(name.begin(), name.end(), '_', ' ');
-    EXPECT_NE(text.find(", " + name + " x"), std::string::npos) << name;
-  }
+TEST_F(StatusTest, ALongSwitchShowsHowFarItIs) {
+  api_client::Snapshot snapshot = busy();
+  api_client::SeatMemory& comes = snapshot.gpus[0].seats[2].memory.emplace();
+  comes.allocated = 20ull << 30;
+  comes.resident = 8ull << 30;
+  comes.evicted = 14ull << 30;  // 2 GiB are on their way, and counted twice
+  comes.room = 20ull << 30;
+  api_client::SeatMemory& leaves = snapshot.gpus[0].seats[1].memory.emplace();
+  leaves.allocated = 30ull << 30;
+  leaves.resident = 5ull << 30;
+  leaves.room = 0;
+  const auto lines = status_lines(snapshot, Output{});
+  EXPECT_NE(lines[5].find("its memory comes: 6.0 GiB of 20.0 GiB are on the GPU"), std::string::npos) << lines[5];
+  EXPECT_NE(lines[6].find("; its memory leaves: 5.0 GiB of 30.0 GiB are still on the GPU"), std::string::npos)
+      << lines[6];
+  comes.resident = 20ull << 30;
+  comes.evicted = 0;
+  leaves.resident = 0;
+  for (const std::string& line : status_lines(snapshot, Output{}))
+    EXPECT_EQ(line.find("its memory"), std::string::npos);
+}
+
+TEST_F(StatusTest, AProgramThatComesIsToldWhereItWaits) {
+  api_client::Snapshot snapshot = busy();
+  EXPECT_EQ(turns_line(snapshot),
+            "GPU 0: train.py (4711) has its turn, 1 waits. `gpumux status` shows place and reason");
+  snapshot.gpus[0].seats[2].lease = "shared";
+  snapshot.gpus[0].seats[1].phase = "holding";
+  EXPECT_EQ(turns_line(snapshot), "") << "they run at once";
 }
 
 TEST_F(TraceTest, AGrantAndItsEnd) {
   ::setenv("TZ", "UTC", 1);
   ::tzset();
-  TraceView view(Output{}, 1h);
+  TraceView view(Output{}, 1h, false);
   api_client::TraceEvent event;
   event.time = base::TimePoint(1s + 123456us);
   event.gpu = 0;
@@ -422,16 +439,15 @@ TEST_F(TraceTest, AGrantAndItsEnd) {
   event.program = "train.py";
   event.epoch = 3;
   event.lease = "exclusive";
-  EXPECT_EQ(view.line(event), "01:00:01.123456  GPU 0  grant        train.py (4711)           exclusive, epoch 3");
+  EXPECT_EQ(view.line(event), "01:00:01.123456  GPU 0  grant        train.py (4711)           exclusive");
   event.event = "drained";
   event.lease = "";
   event.time += 50ms;
   event.before = "idle";
   event.lasted = 2ms;
   event.detail = "x=\x1b";
-  EXPECT_EQ(
-      view.line(event),
-      "01:00:01.173456  GPU 0  drained      train.py (4711)           epoch 3, after 50.0ms, idle for 2.00ms, x=?");
+  EXPECT_EQ(view.line(event),
+            "01:00:01.173456  GPU 0  drained      train.py (4711)           after 50.0ms, idle for 2.00ms, x=?");
   // The lease is over: a second end has no beginning.
   EXPECT_EQ(view.line(event).find("after"), std::string::npos);
   event.job = 17;
@@ -448,6 +464,14 @@ TEST_F(TraceTest, AGrantAndItsEnd) {
   api_client::TraceEvent settings;
   settings.event = "settings";
   EXPECT_EQ(view.line(settings), "01:00:00.000000         settings");
+  settings.gpu = 1;
+  settings.changes = {{"idle_hold", "auto", "5ms"}, {"mode_now", "serial", "\x1b"}};
+  EXPECT_EQ(view.line(settings).substr(24),
+            "settings                               idle hold auto -> 5ms, mode now serial -> ?");
+  event.epoch = 3;
+  EXPECT_EQ(view.line(event).find("epoch"), std::string::npos) << "14 digits that say little";
+  TraceView with_epochs(Output{}, 1h, true);
+  EXPECT_NE(with_epochs.line(event).find("  epoch 3, "), std::string::npos);
 }
 
 TEST(NearestTest, GuessesLikelyMistakesOnly) {

@@ -9,7 +9,6 @@
 #include "base/units.h"
 #include "cli/frame/table.h"
 #include "cli/views/settings_change.h"
-#include "settings/settings.h"
 
 namespace gpumux::cli {
 namespace {
@@ -37,33 +36,53 @@ std::size_t phase_rank(const std::string& name) {
   return kPhases.size();
 }
 
-// The daemon's scheduler knows tenants by number ("quantum of tenant 3"); people know them by name.
-std::string name_tenants(std::string_view text, const Gpu& gpu) {
+// The daemon's scheduler knows tenants by number ("quantum of tenant 3"); people know them by name. The tenant may be
+// on another GPU.
+std::string name_tenants(std::string_view text, const std::vector<Gpu>& gpus) {
   constexpr std::string_view kWord = "tenant ";
+  const auto name_of = [&](std::uint64_t tenant) -> std::string {
+    for (const Gpu& gpu : gpus) {
+      for (const Seat& seat : gpu.seats) {
+        if (seat.tenant == tenant) return seat.program + " (" + std::to_string(seat.pid) + ")";
+      }
+    }
+    return {};
+  };
   std::string named;
   for (std::size_t at; (at = text.find(kWord)) != std::string_view::npos;) {
     const std::size_t begin = at + kWord.size();
     const std::size_t end = std::min(text.find_first_not_of("0123456789", begin), text.size());
     const auto number = base::parse_integer(text.substr(begin, end - begin), 0, UINT64_MAX);
-    const auto seat =
-        std::find_if(gpu.seats.begin(), gpu.seats.end(), [&](const Seat& s) { return number && s.tenant == *number; });
+    const std::string name = number ? name_of(*number) : "";
     named += text.substr(0, at);
-    named += seat == gpu.seats.end() ? std::string(text.substr(at, end - at))
-                                     : seat->program + " (" + std::to_string(seat->pid) + ")";
+    named += name.empty() ? std::string(text.substr(at, end - at)) : name;
     text.remove_prefix(end);
   }
   return named + std::string(text);
 }
 
-std::string why(const Seat& seat, const Gpu& gpu) {
-  std::string text = name_tenants(seat.waits_for, gpu);
-  if (seat.poisoned)
-    text += (text.empty() ? "" : "; ") + std::string("its context has failed and can run nothing more");
-  if (seat.memory && seat.memory->wanted > 0) {
-    text += (text.empty() ? "" : "; ") + std::string("its allocation waits for room: ") +
-            base::format_bytes(seat.memory->wanted) + " in all";
+// How far a switch is that moves much memory. Empty: nothing is to move.
+std::string move_of(const Seat& seat) {
+  if (!seat.memory) return {};
+  const api_client::SeatMemory& memory = *seat.memory;
+  const std::string all = base::format_bytes(memory.allocated);
+  if (seat.phase == "holding" && memory.evicted > 0) {
+    const std::uint64_t there = memory.allocated - std::min(memory.allocated, memory.evicted);
+    return "its memory comes: " + base::format_bytes(there) + " of " + all + " are on the GPU";
   }
-  if (!seat.note.empty()) text += (text.empty() ? "" : "; ") + seat.note;
+  if (seat.phase != "holding" && memory.resident > memory.room)
+    return "its memory leaves: " + base::format_bytes(memory.resident) + " of " + all + " are still on the GPU";
+  return {};
+}
+
+std::string why(const Seat& seat, const std::vector<Gpu>& gpus) {
+  std::string text = name_tenants(seat.waits_for, gpus);
+  const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
+  if (seat.poisoned) add("its context has failed and can run nothing more");
+  add(move_of(seat));
+  if (seat.memory && seat.memory->wanted > 0)
+    add("its allocation waits for room: " + base::format_bytes(seat.memory->wanted) + " in all");
+  add(seat.note);
   return text;
 }
 
@@ -114,7 +133,7 @@ std::string recent_use(const Seat& seat, base::Duration window) {
   return is_little ? "<1%" : std::to_string(std::lround(std::clamp(percent, 0.0, 100.0))) + "%";
 }
 
-std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu, base::Duration window) {
+std::vector<Cell> seat_cells(const Seat& seat, const std::vector<Gpu>& gpus, base::Duration window) {
   return {program_cell(seat),
           {std::to_string(seat.pid)},
           user_cell(seat),
@@ -131,7 +150,7 @@ std::vector<Cell> seat_cells(const Seat& seat, const Gpu& gpu, base::Duration wi
           {waits_of(seat)},
           {seat.memory ? base::format_bytes(seat.memory->allocated) : ""},
           {seat.memory ? base::format_bytes(seat.memory->resident + seat.memory->unpageable) : ""},
-          {why(seat, gpu)}};
+          {why(seat, gpus)}};
 }
 
 // Nothing where there is none.
@@ -379,20 +398,21 @@ std::string short_duration(base::Duration duration) {
   return text;
 }
 
-std::string describe_settings(const Gpu& gpu) {
-  std::string text = mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
-  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero()) {
-    text += " (now " +
-            (gpu.quantum_now == base::Duration::max() ? "unlimited" : base::format_duration(gpu.quantum_now)) + ")";
+std::string turns_line(const api_client::Snapshot& snapshot) {
+  std::string text;
+  for (const Gpu& gpu : snapshot.gpus) {
+    std::string holder;
+    std::size_t waiting = 0;
+    for (const Seat& seat : gpu.seats) {
+      if (seat.phase == "waiting") ++waiting;
+      if (holder.empty() && seat.lease == "exclusive") holder = seat.program + " (" + std::to_string(seat.pid) + ")";
+    }
+    if (holder.empty() && waiting == 0) continue;
+    text += (text.empty() ? "GPU " : "; GPU ") + std::to_string(gpu.index) + ": ";
+    text += holder.empty() ? "programs take turns" : holder + " has its turn";
+    if (waiting > 0) text += ", " + std::to_string(waiting) + (waiting == 1 ? " waits" : " wait");
   }
-  for (const settings::Setting& setting : settings::kGpuSettings) {
-    std::string name(setting.name);
-    const auto found = gpu.settings.find(name);
-    if (found == gpu.settings.end() || name == "mode" || name == "policy" || name == "quantum") continue;
-    std::replace(name.begin(), name.end(), '_', ' ');
-    text += ", " + name + " " + found->second;
-  }
-  return text;
+  return text.empty() ? text : text + ". `gpumux status` shows place and reason";
 }
 
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown) {
@@ -412,7 +432,7 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     if (gpu.mode == "auto" && !gpu.mode_why.empty()) lines.add(Colour::kNone, "auto: " + gpu.mode_why);
     if (shown == StatusTable::kMemory) lines.add(Colour::kNone, places_line(gpu));
     lines.add_if(Colour::kNone, moved_line(gpu));
-    lines.add_if(Colour::kYellow, name_tenants(gpu.remark, gpu));
+    lines.add_if(Colour::kYellow, name_tenants(gpu.remark, snapshot.gpus));
     for (const auto& refused : gpu.refused_allocations) {
       if (refused.age < kRefusalIsNews) lines.add(Colour::kRed, refused_line(refused));
     }
@@ -423,7 +443,8 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     }
     Table table = shown == StatusTable::kMemory ? memory_table() : seat_table();
     for (const Seat* seat : in_order(gpu)) {
-      table.add_row(shown == StatusTable::kMemory ? memory_cells(*seat) : seat_cells(*seat, gpu, snapshot.recent));
+      table.add_row(shown == StatusTable::kMemory ? memory_cells(*seat)
+                                                  : seat_cells(*seat, snapshot.gpus, snapshot.recent));
     }
     lines.add(table);
   }

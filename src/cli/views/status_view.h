@@ -17,8 +17,9 @@ enum class StatusTable { kTurns, kMemory };
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output,
                                       StatusTable shown = StatusTable::kTurns);
 
-// "serial, fair, quantum auto (50ms now), max runtime 5m, ...": what the daemon named.
-std::string describe_settings(const api_client::Gpu& gpu);
+// On which GPUs a program that comes now has to wait: "GPU 0: train.py (4711) has its turn, 2 wait. ...". Empty: on
+// none.
+std::string turns_line(const api_client::Snapshot& snapshot);
 
 // A duration in three digits at most: "950us", "1.25s", "3h05m"; zero is "-", never is "unlimited".
 std::string short_duration(base::Duration duration);
