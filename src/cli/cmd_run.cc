@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "api_client/client.h"
 #include "base/limits.h"
 #include "base/standing.h"
 #include "base/units.h"
@@ -20,6 +21,7 @@
 #include "cli/run/program_lookup.h"
 #include "cli/run/run_arguments.h"
 #include "cli/run/simulated_machine.h"
+#include "cli/views/status_view.h"
 #include "os/installation.h"
 #include "os/preload_list.h"
 #include "os/random.h"
@@ -41,10 +43,10 @@ struct RunOptions {
   std::string priority;
   std::string share;
   std::string max_share;
-  bool simulated = false;
   bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
+  bool quiet = false;
 };
 
 // Sets the variables that the library reads. The inner one of two nested runs belongs to the outer: one process tree is
@@ -75,6 +77,15 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   return {};
 }
 
+// Said before the program starts: nothing of ours is there while it waits (decision 0030).
+void tell_turns(const std::string& runtime_dir) {
+  const auto client = api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = std::chrono::seconds(1)});
+  if (!client) return;
+  const auto snapshot = client->snapshot();
+  if (!snapshot) return;
+  if (const std::string turns = turns_line(*snapshot); !turns.empty()) say_error(kName, turns);
+}
+
 // Finds library and daemon and sets the environment. On success the program will be gated.
 Status prepare(const RunOptions& options) {
   auto dir = os::executable_dir();
@@ -88,6 +99,7 @@ Status prepare(const RunOptions& options) {
     say_error(kName, (daemon->started ? "started a daemon at " : "daemon at ") + daemon->runtime_dir + ", library " +
                          *library);
   }
+  if (!options.quiet && ::isatty(STDERR_FILENO) == 1) tell_turns(daemon->runtime_dir);
   return set_environment(options, *library, daemon->runtime_dir);
 }
 
@@ -102,6 +114,7 @@ Status prepare(const RunOptions& options) {
 
 int run_command(const std::vector<char*>& arguments) {
   RunOptions options;
+  bool simulated = false;
   CLI::App app("Runs an unmodified program under gpumux, so that it shares the GPUs with other programs.",
                "gpumux run");
   const auto check_name = [](const std::string& text) {
@@ -142,9 +155,10 @@ int run_command(const std::vector<char*>& arguments) {
   app.add_option("--max-share", options.max_share, "The most GPU time that the program may have, such as 30%")
       ->type_name("PART")
       ->check(check_standing(base::parse_max_share));
-  app.add_flag("--simulated", options.simulated,
+  app.add_flag("--simulated", simulated,
                "Use simulated GPUs, which need no hardware; without a PROGRAM a small demo program runs");
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
+  app.add_flag("-q,--quiet", options.quiet, "Do not say which programs have the GPUs at the moment");
   app.add_flag("-v,--verbose", options.verbose, "Print which daemon and which library are used");
   app.footer(
       R"(The command uses the system's daemon if one runs. Otherwise it starts a daemon for you, which ends 10 s after
@@ -167,7 +181,7 @@ usage, 3 no daemon and none could be started, 4 not allowed.)");
   SplitArguments split = split_run_arguments(arguments, options_with_value(app));
   if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
   std::string demo;
-  if (options.simulated) {
+  if (simulated) {
     if (const Status ready = use_simulated_machine(); !ready) return report_error(kName, ready.error());
     if (split.program.size() < 2) {
       auto found = find_demo_program();
