@@ -19,6 +19,7 @@
 #include <optional>
 
 #include "os/file_descriptor.h"
+#include "os/installation.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::api_client {
@@ -39,11 +40,11 @@ base::Error no_daemon(const std::string& runtime_dir, const std::string& path, i
             "the gpumux daemon is the host's, and its API is not in this container (" + runtime_dir +
                 " has the tenants' socket alone): programs here use GPUs; ask for status and jobs on the host"};
   }
-  const char* seen =
-      system_errno == ENOENT || system_errno == ENOTDIR ? "there is no such socket" : "nobody answers there";
-  return {Code::kUnavailable, 0,
-          "no gpumux daemon is running (looked at " + path + ": " + seen +
-              "): start one with `systemctl start gpumuxd`; `gpumux run` and `gpumux submit` start one for you"};
+  const char* seen = system_errno == ENOENT || system_errno == ENOTDIR ? "there is no socket " : "nobody answers at ";
+  std::string text = "no gpumux daemon is running (" + std::string(seen) + path +
+                     "): `gpumux run` and `gpumux submit` start one for you";
+  if (os::has_system_unit()) text += ", `systemctl start gpumuxd` one for this machine";
+  return {Code::kUnavailable, 0, std::move(text)};
 }
 
 base::Error not_allowed(const std::string& path) {

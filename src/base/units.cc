@@ -157,10 +157,13 @@ std::string format_time_limit(Duration limit) {
   return buffer;
 }
 
-Result<std::uint64_t> parse_job_memory(std::string_view text) {
-  auto bytes = parse_bytes(text, 1ull << 20);
-  if (bytes && *bytes == 0)
-    return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "': a job needs some memory");
+Result<std::uint64_t> parse_memory(std::string_view text) {
+  auto bytes = parse_bytes(text, 1);
+  if (!bytes) return bytes;
+  const std::string shown(text.substr(0, 64));
+  if (*bytes == 0) return fail(Code::kInvalid, "'" + shown + "' is no memory: ask for more than 0");
+  if (text.back() >= '0' && text.back() <= '9')
+    return fail(Code::kInvalid, "'" + shown + "' has no unit: write " + shown + "M or " + shown + "G");
   return bytes;
 }
 

@@ -34,9 +34,9 @@ Result<Duration> parse_time_limit(std::string_view text);
 // The same as people write it: "1:30:00", "2-12:30:00", "0:45".
 std::string format_time_limit(Duration limit);
 
-// The GPU memory that a job asks for: "8000" (MB, as nvidia-smi counts them: of 2^20 bytes, so that 8000 and 8000M are
-// the same), "20G". More than zero.
-Result<std::uint64_t> parse_job_memory(std::string_view text);
+// GPU memory that a program or a job asks for: "20G", "8000M". More than zero. A bare number is refused: two people may
+// take it for two units.
+Result<std::uint64_t> parse_memory(std::string_view text);
 
 // Decimal digits only, all of `text`, within the limits; otherwise kInvalid.
 Result<std::uint64_t> parse_integer(std::string_view text, std::uint64_t minimum, std::uint64_t maximum);

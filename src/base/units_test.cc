@@ -111,11 +111,12 @@ TEST(TimeLimitTest, IsWrittenAsItIsRead) {
   }
 }
 
-TEST(JobMemoryTest, ABareNumberIsMegabytesAsNvidiaSmiCountsThem) {
-  EXPECT_EQ(parse_job_memory("8000").value(), 8000ull << 20);
-  EXPECT_EQ(parse_job_memory("8000M").value(), 8000ull << 20);
-  EXPECT_EQ(parse_job_memory("20G").value(), 20ull << 30);
-  for (const char* text : {"", "0", "0G", "-1", "8000X", "G"}) EXPECT_FALSE(parse_job_memory(text)) << text;
+TEST(MemoryTest, HasAUnit) {
+  EXPECT_EQ(parse_memory("8000M").value(), 8000ull << 20);
+  EXPECT_EQ(parse_memory("20G").value(), 20ull << 30);
+  EXPECT_EQ(parse_memory("512B").value(), 512u);
+  EXPECT_EQ(parse_memory("20").error().what, "'20' has no unit: write 20M or 20G");
+  for (const char* text : {"", "0", "0G", "-1", "8000X", "G"}) EXPECT_FALSE(parse_memory(text)) << text;
 }
 
 }  // namespace

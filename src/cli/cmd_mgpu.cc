@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <iostream>
 #include <limits>
@@ -74,6 +75,8 @@ daemon, 4 not allowed.)");
           parse_command_line(app, split.options, "mgpu_srun --gpu-ids IDS [OPTIONS] -- COMMAND [ARGUMENTS...]"))
     return *exit_status;
   wishes.home = true;
+  // That scheduler's unit.
+  if (base::parse_integer(wishes.memory, 0, UINT64_MAX)) wishes.memory += "M";
   auto submission = make_submission(wishes, split.program);
   if (!submission) {
     return submit_failed(submission.error().message(),

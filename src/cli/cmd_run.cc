@@ -136,9 +136,8 @@ int run_command(const std::vector<char*>& arguments) {
                  "The most GPU memory that the program and its children may have together, on each GPU")
       ->type_name("BYTES")
       ->check([](const std::string& text) {
-        const bool has_unit = !text.empty() && (text.back() < '0' || text.back() > '9');
-        const auto bytes = base::parse_bytes(text, 1);
-        return has_unit && bytes && *bytes > 0 ? std::string() : "not a number of bytes with a unit, such as 20G";
+        const auto bytes = base::parse_memory(text);
+        return bytes ? std::string() : bytes.error().message();
       });
   const auto check_standing = [](auto parse) {
     return [parse](const std::string& text) {
@@ -191,7 +190,7 @@ usage, 3 no daemon and none could be started, 4 not allowed.)");
     }
   }
   if (split.program.size() < 2) {
-    say_error(kName, std::string("no program was named.\nUsage: ") + kUsage + "; see `gpumux run --help`.");
+    say_error(kName, std::string("no program was named\nUsage: ") + kUsage + "\nSee `gpumux run --help`.");
     return kExitUsage;
   }
 

@@ -210,17 +210,11 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
           ? "nothing to change: name --priority, --share or --max-share with --tenant"
       : !jobs.empty() && !is_a_jobs(standing_changes) ? "--job changes only a priority: name --priority N with --job"
       : are_gpus && changes.empty()
-          ? "nothing to change: name at least one setting, for example --quantum 50ms; see `gpumux set --help`"
+          ? "nothing to change: name at least one setting, such as --quantum 50ms"
           : nullptr;
   if (wrong != nullptr) {
     say_error(kName, wrong);
     return kExitUsage;
-  }
-  for (const std::string& gpu : gpus) {
-    if (const auto checked = check_gpu_name(gpu); !checked) {
-      say_error(kName, checked.error().message());
-      return kExitUsage;
-    }
   }
   for (const std::string& tenant : tenants) {
     if (const auto checked = parse_tenant(tenant); !checked) {

@@ -20,6 +20,7 @@
 #include "api_client/scripted_server.h"
 #include "os/file_descriptor.h"
 #include "tests/unit/temporary_directory.h"
+#include "tests/unit/unfolded.h"
 
 namespace gpumux::cli {
 namespace {
@@ -93,7 +94,7 @@ class RunTest : public testing::Test {
   Outcome finish(pid_t child, int out, int err) {
     Outcome outcome;
     outcome.pid = child;
-    std::thread errors([&] { outcome.err = drain(err); });
+    std::thread errors([&] { outcome.err = unfolded(drain(err)); });
     outcome.out = drain(out);
     errors.join();
     int status = 0;

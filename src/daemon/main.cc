@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "command_line/parse.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/options.h"
@@ -24,22 +25,23 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+void warn(const std::string& text) {
+  std::fputs(command_line::error_text("gpumuxd", "warning: " + text).c_str(), stderr);
+}
+
 // A section of a GPU that is not there has no effect, which its writer does not expect.
 void warn_of_missing_gpus(const Config& config, const std::string& nvml_path) {
   if (config.gpus.empty()) return;
   const auto inventory = open_nvml(nvml_path);
   if (!inventory) {
-    std::fprintf(stderr, "gpumuxd: warning: the GPUs of [gpu.N] could not be looked up: %s\n",
-                 inventory.error().message().c_str());
+    warn("the GPUs of [gpu.N] could not be looked up: " + inventory.error().message());
     return;
   }
   std::vector<std::string> uuids;
   for (const GpuInfo& gpu : (*inventory)->gpus()) uuids.push_back(gpu.uuid_text);
   for (const std::string& name : config.missing_gpus(uuids)) {
-    std::fprintf(stderr,
-                 "gpumuxd: warning: [gpu.%s] has no effect: this machine has %zu GPUs, and this is none of them (see "
-                 "nvidia-smi -L)\n",
-                 name.c_str(), uuids.size());
+    warn("[gpu." + name + "] has no effect: this machine has " + std::to_string(uuids.size()) +
+         " GPUs, and this is none of them (see nvidia-smi -L)");
   }
 }
 

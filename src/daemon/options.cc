@@ -5,10 +5,10 @@
 
 #include <CLI/CLI.hpp>
 #include <map>
-#include <sstream>
 #include <utility>
 
 #include "base/units.h"
+#include "command_line/parse.h"
 #include "daemon/peers/access.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
@@ -38,7 +38,9 @@ Exit status:
 
 Tenants go on when the daemon stops, and come back to the next one.)";
 
-EarlyExit fail(ExitCode code, const std::string& text) { return {code, "gpumuxd: " + text + "\n", true}; }
+EarlyExit fail(ExitCode code, const std::string& text) {
+  return {code, command_line::error_text("gpumuxd", text), true};
+}
 
 std::string default_config_file(bool is_private, const Environment& environment) {
   if (!is_private) return kSystemConfigFile;
@@ -105,20 +107,15 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
       ->type_name("FD");
   app.add_option("--gpus", daemon.gpus, "Serve only these GPUs, by index or UUID, separated by commas")
       ->delimiter(',')
-      ->type_name("GPU");
+      ->type_name("GPUS");
   app.add_flag("--check-config", parsed.check_config, "Check the configuration and the environment, and stop");
   for (const settings::Setting& setting : settings::kGpuSettings) {
     app.add_option(setting.option(), settings[std::string(setting.name)], setting.help())
         ->type_name("VALUE")
         ->group("Settings of every GPU, over file and environment");
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out;
-    const int code = app.exit(error, out, out);
-    return EarlyExit{code == 0 ? kExitStopped : kExitUsage, out.str(), code != 0};
-  }
+  if (const auto end = command_line::parse(app, {argv + 1, argv + argc}))
+    return EarlyExit{end->is_error ? kExitUsage : kExitStopped, end->text, end->is_error};
 
   for (const settings::Setting& setting : settings::kGpuSettings) {
     const std::string& text = settings[std::string(setting.name)];

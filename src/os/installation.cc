@@ -71,4 +71,13 @@ std::string private_state_dir(const std::function<const char*(const char*)>& env
   return home != nullptr && home[0] == '/' ? std::string(home) + "/.local/state/gpumux/queue" : "";
 }
 
+bool has_system_unit(const std::string& root) {
+  struct stat status {};
+  if (::stat((root + "/run/systemd/system").c_str(), &status) != 0) return false;
+  for (const char* folder : {"/etc", "/run", "/usr/local/lib", "/usr/lib", "/lib"}) {
+    if (is_regular_file(root + folder + "/systemd/system/gpumuxd.service")) return true;
+  }
+  return false;
+}
+
 }  // namespace gpumux::os

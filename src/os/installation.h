@@ -26,4 +26,7 @@ base::Result<std::string> find_library(const std::string& dir);
 // `environment`: as getenv.
 std::string private_state_dir(const std::function<const char*(const char*)>& environment);
 
+// Whether `systemctl start gpumuxd` can work: systemd runs, and has the unit. `root`: where the file system begins.
+bool has_system_unit(const std::string& root = "");
+
 }  // namespace gpumux::os

@@ -2,8 +2,11 @@
 #include "os/installation.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 namespace gpumux::os {
 namespace {
@@ -20,6 +23,19 @@ TEST(FindLibraryTest, TheVariableWinsAndMustBeRight) {
   if (!missing) {
     EXPECT_NE(missing.error().what.find("/nowhere/../lib/gpumux/libgpumux.so"), std::string::npos);
   }
+}
+
+TEST(HasSystemUnitTest, NeedsSystemdAndTheUnit) {
+  const std::filesystem::path root =
+      std::filesystem::temp_directory_path() / ("gpumux-unit-" + std::to_string(::getpid()));
+  std::filesystem::create_directories(root / "usr/lib/systemd/system");
+  std::ofstream(root / "usr/lib/systemd/system/gpumuxd.service") << "[Unit]\n";
+  EXPECT_FALSE(has_system_unit(root));
+  std::filesystem::create_directories(root / "run/systemd/system");
+  EXPECT_TRUE(has_system_unit(root));
+  std::filesystem::remove(root / "usr/lib/systemd/system/gpumuxd.service");
+  EXPECT_FALSE(has_system_unit(root));
+  std::filesystem::remove_all(root);
 }
 
 }  // namespace

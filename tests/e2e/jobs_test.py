@@ -153,7 +153,7 @@ class Jobs(JobsTest):
                     arguments += ["--" + key.replace("_", "-"), str(value)]
                 process = self.gpumux(*arguments, "--", "true")
                 self.assertNotEqual(process.wait(), 0)
-                self.assertIn(text, "\n".join(process.errors))
+                self.assertIn(text, "\n".join(process.errors).replace("\n  ", " "))
         self.assertEqual(self.unfinished(), [])
 
     def test_dependencies_arrays_holds_and_cancels(self):

@@ -177,10 +177,10 @@ class GpumuxTest(unittest.TestCase):
         return process
 
     def ask(self, *arguments, code=0, **variables):
-        """The command's standard output and standard error."""
+        """The command's standard output, and its standard error without the ends of lines that were too long."""
         process = self.gpumux(*arguments, **variables)
         self.assertEqual(process.wait(), code, process.tail(30))
-        return "\n".join(process.lines), "\n".join(process.errors)
+        return "\n".join(process.lines), "\n".join(process.errors).replace("\n  ", " ")
 
     # ---- looking at things
 

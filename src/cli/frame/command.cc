@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/frame/command.h"
 
-#include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
-#include <algorithm>
 #include <cstdio>
 #include <iostream>
 #include <memory>
@@ -11,6 +9,7 @@
 
 #include "base/units.h"
 #include "cli/frame/terminal.h"
+#include "command_line/parse.h"
 
 namespace gpumux::cli {
 namespace {
@@ -36,30 +35,21 @@ class HelpFormatter : public CLI::Formatter {
 }  // namespace
 
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage) {
-  // CLI11 takes the arguments last first.
-  std::vector<std::string> reversed;
-  for (char* argument : arguments) {
-    if (argument != nullptr) reversed.insert(reversed.begin(), argument);
+  std::vector<std::string> words;
+  for (const char* argument : arguments) {
+    if (argument != nullptr) words.emplace_back(argument);
   }
   app.formatter(std::make_shared<HelpFormatter>(usage));
-  try {
-    app.parse(std::move(reversed));
-  } catch (const CLI::Success&) {
-    std::cout << app.help() << std::flush;
-    return kExitOk;
-  } catch (const CLI::ParseError& error) {
-    std::string text = error.what();
-    std::replace(text.begin(), text.end(), '\n', ' ');
-    std::cerr << app.get_name() << ": " << printable(text) << "\nSee `" << app.get_name() << " --help`.\n";
-    return kExitUsage;
-  }
-  return std::nullopt;
+  const auto end = command_line::parse(app, words);
+  if (!end) return std::nullopt;
+  (end->is_error ? std::cerr : std::cout) << (end->is_error ? printable_lines(end->text) : end->text) << std::flush;
+  return end->is_error ? kExitUsage : kExitOk;
 }
 
 CLI::Validator not_empty() {
   return {[](const std::string& value) {
             return value.empty()
-                       ? std::string("is empty (a variable that is not set?): give it a value, or leave it out")
+                       ? std::string("'' is empty (a variable that is not set?): give it a value, or leave it out")
                        : std::string();
           },
           ""};
@@ -84,7 +74,7 @@ int exit_status_of(base::Code code) {
 void say_error(std::string_view command, std::string_view text) {
   std::string name(command);
   if (!command.starts_with("mgpu_")) name = command.empty() ? "gpumux" : "gpumux " + name;
-  std::cerr << name << ": " << printable_lines(text) << "\n";
+  std::cerr << command_line::error_text(name, printable_lines(text));
 }
 
 int report_error(std::string_view command, const base::Error& error) {

@@ -58,7 +58,7 @@ int version_command(const std::vector<char*>& arguments);  // gpumux version
 
 // Reads a command line into what `app` has bound. A value: the command is over, with this exit status (help was shown,
 // or the usage was wrong and that was said).
-// `usage` replaces what CLI11 would say of the order of arguments.
+// `usage` replaces the line that CLI11 makes of the options.
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
 
 // For options that mean something else where they are left out: --gpu-ids "$GPUS" with nothing in GPUS is a mistake,
@@ -72,7 +72,7 @@ CLI::Validator whole_number(std::uint64_t least);
 int report_error(std::string_view command, const base::Error& error);
 int exit_status_of(base::Code code);
 
-// The line of text on stderr, made printable.
+// The text on stderr, made printable and in lines that a terminal shows whole.
 void say_error(std::string_view command, std::string_view text);
 
 using settings::nearest;

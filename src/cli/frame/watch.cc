@@ -25,7 +25,7 @@ std::string check_interval(const std::string& text) {
   double seconds = 0;
   if (CLI::detail::lexical_cast(text, seconds) && seconds >= kShortestInterval && seconds <= kLongestInterval)
     return "";
-  return "must be a number of seconds from 0.1 to 86400, not '" + text + "'";
+  return "'" + text + "' is not a number of seconds from 0.1 to 86400";
 }
 
 // Draws over the last screen, without clearing first, so nothing flickers.

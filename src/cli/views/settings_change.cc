@@ -96,16 +96,6 @@ Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std:
                                          " uses a GPU under gpumux: see `gpumux status`");
 }
 
-Status check_gpu_name(std::string_view text) {
-  if (text == "all" || base::parse_integer(text, 0, base::kMaxGpus - 1)) return {};
-  const bool prefix = text.starts_with("GPU-") || text.starts_with("MIG-");
-  if (prefix && text.size() > 4 && text.find_first_not_of("0123456789abcdefABCDEF-", 4) == std::string_view::npos)
-    return {};
-  if (base::GpuUuid::parse(text)) return {};
-  return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
-                                        "' names no GPU: give an index (0), a UUID (GPU-...) or all");
-}
-
 Result<const api_client::Gpu*> find_gpu(const std::vector<api_client::Gpu>& gpus, std::string_view text) {
   if (const auto index = base::parse_integer(text, 0, base::kMaxGpus - 1)) {
     for (const auto& gpu : gpus) {

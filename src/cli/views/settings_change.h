@@ -24,9 +24,6 @@ std::string settings_body(const std::vector<SettingValue>& values, bool save);
 std::string describe_changes(const std::vector<SettingValue>& changes, const std::map<std::string, std::string>& before,
                              const std::map<std::string, std::string>& now);
 
-// Whether `text` can name GPUs at all: "all", an index, a UUID.
-base::Status check_gpu_name(std::string_view text);
-
 // The same of a tenant: `name` is "priority", "share" or "max_share"; "default" is what it started with.
 base::Status check_standing(std::string_view name, std::string_view value);
 

@@ -10,7 +10,6 @@
 #include "base/standing.h"
 #include "base/units.h"
 #include "cli/frame/command.h"
-#include "cli/views/settings_change.h"
 
 namespace gpumux::cli {
 namespace {
@@ -88,8 +87,7 @@ Result<Changes> parse_admin_words(const std::vector<std::string>& words) {
       return base::fail(Code::kInvalid, action + " needs GPUs: write their numbers or UUIDs, or all");
     Changes changes;
     for (std::size_t i = 1; i < words.size(); ++i) {
-      GPUMUX_TRY(check_gpu_name(words[i]));
-      changes.push_back({"gpus/" + words[i], action == "drain" ? R"({"drained":true})" : R"({"drained":false})"});
+      changes.push_back({"gpus/" + api_client::url_encoded(words[i]), action == "drain" ? R"({"drained":true})" : R"({"drained":false})"});
     }
     return changes;
   }

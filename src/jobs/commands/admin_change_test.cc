@@ -12,11 +12,12 @@ TEST(AdminWordsTest, EachActionIsItsRequest) {
   EXPECT_TRUE(parse_admin_words({"show"})->empty());
   EXPECT_EQ(parse_admin_words({"pause"})->at(0).body, R"({"paused":true})");
   EXPECT_EQ(parse_admin_words({"unpause"})->at(0).body, R"({"paused":false})");
-  const auto drain = parse_admin_words({"drain", "3", "GPU-01ab"});
+  const auto drain = parse_admin_words({"drain", "3", "GPU-01ab", "../queue"});
   ASSERT_TRUE(drain) << drain.error().message();
-  ASSERT_EQ(drain->size(), 2u);
+  ASSERT_EQ(drain->size(), 3u);
   EXPECT_EQ(drain->at(0).what, "gpus/3");
   EXPECT_EQ(drain->at(1).what, "gpus/GPU-01ab");
+  EXPECT_EQ(drain->at(2).what, "gpus/..%2Fqueue");
   EXPECT_EQ(drain->at(1).body, R"({"drained":true})");
   EXPECT_EQ(parse_admin_words({"resume", "all"})->at(0).body, R"({"drained":false})");
   const auto limits = parse_admin_words({"limits", "DOM\\eva", "running=2", "queued=unlimited", "priority_cap=-5"});
@@ -32,7 +33,6 @@ TEST(AdminWordsTest, NearMissesChangeNothing) {
                                                     {"show", "0"},
                                                     {"pause", "all"},
                                                     {"drain"},
-                                                    {"drain", "../queue"},
                                                     {"limits"},
                                                     {"limits", "eva"},
                                                     {"limits", "eva", "running"},

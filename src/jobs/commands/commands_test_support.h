@@ -17,6 +17,7 @@
 
 #include "api_client/scripted_server.h"
 #include "tests/unit/temporary_directory.h"
+#include "tests/unit/unfolded.h"
 
 namespace gpumux::cli {
 
@@ -101,7 +102,7 @@ class JobCommandTest : public testing::Test {
     }
     Outcome outcome = finish(child);
     outcome.out = read_file(out);
-    outcome.err = read_file(err);
+    outcome.err = unfolded(read_file(err));
     return outcome;
   }
 

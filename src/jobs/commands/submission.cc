@@ -149,7 +149,7 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
     submission.gpu_ids = std::move(*ids);
   }
   if (!wishes.memory.empty()) {
-    const auto bytes = base::parse_job_memory(wishes.memory);
+    const auto bytes = base::parse_memory(wishes.memory);
     if (!bytes) return tl::unexpected(about("--mem", bytes.error()));
     submission.memory_bytes = *bytes;
   }
@@ -163,7 +163,7 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
   submission.on_time_limit = wishes.on_time_limit;
   if (!wishes.priority.empty()) {
     const auto priority = base::parse_priority(wishes.priority);
-    if (!priority) return tl::unexpected(about("--priority", priority.error()));
+    if (!priority) return tl::unexpected(about("--priority '" + wishes.priority + "'", priority.error()));
     submission.priority = *priority;
   }
   for (const std::string& text : wishes.after) {

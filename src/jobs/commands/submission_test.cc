@@ -40,7 +40,7 @@ TEST(MakeSubmissionTest, TakesEverythingAlong) {
   const mode_t before = ::umask(027);
   SubmitWishes wishes;
   wishes.gpu_ids = "2,0";
-  wishes.memory = "8000";
+  wishes.memory = "8000M";
   wishes.time_limit = "1:30:00";
   wishes.priority = "-3";
   wishes.array = "0-9%2";

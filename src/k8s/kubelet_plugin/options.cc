@@ -4,10 +4,10 @@
 #include <CLI/CLI.hpp>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include "base/units.h"
+#include "command_line/parse.h"
 #include "os/runtime_dir.h"
 #include "settings/settings.h"
 
@@ -34,7 +34,9 @@ Containers that run go on when the plugin stops.)";
 
 constexpr std::pair<const char*, Api> kApis[] = {{"device-plugin", Api::kDevicePlugin}, {"dra", Api::kDra}};
 
-EarlyExit fail(const std::string& text) { return {kExitUsage, "gpumux-kubelet-plugin: " + text + "\n", true}; }
+EarlyExit fail(const std::string& text) {
+  return {kExitUsage, command_line::error_text("gpumux-kubelet-plugin", text), true};
+}
 
 base::Result<Api> parse_api(const std::string& name) {
   std::string all;
@@ -133,13 +135,8 @@ std::variant<PluginOptions, EarlyExit> parse_options(int argc, const char* const
         ->type_name("VALUE")
         ->group("Settings, over the environment");
   }
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::ostringstream out;
-    const int code = app.exit(error, out, out);
-    return EarlyExit{code == 0 ? kExitStopped : kExitUsage, out.str(), code != 0};
-  }
+  if (const auto end = command_line::parse(app, {argv + 1, argv + argc}))
+    return EarlyExit{end->is_error ? kExitUsage : kExitStopped, end->text, end->is_error};
 
   const auto served = parse_api(api);
   if (!served) return fail(served.error().message());
