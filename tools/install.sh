@@ -13,6 +13,19 @@ version=$(sed -n 's/^project(gpumux VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
 zsh_folder=$prefix/share/zsh/site-functions
 if [ "$prefix" = /usr ] && [ -e /etc/debian_version ]; then zsh_folder=/usr/share/zsh/vendor-completions; fi
 
+# The commands of an older scheduler.
+old_names="mgpu_srun mgpu_queue mgpu_cancel mgpu_scheduler_server"
+
+# The manual pages that were made, or, to be taken away, those that are installed under our names.
+pages() {
+  local folder=dist/share/man
+  if [ "$action" = uninstall ]; then folder=$root$prefix/share/man; fi
+  {
+    printf '%s\n' man1/gpumux.1 man5/gpumux.toml.5 man8/gpumuxd.8 man8/gpumux-kubelet-plugin.8
+    if [ -d "$folder" ]; then (cd "$folder" && find man1 -name 'gpumux-*.1' -o -name 'mgpu_*.1'); fi
+  } | LC_ALL=C sort -u
+}
+
 # from <tab> to <tab> mode. Containers have the library by its version: the next version leaves it where it is.
 files() {
   printf '%s\t%s\t%s\n' \
@@ -42,13 +55,16 @@ files() {
     printf '%s\t%s\t%s\n' dist/lib/gpumux/spank_gpumux.so "$prefix/lib/gpumux/spank_gpumux.so" 755
   fi
   local page
-  for page in man1/gpumux.1 man5/gpumux.toml.5 man8/gpumuxd.8 man8/gpumux-kubelet-plugin.8; do
+  for page in $(pages); do
     printf '%s\t%s\t%s\n' "dist/share/man/$page" "$prefix/share/man/$page" 644
   done
-  printf '%s\t%s\t%s\n' \
-    dist/share/bash-completion/completions/gpumux "$prefix/share/bash-completion/completions/gpumux" 644 \
-    dist/share/zsh/site-functions/_gpumux "$zsh_folder/_gpumux" 644 \
-    dist/share/fish/vendor_completions.d/gpumux.fish "$prefix/share/fish/vendor_completions.d/gpumux.fish" 644
+  local name
+  for name in gpumux gpumuxd gpumux-kubelet-plugin $old_names; do
+    printf '%s\t%s\t%s\n' \
+      "dist/share/bash-completion/completions/$name" "$prefix/share/bash-completion/completions/$name" 644 \
+      "dist/share/zsh/site-functions/_$name" "$zsh_folder/_$name" 644 \
+      "dist/share/fish/vendor_completions.d/$name.fish" "$prefix/share/fish/vendor_completions.d/$name.fish" 644
+  done
   for page in docs/*.md docs/how-to/*.md docs/pictures/*.svg; do
     printf '%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/${page#docs/}" 644
   done
@@ -57,10 +73,7 @@ files() {
 # link <tab> what it points to
 links() {
   local name
-  for name in mgpu_srun mgpu_queue mgpu_cancel mgpu_scheduler_server; do
-    printf '%s\t%s\n' "$prefix/bin/$name" gpumux
-    printf '%s\t%s\n' "$prefix/share/man/man1/$name.1" gpumux.1
-  done
+  for name in $old_names; do printf '%s\t%s\n' "$prefix/bin/$name" gpumux; done
 }
 
 # place DESTINATION COMMAND...: COMMAND makes the file at the path that it is given last, and a rename puts it in its

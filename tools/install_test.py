@@ -63,6 +63,8 @@ class Install(unittest.TestCase):
         message = self.run_script("install", code=1).stderr
         self.built = [self.tree / name for name in re.findall(r"dist/[^ ;]+", message)]
         self.assertTrue(any(path.name == "libgpumux.so" for path in self.built), message)
+        # As many pages as there are commands.
+        self.built += [self.tree / "dist/share/man/man1" / name for name in ("gpumux-run.1", "mgpu_srun.1")]
         # Built where Slurm's headers are, and not missed elsewhere.
         self.built.append(self.tree / "dist/lib/gpumux/spank_gpumux.so")
         self.build("first")
@@ -103,6 +105,18 @@ class Install(unittest.TestCase):
         self.assertEqual(self.library.stat().st_mode & 0o777, 0o755)
         unit = self.dest / "usr" / "lib" / "systemd" / "system" / "gpumuxd.service"
         self.assertEqual(unit.stat().st_mode & 0o777, 0o644)
+
+    def test_nothing_stays_but_the_configuration_folder(self):
+        listed = self.run_script("install").stdout
+        for name in ("man1/gpumux-run.1", "man1/mgpu_srun.1", "completions/mgpu_srun", "_gpumuxd", "bin/mgpu_srun"):
+            self.assertIn(f"/{name}\n", listed)
+        self.assertEqual(os.readlink(self.dest / "usr/bin/mgpu_srun"), "gpumux")
+        # An older version had links to gpumux(1) there.
+        (self.dest / "usr/share/man/man1/mgpu_queue.1").symlink_to("gpumux.1")
+        other = self.dest / "usr/share/man/man1/gpumuxer.1"
+        other.write_text("another program's")
+        self.run_script("uninstall")
+        self.assertEqual(self.installed(), [other])
 
     def test_other_versions_stay_for_containers_that_have_them(self):
         containers = self.dest / "usr" / "lib" / "gpumux" / "containers"

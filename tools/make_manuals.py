@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the manual pages gpumux(1), gpumuxd(8), gpumux-kubelet-plugin(8) and gpumux.toml(5) in the build.
+"""Makes the manual pages in the build: gpumux(1), one page for each command (gpumux-submit(1)), one for each command of
+an older scheduler (mgpu_srun(1)), gpumuxd(8), gpumux-kubelet-plugin(8), and gpumux.toml(5).
 
     tools/make_manuals.py --bin DIR --out DIR --version VERSION     DIR is laid out like /usr/share
 
@@ -121,16 +122,25 @@ def options(items):
     return out
 
 
+# Blocks of --help that are sections of a page.
+SECTIONS = {"Options": "OPTIONS", "Example": "EXAMPLES", "Examples": "EXAMPLES", "Exit status": "EXIT STATUS"}
+
+
 def of_help(found):
-    out = [".PP", inline(found.summary)]
+    """All that a program says, but its summary, which is said in the page's description."""
+    out = []
     for block in found.blocks:
-        if block.header not in ("", "Options"):
+        status = block.text.startswith("Exit status: ")
+        if block.header in SECTIONS or status:
+            out += [f".SH {SECTIONS[block.header] if block.header else 'EXIT STATUS'}"]
+            block.text = block.text.removeprefix("Exit status: ")
+        elif block.header:
             out += [".PP", inline(block.header + ":")]
         out += options(block.items)
         if block.lines:
             out += verbatim([line[2:] for line in block.lines])
         if block.text:
-            out += [".PP", inline(block.text)]
+            out += [".PP", inline(block.text[:1].upper() + block.text[1:])]
     return out
 
 
@@ -158,27 +168,70 @@ def see_also(*pages):
             f"the documents in {DOCUMENTS}"]
 
 
+def lower_first(text):
+    """A summary as the line of names has it."""
+    return text[:1].lower() + text[1:].rstrip(".") if text[1:2].islower() else text.rstrip(".")
+
+
 def gpumux_page(program, version):
+    """The overview: what the commands are and share."""
     whole, commands = help_text.ask_gpumux(program)
     told = sections(ROOT / "docs/cli.md")
-    body = [".SH SYNOPSIS"]
-    for index, (_, found) in enumerate(commands):
-        body += [".br"] * (index > 0) + [escape(found.usage)]
-    body += [".SH DESCRIPTION", inline(whole.summary),
-             *markdown(told[""].partition("|")[0]), *markdown(told[""].rpartition("|\n")[2]), ".SH COMMANDS"]
-    for command, found in commands:
-        body += [f".SS gpumux {command}", *of_help(found)[1:], *markdown(told.get(f"gpumux {command}", ""))]
+    body = [".SH SYNOPSIS", r"\fBgpumux\fP \fICOMMAND\fP [\fIOPTIONS\fP]",
+            ".SH DESCRIPTION", inline(whole.summary), *markdown(told[""].partition("|")[0]),
+            *markdown(told[""].rpartition("|\n")[2]), ".SH COMMANDS", "Each command has a page of its own."]
+    summaries = dict(next(block.items for block in whole.blocks if block.header == "Commands"))
+    for command, _ in commands:
+        body += [".TP", rf"\fBgpumux\-{escape(command)}\fP(1)", inline(summaries[command] + ".")]
+    for block in whole.blocks:
+        if block.lines:
+            body += [".SH EXAMPLES", *verbatim([line[2:] for line in block.lines])]
     body += [".SH EXIT STATUS", *markdown(told["Exit statuses"]),
+             ".SH COMING FROM SLURM", *markdown(told["Coming from Slurm"]),
              ".SH NAMES OF AN OLDER SCHEDULER", *markdown(told["Names of an older scheduler"]),
              ".SH ENVIRONMENT", *environment({"command", "library", "job", "none"}),
-             *see_also(("gpumuxd", 8), ("gpumux.toml", 5))]
+             *see_also(*[(f"gpumux-{command}", 1) for command, _ in commands], *[(name, 1) for name in OLD_COMMANDS],
+                       ("gpumuxd", 8), ("gpumux.toml", 5))]
     return page("gpumux", 1, "User Commands", version, r"gpumux \- share GPUs between unmodified CUDA programs", body)
+
+
+def told_of(command):
+    """The part of docs/cli.md about a command, in a section of it alone or of several: "gpumux cancel, hold, release"."""
+    for heading, text in sections(ROOT / "docs/cli.md").items():
+        if heading.startswith("gpumux ") and command in heading.removeprefix("gpumux ").split(", "):
+            return markdown(text)
+    return []
+
+
+def command_page(name, found, version, more=(), related=()):
+    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", inline(found.summary), *of_help(found)]
+    body += [".SH NOTES", *more] if more else []
+    return page(name, 1, "User Commands", version, rf"{escape(name)} \- {inline(lower_first(found.summary))}",
+                body + see_also(*related, ("gpumux", 1), ("gpumuxd", 8)))
+
+
+def command_pages(program, version):
+    """{name: page} of every command."""
+    _, commands = help_text.ask_gpumux(program)
+    return {f"gpumux-{command}": command_page(f"gpumux-{command}", found, version, told_of(command))
+            for command, found in commands}
+
+
+# Links to gpumux, and the commands whose pages say more.
+OLD_COMMANDS = {"mgpu_srun": ["submit"], "mgpu_queue": ["queue"], "mgpu_cancel": ["cancel"],
+                "mgpu_scheduler_server": []}
+
+
+def old_command_pages(folder, version):
+    return {name: command_page(name, help_text.ask(folder / name, name), version,
+                               related=[(f"gpumux-{command}", 1) for command in others])
+            for name, others in OLD_COMMANDS.items()}
 
 
 def gpumuxd_page(program, version):
     found = help_text.ask(program, "gpumuxd")
     told = sections(ROOT / "docs/configuration.md")
-    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", *of_help(found)[1:]]
+    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", inline(found.summary), *of_help(found)]
     for heading in ("The runtime directory", "Stopping, restarting, reloading", "One daemon for a GPU",
                     "What a tenant can and cannot do to the daemon"):
         body += [f".SH {heading.upper()}", *markdown(told[heading])]
@@ -190,7 +243,7 @@ def gpumuxd_page(program, version):
 def plugin_page(program, version):
     found = help_text.ask(program, "gpumux-kubelet-plugin")
     told = sections(ROOT / "docs/kubernetes.md")
-    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", *of_help(found)[1:]]
+    body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", inline(found.summary), *of_help(found)]
     for heading in ("The plugin", "Settings of the plugin"):
         body += [f".SH {heading.upper()}", *markdown(told[heading])]
     body += [".SH ENVIRONMENT", *environment({"plugin"}), *see_also(("gpumux", 1), ("gpumuxd", 8))]
@@ -214,7 +267,10 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True, help="laid out like /usr/share")
     parser.add_argument("--version", required=True)
     arguments = parser.parse_args()
+    commands = command_pages(arguments.bin / "gpumux", arguments.version)
+    commands |= old_command_pages(arguments.bin, arguments.version)
     pages = {
+        **{f"man/man1/{name}.1": text for name, text in commands.items()},
         "man/man1/gpumux.1": gpumux_page(arguments.bin / "gpumux", arguments.version),
         "man/man5/gpumux.toml.5": toml_page(arguments.version),
         "man/man8/gpumuxd.8": gpumuxd_page(arguments.bin / "gpumuxd", arguments.version),

@@ -24,7 +24,9 @@ class ManualsTest(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
+        commands = make_manuals.command_pages(BIN / "gpumux", "1.2.3") | make_manuals.old_command_pages(BIN, "1.2.3")
         cls.pages = {
+            **{f"{name}.1": text for name, text in commands.items()},
             "gpumux.1": make_manuals.gpumux_page(BIN / "gpumux", "1.2.3"),
             "gpumux.toml.5": make_manuals.toml_page("1.2.3"),
             "gpumuxd.8": make_manuals.gpumuxd_page(BIN / "gpumuxd", "1.2.3"),
@@ -35,11 +37,26 @@ class ManualsTest(unittest.TestCase):
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         daemon = help_text.ask(BIN / "gpumuxd", "gpumuxd")
         plugin = help_text.ask(BIN / "gpumux-kubelet-plugin", "gpumux-kubelet-plugin")
-        for page, found in [*(("gpumux.1", found) for _, found in commands), ("gpumuxd.8", daemon),
-                            ("gpumux-kubelet-plugin.8", plugin)]:
+        old = [(f"{name}.1", help_text.ask(BIN / name, name)) for name in make_manuals.OLD_COMMANDS]
+        for page, found in [*((f"gpumux-{command}.1", found) for command, found in commands), *old,
+                            ("gpumuxd.8", daemon), ("gpumux-kubelet-plugin.8", plugin)]:
             self.assertGreater(len(found.options()), 0)
             for option in found.options():
                 self.assertIn(rf"\fB{option.flags[-1]}\fP".replace("-", r"\-"), self.pages[page])
+
+    def test_every_command_has_a_page_that_the_overview_names(self):
+        _, commands = help_text.ask_gpumux(BIN / "gpumux")
+        for name in [*(f"gpumux-{command}" for command, _ in commands), *make_manuals.OLD_COMMANDS]:
+            self.assertIn(rf"\fB{make_manuals.escape(name)}\fP(1)", self.pages["gpumux.1"])
+            self.assertRegex(self.pages[f"{name}.1"], r"\.SH NAME\n\S+ \\- \S")
+
+    def test_what_the_document_tells_of_a_command_is_on_its_page(self):
+        told = make_manuals.sections(make_manuals.ROOT / "docs/cli.md")
+        headings = [heading for heading in told if heading.startswith("gpumux ")]
+        self.assertGreater(len(headings), 8)
+        for heading in headings:
+            for command in heading.removeprefix("gpumux ").split(", "):
+                self.assertIn("\n.SH NOTES\n", self.pages[f"gpumux-{command}.1"])
 
     def test_every_variable_is_there(self):
         text = (make_manuals.ROOT / "docs/environment.md").read_text(encoding="utf-8")
