@@ -24,7 +24,7 @@ class Option:
             return []
         allowed = re.search(r"(?:: |\()((?:[^:()])*)\)?$", self.text)
         words = re.split(r",? or |, ", allowed.group(1)) if allowed else []
-        return [word for word in words if re.fullmatch(r"[a-z]+", word)]
+        return [word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)]
 
 
 @dataclass

@@ -27,7 +27,9 @@ _command_offset() { echo "command at $1"; }
 source "$1"
 shift
 COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-_gpumux
+function=$(complete -p "$1")
+function=${function#*-F }
+"${function%% *}"
 printf '%s\\n' "${COMPREPLY[@]}"
 """
 
@@ -38,16 +40,37 @@ class CompletionsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.whole, cls.commands = help_text.ask_gpumux(BIN / "gpumux")
         cls.folder = tempfile.TemporaryDirectory()
-        cls.file = pathlib.Path(cls.folder.name) / "gpumux"
-        cls.file.write_text(make_completions.bash(cls.commands), encoding="utf-8")
+        cls.others = {name: help_text.ask(BIN / name, name) for name in make_completions.OTHER_PROGRAMS}
+        cls.file("gpumux").write_text(make_completions.bash(cls.commands), encoding="utf-8")
+        for name, found in cls.others.items():
+            cls.file(name).write_text(make_completions.bash_program(name, found), encoding="utf-8")
+        # A machine with GPUs, programs and jobs.
+        fake = cls.file("asked") / "gpumux"
+        fake.parent.mkdir()
+        fake.write_text("""#!/bin/sh
+case "$*" in
+  "__complete gpus") printf '0\\n1\\n' ;;
+  "__complete users") echo eva ;;
+  "__complete tenants") printf '4711\\n4712\\n' ;;
+  "__complete jobs") printf '17\\n18_3\\n' ;;
+  "__complete all-jobs") printf '17\\n18_3\\n16\\n' ;;
+  "__complete conditions") printf 'ok:17\\nany:17\\nok:18_3\\nany:18_3\\n' ;;
+esac
+""", encoding="utf-8")
+        fake.chmod(0o755)
 
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
 
-    def complete(self, *words, path=os.defpath):
-        answer = subprocess.run(["bash", "--norc", "-c", ASK, "bash", self.file, "gpumux", *words], text=True,
-                                capture_output=True, check=True, timeout=20, env={**os.environ, "PATH": path})
+    @classmethod
+    def file(cls, name):
+        return pathlib.Path(cls.folder.name) / name
+
+    def complete(self, *words, program="gpumux", has_gpumux=True):
+        path = f"{self.file('asked')}:{os.defpath}" if has_gpumux else os.defpath
+        answer = subprocess.run(["bash", "--norc", "-c", ASK, "bash", self.file(program), program, *words], text=True,
+                                capture_output=True, check=True, timeout=60, env={**os.environ, "PATH": path})
         self.assertEqual(answer.stderr, "")
         return answer.stdout.split("\n")[:-1]
 
@@ -68,8 +91,42 @@ class CompletionsTest(unittest.TestCase):
         self.assertEqual(self.complete("set", "--mode", "="), ["auto", "serial", "concurrent"])
         self.assertEqual(self.complete("set", "0", "--quantum", "u"), ["unlimited"])
         self.assertEqual(self.complete("set", "--step-delay", ""), [""])
-        self.assertEqual(self.complete("set", ""), ["all"])
+        self.assertEqual(self.complete("set", ""), ["all", "0", "1"])
+        self.assertEqual(self.complete("set", "--tenant", ""), ["4711", "4712"])
+        self.assertEqual(self.complete("set", "--job", "1"), ["17", "18_3"])
+        self.assertEqual(self.complete("set", "--priority", ""), ["default"])
+        self.assertEqual(self.complete("trace", "--gpu", ""), ["0", "1"])
+        self.assertEqual(self.complete("queue", "--user", "e"), ["eva"])
+        self.assertEqual(self.complete("report", "--by", ""), ["user", "job", "pod", "program"])
+        self.assertEqual(self.complete("submit", "--on-time-limit", "c"), ["cancel"])
         self.assertEqual(self.complete("trace", "--runtime-dir", "/")[0], "compopt -o dirnames")
+
+    def test_lists(self):
+        fields = self.complete("queue", "--format", "")
+        self.assertEqual(fields[0], "compopt -o nospace")
+        self.assertIn("state", fields)
+        self.assertEqual(self.complete("queue", "--format", "id,sta"), ["compopt -o nospace", "id,state", "id,started"])
+        self.assertEqual(self.complete("submit", "--gpu-ids", "=", "1,"), ["compopt -o nospace", "1,0"])
+
+    def test_conditions(self):
+        self.assertEqual(self.complete("submit", "--after", "o"), ["ok:17", "ok:18_3"])
+        # bash takes the colon for the end of a word.
+        self.assertEqual(self.complete("submit", "--after", "ok", ":"), ["17", "18_3"])
+        self.assertEqual(self.complete("submit", "--after", "=", "ok", ":", "18"), ["18_3"])
+        self.assertEqual(self.complete("submit", "--after", "ok", ":", "18", "--na"), ["--name"])
+
+    def test_other_programs(self):
+        for name, found in self.others.items():
+            flags = sorted(flag for option in found.options() for flag in option.flags)
+            self.assertEqual(sorted(self.complete("-", program=name)), flags, name)
+        self.assertEqual(self.complete("--log-level", "w", program="gpumuxd"), ["warning"])
+        self.assertEqual(self.complete("--mode", "", program="gpumuxd"), ["auto", "serial", "concurrent"])
+        self.assertEqual(self.complete("--gpus", "0,", program="gpumuxd"), ["compopt -o nospace", "0,1"])
+        self.assertEqual(self.complete("--config", "", program="gpumuxd")[0], "compopt -o default")
+        self.assertEqual(self.complete("--api", "d", program="gpumux-kubelet-plugin"), ["device-plugin", "dra"])
+        self.assertEqual(self.complete("1", program="mgpu_cancel"), ["17", "18_3"])
+        self.assertEqual(self.complete("--gpu-ids", "", program="mgpu_srun"), ["compopt -o nospace", "0", "1"])
+        self.assertEqual(self.complete("--gpu-ids", "0", "ls", "-", program="mgpu_srun")[0], "command at 3")
 
     def test_after_run_comes_a_program(self):
         self.assertIn("bash", self.complete("run", "bas"))
@@ -83,40 +140,50 @@ class CompletionsTest(unittest.TestCase):
 
     def test_actions(self):
         self.assertEqual(sorted(self.complete("admin", "")), ["drain", "limits", "pause", "resume", "show", "unpause"])
-        self.assertEqual(self.complete("admin", "drain", ""), [""])
+        self.assertEqual(self.complete("admin", "drain", ""), ["all", "0", "1"])
+        self.assertEqual(self.complete("admin", "limits", ""), ["eva"])
+        self.assertEqual(self.complete("admin", "limits", "eva", ""), [
+            "compopt -o nospace", "running=", "queued=", "gpus=", "priority_cap=", "default"])
+        self.assertEqual(self.complete("admin", "limits", "eva", "running", "="), ["unlimited"])
+        self.assertEqual(self.complete("admin", "limits", "eva", "running", "=", "u"), ["unlimited"])
 
     def test_ids_of_jobs_are_asked_for(self):
-        asked = pathlib.Path(self.folder.name) / "asked"
-        asked.mkdir()
-        fake = asked / "gpumux"
-        fake.write_text('#!/bin/sh\ncase "$*" in "queue --mine --format label") printf "17\\n18_3\\n" ;;\n'
-                        '"history --mine --format label") echo 16 ;; esac\n', encoding="utf-8")
-        fake.chmod(0o755)
-        path = f"{asked}:{os.defpath}"
         for command in ("cancel", "attach", "hold", "release"):
-            self.assertEqual(self.complete(command, "", path=path), ["17", "18_3"])
+            self.assertEqual(self.complete(command, ""), ["17", "18_3"])
         for command in ("logs", "wait", "show"):
-            self.assertEqual(self.complete(command, "", path=path), ["17", "18_3", "16"])
-        self.assertEqual(self.complete("cancel", "17", "18", path=path), ["18_3"])
-        self.assertEqual(self.complete("wait", ""), [""])
+            self.assertEqual(self.complete(command, ""), ["17", "18_3", "16"])
+        self.assertEqual(self.complete("cancel", "17", "18"), ["18_3"])
+        self.assertEqual(self.complete("wait", "", has_gpumux=False), [""])
 
     def test_the_other_shells_read_theirs(self):
         scripts = {"zsh": make_completions.zsh(self.whole, self.commands),
                    "fish": make_completions.fish(self.whole, self.commands)}
-        for shell, script in scripts.items():
+        for name, found in self.others.items():
+            scripts[f"zsh {name}"] = make_completions.zsh_program(name, found)
+            scripts[f"fish {name}"] = make_completions.fish_program(name, found)
+            for shell in ("zsh", "fish"):
+                for option in found.options():
+                    self.assertIn(option.flags[-1].lstrip("-"), scripts[f"{shell} {name}"])
+        self.read_by_their_shells(scripts)
+        for shell in ("zsh", "fish"):
+            script = scripts[shell]
             for command, found in self.commands:
                 self.assertIn(command, script)
                 for option in found.options():
                     self.assertIn(option.flags[-1].lstrip("-"), script)
+
+    def read_by_their_shells(self, scripts):
+        for name, script in scripts.items():
+            shell = name.split()[0]
             if shutil.which(shell):
-                file = pathlib.Path(self.folder.name) / shell
+                file = pathlib.Path(self.folder.name) / name.replace(" ", "-")
                 file.write_text(script, encoding="utf-8")
-                answer = subprocess.run([shell, "-n", file], capture_output=True, text=True, timeout=20)
-                self.assertEqual((answer.returncode, answer.stderr), (0, ""), shell)
+                answer = subprocess.run([shell, "-n", file], capture_output=True, text=True, timeout=60, check=False)
+                self.assertEqual((answer.returncode, answer.stderr), (0, ""), name)
 
     def test_odd_characters_stay_text(self):
         option = help_text.Option(["--odd"], "[X]", "it's [a]: $(b) `c`")
-        spec = make_completions.zsh_option(option)[0]
+        spec = make_completions.zsh_option(option, make_completions.Kind())[0]
         self.assertEqual(shlex.split(spec), ["(--odd)--odd=[it's \\[a\\]\\: $(b) `c`]::X:"])
 
 

@@ -45,7 +45,7 @@ struct Which {
 
 void add_which(CLI::App& app, Which& which) {
   app.add_option("ID", which.ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")->type_name("");
-  auto* user = app.add_option("-u,--user", which.user, "All jobs of this user")->type_name("NAME");
+  auto* user = app.add_option("-u,--user", which.user, "All jobs of this user")->type_name("USER");
   auto* all = app.add_flag("-a,--all", which.all, "All your jobs")->excludes(user);
   app.add_flag("--everybody", which.everybody, "All jobs of all users; only for root and administrators")
       ->excludes(user)

@@ -33,7 +33,7 @@ struct ForPrograms {
   CLI::Option* fields;
 };
 ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
-  auto* user = app.add_option("-u,--user", options.user, "Only this user's jobs")->type_name("NAME");
+  auto* user = app.add_option("-u,--user", options.user, "Only this user's jobs")->type_name("USER");
   app.add_flag("--mine", options.mine, "Only your own jobs")->excludes(user);
   auto* json = app.add_flag("--json", options.json, "Print the daemon's answer (docs/api.md, GET /v1/jobs)");
   auto* fields =

@@ -35,23 +35,27 @@ int report_command(const std::vector<char*>& arguments) {
   bool csv = false;
   CLI::App app("Shows how long users, jobs, pods or programs have held GPUs, and what else they have had of them.",
                "gpumux report");
-  app.add_option("-b,--by", query.by, "Sum by user, job, pod or program (user)")->type_name("WHAT")->check(sums());
-  app.add_option("-S,--since", since, "Begin then: 7d ago, a date, today, yesterday (today)")->type_name("TIME");
-  app.add_option("-E,--until", until, "End then (now)")->type_name("TIME");
-  auto* const user = app.add_option("-u,--user", query.user, "Only this user's")->type_name("NAME")->check(not_empty());
-  app.add_flag("--mine", mine, "Only your own")->excludes(user);
+  app.add_option("-b,--by", query.by, "Sum by (default user): user, job, pod or program")
+      ->type_name("WHAT")
+      ->check(sums());
+  app.add_option("-S,--since", since, "Begin at that time (default today): 7d, a date, today or yesterday")
+      ->type_name("TIME");
+  app.add_option("-E,--until", until, "End at that time (default now): a date, yesterday or now")->type_name("TIME");
+  auto* const user =
+      app.add_option("-u,--user", query.user, "Show only this user's use")->type_name("USER")->check(not_empty());
+  app.add_flag("--mine", mine, "Show only your own use")->excludes(user);
   auto* const as_json = app.add_flag("--json", json, "Print it as the daemon does (docs/api.md, GET /v1/report)");
   app.add_flag("--csv", csv, "Print lines with commas, for spreadsheets")->excludes(as_json);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(HELD is how long leases of GPUs were held, GPU TIME the same without the time that the program was idle
-before it gave the lease up, WAITED how long leases were waited for: hours, minutes, seconds, summed over GPUs and
-processes. GIB HOURS is memory on GPUs times how long it was there, IN HOST MEMORY the same of evicted memory. SWITCHES
-is how often a GPU changed hands to it. --json and --csv have seconds, and bytes times seconds. The longest held comes
-first.
+  app.footer(R"(HELD is how long programs held leases of GPUs. GPU TIME is HELD without the time that a program was idle
+before it gave a lease up. WAITED is how long programs waited for leases. These three are hours, minutes and seconds,
+summed over GPUs and processes. GIB HOURS is memory on GPUs times how long it was there. IN HOST MEMORY is the same of
+evicted memory. SWITCHES is how often the programs got a GPU from another one. The longest held comes first. --json and
+--csv have seconds, and bytes times seconds.
 
-TIME is how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), today, yesterday or now. The daemon has
-sums of whole hours, and of whole days for what is older than ledger_hours; days are UTC's. An hour or day is shown
-whole if a part of it was asked for. The first line says from when to when.
+TIME is how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), today, yesterday or now. The daemon
+keeps sums of whole hours, and of whole days for what is older than ledger_hours. Days are UTC's. The report has every
+hour or day of which you ask for a part. Its first line says from when to when.
 
 Examples:
   gpumux report

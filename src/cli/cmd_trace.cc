@@ -233,7 +233,7 @@ int trace_command(const std::vector<char*>& arguments) {
           ->excludes(as_summary);
   app.add_option("--since", begin, "Begin with event number N, or then: 10s ago, 12:30:15, a date")
       ->type_name("N|TIME");
-  app.add_option("--gpu", wanted.gpu, "Show only events of this GPU")->type_name("N");
+  app.add_option("--gpu", wanted.gpu, "Show only events of this GPU")->type_name("GPU");
   app.add_option("--name", wanted.name, "Show only events of this program: its name or process id, or a job's name")
       ->type_name("NAME");
   app.add_flag("--epochs", epochs, "Show the number of each lease");

@@ -111,6 +111,7 @@ int dispatch(const std::vector<char*>& words) {
   if (name == "--version" || name == "-V") return version_command({nullptr});
   if (name == "--simulated") return simulated_command(arguments);
   if (name == kPreloadProbe) return preload_probe_command(arguments);
+  if (name == kComplete) return complete_command(arguments);
   const Command* command = find_command(name);
   return command == nullptr ? unknown_command(name) : command->run(arguments);
 }

@@ -56,6 +56,10 @@ int (*find_seed_command(std::string_view program))(const std::vector<char*>& arg
 
 int version_command(const std::vector<char*>& arguments);  // gpumux version
 
+// A hidden command: the completions of shells ask for what a word may be.
+inline constexpr char kComplete[] = "__complete";
+int complete_command(const std::vector<char*>& arguments);
+
 // Reads a command line into what `app` has bound. A value: the command is over, with this exit status (help was shown,
 // or the usage was wrong and that was said).
 // `usage` replaces the line that CLI11 makes of the options.
