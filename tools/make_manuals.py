@@ -169,8 +169,14 @@ def see_also(*pages):
 
 
 def lower_first(text):
-    """A summary as the line of names has it."""
-    return text[:1].lower() + text[1:].rstrip(".") if text[1:2].islower() else text.rstrip(".")
+    """The first sentence of a summary, as the line of names has it."""
+    text = text.partition(". ")[0].rstrip(".")
+    return text[:1].lower() + text[1:]
+
+
+def summaries_of(whole):
+    """{command: what it does} of the help of gpumux."""
+    return dict(next(block.items for block in whole.blocks if block.header == "Commands"))
 
 
 def gpumux_page(program, version):
@@ -180,7 +186,7 @@ def gpumux_page(program, version):
     body = [".SH SYNOPSIS", r"\fBgpumux\fP \fICOMMAND\fP [\fIOPTIONS\fP]",
             ".SH DESCRIPTION", inline(whole.summary), *markdown(told[""].partition("|")[0]),
             *markdown(told[""].rpartition("|\n")[2]), ".SH COMMANDS", "Each command has a page of its own."]
-    summaries = dict(next(block.items for block in whole.blocks if block.header == "Commands"))
+    summaries = summaries_of(whole)
     for command, _ in commands:
         body += [".TP", rf"\fBgpumux\-{escape(command)}\fP(1)", inline(summaries[command] + ".")]
     for block in whole.blocks:
@@ -203,17 +209,18 @@ def told_of(command):
     return []
 
 
-def command_page(name, found, version, more=(), related=()):
+def command_page(name, summary, found, version, more=(), related=()):
     body = [".SH SYNOPSIS", escape(found.usage), ".SH DESCRIPTION", inline(found.summary), *of_help(found)]
     body += [".SH NOTES", *more] if more else []
-    return page(name, 1, "User Commands", version, rf"{escape(name)} \- {inline(lower_first(found.summary))}",
+    return page(name, 1, "User Commands", version, rf"{escape(name)} \- {inline(lower_first(summary))}",
                 body + see_also(*related, ("gpumux", 1), ("gpumuxd", 8)))
 
 
 def command_pages(program, version):
     """{name: page} of every command."""
-    _, commands = help_text.ask_gpumux(program)
-    return {f"gpumux-{command}": command_page(f"gpumux-{command}", found, version, told_of(command))
+    whole, commands = help_text.ask_gpumux(program)
+    summaries = summaries_of(whole)
+    return {f"gpumux-{command}": command_page(f"gpumux-{command}", summaries[command], found, version, told_of(command))
             for command, found in commands}
 
 
@@ -223,9 +230,12 @@ OLD_COMMANDS = {"mgpu_srun": ["submit"], "mgpu_queue": ["queue"], "mgpu_cancel":
 
 
 def old_command_pages(folder, version):
-    return {name: command_page(name, help_text.ask(folder / name, name), version,
-                               related=[(f"gpumux-{command}", 1) for command in others])
-            for name, others in OLD_COMMANDS.items()}
+    pages = {}
+    for name, others in OLD_COMMANDS.items():
+        found = help_text.ask(folder / name, name)
+        related = [(f"gpumux-{command}", 1) for command in others]
+        pages[name] = command_page(name, found.summary, found, version, related=related)
+    return pages
 
 
 def gpumuxd_page(program, version):

@@ -300,7 +300,7 @@ Status Client::trace(bool follow, std::uint64_t since, const std::function<bool(
   const auto request =
       make_request("GET",
                    "/v1/trace?follow=" + std::string(follow ? "1" : "0") + "&since=" + std::to_string(since) +
-                       (last ? "&last=" + std::to_string(*last) : ""),
+                       (last ? "&limit=" + std::to_string(*last) : ""),
                    "");
   GPUMUX_TRY(send_request(connection, deadline(), request));
 

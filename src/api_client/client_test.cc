@@ -270,7 +270,7 @@ TEST_F(ClientTest, TraceLinesAreWholeHoweverTheyAreCut) {
   EXPECT_EQ(server.requests().at(0).target, "/v1/trace?follow=0&since=17");
   EXPECT_TRUE(client->trace(
       false, 17, [](std::string_view) { return true; }, 5));
-  EXPECT_EQ(server.requests().at(1).target, "/v1/trace?follow=0&since=17&last=5");
+  EXPECT_EQ(server.requests().at(1).target, "/v1/trace?follow=0&since=17&limit=5");
 }
 
 TEST_F(ClientTest, FollowingGivesLinesAtOnceAndWaitsBeyondTheTimeLimit) {

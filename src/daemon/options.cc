@@ -9,6 +9,7 @@
 
 #include "base/units.h"
 #include "command_line/parse.h"
+#include "daemon/api/openapi.h"
 #include "daemon/peers/access.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
@@ -109,6 +110,8 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
       ->delimiter(',')
       ->type_name("GPUS");
   app.add_flag("--check-config", parsed.check_config, "Check the configuration and the environment, and stop");
+  bool print_api = false;
+  app.add_flag("--print-api", print_api, "Print the description of the HTTP API in OpenAPI, and stop");
   for (const settings::Setting& setting : settings::kGpuSettings) {
     app.add_option(setting.option(), settings[std::string(setting.name)], setting.help())
         ->type_name("VALUE")
@@ -116,6 +119,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   }
   if (const auto end = command_line::parse(app, {argv + 1, argv + argc}))
     return EarlyExit{end->is_error ? kExitUsage : kExitStopped, end->text, end->is_error};
+  if (print_api) return EarlyExit{kExitStopped, openapi_text()};
 
   for (const settings::Setting& setting : settings::kGpuSettings) {
     const std::string& text = settings[std::string(setting.name)];

@@ -20,6 +20,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <stdexcept>
 
 #include "daemon/loop/log.h"
@@ -282,9 +283,12 @@ HttpAnswer http(const std::string& runtime_dir, const std::string& method, const
   beast::flat_buffer buffer;
   beast::http::response_parser<beast::http::string_body> parser;
   parser.body_limit(boost::none);
+  parser.skip(method == "HEAD");
   run([&](auto handler) { beast::http::async_read(socket, buffer, parser, handler); });
   if (!parser.is_header_done()) return {};
-  return {static_cast<int>(parser.get().result_int()), std::move(parser.get().body())};
+  std::ostringstream head;
+  head << parser.get().base();
+  return {static_cast<int>(parser.get().result_int()), std::move(parser.get().body()), head.str()};
 }
 
 nlohmann::json get_json(const std::string& runtime_dir, const std::string& target) {

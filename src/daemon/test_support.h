@@ -140,6 +140,7 @@ class TestTenant {
 struct HttpAnswer {
   int status = 0;
   std::string body;
+  std::string head{};
 };
 
 // One request on a connection of its own. Chunks are joined.

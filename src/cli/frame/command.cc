@@ -18,7 +18,10 @@ namespace {
 // pages and the completions of shells are made from what this prints (tools/make_manuals.py).
 class HelpFormatter : public CLI::Formatter {
  public:
-  explicit HelpFormatter(std::string_view usage) : usage_(usage) { column_width(28); }
+  explicit HelpFormatter(std::string_view usage) : usage_(usage) {
+    column_width(28);
+    label("Positionals", "Arguments");
+  }
 
   std::string make_usage(const CLI::App* app, std::string name) const override {
     return usage_.empty() ? Formatter::make_usage(app, std::move(name)) : "Usage: " + usage_ + "\n";

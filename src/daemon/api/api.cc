@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/api/api.h"
 
-#include <array>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/standing.h"
 #include "base/units.h"
 #include "daemon/api/job_routes.h"
+#include "daemon/api/openapi.h"
+#include "daemon/api/routes.h"
+#include "daemon/api/status_parts.h"
 #include "daemon/config/settings_patch.h"
 #include "daemon/loop/log.h"
 #include "daemon/peers/process_info.h"
@@ -24,28 +27,27 @@ constexpr std::size_t kMaxLimitedUsers = 4096;
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
-// The parameters that an address takes after its question mark.
-std::span<const std::string_view> parameters_of(std::string_view path, bool is_get) {
-  static constexpr std::array<std::string_view, 3> kTrace{"since", "last", "follow"};
-  static constexpr std::array<std::string_view, 7> kJobs{"state", "user",   "array",       "order",
-                                                         "limit", "beyond", "beyond_ended"};
-  static constexpr std::array<std::string_view, 2> kWait{"until", "timeout_ns"};
-  static constexpr std::array<std::string_view, 1> kJob{"environment"};
-  static constexpr std::array<std::string_view, 1> kMetrics{"names"};
-  static constexpr std::array<std::string_view, 4> kReport{"by", "since_unix_ns", "until_unix_ns", "user"};
-  if (!is_get) return {};
-  if (path == "/v1/trace") return kTrace;
-  if (path == "/metrics") return kMetrics;
-  if (path == "/v1/jobs") return kJobs;
-  if (path == "/v1/report") return kReport;
-  if (!path.starts_with("/v1/jobs/")) return {};
-  if (path.ends_with("/wait")) return kWait;
-  return kJob;
+// More tenants than this a client asks for in pages.
+constexpr std::uint64_t kMostTenants = 1000;
+
+base::Error no_tenant(std::string_view which) {
+  return {base::Code::kNotFound, 0,
+          "there is no tenant '" + std::string(which.substr(0, 64)) +
+              "': use a number that /v1/status shows as a seat's tenant"};
+}
+
+tl::unexpected<base::Error> no_gpu(std::string_view which) {
+  return base::fail(base::Code::kNotFound, "there is no GPU '" + std::string(which.substr(0, 64)) +
+                                               "': use an index or UUID that /v1/status shows");
+}
+
+bool is_of_jobs(std::string_view path) {
+  return path.starts_with("/v1/jobs") || path.starts_with("/v1/queue") || path == "/v1/report";
 }
 
 ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
   ApiTrace answer{.names_of = names_of};
-  for (const auto& [name, target] : {std::pair{"since", &answer.since}, std::pair{"last", &answer.last}}) {
+  for (const auto& [name, target] : {std::pair{"since", &answer.since}, std::pair{"limit", &answer.limit}}) {
     const auto text = query_value(query, name);
     if (!text) continue;
     const auto number = base::parse_integer(*text, 0, UINT64_MAX);
@@ -71,39 +73,41 @@ Api::Api(Leases& leases, Translator& translator, const AccessRules& access, Daem
       counters_(counters) {}
 
 ApiAnswer Api::answer(const ApiRequest& request) {
-  static constexpr std::string_view kGpus = "/v1/gpus/";
-  static constexpr std::string_view kTenants = "/v1/tenants/";
   const std::string_view target = request.target;
   const std::size_t question = target.find('?');
   const std::string_view path = target.substr(0, question);
   const std::string_view query = question == std::string_view::npos ? "" : target.substr(question + 1);
-  const bool is_get = request.method == "GET";
   if (is_logged(LogLevel::kDebug)) {
     log_debug(
         "request",
         {{"method", request.method}, {"target", request.target}, {"uid", request.peer.uid}, {"pid", request.peer.pid}});
   }
-  if (const auto checked = check_query(query, parameters_of(path, is_get)); !checked)
-    return error_response(checked.error());
-  if (path == "/v1/daemon") return is_get ? daemon(request.peer) : wrong_method("GET");
-  if (path == "/v1/status") return is_get ? status(request.peer) : wrong_method("GET");
-  if (path == "/metrics") return is_get ? metrics(request, query) : wrong_method("GET");
-  if (path == "/v1/trace") return is_get ? trace(query, names_of(request.peer)) : wrong_method("GET");
-  if (path == "/v1/hold") return request.method == "POST" ? hold(request) : wrong_method("POST");
-  if (path == "/v1/jobs" || path == "/v1/queue" || path == "/v1/report" || path.starts_with("/v1/jobs/") ||
-      path.starts_with("/v1/queue/")) {
-    if (jobs_ != nullptr) return jobs_->answer(request, path, query);
+  const auto found = find_route(request.method, path);
+  if (const auto* error = std::get_if<ApiResponse>(&found)) return *error;
+  const auto& match = std::get<RouteMatch>(found);
+  if (const auto checked = check_query(*match.route, query); !checked) return error_response(checked.error());
+  if (is_of_jobs(path)) {
+    if (jobs_ != nullptr) return jobs_->answer(request, match, query);
     return error_response({base::Code::kUnavailable, 0, "this daemon has no job queue"});
   }
-  if (path.starts_with(kGpus)) {
-    return request.method == "PATCH" ? change(request, path.substr(kGpus.size())) : wrong_method("PATCH");
+  switch (match.route->address) {
+    case Address::kApi: return ApiResponse{200, api_text()};
+    case Address::kDescription: return ApiResponse{200, openapi_text()};
+    case Address::kDaemon: return daemon(request.peer);
+    case Address::kStatus: return status(request.peer);
+    case Address::kGpus:
+      return status_part(request.peer, {}, [](const std::string& text) { return ApiResponse{200, gpus_part(text)}; });
+    case Address::kGpu: return gpu(request.peer, match.variable);
+    case Address::kChangeGpu: return change(request, match.variable);
+    case Address::kTenants: return tenants(request.peer, query);
+    case Address::kTenant: return tenant(request.peer, match.variable);
+    case Address::kChangeTenant: return change_tenant(request, match.variable);
+    case Address::kTrace: return trace(query, names_of(request.peer));
+    case Address::kMetrics: return metrics(request, query);
+    case Address::kHold: return hold(request);
+    default: break;  // of jobs: answered above
   }
-  if (path.starts_with(kTenants)) {
-    return request.method == "PATCH" ? change_tenant(request, path.substr(kTenants.size())) : wrong_method("PATCH");
-  }
-  return error_response({base::Code::kNotFound, 0,
-                         "there is nothing at this address (there are /v1/daemon, /v1/status, /v1/gpus/{gpu}, "
-                         "/v1/tenants/{tenant}, /v1/hold, /v1/trace, /v1/jobs, /v1/queue, /v1/report and /metrics)"});
+  return error_response({base::Code::kInternal, 0, "this address has no answer"});
 }
 
 // A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.
@@ -143,21 +147,63 @@ ApiAnswer Api::daemon(const Peer& peer) const {
   });
 }
 
+std::optional<ApiResponse> Api::refuse_status(const Peer& peer) {
+  if (access_.may_change(peer)) return std::nullopt;
+  if (status_limits_.size() > kMaxLimitedUsers) status_limits_.clear();
+  RateLimit& limit = status_limits_.try_emplace(peer.account, kStatusBurst, kStatusPerSecond).first->second;
+  if (limit.take(leases_.now())) return std::nullopt;
+  return error_response(429,
+                        {base::Code::kExhausted, 0,
+                         peer.account.text() + " asks for the status more than " + std::to_string(kStatusPerSecond) +
+                             " times a second: ask less often, or follow /v1/trace"});
+}
+
 ApiAnswer Api::status(const Peer& peer) {
-  if (!access_.may_change(peer)) {
-    if (status_limits_.size() > kMaxLimitedUsers) status_limits_.clear();
-    RateLimit& limit = status_limits_.try_emplace(peer.account, kStatusBurst, kStatusPerSecond).first->second;
-    if (!limit.take(leases_.now())) {
-      return error_response(
-          429, {base::Code::kExhausted, 0,
-                peer.account.text() + " asks for the status more than " + std::to_string(kStatusPerSecond) +
-                    " times a second: ask less often, or follow /v1/trace"});
-    }
-  }
+  if (auto refused = refuse_status(peer)) return std::move(*refused);
   // Shared, because a std::function must be copyable.
   auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
   if (const auto only = names_of(peer)) snapshot->hide_names_but_of(*only);
   return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
+}
+
+ApiAnswer Api::status_part(const Peer& peer, std::optional<base::GpuIndex> only,
+                           std::function<ApiResponse(const std::string&)> part) {
+  if (auto refused = refuse_status(peer)) return std::move(*refused);
+  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
+  if (only) std::erase_if(snapshot->gpus, [&](const GpuStatus& gpu) { return gpu.index != only->value; });
+  if (const auto user = names_of(peer)) snapshot->hide_names_but_of(*user);
+  return ApiWork(
+      [snapshot, renderer = renderer_, part = std::move(part)] { return part(renderer->render(*snapshot)); });
+}
+
+ApiAnswer Api::gpu(const Peer& peer, std::string_view which) {
+  const auto selected = which == "all" ? base::Result<std::vector<base::GpuIndex>>(no_gpu(which)) : select(which);
+  if (!selected) return error_response(selected.error());
+  return status_part(peer, selected->front(), [](const std::string& text) { return ApiResponse{200, gpu_part(text)}; });
+}
+
+ApiAnswer Api::tenants(const Peer& peer, std::string_view query) {
+  std::uint64_t limit = kMostTenants;
+  std::uint64_t beyond = 0;
+  for (const auto& [name, value, least] :
+       {std::tuple{"limit", &limit, std::uint64_t{1}}, std::tuple{"beyond", &beyond, std::uint64_t{0}}}) {
+    const auto text = query_value(query, name);
+    if (!text) continue;
+    const auto number = base::parse_integer(*text, least, value == &limit ? kMostTenants : UINT64_MAX);
+    if (!number) return error_response({base::Code::kInvalid, 0, std::string(name) + ": " + number.error().message()});
+    *value = *number;
+  }
+  return status_part(peer, {}, [beyond, limit](const std::string& text) {
+    return ApiResponse{200, tenants_part(text, beyond, limit)};
+  });
+}
+
+ApiAnswer Api::tenant(const Peer& peer, const std::string& which) {
+  return status_part(peer, {}, [which](const std::string& text) {
+    const auto number = base::parse_integer(which, 0, UINT64_MAX);
+    auto part = number ? tenant_part(text, *number) : std::nullopt;
+    return part ? ApiResponse{200, std::move(*part)} : error_response(no_tenant(which));
+  });
 }
 
 // Metrics say whose programs use what, so they are not for everybody.
@@ -199,10 +245,7 @@ base::Result<std::vector<base::GpuIndex>> Api::select(std::string_view which) co
       selected.push_back({index});
     }
   }
-  if (selected.empty()) {
-    return base::fail(base::Code::kNotFound, "there is no GPU '" + std::string(which.substr(0, 64)) +
-                                                 "': use an index or UUID that /v1/status shows, or all");
-  }
+  if (selected.empty()) return no_gpu(which);
   return selected;
 }
 
@@ -257,9 +300,7 @@ ApiAnswer Api::change_tenant(const ApiRequest& request, std::string_view which) 
   const auto number = base::parse_integer(which, 0, UINT64_MAX);
   Session* const session = number ? translator_.find({*number}) : nullptr;
   if (session == nullptr || !session->welcomed) {
-    return error_response({base::Code::kNotFound, 0,
-                           "there is no tenant '" + std::string(which.substr(0, 64)) +
-                               "': use a number that /v1/status shows as a seat's tenant"});
+    return error_response(no_tenant(which));
   }
   const auto wanted = parse_standing_patch(request.body, session->standing, session->first_standing);
   if (!wanted) return error_response(wanted.error());

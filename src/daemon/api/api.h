@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 
@@ -54,7 +55,15 @@ class Api {
   ApiAnswer daemon(const Peer& peer) const;
   // The only user whose programs' names the peer may see; none: everybody's.
   std::optional<uid_t> names_of(const Peer& peer) const;
+  // Whether the account asks for the status too often, or too often for parts of it.
+  std::optional<ApiResponse> refuse_status(const Peer& peer);
   ApiAnswer status(const Peer& peer);
+  // A part of the status. `only`: of this GPU alone; `part` makes the answer of the whole status' text.
+  ApiAnswer status_part(const Peer& peer, std::optional<base::GpuIndex> only,
+                        std::function<ApiResponse(const std::string&)> part);
+  ApiAnswer gpu(const Peer& peer, std::string_view which);
+  ApiAnswer tenants(const Peer& peer, std::string_view query);
+  ApiAnswer tenant(const Peer& peer, const std::string& which);
   ApiAnswer metrics(const ApiRequest& request, std::string_view query);
   ApiAnswer hold(const ApiRequest& request);
   ApiAnswer change(const ApiRequest& request, std::string_view which);

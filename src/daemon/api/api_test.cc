@@ -279,10 +279,20 @@ TEST(Api, RefusesWhatIsWrong) {
   };
   const Case cases[] = {
       {"GET", "/", "", 404, "nothing at this address"},
-      {"GET", "/v1/gpus/0", "", 405, "PATCH"},
-      {"POST", "/v1/status", "", 405, "GET"},
+      {"POST", "/v1/gpus/0", "", 405, "GET, HEAD, PATCH only"},
+      {"POST", "/v1/status", "", 405, "GET, HEAD only"},
+      {"GET", "/v1/hold", "", 405, "POST only"},
+      {"OPTIONS", "/v1/jobs/1/wait", "", 405, "GET, HEAD only"},
+      {"GET", "/v1/gpus/all", "", 404, "no GPU 'all'"},
+      {"GET", "/v1/gpus/7", "", 404, "no GPU '7'"},
+      {"GET", "/v1/gpus/0/seats", "", 404, "nothing at this address"},
+      {"GET", "/v1/gpus?all=1", "", 400, "it takes none"},
+      {"GET", "/v1/tenants/x", "", 404, "no tenant 'x'"},
+      {"GET", "/v1/tenants?limit=0", "", 400, "limit: '0'"},
+      {"GET", "/v1/trace?limit=x", "", 400, "limit: 'x'"},
       {"PATCH", "/v1/gpus/7", "{}", 404, "no GPU '7'"},
-      {"PATCH", "/v1/gpus/", "{}", 404, "no GPU"},
+      {"PATCH", "/v1/gpus/", "{}", 404, "nothing at this address"},
+      {"PATCH", "/v1/gpus/GPU%2d7", "{}", 404, "no GPU 'GPU-7'"},
       {"PATCH", "/v1/gpus/0", "", 400, "JSON object"},
       {"PATCH", "/v1/gpus/0", "[]", 400, "JSON object"},
       {"PATCH", "/v1/gpus/0", R"({"colour": "red"})", 400, "there is no setting 'colour'"},
@@ -290,11 +300,10 @@ TEST(Api, RefusesWhatIsWrong) {
       {"PATCH", "/v1/gpus/0", R"({"quantum": 5})", 400, "as a string"},
       {"PATCH", "/v1/gpus/0", R"({"mode": "turbo"})", 400, "serial or concurrent"},
       {"PATCH", "/v1/gpus/0", R"({"save": "yes"})", 400, "save must be true or false"},
-      {"GET", "/v1/tenants/1", "", 405, "PATCH"},
+      {"GET", "/v1/tenants/1", "", 404, "no tenant '1'"},
       {"PATCH", "/v1/tenants/1", "{}", 404, "no tenant '1'"},
-      {"PATCH", "/v1/tenants/", "{}", 404, "no tenant"},
       {"GET", "/v1/trace?since=x", "", 400, "since"},
-      {"GET", "/v1/trace?last=-1", "", 400, "last"},
+      {"GET", "/v1/trace?limit=-1", "", 400, "limit"},
       {"GET", "/v1/trace?follow=yes", "", 400, "follow"},
   };
   for (const Case& c : cases) {
@@ -346,10 +355,10 @@ TEST(Api, TheTraceBeginsWhereItIsAskedTo) {
     return all;
   };
   EXPECT_EQ(quanta(""), "auto>1s1s>2s2s>3s3s>4s") << "what has changed, and from what";
-  EXPECT_EQ(quanta("?last=2"), "2s>3s3s>4s");
-  EXPECT_EQ(quanta("?last=0"), "");
-  EXPECT_EQ(quanta("?last=1000"), "auto>1s1s>2s2s>3s3s>4s");
-  EXPECT_EQ(quanta("?last=3&since=3"), quanta("?since=3")) << "whichever is later";
+  EXPECT_EQ(quanta("?limit=2"), "2s>3s3s>4s");
+  EXPECT_EQ(quanta("?limit=0"), "");
+  EXPECT_EQ(quanta("?limit=1000"), "auto>1s1s>2s2s>3s3s>4s");
+  EXPECT_EQ(quanta("?limit=3&since=3"), quanta("?since=3")) << "whichever is later";
 }
 
 TEST(Api, AProcessThatGoesOnIsDisconnectedAndHasNotEnded) {
@@ -360,7 +369,7 @@ TEST(Api, AProcessThatGoesOnIsDisconnectedAndHasNotEnded) {
   tenant.disconnect();
   std::string body;
   ASSERT_TRUE(eventually([&] {
-    body = http(dir.path(), "GET", "/v1/trace?last=1").body;
+    body = http(dir.path(), "GET", "/v1/trace?limit=1").body;
     return body.find("\"event\": \"gone\"") != std::string::npos;
   }));
   EXPECT_NE(body.find("\"detail\": \"disconnected\""), std::string::npos) << body;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
 namespace gpumux::daemon {
@@ -36,15 +37,24 @@ int hex_value(char c) {
 }  // namespace
 
 ApiResponse error_response(unsigned status, const base::Error& error) {
-  return {status, Json{{"error", {{"code", to_string(error.code)}, {"message", error.message()}}}}.dump(
+  return {status, Json{{"error", {{"code", api_code(error.code)}, {"message", error.message()}}}}.dump(
                       -1, ' ', false, Json::error_handler_t::replace) +
                       "\n"};
 }
 
 ApiResponse error_response(const base::Error& error) { return error_response(http_status(error.code), error); }
 
-ApiResponse wrong_method(std::string_view allowed) {
-  return error_response(405, {base::Code::kInvalid, 0, "this address takes " + std::string(allowed) + " only"});
+ApiResponse wrong_method(std::string allowed) {
+  ApiResponse response = error_response(405, {base::Code::kUnsupported, 0, "this address takes " + allowed + " only"});
+  response.allow = std::move(allowed);
+  return response;
+}
+
+std::string api_code(base::Code code) {
+  // A request that breaks a protocol is wrong.
+  std::string name(to_string(code == base::Code::kProtocol ? base::Code::kInvalid : code));
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
 }
 
 base::Status check_query(std::string_view query, std::span<const std::string_view> known) {

@@ -28,12 +28,13 @@ struct ApiResponse {
   unsigned status = 200;
   std::string body;
   std::string_view content_type = "application/json";  // a literal
+  std::string allow = {};                               // the header; empty: none
 };
 
-// The client is sent the trace from `since` on, of that at most the `last` ones, and with `follow` what comes.
+// The client is sent the trace from `since` on, of that the newest `limit`, and with `follow` what comes.
 struct ApiTrace {
   std::uint64_t since = 0;
-  std::uint64_t last = UINT64_MAX;
+  std::uint64_t limit = UINT64_MAX;
   bool follow = false;
   std::optional<uid_t> names_of = {};  // the only user whose programs' names are in it; none: everybody's
 };
@@ -50,7 +51,10 @@ using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace, ApiLater>;
 ApiResponse error_response(unsigned status, const base::Error& error);
 // With the status that the error's code has in HTTP.
 ApiResponse error_response(const base::Error& error);
-ApiResponse wrong_method(std::string_view allowed);
+// `allowed`: the methods of the address, with commas between them.
+ApiResponse wrong_method(std::string allowed);
+// The error's code as the API has it: "not_found".
+std::string api_code(base::Code code);
 
 // kInvalid names the first part of "a=1&b=2" that is none of `known` with a value, or comes twice.
 base::Status check_query(std::string_view query, std::span<const std::string_view> known);

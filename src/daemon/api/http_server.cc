@@ -55,11 +55,19 @@ void set_fields(Message& message, std::string_view type, bool keep) {
   message.keep_alive(keep);
 }
 
-void set_answer(http::response<http::string_body>& message, ApiResponse answer, bool keep) {
+// Whether the connection stays, and whether the answer has a body: none to HEAD.
+struct AnswerForm {
+  bool keep = false;
+  bool has_body = true;
+};
+
+void set_answer(http::response<http::string_body>& message, ApiResponse answer, AnswerForm form) {
   message.result(answer.status);
-  set_fields(message, answer.content_type, keep);
-  message.body() = std::move(answer.body);
-  message.prepare_payload();
+  set_fields(message, answer.content_type, form.keep);
+  if (!answer.allow.empty()) message.set(http::field::allow, answer.allow);
+  const std::size_t length = answer.body.size();
+  if (form.has_body) message.body() = std::move(answer.body);
+  message.content_length(length);
 }
 
 }  // namespace
@@ -111,10 +119,11 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // The trace, which is made while it is sent; its end closes the connection.
   struct SentTrace {
-    SentTrace(const ApiTrace& asked, unsigned version, std::uint64_t newest)
+    // `last`: of all events that there are.
+    SentTrace(const ApiTrace& asked, unsigned version, std::uint64_t last)
         : follow(asked.follow),
           names_of(asked.names_of),
-          cursor(std::max(asked.since, newest - std::min(newest, asked.last) + 1)) {
+          cursor(std::max<std::uint64_t>({asked.since, 1, last < asked.limit ? 1 : last - asked.limit + 1})) {
       pieces.version(version);
       pieces.chunked(version >= 11);
       set_fields(pieces, "application/x-ndjson", false);
@@ -211,7 +220,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void handle() {
     server_.last_used_ = now();
     const auto& message = parser_->get();
-    const bool keep = message.keep_alive();
+    const AnswerForm form{message.keep_alive(), message.method() != http::verb::head};
     const unsigned version = message.version();
     if (!server_.access_.may_connect(peer)) {
       return respond(error_response(403, {base::Code::kDenied, 0,
@@ -222,14 +231,17 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     ApiRequest request{std::string(message.method_string()), std::string(message.target()),
                        std::move(parser_->get().body()), peer, std::string(message[http::field::accept])};
     ApiAnswer answer = server_.api_.answer(request);
-    if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), keep);
-    if (auto* trace = std::get_if<ApiTrace>(&answer)) return start_trace(*trace, version);
+    if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), form);
+    if (auto* trace = std::get_if<ApiTrace>(&answer)) {
+      if (form.has_body) return start_trace(*trace, version);
+      return respond({200, "", "application/x-ndjson"}, form);
+    }
     if (auto* later = std::get_if<ApiLater>(&answer)) {
-      return (*later)([self = shared_from_this(), keep](ApiResponse response) {
-        if (self->is_open()) self->respond(std::move(response), keep);
+      return (*later)([self = shared_from_this(), form](ApiResponse response) {
+        if (self->is_open()) self->respond(std::move(response), form);
       });
     }
-    asio::post(server_.worker_, [self = shared_from_this(), keep, work = std::move(std::get<ApiWork>(answer)),
+    asio::post(server_.worker_, [self = shared_from_this(), form, work = std::move(std::get<ApiWork>(answer)),
                                  io = &server_.io_]() mutable {
       ApiResponse response;
       try {
@@ -237,8 +249,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       } catch (const std::exception& e) {
         response = error_response(500, {base::Code::kInternal, 0, e.what()});
       }
-      asio::post(*io, [self = std::move(self), keep, response = std::move(response)]() mutable {
-        if (self->is_open()) self->respond(std::move(response), keep);
+      asio::post(*io, [self = std::move(self), form, response = std::move(response)]() mutable {
+        if (self->is_open()) self->respond(std::move(response), form);
       });
     });
   }
@@ -260,13 +272,15 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     };
   }
 
-  void respond(ApiResponse answer, bool keep) {
+  void respond(ApiResponse answer, bool keep) { respond(std::move(answer), AnswerForm{keep}); }
+
+  void respond(ApiResponse answer, AnswerForm form) {
     large_.reset();
     server_.last_used_ = now();
     response_ = {};
-    set_answer(response_, std::move(answer), keep);
+    set_answer(response_, std::move(answer), form);
     expires_after(kWriteTimeout);
-    http::async_write(stream_, response_, when_written([this, keep] {
+    http::async_write(stream_, response_, when_written([this, keep = form.keep] {
                         response_.body().clear();
                         response_.body().shrink_to_fit();
                         next_request(keep);
@@ -369,7 +383,7 @@ void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup loo
 // One attempt at one send: a client that is not let in costs no memory and no wait.
 void HttpServer::turn_away(const ForeignConnection& socket, const std::string& why) {
   http::response<http::string_body> refusal;
-  set_answer(refusal, error_response(503, {base::Code::kUnavailable, 0, why}), false);
+  set_answer(refusal, error_response(503, {base::Code::kUnavailable, 0, why}), AnswerForm{});
   std::ostringstream text;
   text << refusal;
   const std::string_view bytes = text.view();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/api/api_types.h"
+#include "daemon/api/routes.h"
 #include "daemon/loop/wait_histogram.h"
 #include "settings/structs.gen.h"
 
@@ -31,8 +32,8 @@ struct QueueFigures {
 class JobRoutes {
  public:
   virtual QueueFigures figures() const = 0;
-  // `path`: "/v1/jobs...", "/v1/queue...", "/v1/report"; without the query.
-  virtual ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) = 0;
+  // `match`: of "/v1/jobs...", "/v1/queue...", "/v1/report".
+  virtual ApiAnswer answer(const ApiRequest& request, const RouteMatch& match, std::string_view query) = 0;
   virtual settings::Privacy privacy() const = 0;
 
  protected:

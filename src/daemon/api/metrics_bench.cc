@@ -34,7 +34,7 @@ class Jobs final : public JobRoutes {
     for (std::uint32_t uid = 0; uid < kUsers; ++uid) figures.users.push_back({uid, 1, 99, 1});
     return figures;
   }
-  ApiAnswer answer(const ApiRequest& /*request*/, std::string_view /*path*/, std::string_view /*query*/) override {
+  ApiAnswer answer(const ApiRequest& /*request*/, const RouteMatch& /*match*/, std::string_view /*query*/) override {
     return ApiResponse{};
   }
   settings::Privacy privacy() const override { return settings::Privacy::kOpen; }

@@ -74,12 +74,7 @@ JobApi::JobApi(asio::io_context& io, JobQueue& queue, LedgerKeeper& ledger, cons
 
 JobApi::~JobApi() { queue_.pool().join(); }
 
-ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::string_view query) {
-  static constexpr std::string_view kJobs = "/v1/jobs/";
-  static constexpr std::string_view kGpus = "/v1/queue/gpus/";
-  static constexpr std::string_view kUsers = "/v1/queue/users/";
-  const bool is_get = request.method == "GET";
-  const bool is_patch = request.method == "PATCH";
+ApiAnswer JobApi::answer(const ApiRequest& request, const RouteMatch& match, std::string_view query) {
   if (request.peer.is_contained)
     return error_response(
         {Code::kDenied, 0,
@@ -91,30 +86,23 @@ ApiAnswer JobApi::answer(const ApiRequest& request, std::string_view path, std::
     return error_response({Code::kDenied, 0,
                            "user " + std::to_string(request.peer.uid) + " is a subordinate id of user " +
                                std::to_string(*user) + ": ask as that user"});
-  if (path == "/v1/queue" && is_get) return this->queue(request.peer);
+  const Address address = match.route->address;
+  if (address == Address::kQueue) return this->queue(request.peer);
   if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
-  if (path == "/v1/report") return is_get ? report(request.peer, query) : wrong_method("GET");
-  if (path == "/v1/jobs") {
-    if (is_get) return list(request.peer, query);
-    return request.method == "POST" ? submit(request) : wrong_method("GET and POST");
+  switch (address) {
+    case Address::kReport: return report(request.peer, query);
+    case Address::kJobs: return list(request.peer, query);
+    case Address::kSubmit: return submit(request);
+    case Address::kWaitForJob: return wait(request.peer, match.variable, query);
+    case Address::kChangeJobs: return change(request, match.variable);
+    case Address::kChangeQueue: return change_queue(request);
+    case Address::kChangeQueueGpu: return change_gpus(request, match.variable);
+    case Address::kChangeQueueUser: return change_user(request, match.variable);
+    default: break;  // kJob: the API hands over nothing else
   }
-  if (path == "/v1/queue") return is_patch ? change_queue(request) : wrong_method("GET and PATCH");
-  if (path.starts_with(kGpus))
-    return is_patch ? change_gpus(request, path.substr(kGpus.size())) : wrong_method("PATCH");
-  if (path.starts_with(kUsers))
-    return is_patch ? change_user(request, path.substr(kUsers.size())) : wrong_method("PATCH");
-  if (!path.starts_with(kJobs)) return error_response({Code::kNotFound, 0, "there is nothing at this address"});
-  std::string_view which = path.substr(kJobs.size());
-  if (which.ends_with("/wait")) {
-    which.remove_suffix(5);
-    return is_get ? wait(request.peer, which, query) : wrong_method("GET");
-  }
-  if (is_get) {
-    const std::string_view environment = query_value(query, "environment").value_or("0");
-    if (environment != "0" && environment != "1") return error_response(invalid("environment must be 0 or 1"));
-    return show(request.peer, which, environment == "1");
-  }
-  return is_patch ? change(request, which) : wrong_method("GET and PATCH");
+  const std::string_view environment = query_value(query, "environment").value_or("0");
+  if (environment != "0" && environment != "1") return error_response(invalid("environment must be 0 or 1"));
+  return show(request.peer, match.variable, environment == "1");
 }
 
 Sight JobApi::sight(const Peer& peer, std::uint32_t uid) const {
@@ -302,7 +290,7 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
   static constexpr std::string_view kUser = "user:";
   if (which.starts_with(kUser)) {
     return ApiLater([this, peer = request.peer, change = *change,
-                     user = decode_percent(which.substr(kUser.size()))](ApiReply reply) {
+                     user = std::string(which.substr(kUser.size()))](ApiReply reply) {
       asio::post(queue_.pool(), [this, peer, change, user, reply = std::move(reply)]() mutable {
         const auto uid = find_uid(user);
         asio::post(io_, [this, peer, change, uid, reply = std::move(reply)] {
@@ -398,7 +386,7 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
                       if (one.refused)
                         body +=
                             ", \"error\": " +
-                            Json{{"code", to_string(one.refused->code)}, {"message", one.refused->message()}}.dump();
+                            Json{{"code", api_code(one.refused->code)}, {"message", one.refused->message()}}.dump();
                       body += "}";
                     }
                     body += "]}\n";

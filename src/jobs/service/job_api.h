@@ -28,7 +28,7 @@ class JobApi final : public JobRoutes {
   JobApi(const JobApi&) = delete;
   JobApi& operator=(const JobApi&) = delete;
 
-  ApiAnswer answer(const ApiRequest& request, std::string_view path, std::string_view query) override;
+  ApiAnswer answer(const ApiRequest& request, const RouteMatch& match, std::string_view query) override;
   settings::Privacy privacy() const override { return queue_.config().privacy; }
   QueueFigures figures() const override;
 

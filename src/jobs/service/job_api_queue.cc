@@ -182,7 +182,7 @@ ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which)
   const Json json = std::move(*parsed);
   if (!json.is_object() || json.empty())
     return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
-  return ApiLater([this, peer = request.peer, json, user = decode_percent(which)](ApiReply reply) {
+  return ApiLater([this, peer = request.peer, json, user = std::string(which)](ApiReply reply) {
     asio::post(queue_.pool(), [this, peer, json, user, reply = std::move(reply)]() mutable {
       const auto uid = find_uid(user);
       asio::post(io_, [this, peer, json, uid, reply = std::move(reply)] {

@@ -110,6 +110,11 @@ Result<store::LedgerQuery> parse_report(std::string_view query) {
     if (!number) return tl::unexpected(invalid(std::string(name) + ": " + number.error().message()));
     *target = static_cast<store::WallTime>(*number);
   }
+  if (const auto limit = query_value(query, "limit")) {
+    const auto number = base::parse_integer(*limit, 1, store::kMaxReportRows);
+    if (!number) return tl::unexpected(invalid("limit: " + number.error().message()));
+    asked.at_most = static_cast<std::uint32_t>(*number);
+  }
   if (asked.until < asked.since) return tl::unexpected(invalid("until_unix_ns is before since_unix_ns"));
   const std::string_view by = query_value(query, "by").value_or("user");
   for (const auto& [text, value] : kBy) {
