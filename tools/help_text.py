@@ -52,7 +52,8 @@ def _option(term, text):
     flags = names.split(",")
     if not all(_FLAG.fullmatch(flag) for flag in flags):
         raise ValueError(f"not an option: {term!r}")
-    return Option(flags, placeholder, text)
+    # " ...": it takes several values.
+    return Option(flags, placeholder.removesuffix(" ..."), text)
 
 
 def _items(lines):
@@ -61,6 +62,10 @@ def _items(lines):
     for line in lines:
         if re.match(r" {1,4}\S", line):
             term, _, text = line.strip().partition("  ")
+            # A long option leaves one space before its sentence.
+            long = re.match(r"(-\S+ [A-Z|]+) ([A-Z].*)", term)
+            if long:
+                term, text = long.group(1), long.group(2)
             terms.append([term, text.strip()])
         elif terms:
             terms[-1][1] = f"{terms[-1][1]} {line.strip()}".strip()

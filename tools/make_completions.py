@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes what bash, zsh and fish need to complete our command lines, as a part of the build: those of gpumux, of gpumuxd,
-of gpumux-kubelet-plugin and of the commands of an older scheduler.
+"""Makes what bash, zsh and fish need to complete our command lines, as a part of the build: those of gpumux, gpumuxd,
+gpumux-kubelet-plugin and the commands of an older scheduler.
 
     tools/make_completions.py --bin DIR --out DIR     DIR is laid out like /usr/share
 
-Commands, options, and what an option may be come from the programs' --help, so they cannot differ. The placeholder of an
-option says what its value is (KINDS): a new option with one of these placeholders needs nothing here. The shell
-asks for jobs, GPUs and programs with `gpumux __complete KIND` (src/cli/cmd_complete.cc). After
-`gpumux run` and `gpumux submit` the program's own completion takes over.
+Commands, options, and what an option may be come from the programs' --help, so they cannot differ. The placeholder of
+an option says what its value is (KINDS): a new option with one of these placeholders needs nothing here. The shell asks
+for jobs, GPUs and programs with `gpumux __complete KIND` (src/cli/cmd_complete.cc). After `gpumux run` and
+`gpumux submit` the program's own completion takes over.
 """
 
 import argparse
@@ -149,7 +149,7 @@ _gpumux_program() {
   fi
 }
 '''
-BASH_PASSED_OPTIONS = r'''# Whether the words from the given one on have come to a program, whose words are completed then.
+BASH_PASSED_OPTIONS = r'''# Whether the words from the given one on reach a program: its own completion goes on.
 _gpumux_passed_options() {
   local i
   for ((i = $1; i < COMP_CWORD; i++)); do
@@ -246,7 +246,8 @@ def bash_program(name, found):
     if name in PROGRAM_COMMANDS:
         lines += ["  _gpumux_passed_options 1 && return"]
     lines += ["  case $option in", *bash_values("", name, found), "  esac", "  case $word in",
-              f"    -*) _gpumux_offer '{flags_of(found)}' ;;", f"    *) {bash_operand(name, [], found)} ;;", "  esac", "}"]
+              f"    -*) _gpumux_offer '{flags_of(found)}' ;;", f"    *) {bash_operand(name, [], found)} ;;",
+              "  esac", "}"]
     return "\n".join([*lines, f"complete -F {function} {name}", ""])
 
 

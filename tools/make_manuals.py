@@ -202,7 +202,7 @@ def gpumux_page(program, version):
 
 
 def told_of(command):
-    """The part of docs/cli.md about a command, in a section of it alone or of several: "gpumux cancel, hold, release"."""
+    """The part of docs/cli.md about a command, which may share it with others: "gpumux cancel, hold, release"."""
     for heading, text in sections(ROOT / "docs/cli.md").items():
         if heading.startswith("gpumux ") and command in heading.removeprefix("gpumux ").split(", "):
             return markdown(text)

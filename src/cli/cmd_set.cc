@@ -209,9 +209,8 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
       : !tenants.empty() && standing_changes.empty()
           ? "nothing to change: name --priority, --share or --max-share with --tenant"
       : !jobs.empty() && !is_a_jobs(standing_changes) ? "--job changes only a priority: name --priority N with --job"
-      : are_gpus && changes.empty()
-          ? "nothing to change: name at least one setting, such as --quantum 50ms"
-          : nullptr;
+      : are_gpus && changes.empty() ? "nothing to change: name at least one setting, such as --quantum 50ms"
+                                    : nullptr;
   if (wrong != nullptr) {
     say_error(kName, wrong);
     return kExitUsage;

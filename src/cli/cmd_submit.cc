@@ -49,8 +49,7 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
       ->type_name("IDS")
       ->check(not_empty())
       ->excludes(gpus);
-  app.add_option("--mem", wishes.memory,
-                 "Memory on each GPU, such as 20G or 800M; the job may have no more than that")
+  app.add_option("--mem", wishes.memory, "Memory on each GPU, such as 20G or 800M; the job may have no more than that")
       ->type_name("BYTES")
       ->check(not_empty());
   app.add_option("--time-limit", wishes.time_limit,

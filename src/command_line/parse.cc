@@ -4,6 +4,8 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "command_line/fold.h"
 #include "settings/setting.h"
@@ -13,6 +15,27 @@ namespace {
 
 // A longer word was pasted by mistake; its beginning tells which.
 constexpr std::size_t kShownBytes = 64;
+
+// Beside an option stands the placeholder of its value; what else there is to say is said in the sentence. The manual
+// pages and the completions of shells are made from what this prints (tools/make_manuals.py).
+class HelpFormatter : public CLI::Formatter {
+ public:
+  explicit HelpFormatter(std::string_view usage) : usage_(usage) {
+    column_width(28);
+    label("Positionals", "Arguments");
+  }
+
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    return usage_.empty() ? Formatter::make_usage(app, std::move(name)) : "Usage: " + usage_ + "\n";
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    const std::string placeholder = option->get_type_size() == 0 ? "" : option->get_type_name();
+    return placeholder.empty() ? "" : " " + placeholder;
+  }
+
+ private:
+  std::string usage_;
+};
 
 std::string in_quotes(std::string_view word) {
   return "'" + std::string(word.substr(0, kShownBytes)) + (word.size() > kShownBytes ? "..." : "") + "'";
@@ -157,7 +180,8 @@ std::string error_text(std::string_view name, std::string_view text) {
   return fold(std::string(name) + ": " + std::string(text)) + "\n";
 }
 
-std::optional<EarlyEnd> parse(CLI::App& app, const std::vector<std::string>& words) {
+std::optional<EarlyEnd> parse(CLI::App& app, const std::vector<std::string>& words, std::string_view usage) {
+  app.formatter(std::make_shared<HelpFormatter>(usage));
   for (CLI::Option* option : app.get_options()) {
     if (!takes_value(*option)) option->disable_flag_override();
   }

@@ -16,8 +16,9 @@ struct EarlyEnd {
   std::string text;  // whole lines
 };
 
-// Fills what `app` has bound. `words`: without the program's name.
-std::optional<EarlyEnd> parse(CLI::App& app, const std::vector<std::string>& words);
+// Fills what `app` has bound. `words`: without the program's name. `usage`: the line of --help that shows the order of
+// words, instead of the one that CLI11 makes of the options.
+std::optional<EarlyEnd> parse(CLI::App& app, const std::vector<std::string>& words, std::string_view usage = "");
 
 // "NAME: text", folded; one line or more.
 std::string error_text(std::string_view name, std::string_view text);

@@ -7,7 +7,8 @@
 namespace gpumux {
 
 inline std::string unfolded(std::string text) {
-  for (std::size_t at = text.find("\n  "); at != std::string::npos; at = text.find("\n  ", at)) text.replace(at, 3, " ");
+  for (std::size_t at = text.find("\n  "); at != std::string::npos; at = text.find("\n  ", at))
+    text.replace(at, 3, " ");
   return text;
 }
 

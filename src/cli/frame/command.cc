@@ -1,49 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/frame/command.h"
 
-#include <CLI/Formatter.hpp>
 #include <cstdio>
 #include <iostream>
-#include <memory>
-#include <utility>
 
 #include "base/units.h"
 #include "cli/frame/terminal.h"
 #include "command_line/parse.h"
 
 namespace gpumux::cli {
-namespace {
-
-// Beside an option stands the placeholder of its value; what else there is to say is said in the sentence. The manual
-// pages and the completions of shells are made from what this prints (tools/make_manuals.py).
-class HelpFormatter : public CLI::Formatter {
- public:
-  explicit HelpFormatter(std::string_view usage) : usage_(usage) {
-    column_width(28);
-    label("Positionals", "Arguments");
-  }
-
-  std::string make_usage(const CLI::App* app, std::string name) const override {
-    return usage_.empty() ? Formatter::make_usage(app, std::move(name)) : "Usage: " + usage_ + "\n";
-  }
-  std::string make_option_opts(const CLI::Option* option) const override {
-    const std::string placeholder = option->get_type_size() == 0 ? "" : option->get_type_name();
-    return placeholder.empty() ? "" : " " + placeholder;
-  }
-
- private:
-  std::string usage_;
-};
-
-}  // namespace
 
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage) {
   std::vector<std::string> words;
   for (const char* argument : arguments) {
     if (argument != nullptr) words.emplace_back(argument);
   }
-  app.formatter(std::make_shared<HelpFormatter>(usage));
-  const auto end = command_line::parse(app, words);
+  const auto end = command_line::parse(app, words, usage);
   if (!end) return std::nullopt;
   (end->is_error ? std::cerr : std::cout) << (end->is_error ? printable_lines(end->text) : end->text) << std::flush;
   return end->is_error ? kExitUsage : kExitOk;

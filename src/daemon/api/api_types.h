@@ -28,7 +28,7 @@ struct ApiResponse {
   unsigned status = 200;
   std::string body;
   std::string_view content_type = "application/json";  // a literal
-  std::string allow = {};                               // the header; empty: none
+  std::string allow = {};                              // the header; empty: none
 };
 
 // The client is sent the trace from `since` on, of that the newest `limit`, and with `follow` what comes.

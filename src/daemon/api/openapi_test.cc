@@ -62,7 +62,8 @@ TEST(Api, ShowsPartsOfTheStatus) {
 TEST(Api, TheTraceBeginsWithTheNewest) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
-  for (int i = 0; i < 5; ++i) http(dir.path(), "PATCH", "/v1/gpus/0", R"({"quantum": "1h"})");
+  for (int i = 1; i <= 5; ++i)
+    http(dir.path(), "PATCH", "/v1/gpus/0", R"({"quantum": ")" + std::to_string(i) + R"(h"})");
   const auto sequences = [&](const std::string& query) {
     std::vector<std::uint64_t> found;
     std::istringstream lines(http(dir.path(), "GET", "/v1/trace" + query).body);

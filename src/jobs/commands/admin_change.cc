@@ -87,7 +87,8 @@ Result<Changes> parse_admin_words(const std::vector<std::string>& words) {
       return base::fail(Code::kInvalid, action + " needs GPUs: write their numbers or UUIDs, or all");
     Changes changes;
     for (std::size_t i = 1; i < words.size(); ++i) {
-      changes.push_back({"gpus/" + api_client::url_encoded(words[i]), action == "drain" ? R"({"drained":true})" : R"({"drained":false})"});
+      changes.push_back({"gpus/" + api_client::url_encoded(words[i]),
+                         action == "drain" ? R"({"drained":true})" : R"({"drained":false})"});
     }
     return changes;
   }

@@ -289,18 +289,18 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
   }
   static constexpr std::string_view kUser = "user:";
   if (which.starts_with(kUser)) {
-    return ApiLater([this, peer = request.peer, change = *change,
-                     user = std::string(which.substr(kUser.size()))](ApiReply reply) {
-      asio::post(queue_.pool(), [this, peer, change, user, reply = std::move(reply)]() mutable {
-        const auto uid = find_uid(user);
-        asio::post(io_, [this, peer, change, uid, reply = std::move(reply)] {
-          if (!uid) return reply(error_response(uid.error()));
-          if (*uid != peer.uid && !access_.may_change(peer))
-            return reply(error_response(denied(peer, "change that user's jobs")));
-          change_all(*uid, change, reply);
+    return ApiLater(
+        [this, peer = request.peer, change = *change, user = std::string(which.substr(kUser.size()))](ApiReply reply) {
+          asio::post(queue_.pool(), [this, peer, change, user, reply = std::move(reply)]() mutable {
+            const auto uid = find_uid(user);
+            asio::post(io_, [this, peer, change, uid, reply = std::move(reply)] {
+              if (!uid) return reply(error_response(uid.error()));
+              if (*uid != peer.uid && !access_.may_change(peer))
+                return reply(error_response(denied(peer, "change that user's jobs")));
+              change_all(*uid, change, reply);
+            });
+          });
         });
-      });
-    });
   }
   auto names = std::make_shared<std::vector<JobName>>();
   for (std::string_view rest = which;;) {
@@ -384,9 +384,8 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
                       body += "{\"id\": " + std::to_string(one.job.value) + ", \"changed\": ";
                       body += is_changed ? "true" : "false";
                       if (one.refused)
-                        body +=
-                            ", \"error\": " +
-                            Json{{"code", api_code(one.refused->code)}, {"message", one.refused->message()}}.dump();
+                        body += ", \"error\": " +
+                                Json{{"code", api_code(one.refused->code)}, {"message", one.refused->message()}}.dump();
                       body += "}";
                     }
                     body += "]}\n";
