@@ -53,10 +53,9 @@ constexpr std::array kSchemas{
     Schema{"Seat",
            "tenant: int, pid: int, uid: int, user: text, program: text, phase: Phase, container?: Container, "
            "lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, waits_for: text, grants: int, "
-           "held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, wait_p50_ns: int, wait_p99_ns: "
-           "int, gang: text, "
-           "priority: int, share: text, max_share: text, poisoned: bool, submissions: int, note: text, "
-           "memory?: SeatMemory"},
+           "held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, wait_p50_ns: int, "
+           "wait_p99_ns: int, gang: text, priority: int, share: text, max_share: text, poisoned: bool, "
+           "submissions: int, note: text, memory?: SeatMemory"},
     Schema{"Phase", "idle|waiting|holding|revoked|draining|silent|suspended"},
     Schema{"Container", "id: text, namespace?: text, pod?: text, name?: text, claim?: text"},
     Schema{"SeatMemory",
