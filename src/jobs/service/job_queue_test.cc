@@ -15,6 +15,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "daemon/api/routes.h"
 #include "daemon/test_support.h"
 #include "jobs/service/job_api.h"
 #include "os/system_clock.h"
@@ -296,8 +297,8 @@ class JobLists : public Queue {
 
   ApiResponse ask(const std::string& method, const std::string& path, const std::string& query,
                   const std::string& body = "") {
-    ApiAnswer answer =
-        api_->answer({method, path, body, {.pid = ::getpid(), .uid = ::getuid(), .groups = {}}}, path, query);
+    ApiAnswer answer = api_->answer({method, path, body, {.pid = ::getpid(), .uid = ::getuid(), .groups = {}}},
+                                    std::get<RouteMatch>(find_route(method, path)), query);
     if (const auto* const at_once = std::get_if<ApiResponse>(&answer)) return *at_once;
     std::optional<ApiResponse> response;
     std::get<ApiLater>(answer)([&response](ApiResponse made) { response = std::move(made); });
