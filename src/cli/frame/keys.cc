@@ -64,7 +64,7 @@ void Keys::take() {
   }
   if (!taken_ && ::tcgetattr(kInput, &before) != 0) return;
   // Again each time: a stopped process that goes on finds the terminal given back, and the handler gone.
-  for (const int signal : kEnding) handle(signal, give_back, SA_RESETHAND);
+  for (const int signal : kEnding) handle(signal, give_back, static_cast<int>(SA_RESETHAND));
   handle(SIGWINCH, wake, 0);
   termios quiet = before;
   quiet.c_lflag &= ~static_cast<tcflag_t>(ICANON | ECHO);
