@@ -67,7 +67,7 @@ class Whole(unittest.TestCase):
         page = (self.out / "report.html").read_text(encoding="utf-8")
         for name in ("latency.svg", "latency-wrapper.svg", "trade.svg", "timeline.svg"):
             picture = "".join(ElementTree.parse(self.out / name).getroot().itertext())
-            for words in ("simulated", f"{os.cpu_count()} CPUs", summary["facts"]["date"], "spin",
+            for words in ("simulated", f"{os.cpu_count()} CPUs", summary["facts"]["date"], "latency: 10 kernels",
                           f"{requests} requests of each configuration"):
                 self.assertIn(words, picture, name)
             self.assertIn(base64.b64encode((self.out / name).read_bytes()).decode(), page, name)

@@ -19,6 +19,9 @@ using base::Result;
 using base::Status;
 
 constexpr std::string_view kSubdirectory = "/simulated";
+constexpr char kSuffix[] = "-simulated";
+// Where the simulated driver keeps a machine if GPUMUX_SIM_DIR is not set; the user's number follows (sim/cuda).
+constexpr char kSimulatedMachine[] = "/dev/shm/gpumux-sim-";
 
 // The first of `places`, relative to the executable's directory, that has `file`; as an absolute path.
 Result<std::string> find_beside_executable(const std::vector<std::string>& places, const std::string& file) {
@@ -50,7 +53,11 @@ Status use_simulated_machine() {
   GPUMUX_TRY(os::make_own_dir(runtime_dir, 0700));
   ::setenv("GPUMUX_RUNTIME_DIR", runtime_dir.c_str(), 1);
   if (const std::string jobs = os::private_state_dir(::getenv); !jobs.empty())
-    ::setenv("GPUMUX_STATE_DIR", (jobs + "-simulated").c_str(), 1);
+    ::setenv("GPUMUX_STATE_DIR", (jobs + kSuffix).c_str(), 1);
+  const char* machine = std::getenv("GPUMUX_SIM_DIR");
+  const bool is_named = machine != nullptr && machine[0] != '\0';
+  const std::string users_machine = is_named ? machine : kSimulatedMachine + std::to_string(::geteuid());
+  ::setenv("GPUMUX_SIM_DIR", (users_machine + kSuffix).c_str(), 1);
   const char* existing = std::getenv("LD_LIBRARY_PATH");
   const std::string rest = existing == nullptr || existing[0] == '\0' ? "" : std::string(":") + existing;
   ::setenv("LD_LIBRARY_PATH", (*driver + rest).c_str(), 1);

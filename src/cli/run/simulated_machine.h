@@ -2,8 +2,9 @@
 // The user's simulated machine: simulated GPUs with a daemon and a job queue of their own, for trying gpumux without a
 // GPU (docs/simulated-driver.md).
 //
-// A machine is only an environment. LD_LIBRARY_PATH finds the simulated driver first, and GPUMUX_RUNTIME_DIR and
-// GPUMUX_STATE_DIR name directories that no daemon of real GPUs uses. So every command works on it unchanged.
+// A machine is only an environment. LD_LIBRARY_PATH finds the simulated driver first. GPUMUX_RUNTIME_DIR,
+// GPUMUX_STATE_DIR and GPUMUX_SIM_DIR name directories that no other daemon uses. So every command works on it
+// unchanged.
 #pragma once
 
 #include <string>
