@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdlib>
 
+#include "base/program_name.h"
 #include "base/units.h"
 #include "os/file_descriptor.h"
 
@@ -152,21 +153,10 @@ std::string program_name() {
   const os::FileDescriptor file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
   const ssize_t got = file ? ::read(file.get(), line.data(), line.size() - 1) : -1;
   if (got <= 0) return "?";
-  const auto base_name = [](std::string_view path) { return path.substr(path.find_last_of('/') + 1); };
   const std::string_view all(line.data(), static_cast<std::size_t>(got));
-  std::string_view first(line.data());
-  const std::string_view program = base_name(first);
-  // "python3 -u train.py": people know it as train.py.
-  if (program.starts_with("python")) {
-    std::size_t at = first.size() + 1;
-    while (at < all.size()) {
-      const std::string_view argument(line.data() + at);
-      if (!argument.empty() && argument.front() != '-') return std::string(base_name(argument));
-      if (argument == "-c" || argument == "-m") break;
-      at += argument.size() + 1;
-    }
-  }
-  return std::string(program);
+  std::vector<std::string_view> words;
+  for (std::size_t at = 0; at < all.size(); at += words.back().size() + 1) words.emplace_back(line.data() + at);
+  return std::string(base::program_name(words));
 }
 
 }  // namespace gpumux::shim

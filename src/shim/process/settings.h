@@ -49,7 +49,7 @@ struct Settings {
 
 Settings read_settings();
 
-// The name this program is shown under: GPUMUX_NAME, else the base name of what it runs (a script, for an interpreter).
+// The name that this program is shown under: GPUMUX_NAME, else what base/program_name.h says.
 std::string program_name();
 
 }  // namespace gpumux::shim
