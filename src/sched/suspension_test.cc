@@ -37,7 +37,7 @@ TEST(Suspension, WhatItAsksForIsRememberedAndKeepsNobodyWaiting) {
   OneGpu one(fixed());
   one.tell(SeatsSuspended{{kA}});
   EXPECT_EQ(one.request(kA), "");
-  EXPECT_EQ(one.view(kA).waits_for, "its run to be resumed");
+  EXPECT_EQ(one.view(kA).waits_for, "its job, which is suspended");
   EXPECT_EQ(one.request(kB), "grant 2@0 e1 exclusive") << "and not contended";
   EXPECT_EQ(one.wait(400s), "") << "nobody waits: neither the quantum nor max_runtime ends it";
   EXPECT_EQ(one.view(kA).queue_place, 0u);

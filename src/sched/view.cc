@@ -54,7 +54,7 @@ std::string_view in_words(MemoryObstacle obstacle) {
 std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   const Unit& unit = *seat.unit;
   if (seat.wants_since && unit.phase == UnitPhase::kIdle && unit.suspended > 0)
-    return seat.suspended ? "its run to be resumed" : "a suspended member of " + name(unit);
+    return seat.suspended ? "its job, which is suspended" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
       if (member->memory.is_obstructed()) return std::string(in_words(member->memory.obstacle));
