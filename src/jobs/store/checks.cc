@@ -16,6 +16,7 @@ Status check_lengths(const StoredJob& job, std::size_t document) {
   if (job.token.size() > kMaxTokenBytes) return too_long("token", job.token.size(), kMaxTokenBytes);
   if (job.log.size() > kMaxLogBytes) return too_long("log's path", job.log.size(), kMaxLogBytes);
   if (job.note.size() > kMaxNoteBytes) return too_long("note", job.note.size(), kMaxNoteBytes);
+  if (job.command.size() > kMaxCommandBytes) return too_long("command", job.command.size(), kMaxCommandBytes);
   if (document > kMaxDocumentBytes) return too_long("description", document, kMaxDocumentBytes);
   return {};
 }

@@ -44,9 +44,9 @@ class Contract : public testing::Test {
 };
 
 bool same(const StoredJob& a, const StoredJob& b) {
-  return a.spec == b.spec && a.core == b.core && a.name == b.name && a.log == b.log && a.token == b.token &&
-         a.submitted_at == b.submitted_at && a.started_at == b.started_at && a.ended_at == b.ended_at &&
-         a.exit_status == b.exit_status && a.note == b.note;
+  return a.spec == b.spec && a.core == b.core && a.name == b.name && a.log == b.log && a.command == b.command &&
+         a.token == b.token && a.submitted_at == b.submitted_at && a.started_at == b.started_at &&
+         a.ended_at == b.ended_at && a.exit_status == b.exit_status && a.note == b.note;
 }
 
 TEST_F(Contract, EverythingComesBackAsItWas) {
@@ -68,6 +68,7 @@ TEST_F(Contract, EverythingComesBackAsItWas) {
                 {JobId{4}, false, Dependency::Need::kOk, Dependency::Fate::kMet}};
   change.job.core = Record{JobId{7}, JobState::kHeld, Outcome::kNone, 3, {1, 2}, 12, -5, true, std::chrono::minutes(3)};
   change.job.name = "name with 'quotes', \n lines and \xC3\xBC";
+  change.job.command = "python3 train.py --text 'a b'";
   change.job.log = "/data/eva/.local/state/gpumux/logs/ab/7.log";
   change.job.note = "note";
   change.document = std::make_shared<const std::string>("a document\0with a zero and \xFF bytes", 34);

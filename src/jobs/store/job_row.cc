@@ -58,6 +58,7 @@ void bind_job(SQLite::Statement& insert, const StoredJob& job) {
   put_text(job.note);
   put_text(job.log);
   put(job.core.capped);
+  put_text(job.command);
 }
 
 SelectJobs::SelectJobs(const SQLite::Database& db, const std::string& rest) : db_(db.getHandle()) {
@@ -115,6 +116,7 @@ StoredJob SelectJobs::read() const {
   job.note = next_text();
   job.log = next_text();
   job.spec.capped = job.core.capped = static_cast<std::int32_t>(next());
+  job.command = next_text();
   return job;
 }
 

@@ -21,12 +21,12 @@ inline std::uint64_t as_unsigned(std::int64_t value) { return static_cast<std::u
 inline constexpr const char* kJobColumns =
     "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
-    "exit_status, note, log, capped";
+    "exit_status, note, log, capped, command";
 
 // Binds a job to the places of a statement that inserts kJobColumns.
 void bind_job(SQLite::Statement& insert, const StoredJob& job);
 
-// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 27 columns each,
+// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 30 columns each,
 // and an object for each column costs as much as the reading.
 class SelectJobs {
  public:

@@ -40,6 +40,7 @@ inline constexpr int kNoExitStatus = -1;
 
 inline constexpr std::size_t kMaxTokenBytes = 128;           // a UUID has 36
 inline constexpr std::size_t kMaxNameBytes = 256;            // longer ones are unreadable in any table
+inline constexpr std::size_t kMaxCommandBytes = 256;         // wider than any column of a table
 inline constexpr std::size_t kMaxLogBytes = 4096;            // PATH_MAX
 inline constexpr std::size_t kMaxNoteBytes = 4096;           // the last lines of a set-up command that failed
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;  // arguments and environment: Linux takes 6 MiB of them
@@ -49,6 +50,7 @@ struct StoredJob {
   jobs::JobSpec spec;  // as submitted; `order`, `priority`, `capped` and `held` as they are in `core`
   jobs::Record core;   // as the core last said
   std::string name;
+  std::string command;  // as a person types it into a shell; its first kMaxCommandBytes
   std::string log;    // the file that its output goes to
   std::string token;  // the client's, by which it submits again without doubling; empty: none
   WallTime submitted_at = 0;

@@ -145,6 +145,10 @@ CREATE TABLE ledger (
   switches  INTEGER NOT NULL,
   PRIMARY KEY (is_day, start, uid, namespace, pod, is_others, program, job, gpu)
 ) WITHOUT ROWID;
+)",
+    // The command, which lists show, and a history shows when the job's document is gone.
+    R"(
+ALTER TABLE jobs ADD COLUMN command TEXT NOT NULL DEFAULT '';
 )"};
 
 }  // namespace gpumux::store

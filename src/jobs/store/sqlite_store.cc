@@ -294,7 +294,7 @@ class SqliteStore final : public JobStore {
       if (insert == nullptr) continue;
       const StoredJob& job = insert->job;
       bytes += static_cast<sqlite3_int64>(2 * (kRowBytes + insert->text().size() + job.name.size() + job.token.size() +
-                                               job.log.size() + job.note.size() +
+                                               job.log.size() + job.note.size() + job.command.size() +
                                                kDependencyRowBytes * job.spec.after.size()));
     }
     try {
