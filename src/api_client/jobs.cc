@@ -48,6 +48,7 @@ Result<Job> read_job(const json& object) {
   reader.read("id", job.id);
   reader.read("array", job.array);
   reader.read("array_index", job.array_index);
+  reader.read("array_limit", job.array_limit);
   reader.read_bytes("name", job.name);
   reader.read("uid", job.uid);
   reader.read_bytes("user", job.user);
@@ -57,6 +58,7 @@ Result<Job> read_job(const json& object) {
   reader.read("reason", job.reason);
   reader.read_bytes("why", job.why);
   reader.read("place", job.place);
+  reader.read_ns("starts_in_ns", job.starts_in);
   reader.read("priority", job.priority);
   reader.read("priority_capped", job.priority_capped);
   reader.read_numbers("gpus", job.gpus);
@@ -75,6 +77,7 @@ Result<Job> read_job(const json& object) {
   reader.read("started_unix_ns", job.started_unix_ns);
   reader.read("ended_unix_ns", job.ended_unix_ns);
   reader.read_bytes("note", job.note);
+  reader.read_bytes("command", job.command);
   reader.read_bytes("arguments", job.arguments);
   reader.read_bytes("directory", job.directory);
   reader.read_bytes("setup_command", job.setup_command);

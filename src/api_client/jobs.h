@@ -69,6 +69,7 @@ base::Result<std::string> submission_body(const Submission& submission);
 struct Submitted {
   std::uint64_t id = 0;
   std::uint64_t count = 1;                           // of an array's elements
+  std::string array = {};                            // as it was submitted: "0-199%2"
   std::string text;                                  // the daemon's answer
   std::optional<std::int32_t> priority_capped = {};  // the priority counts as this against others' jobs
 };
@@ -89,6 +90,7 @@ struct Job {
   std::uint64_t id = 0;
   std::optional<std::uint64_t> array;
   std::optional<std::uint64_t> array_index;
+  std::optional<std::uint64_t> array_limit;  // elements that may run at once
   std::string name;
   std::uint32_t uid = 0;
   std::string user;
@@ -99,6 +101,7 @@ struct Job {
   std::string reason;  // why it waits, in a word
   std::string why;     // and in words
   std::optional<std::uint64_t> place;
+  std::optional<base::Duration> starts_in;  // if those that run and go first use their whole time limits
   std::int32_t priority = 0;
   std::optional<std::int32_t> priority_capped;  // as it counts against others' jobs
   std::vector<std::uint32_t> gpus;
@@ -116,6 +119,7 @@ struct Job {
   std::int64_t started_unix_ns = 0;
   std::int64_t ended_unix_ns = 0;
   std::string note;
+  std::string command;  // as a person types it; long ones are cut. Only for who may change the job
   // Only of one job, and for who may change it.
   std::vector<std::string> arguments;
   std::string directory;

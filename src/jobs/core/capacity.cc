@@ -169,17 +169,22 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
 // By when it is gone at the latest, seen by one who waits; max(): nobody can tell.
 TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const {
   if (leaves(job)) return now;
+  if (job.suspend_refused()) return TimePoint::max();
+  return expected_end(job, job.clock ? job.clock->since : now, waiting);
+}
+
+// The same of one whose time limit runs down from `since` on.
+TimePoint JobCore::State::expected_end(const Job& job, TimePoint since, const Job& waiting) const {
   const Duration limit = limit_of(job);
   const bool goes_at_limit =
       job.spec.on_limit == OnLimit::kCancel || standing_towards(waiting, job) >= standing_towards(job, waiting);
-  if (limit == kNoLimit || !goes_at_limit || job.suspend_refused()) return TimePoint::max();
-  const TimePoint since = job.clock ? job.clock->since : now;
+  if (limit == kNoLimit || !goes_at_limit) return TimePoint::max();
   const Duration left = limit - std::min(limit, job.ran);
   return left > TimePoint::max() - since ? TimePoint::max() : std::max(now, since + left);
 }
 
-// When it fits on this GPU at the latest, if nobody else starts there.
-TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu) const {
+// When it fits on this GPU at the latest, if only those of `planned` start there before it.
+TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu, const std::vector<Planned>& planned) const {
   std::vector<std::pair<TimePoint, const Job*>> ends;
   std::uint64_t taken = gpu.foreign + on_gpu(wanted_memory(job.spec), gpu);
   std::size_t in_the_way = 0;  // however much memory is left
@@ -189,14 +194,22 @@ TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu) const {
     taken += on_gpu(*other->request, gpu);
     if (blocks(*other)) ++in_the_way;
   }
+  TimePoint at = now;
+  for (const Planned& other : planned) {
+    if (!other.gpus.contains(gpu.index)) continue;
+    if (other.start == TimePoint::max()) return TimePoint::max();
+    at = std::max(at, other.start);
+    ends.push_back({expected_end(*other.job, other.start, job), other.job});
+    taken += on_gpu(request_of(*other.job), gpu);
+    if (blocks(*other.job)) ++in_the_way;
+  }
   std::sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) {
     return std::pair(a.first, a.second->spec.id) < std::pair(b.first, b.second->spec.id);
   });
-  TimePoint at = now;
   for (const auto& [end, other] : ends) {
     if (taken <= promisable(gpu) && in_the_way == 0) break;
-    at = end;
-    taken -= on_gpu(*other->request, gpu);
+    at = std::max(at, end);
+    taken -= on_gpu(request_of(*other), gpu);
     if (blocks(*other)) --in_the_way;
   }
   return taken <= promisable(gpu) && in_the_way == 0 ? at : TimePoint::max();
@@ -211,7 +224,7 @@ Reservation JobCore::State::reserve(const Job& job, const Reservation& before) c
   TimePoint as_before{};
   for (const GpuIndex index : possible) {
     const Gpu& gpu = gpus[index.value];
-    const TimePoint at = earliest(job, gpu);
+    const TimePoint at = earliest(job, gpu, {});
     choice.push_back({{at, gpu.promised + gpu.foreign}, index});
     if (before.gpus.contains(index)) as_before = std::max(as_before, at);
   }

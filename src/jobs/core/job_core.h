@@ -19,18 +19,24 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "jobs/core/events.h"
+#include "jobs/core/obstacle.h"
 
 namespace gpumux::jobs {
 
 // Of those that wait and cannot start, so many (different ones: one for each user and kind of request) are looked at
 // before it is given up to find one that can. A few times the users of a large machine times what each asks for.
 inline constexpr std::uint32_t kBackfillDepth = 256;
+
+// Of so many that wait it is worked out when they can be expected to start: nobody plans by what comes after those, and
+// it is done on the daemon's loop.
+inline constexpr std::size_t kPlannedJobs = 32;
 
 // Why a submission is not taken at all.
 enum class Refusal : std::uint8_t {
@@ -109,6 +115,13 @@ class JobCore {
 
   // O(log n), and for the place O(users + kinds of requests of its user). None: not there, or done.
   std::optional<JobStanding> standing(JobId job) const;
+
+  // The thing that keeps it from starting, with its numbers. Costs as much as standing(), and a look at its GPUs.
+  Obstacle obstacle(JobId job) const;
+
+  // When jobs that wait can be expected to start, if those that run and those that go first use their whole time
+  // limits. Of the first kPlannedJobs in order those of which time limits tell. Costs about 0.1 ms where many wait.
+  std::map<JobId, TimePoint> expected_starts() const;
 
   // Of all users that have or had any, by uid: to be stored now and then, and told again after a restart.
   std::vector<UserUsage> usage(TimePoint now) const;

@@ -224,6 +224,13 @@ struct WayIn {
   std::vector<Job*> victims;
 };
 
+// A job that waits, where and when it is expected to start; max(): nobody can tell when.
+struct Planned {
+  const Job* job = nullptr;
+  GpuSet gpus;
+  TimePoint start = TimePoint::max();
+};
+
 struct JobCore::State {
   TimePoint now{};
   QueueSettings settings;
@@ -330,6 +337,14 @@ struct JobCore::State {
   }
   WaitReason reason_of(const Job& job) const;
 
+  // ---- plan.cc
+  std::vector<const Job*> first_in_order(std::size_t most) const;
+  std::map<JobId, TimePoint> plan() const;
+
+  // ---- obstacle.cc
+  Obstacle obstacle_of(const Job& job) const;
+  Obstacle shortage_of(const Job& job) const;
+
   // ---- shares.cc: what users have had
   void charge(User& user, TimePoint until) const;
   void update_shares();
@@ -341,6 +356,7 @@ struct JobCore::State {
   std::uint64_t wanted_memory(const JobSpec& spec) const {
     return spec.memory != 0 ? spec.memory : settings.default_memory;
   }
+  std::uint64_t request_of(const Job& job) const { return job.request.value_or(wanted_memory(job.spec)); }
   static std::uint64_t on_gpu(std::uint64_t request, const Gpu& gpu) {
     return request == 0 || request > gpu.capacity ? gpu.capacity : request;
   }
@@ -351,6 +367,9 @@ struct JobCore::State {
   std::uint64_t least_need(const Job& job) const;
   std::uint64_t least_need_of_all() const;
   GpuSet usable_for(const Job& job) const;  // the GPUs that it may use, as far as they take jobs
+  std::uint64_t free_on(const Gpu& gpu) const {
+    return promisable(gpu) - std::min(promisable(gpu), gpu.foreign + gpu.promised);
+  }
   bool fits_now(const Job& job, const Gpu& gpu) const;
   bool fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const;
   std::optional<GpuSet> best_fit(const Job& job, const GpuSet& closed) const;
@@ -358,7 +377,8 @@ struct JobCore::State {
   std::optional<WayIn> way_in(const Job& job, const GpuSet& closed) const;
   bool gives_way(const Job& job, const Job& to) const;
   TimePoint expected_end(const Job& job, const Job& waiting) const;
-  TimePoint earliest(const Job& job, const Gpu& gpu) const;
+  TimePoint expected_end(const Job& job, TimePoint since, const Job& waiting) const;
+  TimePoint earliest(const Job& job, const Gpu& gpu, const std::vector<Planned>& planned) const;
   Reservation reserve(const Job& job, const Reservation& before) const;
 
   // ---- look.cc: who starts

@@ -105,7 +105,7 @@ ApiAnswer JobApi::answer(const ApiRequest& request, const RouteMatch& match, std
   return show(request.peer, match.variable, environment == "1");
 }
 
-Sight JobApi::sight(const Peer& peer, std::uint32_t uid) const {
+Sight JobApi::sight(const Peer& peer, std::optional<std::uint32_t> uid) const {
   if (peer.uid == uid || access_.may_change(peer)) return Sight::kOwn;
   switch (queue_.config().privacy) {
     case settings::Privacy::kOpen: return Sight::kOpen;
@@ -115,12 +115,18 @@ Sight JobApi::sight(const Peer& peer, std::uint32_t uid) const {
   return Sight::kNothing;
 }
 
-JobNow JobApi::now_of(JobId job) const {
+JobNow JobApi::now_of(const Peer& peer, JobId job, const Starts& starts) const {
   JobNow now{.standing = queue_.standing(job),
              .note = queue_.note(job),
              .limit_in = {},
              .default_memory = queue_.core_settings().default_memory,
-             .state_since = {}};
+             .state_since = {},
+             .why = {},
+             .starts_in = {}};
+  if (const auto start = starts.find(job); start != starts.end())
+    now.starts_in = std::max(start->second - queue_.now(), Duration::zero());
+  if (now.standing && now.standing->reason != core::WaitReason::kNone)
+    now.why = why_facts(queue_, job, [&](std::optional<std::uint32_t> uid) { return sight(peer, uid); });
   if (const auto* owner = queue_.find(job)) now.state_since = wall_now() - (queue_.now() - owner->state_since).count();
   if (now.standing && now.standing->limit_at) now.limit_in = *now.standing->limit_at - queue_.now();
   return now;
@@ -197,7 +203,9 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
 void JobApi::list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply) {
   std::vector<std::pair<JobNow, Sight>> looks;
   looks.reserve(page->jobs.size());
-  for (const store::StoredJob& job : page->jobs) looks.emplace_back(now_of(job.spec.id), sight(peer, job.spec.uid));
+  const Starts starts = queue_.core().expected_starts();
+  for (const store::StoredJob& job : page->jobs)
+    looks.emplace_back(now_of(peer, job.spec.id, starts), sight(peer, job.spec.uid));
   asio::post(queue_.pool(), [this, page = std::move(page), looks = std::move(looks),
                              reply = std::move(reply)]() mutable {
     std::string text = "{\"jobs\": [";
@@ -235,7 +243,8 @@ void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_e
       if (!*job) return reply(error_response(job->error()));
       const Sight seen = sight(peer, (*job)->spec.uid);
       if (seen == Sight::kNothing) return reply(error_response(no_job(which)));
-      asio::post(queue_.pool(), [this, id, with_environment, job, seen, now = now_of(id), view = queue_.view(id),
+      asio::post(queue_.pool(), [this, id, with_environment, job, seen,
+                                 now = now_of(peer, id, queue_.core().expected_starts()), view = queue_.view(id),
                                  reply = std::move(reply)]() mutable {
         std::string body;
         const auto text = seen == Sight::kOwn ? queue_.store()->document(id) : Result<std::string>("");

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <boost/asio/strand.hpp>
+#include <map>
 #include <memory>
 #include <set>
 #include <string_view>
@@ -50,8 +51,10 @@ class JobApi final : public JobRoutes {
   ApiAnswer change_user(const ApiRequest& request, std::string_view which);
   void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
 
-  Sight sight(const Peer& peer, std::uint32_t uid) const;
-  JobNow now_of(jobs::JobId job) const;
+  // No `uid`: nobody knows whose it is.
+  Sight sight(const Peer& peer, std::optional<std::uint32_t> uid) const;
+  using Starts = std::map<jobs::JobId, base::TimePoint>;
+  JobNow now_of(const Peer& peer, jobs::JobId job, const Starts& starts) const;
   void list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply);
   void show_job(const Peer& peer, std::string which, jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);

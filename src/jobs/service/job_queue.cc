@@ -90,6 +90,18 @@ void JobQueue::set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes) {
   if (room && room->present && room->foreign != bytes) apply(core::ForeignUse{gpu, bytes});
 }
 
+void JobQueue::set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgram> programs) {
+  if (gpu.value >= gpus_.size()) return;
+  std::stable_sort(programs.begin(), programs.end(),
+                   [](const ForeignProgram& a, const ForeignProgram& b) { return a.bytes > b.bytes; });
+  gpus_[gpu.value].programs = std::move(programs);
+}
+
+const std::vector<ForeignProgram>& JobQueue::foreign_programs(base::GpuIndex gpu) const {
+  static const std::vector<ForeignProgram> kNone;
+  return gpu.value < gpus_.size() ? gpus_[gpu.value].programs : kNone;
+}
+
 void JobQueue::set_sick(base::GpuIndex gpu, bool is_sick) {
   if (!is_open_) return;
   const auto room = core_.room(gpu);

@@ -51,6 +51,13 @@ inline constexpr std::uint64_t kDependencyBytes = 64;
 // (store::kReserveBytes).
 inline constexpr std::size_t kChangedAtOnce = 128;
 
+// A program that uses a GPU and is of no job.
+struct ForeignProgram {
+  std::optional<std::uint32_t> uid;  // none: nobody knows whose it is
+  std::string name;
+  std::uint64_t bytes = 0;
+};
+
 class JobQueue {
  public:
   struct Options {
@@ -62,6 +69,7 @@ class JobQueue {
     std::string uuid;  // drained ones are remembered by it
     std::uint64_t capacity = 0;
     bool is_served = false;
+    std::vector<ForeignProgram> programs{};  // without a job, those that use most first
   };
 
   // `trace` has an entry for each change of a job's state.
@@ -84,6 +92,8 @@ class JobQueue {
   void set_served(base::GpuIndex gpu, bool is_served);
   // Memory there that belongs to no job that runs.
   void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
+  // The programs that use it.
+  void set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgram> programs);
   void set_sick(base::GpuIndex gpu, bool is_sick);
   void programs_changed();
 
@@ -148,6 +158,7 @@ class JobQueue {
   boost::asio::thread_pool& pool() { return pool_; }
   bool is_paused() const { return is_paused_; }
   const std::vector<GpuOf>& gpus() const { return gpus_; }
+  const std::vector<ForeignProgram>& foreign_programs(base::GpuIndex gpu) const;
   const std::map<std::uint32_t, jobs::UserLimits>& limits() const { return limits_; }
   const jobs::JobCore& core() const { return core_; }
   base::TimePoint now() const { return clock_.now(); }
@@ -269,8 +280,5 @@ store::WallTime wall_now();
 
 // All elements of an array, done or not.
 store::Query query_of_array(jobs::JobId array);
-
-// Why a submission cannot be taken, for people, and as an error's code.
-base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits);
 
 }  // namespace gpumux::daemon

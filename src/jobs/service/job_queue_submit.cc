@@ -4,6 +4,7 @@
 
 #include "base/units.h"
 #include "jobs/service/job_queue.h"
+#include "jobs/service/job_why.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -15,37 +16,6 @@ using base::Status;
 using core::JobId;
 
 }  // namespace
-
-base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const core::UserLimits& limits) {
-  const std::string memory = base::format_bytes(spec.memory);
-  switch (refusal) {
-    case core::Refusal::kExists: return {Code::kInternal, 0, "a job with this id is there already"};
-    case core::Refusal::kNoGpus: return {Code::kInvalid, 0, "a job needs at least one GPU"};
-    case core::Refusal::kUnknownGpu:
-      return {Code::kInvalid, 0,
-              "GPUs " + spec.gpus.to_string() +
-                  ": this machine does not have all of them (`gpumux status` shows those "
-                  "that it has)"};
-    case core::Refusal::kTooManyGpus:
-      return {Code::kInvalid, 0, std::to_string(spec.wanted_gpus()) + " GPUs are more than this machine has"};
-    case core::Refusal::kTooMuchMemory:
-      return {Code::kInvalid, 0,
-              memory + " on each of " + std::to_string(spec.wanted_gpus()) +
-                  (spec.wanted_gpus() == 1 ? " GPU is" : " GPUs are") + " more than this machine's GPUs have"};
-    case core::Refusal::kQueueLimit:
-      return {
-          Code::kDenied, 0,
-          "max_queued: " + std::to_string(limits.queued.value()) +
-              " of your jobs may wait at once, held and suspended ones too. Wait until some have run, or cancel some "
-              "(`gpumux cancel`)"};
-    case core::Refusal::kGpuLimit:
-      return {Code::kInvalid, 0,
-              "max_gpus: your running jobs may have " + std::to_string(limits.gpus.value()) +
-                  " GPUs, and this one wants " + std::to_string(spec.wanted_gpus())};
-    case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "after: a job that it names is not there"};
-  }
-  return {Code::kInternal, 0, "refused"};
-}
 
 // Whether the submitter may come after a job of `owner` (none: there is no such job). One that may not be seen is not
 // there. That a job waits for `ok`, and starts, says how the other one ended: it may be asked only where that is shown.
@@ -132,7 +102,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   spec.id = next_id_;
   const auto own_limits = limits_.find(spec.uid);
   const core::UserLimits& limits = own_limits != limits_.end() ? own_limits->second : core_settings_.limits;
-  if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec, limits)));
+  if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec, limits, core_)));
 
   const std::uint32_t count =
       submission->elements.empty() ? 1 : static_cast<std::uint32_t>(submission->elements.size());
@@ -154,6 +124,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     store::Insert& insert = inserts.emplace_back();
     insert.job.spec = spec;
     insert.job.name = submission->name;
+    insert.job.command = submission->command;
     insert.job.log = log_of(*submission, spec).value_or("");  // the API has asked already whether it can be
     if (i == 0) insert.job.token = submission->token;
     insert.job.submitted_at = submitted_at;
@@ -179,7 +150,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
       });
     }
     hand_over(std::move(commands), {}, nullptr);
-    return reply(tl::unexpected(describe(*refused, spec, limits)));
+    return reply(tl::unexpected(describe(*refused, spec, limits, core_)));
   }
   next_id_ = JobId{next_id_.value + count};
   const bool has_token = !token.second.empty();

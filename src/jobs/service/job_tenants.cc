@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "daemon/gpus/leases.h"
+#include "daemon/tenants/foreign_processes.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/translate.h"
 #include "jobs/service/job_queue.h"
@@ -45,6 +46,26 @@ ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
   return {.is_off = state.is_parked, .is_stuck = state.is_stuck, .why = state.why};
 }
 
+// Of no job: tenants, and processes that are none.
+std::vector<std::vector<ForeignProgram>> JobTenants::programs_outside(
+    const std::set<std::pair<uid_t, std::string>>& runs) const {
+  std::vector<std::vector<ForeignProgram>> programs(leases_.gpus().size());
+  for (const auto& entry : translator_.sessions()) {
+    const Session* const session = entry.second;
+    if (!session->label || runs.contains({session->peer.uid, session->run})) continue;
+    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
+      const std::uint64_t bytes = RunSuspension::memory_of(leases_.memory(), {session->id, slot.gpu}).allocated;
+      if (bytes > 0) programs[slot.gpu.value].push_back({session->peer.uid, session->label->program, bytes});
+    });
+  }
+  const ForeignProcesses foreign(translator_);
+  for (std::size_t i = 0; i < programs.size(); ++i) {
+    for (const GpuProcess& process : foreign.on(leases_.gpus()[i]))
+      programs[i].push_back({std::nullopt, process.name, process.memory});
+  }
+  return programs;
+}
+
 void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
   if (jobs.runs() == nullptr) return;
   std::set<RunKey> runs;
@@ -75,6 +96,7 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
     });
   }
   const std::vector<RunMemory> others = translator_.memory_outside(runs);
+  std::vector<std::vector<ForeignProgram>> programs = programs_outside(runs);
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
     const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
     const Gpu& known = leases_.gpus()[i];
@@ -82,6 +104,7 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
     const std::uint64_t foreign = unknown.contains(gpu.value) ? 0 : leases_.memory().view(gpu).foreign;
     std::uint64_t used = foreign - std::min(foreign, contexts[i]);
     if (i < others.size()) used += others[i].allocated;
+    jobs.set_foreign_programs(gpu, std::move(programs[i]));
     jobs.set_foreign_use(gpu, used <= known.info.memory_total / kToleratedPart ? 0 : used);
   }
 }

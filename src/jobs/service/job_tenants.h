@@ -5,7 +5,10 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "jobs/service/job_programs.h"
 
@@ -13,6 +16,7 @@ namespace gpumux::daemon {
 
 class JobQueue;
 class Leases;
+struct ForeignProgram;
 class Translator;
 
 class JobTenants : public JobPrograms {
@@ -29,6 +33,8 @@ class JobTenants : public JobPrograms {
   void look_for_foreign_use(JobQueue& jobs) const;
 
  private:
+  std::vector<std::vector<ForeignProgram>> programs_outside(const std::set<std::pair<uid_t, std::string>>& runs) const;
+
   const Leases& leases_;
   Translator& translator_;
   std::function<void()> settle_;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/service/job_view.h"
 
-#include "base/units.h"
 #include "daemon/peers/process_info.h"
 #include "jobs/service/json_object.h"
 
@@ -20,34 +19,6 @@ nlohmann::json texts_json(const std::vector<std::string>& texts) {
   nlohmann::json json = nlohmann::json::array();
   for (const std::string& text : texts) json.push_back(text_json(text));
   return json;
-}
-
-std::string named_gpus(const store::StoredJob& job) {
-  if (!job.spec.gpus.empty()) return (job.spec.gpus.size() == 1 ? "GPU " : "GPUs ") + job.spec.gpus.to_string();
-  return job.spec.gpu_count == 1 ? std::string("a GPU") : std::to_string(job.spec.gpu_count) + " GPUs";
-}
-
-// Why it waits, in words.
-std::string why(const store::StoredJob& job, const core::JobStanding& standing, const JobNow& now) {
-  switch (standing.reason) {
-    case WaitReason::kNone: return "";
-    case WaitReason::kHeld: return "held until `gpumux release`";
-    case WaitReason::kDependency: return "a job of its --after is not done";
-    case WaitReason::kGpuMemory: {
-      const std::uint64_t memory = job.spec.memory != 0 ? job.spec.memory : now.default_memory;
-      const std::string room = memory == 0 ? "all memory" : base::format_bytes(memory);
-      return "waits for " + room + " on " + named_gpus(job) + (job.spec.exclusive ? ", alone" : "");
-    }
-    case WaitReason::kPriority: return "other jobs go first";
-    case WaitReason::kUserLimit: return "its user's limit of running jobs is reached";
-    case WaitReason::kArrayLimit: return "its array's limit of running jobs is reached";
-    case WaitReason::kDrained:
-      return named_gpus(job) + " take" + (job.spec.wanted_gpus() == 1 ? "s" : "") + " no jobs now";
-    case WaitReason::kRetry:
-      return "could not be started, and is tried again in a moment" + (now.note.empty() ? "" : ": " + now.note);
-    case WaitReason::kPaused: return "no job starts now";
-  }
-  return "";
 }
 
 }  // namespace
@@ -114,6 +85,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   if (spec.array != core::kNoJob) {
     json.number("array", spec.array.value);
     json.number("array_index", spec.array_index);
+    if (spec.array_limit != 0) json.number("array_limit", spec.array_limit);
   }
   if (is_all) json.text("name", job.name);
   json.number("uid", spec.uid);
@@ -127,8 +99,9 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
     if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
   }
   json.word("reason", now.standing ? reason_name(now.standing->reason) : "");
-  if (is_all) json.text("why", now.standing ? why(job, *now.standing, now) : "");
+  if (is_all) json.text("why", now.standing ? why_text(spec, now.standing->reason, now.why) : "");
   if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
+  if (now.starts_in) json.number("starts_in_ns", now.starts_in->count());
   json.number("priority", now.standing ? now.standing->priority : job.core.priority);
   json.number("priority_capped", now.standing ? now.standing->capped : job.core.capped);
   const core::GpuSet& gpus = now.standing ? now.standing->gpus : job.core.gpus;
@@ -157,6 +130,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   json.number("started_unix_ns", job.started_at);
   json.number("ended_unix_ns", job.ended_at);
   if (is_all) json.text("note", now.standing && !now.note.empty() ? now.note : job.note);
+  if (sight == Sight::kOwn) json.text("command", job.command);
   if (details != nullptr) add_details(json, job, *details);
 }
 

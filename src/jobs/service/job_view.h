@@ -15,6 +15,7 @@
 #include "jobs/core/job_core.h"
 #include "jobs/service/job_document.h"
 #include "jobs/service/job_runs.h"
+#include "jobs/service/job_why.h"
 #include "jobs/store/job_store.h"
 
 namespace gpumux::daemon {
@@ -26,10 +27,9 @@ struct JobNow {
   std::optional<std::chrono::nanoseconds> limit_in;
   std::uint64_t default_memory = 0;
   std::optional<store::WallTime> state_since;
+  WhyFacts why;                                       // of one that waits
+  std::optional<std::chrono::nanoseconds> starts_in;  // as far as time limits tell
 };
-
-// How much of a job the viewer may see.
-enum class Sight { kNothing, kLimited, kOpen, kOwn };
 
 // For any thread. A name is remembered for a minute: directory services are slow, and lists long.
 class UserNames {

@@ -6,6 +6,8 @@
 #include <set>
 
 #include "base/limits.h"
+#include "base/program_name.h"
+#include "base/shell_words.h"
 #include "base/standing.h"
 #include "base/units.h"
 #include "jobs/service/json_fields.h"
@@ -92,12 +94,9 @@ Status read_dependencies(JsonFields& fields, jobs::JobSpec& spec) {
   return {};
 }
 
-std::string base_name(const std::string& path) {
-  const std::size_t slash = path.find_last_not_of('/');
-  if (slash == std::string::npos) return path;
-  const std::size_t before = path.rfind('/', slash);
-  return path.substr(before == std::string::npos ? 0 : before + 1,
-                     slash - (before == std::string::npos ? 0 : before + 1) + 1);
+std::string name_of_program(const std::vector<std::string>& arguments) {
+  const std::vector<std::string_view> words(arguments.begin(), arguments.end());
+  return std::string(base::program_name(words).substr(0, store::kMaxNameBytes));
 }
 
 }  // namespace
@@ -153,8 +152,8 @@ Result<Submission> parse_submission(std::string_view body) {
   GPUMUX_TRY(read_limits(fields, submission.spec));
   GPUMUX_TRY(read_dependencies(fields, submission.spec));
   GPUMUX_TRY(fields.text("name", submission.name, store::kMaxNameBytes));
-  if (submission.name.empty())
-    submission.name = base_name(submission.document.arguments[0]).substr(0, store::kMaxNameBytes);
+  if (submission.name.empty()) submission.name = name_of_program(submission.document.arguments);
+  submission.command = base::shortened(base::shell_words(submission.document.arguments), store::kMaxCommandBytes);
   GPUMUX_TRY(fields.text("token", submission.token, store::kMaxTokenBytes));
   std::string array;
   GPUMUX_TRY(fields.text("array", array, 65'536));

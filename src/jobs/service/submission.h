@@ -23,6 +23,7 @@ struct Submission {
   jobs::JobSpec spec;                   // without ids, array elements, and what is known of dependencies
   std::vector<std::uint32_t> elements;  // of the array; empty: a single job
   std::string name;
+  std::string command;  // as lists show it
   std::string token;
   JobDocument document;       // without the submitter
   bool by_admin = false;      // may change settings: has no priority cap, and sees all jobs

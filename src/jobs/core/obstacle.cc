@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a job waits, in numbers.
+#include "jobs/core/obstacle.h"
+
+#include "jobs/core/state.h"
+
+namespace gpumux::jobs {
+namespace {
+
+WaitsForEnd first_of(const std::vector<Dependency>& after) {
+  WaitsForEnd waits;
+  for (const Dependency& dependency : after) {
+    if (dependency.fate != Dependency::Fate::kPending) continue;
+    if (waits.job != kNoJob) {
+      ++waits.others;
+    } else {
+      waits.job = dependency.on;
+      waits.is_array = dependency.whole_array;
+    }
+  }
+  return waits;
+}
+
+WaitsForLimit limit_of_user(const User& user, const UserLimits& limits) {
+  using Of = WaitsForLimit::Of;
+  if (user.running >= limits.running) return {Of::kJobs, user.running, limits.running.value()};
+  return {Of::kGpus, user.gpus, limits.gpus.value()};
+}
+
+}  // namespace
+
+// The GPU that keeps it waiting: of those that are kept for it, or that it names, the first without room. Of any GPUs
+// the one with most room: the others have less.
+Obstacle JobCore::State::shortage_of(const Job& job) const {
+  const bool is_chosen = job.state == JobState::kSuspended || !job.spec.gpus.empty();
+  const bool is_kept = reservation.job == job.spec.id;
+  const Gpu* worst = nullptr;
+  for (const GpuIndex index : is_kept ? reservation.gpus : usable_for(job)) {
+    const Gpu& gpu = gpus[index.value];
+    if (fits_now(job, gpu)) continue;
+    if (worst == nullptr) worst = &gpu;
+    if (is_chosen || is_kept) break;
+    if (free_on(gpu) > free_on(*worst)) worst = &gpu;
+  }
+  if (worst == nullptr) {
+    if (reservation.job == kNoJob || is_kept) return WaitsForMoment{now};
+    return WaitsForOthers{reservation.job, 1};
+  }
+  WaitsForRoom waits{worst->index, promisable(*worst), free_on(*worst), worst->promised, worst->foreign, {}, false};
+  for (const Job* other : worst->occupants) {
+    waits.jobs.push_back(other->spec.id);
+    waits.is_alone |= other->spec.exclusive || job.spec.exclusive;
+  }
+  return waits;
+}
+
+Obstacle JobCore::State::obstacle_of(const Job& job) const {
+  switch (reason_of(job)) {
+    case WaitReason::kNone:
+    case WaitReason::kHeld:
+    case WaitReason::kPaused: break;
+    case WaitReason::kDependency: return first_of(job.spec.after);
+    case WaitReason::kGpuMemory: return shortage_of(job);
+    case WaitReason::kPriority: {
+      const std::uint64_t place = place_of(job);
+      return WaitsForOthers{reservation.job, place > 0 ? place - 1 : 0};
+    }
+    case WaitReason::kUserLimit: return limit_of_user(*job.user, limits_of(*job.user));
+    case WaitReason::kArrayLimit: {
+      const Array& array = arrays.at(job.spec.array);
+      return WaitsForLimit{WaitsForLimit::Of::kElements, array.active, array.limit};
+    }
+    case WaitReason::kDrained: {
+      WaitsForGpus waits{{}, usable_for(job).size()};
+      const GpuSet wanted = job.state == JobState::kSuspended ? job.gpus : job.spec.gpus;
+      for (const Gpu& gpu : gpus) {
+        const bool fits = job.spec.memory <= gpu.capacity;
+        if (!gpu.usable() && (wanted.empty() ? fits : wanted.contains(gpu.index))) waits.closed.insert(gpu.index);
+      }
+      return waits;
+    }
+    case WaitReason::kRetry: return WaitsForMoment{*job.retry_at};
+  }
+  return {};
+}
+
+Obstacle JobCore::obstacle(JobId id) const {
+  const Job* const job = state_->find(id);
+  return job != nullptr ? state_->obstacle_of(*job) : Obstacle();
+}
+
+}  // namespace gpumux::jobs

@@ -1,0 +1,275 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "jobs/service/job_why.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+
+#include "base/units.h"
+#include "jobs/service/job_queue.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace core = jobs;
+using base::Code;
+using core::WaitReason;
+
+// A line names so many jobs or programs, and counts the others.
+constexpr std::size_t kMostNamed = 2;
+
+std::string count_of(std::uint64_t count, std::string_view one, std::string_view many) {
+  return std::to_string(count) + " " + std::string(count == 1 ? one : many);
+}
+
+// "0", "0 and 1", "0, 1 and 2"
+std::string list_of(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t i = 0; i < words.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == words.size() ? " and " : ", ") + words[i];
+  return text;
+}
+
+std::string gpus_text(const core::GpuSet& gpus) {
+  std::vector<std::string> numbers;
+  for (const base::GpuIndex gpu : gpus) numbers.push_back(std::to_string(gpu.value));
+  return (numbers.size() == 1 ? "GPU " : "GPUs ") + list_of(numbers);
+}
+
+std::string text_of(const NamedJob& job) {
+  return (job.is_array ? "array " : "job ") + job.label + (job.name.empty() ? "" : " (" + job.name + ")");
+}
+
+// "job 3 (train) and job 4", "job 3, job 4 and 2 others"; empty: nothing is named.
+template <class Name, class Text>
+std::string list_of(const Some<Name>& some, Text text) {
+  std::vector<std::string> words;
+  for (const Name& name : some.named) words.push_back(text(name));
+  if (some.others > 0 && !words.empty()) words.push_back(count_of(some.others, "other", "others"));
+  return list_of(words);
+}
+
+// ---- the facts -------------------------------------------------------------------------------------------------
+
+std::string label_of(core::JobId job, core::JobId array, std::uint32_t index) {
+  return array == core::kNoJob ? std::to_string(job.value) : std::to_string(array.value) + "_" + std::to_string(index);
+}
+
+void add_job(const JobQueue& queue, core::JobId job, const SightOf& sight, Some<NamedJob>& jobs) {
+  const JobQueue::Owner* const owner = queue.find(job);
+  const Sight seen = owner != nullptr ? sight(owner->uid) : Sight::kNothing;
+  if (seen == Sight::kNothing || jobs.named.size() == kMostNamed) {
+    ++jobs.others;
+    return;
+  }
+  const bool has_name = seen == Sight::kOpen || seen == Sight::kOwn;
+  jobs.named.push_back({.label = label_of(job, owner->array, owner->array_index), .name = has_name ? owner->name : ""});
+}
+
+// Of an array in `after` the first element may be done, and another one is left.
+core::JobId some_element(const JobQueue& queue, core::JobId array) {
+  const std::vector<core::JobId> left = queue.elements(array);
+  return left.empty() ? array : left.front();
+}
+
+void add_programs(const JobQueue& queue, base::GpuIndex gpu, const SightOf& sight, Some<std::string>& programs) {
+  for (const ForeignProgram& program : queue.foreign_programs(gpu)) {
+    const Sight seen = sight(program.uid);
+    const bool has_name = seen == Sight::kOpen || seen == Sight::kOwn;
+    const auto known = std::find(programs.named.begin(), programs.named.end(), program.name);
+    if (has_name && known != programs.named.end()) continue;
+    if (has_name && programs.named.size() < kMostNamed) {
+      programs.named.push_back(program.name);
+    } else {
+      ++programs.others;
+    }
+  }
+}
+
+}  // namespace
+
+WhyFacts why_facts(const JobQueue& queue, core::JobId job, const SightOf& sight) {
+  WhyFacts facts;
+  facts.obstacle = queue.core().obstacle(job);
+  facts.asked_at = queue.now();
+  facts.note = queue.note(job);
+  facts.is_paused = queue.is_paused();
+  if (const auto* waits = std::get_if<core::WaitsForEnd>(&facts.obstacle)) {
+    const core::JobId shown = waits->is_array ? some_element(queue, waits->job) : waits->job;
+    add_job(queue, shown, sight, facts.jobs);
+    if (waits->is_array && !facts.jobs.named.empty()) {
+      facts.jobs.named.front().label = std::to_string(waits->job.value);
+      facts.jobs.named.front().is_array = true;
+    }
+    facts.jobs.others += waits->others;
+  } else if (const auto* others = std::get_if<core::WaitsForOthers>(&facts.obstacle)) {
+    if (others->first != core::kNoJob) add_job(queue, others->first, sight, facts.jobs);
+    facts.jobs.others = others->before - std::min<std::uint64_t>(others->before, facts.jobs.named.size());
+  } else if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) {
+    for (const core::JobId there : room->jobs) add_job(queue, there, sight, facts.jobs);
+    if (room->foreign > 0) add_programs(queue, room->gpu, sight, facts.programs);
+  } else if (const auto* gpus = std::get_if<core::WaitsForGpus>(&facts.obstacle)) {
+    for (const base::GpuIndex gpu : gpus->closed) {
+      const auto known = queue.core().room(gpu);
+      const char* const state = !known || !known->present ? " is not there"
+                                : known->drained          ? " is drained"
+                                                          : " is sick";
+      facts.closed.push_back("GPU " + std::to_string(gpu.value) + state);
+    }
+  }
+  return facts;
+}
+
+// ---- the sentences ---------------------------------------------------------------------------------------------
+
+namespace {
+
+std::string waits_for_room(const core::WaitsForRoom& room, const WhyFacts& facts) {
+  const std::string gpu = "GPU " + std::to_string(room.gpu.value);
+  const std::string jobs = list_of(facts.jobs, text_of);
+  const bool one_job = facts.jobs.named.size() + facts.jobs.others == 1;
+  const std::string who = !jobs.empty() ? jobs : one_job ? "another user's job" : "other users' jobs";
+  if (room.is_alone) return gpu + " is not shared (--exclusive): " + who + (one_job ? " has it" : " have it");
+  std::string taken;
+  if (!room.jobs.empty()) taken = who + (one_job ? " has " : " have ") + base::format_bytes(room.promised);
+  if (room.foreign > 0) {
+    const std::string programs = list_of(facts.programs, [](const std::string& name) { return name; });
+    const bool one_program = facts.programs.named.size() + facts.programs.others == 1;
+    taken += (taken.empty() ? "" : ", ") + (programs.empty() ? "other programs" : programs) +
+             (one_program && !programs.empty() ? " uses " : " use ") + base::format_bytes(room.foreign);
+  }
+  return gpu + " has " + base::format_bytes(room.free) + " free of " + base::format_bytes(room.room) +
+         (taken.empty() ? "" : ": " + taken);
+}
+
+std::string waits_for_others(const WhyFacts& facts) {
+  const std::string jobs = list_of(facts.jobs, text_of);
+  const std::size_t count = facts.jobs.named.size() + facts.jobs.others;
+  if (count == 0) return "other jobs go first";
+  return (jobs.empty() ? count_of(count, "other job", "other jobs") : jobs) +
+         (count == 1 ? " goes first" : " go first");
+}
+
+std::string waits_for_limit(const core::WaitsForLimit& limit, const core::JobSpec& spec) {
+  using Of = core::WaitsForLimit::Of;
+  if (limit.of == Of::kElements) return "array limit reached (" + std::to_string(limit.used) + " running)";
+  if (limit.of == Of::kJobs) return "user limit reached (" + std::to_string(limit.used) + " running)";
+  return "user limit reached (" + std::to_string(limit.used) + " of " + std::to_string(limit.limit) + " GPUs in use, " +
+         std::to_string(spec.wanted_gpus()) + " asked for)";
+}
+
+std::string waits_for_gpus(const core::WaitsForGpus& gpus, const core::JobSpec& spec, const WhyFacts& facts) {
+  const std::string closed = list_of(facts.closed);
+  if (!spec.gpus.empty()) return closed.empty() ? gpus_text(spec.gpus) + " take no jobs now" : closed;
+  return count_of(spec.wanted_gpus(), "GPU", "GPUs") + " asked for, " + std::to_string(gpus.usable) +
+         (gpus.usable == 1 ? " takes jobs" : " take jobs") + (closed.empty() ? "" : ": " + closed);
+}
+
+std::string retry_text(const core::WaitsForMoment& moment, const WhyFacts& facts) {
+  const auto left = std::chrono::ceil<std::chrono::seconds>(moment.at - facts.asked_at).count();
+  return "could not be started" + (left > 0 ? " (next try in " + std::to_string(left) + "s)" : std::string()) +
+         (facts.note.empty() ? "" : ": " + facts.note);
+}
+
+}  // namespace
+
+std::string why_text(const core::JobSpec& spec, WaitReason reason, const WhyFacts& facts) {
+  switch (reason) {
+    case WaitReason::kNone: return "";
+    case WaitReason::kHeld:
+      return "held until `gpumux release " + label_of(spec.id, spec.array, spec.array_index) + "`";
+    case WaitReason::kPaused: return facts.is_paused ? "the queue is paused" : "the daemon is starting";
+    case WaitReason::kDependency: {
+      const std::string jobs = list_of(facts.jobs, text_of);
+      return "waits for " + (jobs.empty() ? "another user's job" : jobs);
+    }
+    case WaitReason::kPriority: return waits_for_others(facts);
+    case WaitReason::kGpuMemory:
+      if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) return waits_for_room(*room, facts);
+      return std::holds_alternative<core::WaitsForOthers>(facts.obstacle) ? waits_for_others(facts)
+                                                                          : "starts in a moment";
+    case WaitReason::kUserLimit:
+    case WaitReason::kArrayLimit:
+      if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle)) return waits_for_limit(*limit, spec);
+      return "limit reached";
+    case WaitReason::kDrained:
+      if (const auto* gpus = std::get_if<core::WaitsForGpus>(&facts.obstacle))
+        return waits_for_gpus(*gpus, spec, facts);
+      return "its GPUs take no jobs now";
+    case WaitReason::kRetry:
+      if (const auto* moment = std::get_if<core::WaitsForMoment>(&facts.obstacle)) return retry_text(*moment, facts);
+      return "could not be started";
+  }
+  return "";
+}
+
+namespace {
+
+struct Machine {
+  core::GpuSet gpus;
+  std::uint64_t largest = 0;
+  std::uint32_t large_enough = 0;           // for the job
+  std::optional<base::GpuIndex> too_small;  // that it names
+};
+
+Machine look_at(const core::JobCore& core, const core::JobSpec& spec) {
+  Machine machine;
+  for (std::uint32_t i = 0; const auto room = core.room(base::GpuIndex{i}); ++i) {
+    if (!room->present) continue;
+    const base::GpuIndex gpu{i};
+    machine.gpus.insert(gpu);
+    machine.largest = std::max(machine.largest, room->capacity);
+    if (room->capacity >= spec.memory) {
+      ++machine.large_enough;
+    } else if (spec.gpus.contains(gpu) && !machine.too_small) {
+      machine.too_small = gpu;
+    }
+  }
+  return machine;
+}
+
+std::string too_much_memory(const core::JobSpec& spec, const Machine& machine, const core::JobCore& core) {
+  const std::string asked = base::format_bytes(spec.memory) + " asked for on each ";
+  if (machine.largest < spec.memory) return asked + "GPU, the largest here has " + base::format_bytes(machine.largest);
+  if (!machine.too_small)
+    return asked + "of " + std::to_string(spec.wanted_gpus()) + " GPUs, " + std::to_string(machine.large_enough) +
+           (machine.large_enough == 1 ? " here has that much" : " here have that much");
+  return asked + "GPU, GPU " + std::to_string(machine.too_small->value) + " has " +
+         base::format_bytes(core.room(*machine.too_small)->capacity);
+}
+
+}  // namespace
+
+base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const core::UserLimits& limits,
+                     const core::JobCore& core) {
+  const Machine machine = look_at(core, spec);
+  switch (refusal) {
+    case core::Refusal::kExists: return {Code::kInternal, 0, "a job with this id is there already"};
+    case core::Refusal::kNoGpus: return {Code::kInvalid, 0, "a job needs at least one GPU"};
+    case core::Refusal::kUnknownGpu: {
+      core::GpuSet unknown;
+      for (const base::GpuIndex gpu : spec.gpus) {
+        if (!machine.gpus.contains(gpu)) unknown.insert(gpu);
+      }
+      return {Code::kInvalid, 0,
+              gpus_text(unknown) + ": this machine has " + (machine.gpus.empty() ? "no GPU" : gpus_text(machine.gpus))};
+    }
+    case core::Refusal::kTooManyGpus:
+      return {Code::kInvalid, 0,
+              count_of(spec.wanted_gpus(), "GPU", "GPUs") + " asked for, this machine has " +
+                  std::to_string(machine.gpus.size())};
+    case core::Refusal::kTooMuchMemory: return {Code::kInvalid, 0, too_much_memory(spec, machine, core)};
+    case core::Refusal::kQueueLimit:
+      return {Code::kDenied, 0,
+              "max_queued: " + std::to_string(limits.queued.value()) +
+                  " of your jobs may wait, held and suspended ones too; wait, or cancel some"};
+    case core::Refusal::kGpuLimit:
+      return {Code::kInvalid, 0,
+              "max_gpus: your running jobs may have " + count_of(limits.gpus.value(), "GPU", "GPUs") +
+                  ", this one asks for " + std::to_string(spec.wanted_gpus())};
+    case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "after: there is no such job"};
+  }
+  return {Code::kInternal, 0, "refused"};
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// Why a job waits, and why a submission is refused: sentences that name the thing and the number.
+//
+// The facts are read on the loop's thread; the sentence may be written on any. Of other users' jobs and programs a
+// sentence names what the viewer may see.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "jobs/core/job_core.h"
+
+namespace gpumux::daemon {
+
+class JobQueue;
+
+// How much of a job the viewer may see.
+enum class Sight { kNothing, kLimited, kOpen, kOwn };
+// Nothing for `uid`: nobody knows whose it is.
+using SightOf = std::function<Sight(std::optional<std::uint32_t> uid)>;
+
+struct NamedJob {
+  std::string label;  // "17", "17_3"
+  std::string name;   // empty: the viewer may not see it
+  bool is_array = false;
+};
+
+// Names, some of them: there are so many more.
+template <class Name>
+struct Some {
+  std::vector<Name> named;
+  std::size_t others = 0;
+};
+
+struct WhyFacts {
+  jobs::Obstacle obstacle;
+  Some<NamedJob> jobs;              // that the obstacle names
+  Some<std::string> programs;       // without a job, on the GPU that the obstacle names
+  std::vector<std::string> closed;  // "GPU 1 is drained"
+  base::TimePoint asked_at{};
+  std::string note;        // why it could not be started
+  bool is_paused = false;  // by an administrator
+};
+
+// On the loop's thread.
+WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const SightOf& sight);
+
+// Empty: it does not wait.
+std::string why_text(const jobs::JobSpec& spec, jobs::WaitReason reason, const WhyFacts& facts);
+
+// Why a submission cannot be taken, for people, and as an error's code.
+base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits,
+                     const jobs::JobCore& core);
+
+}  // namespace gpumux::daemon
