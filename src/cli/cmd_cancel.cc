@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux cancel, hold, release: what is asked of several jobs at once, and told of each.
+// gpumux cancel, hold, release: what is asked of several jobs at once, and told of each, or of each array.
 #include <unistd.h>
 
+#include <algorithm>
 #include <iostream>
+#include <limits>
+#include <map>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "jobs/commands/job_calls.h"
+#include "jobs/commands/job_texts.h"
 #include "jobs/commands/job_view.h"
 
 namespace gpumux::cli {
@@ -20,18 +26,26 @@ constexpr std::size_t kMostLookedAt = 1000;
 struct Request {
   const char* command;
   const char* change;                                      // the body
-  const char* (*what_became)(const api_client::Job& job);  // of a job that was changed, as it is now
-  const char* not_done;                                    // of one that needed no change
+  const char* (*what_became)(const api_client::Job& job);  // of a job that was changed, as it is now: "cancelled"
+  std::string_view met_in;                                 // states in which there is nothing to change
+  const char* met;                                         // of a job in one of them: "held already"
+  const char* cannot;                                      // of a job that goes on as it is, in another state
 };
 
-constexpr Request kCancel{"cancel", R"({"cancel":true})",
-                          [](const api_client::Job& job) { return job.is_done() ? "is cancelled" : "is told to end"; },
-                          "has ended already, or is ending"};
-constexpr Request kHold{"hold", R"({"held":true})", [](const api_client::Job&) { return "is held"; },
-                        "is held already, runs, or has ended"};
-constexpr Request kRelease{
-    "release", R"({"held":false})",
-    [](const api_client::Job& job) { return job.waits() ? "waits for its turn" : "is released"; }, "was not held"};
+constexpr Request kCancel{"cancel",
+                          R"({"cancel":true})",
+                          [](const api_client::Job& job) { return job.is_done() ? "cancelled" : "told to end"; },
+                          "ending",
+                          "ending already",
+                          "it goes on"};
+constexpr Request kHold{"hold", R"({"held":true})", [](const api_client::Job&) { return "held"; },
+                        "held", "held already",     "only a job that waits can be held"};
+constexpr Request kRelease{"release",
+                           R"({"held":false})",
+                           [](const api_client::Job&) { return "released"; },
+                           "queued starting running suspending suspended resuming ending",
+                           "not held",
+                           "it goes on as it was"};
 
 struct Which {
   std::vector<std::string> ids;
@@ -83,26 +97,119 @@ std::optional<int> check(const Request& request, const Which& which) {
   return std::nullopt;
 }
 
-int tell(const Request& request, const api_client::Client& client, const std::vector<api_client::JobChange>& changes,
-         bool quiet) {
-  int status = kExitOk;
-  std::size_t looked_at = 0;
+// The jobs as they are now, by their ids; an array is asked for as a whole.
+std::map<std::uint64_t, api_client::Job> look_at(const api_client::Client& client,
+                                                 const std::vector<api_client::JobChange>& changes) {
+  std::map<std::uint64_t, api_client::Job> jobs;
+  std::size_t looks = 0;
   for (const api_client::JobChange& change : changes) {
-    const std::string job = "job " + std::to_string(change.id);
-    if (change.error) {
-      const std::string said = change.error->message();
-      const bool names_it = change.id == 0 || said.find(std::to_string(change.id)) != std::string::npos;
-      say_error(request.command, (names_it ? "" : job + ": ") + said);
-      if (status == kExitOk) status = exit_status_of(change.error->code);
-    } else if (!quiet) {
-      api_client::Job now;
-      now.id = change.id;
-      if (looked_at++ < kMostLookedAt) now = client.job(std::to_string(change.id)).value_or(std::move(now));
-      std::cout << "job " << job_label(now) << " " << (change.changed ? request.what_became(now) : request.not_done)
-                << "\n";
+    if (change.error || jobs.contains(change.id)) continue;
+    if (looks++ == kMostLookedAt) break;
+    const auto job = client.job(std::to_string(change.id));
+    if (!job) continue;
+    if (job->array && changes.size() > 1) {
+      const api_client::JobQuery elements{.state = api_client::JobsState::kAll, .array = job->array};
+      if (auto page = all_jobs(client, elements, std::numeric_limits<std::uint64_t>::max())) {
+        for (api_client::Job& element : page->jobs) jobs[element.id] = std::move(element);
+      }
+    }
+    jobs.emplace(change.id, *job);
+  }
+  return jobs;
+}
+
+// One job after the request. Nothing in `what`: the job had ended before.
+struct Became {
+  std::string what;  // "cancelled", "running"
+  std::string rest;  // why it goes on as it is
+  bool has_failed = false;
+};
+
+Became became(const Request& request, const api_client::JobChange& change, const api_client::Job& now) {
+  if (change.changed || now.state.empty()) return {change.changed ? request.what_became(now) : request.met, "", false};
+  if (now.is_done()) return {"", "", true};
+  const bool is_met = request.met_in.find(now.state) != std::string_view::npos;
+  return is_met ? Became{request.met, "", false} : Became{now.state, request.cannot, true};
+}
+
+int tell_error(const Request& request, const api_client::JobChange& change) {
+  const std::string said = change.error->message();
+  const bool names_it = change.id == 0 || said.find(std::to_string(change.id)) != std::string::npos;
+  say_error(request.command, (names_it ? "" : "job " + std::to_string(change.id) + ": ") + said);
+  return exit_status_of(change.error->code);
+}
+
+// A job that goes on as it is, is a failure if it was named.
+int tell_job(const Request& request, const Which& which, const api_client::JobChange& change,
+             const api_client::Job& now) {
+  const Became one = became(request, change, now);
+  const std::string text =
+      "job " + job_label(now) + " " +
+      (one.what.empty() ? finished_text(now) : "is " + one.what + (one.rest.empty() ? "" : ": " + one.rest));
+  if (one.has_failed && !which.ids.empty()) {
+    say_error(request.command, text);
+    return kExitFailed;
+  }
+  if (!which.quiet) std::cout << text << "\n";
+  return kExitOk;
+}
+
+// Elements of one array, in one line: "array 51_[0-199%2]: 198 cancelled, 2 told to end".
+int tell_array(const Request& request, const Which& which, const std::vector<api_client::JobChange>& changes,
+               const JobGroup& group) {
+  std::vector<std::pair<std::string, std::size_t>> counts;
+  std::string rest;
+  bool has_failed = true;
+  for (std::size_t i = 0; i < group.size(); ++i) {
+    Became one = became(request, changes[i], group[i]);
+    if (one.what.empty()) one.what = state_text(group[i]) + " already";
+    if (!one.rest.empty()) rest = one.rest;
+    has_failed = has_failed && one.has_failed;
+    const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& e) { return e.first == one.what; });
+    if (known != counts.end()) {
+      ++known->second;
+    } else {
+      counts.emplace_back(one.what, 1);
     }
   }
-  if (changes.empty() && !quiet) std::cout << "there are no such jobs\n";
+  std::string text = "array " + group_label(group) + ":";
+  for (const auto& [what, count] : counts)
+    text += (what == counts.front().first ? " " : ", ") + std::to_string(count) + " " + what;
+  if (!rest.empty()) text += " (" + rest + ")";
+  if (has_failed && !which.ids.empty()) {
+    say_error(request.command, text);
+    return kExitFailed;
+  }
+  if (!which.quiet) std::cout << text << "\n";
+  return kExitOk;
+}
+
+int tell(const Request& request, const api_client::Client& client, const std::vector<api_client::JobChange>& changes,
+         const Which& which) {
+  auto now = look_at(client, changes);
+  // In the order of the answer, an array where its first element stands.
+  std::vector<std::pair<std::vector<api_client::JobChange>, JobGroup>> groups;
+  std::map<std::uint64_t, std::size_t> of_array;
+  for (const api_client::JobChange& change : changes) {
+    api_client::Job& job = now[change.id];
+    job.id = change.id;
+    const auto known = job.array && !change.error ? of_array.find(*job.array) : of_array.end();
+    if (known == of_array.end()) {
+      if (job.array && !change.error) of_array[*job.array] = groups.size();
+      groups.emplace_back();
+    }
+    auto& [of_group, jobs] = known != of_array.end() ? groups[known->second] : groups.back();
+    of_group.push_back(change);
+    jobs.push_back(job);
+  }
+  int status = kExitOk;
+  for (const auto& [of_group, jobs] : groups) {
+    const int one = of_group.front().error ? tell_error(request, of_group.front())
+                    : jobs.size() == 1     ? tell_job(request, which, of_group.front(), jobs.front())
+                                           : tell_array(request, which, of_group, jobs);
+    if (status == kExitOk) status = one;
+  }
+  if (changes.empty() && !which.quiet) std::cout << "there are no such jobs\n";
   std::cout << std::flush;
   return status;
 }
@@ -115,12 +222,12 @@ int change(const Request& request, const Which& which) {
   const auto changes = which.ids.empty() ? client->change_jobs(which.everybody ? "all" : user, request.change)
                                          : change_named_jobs(*client, which.ids, request.change);
   if (!changes) return report_error(request.command, changes.error());
-  return tell(request, *client, *changes, which.quiet);
+  return tell(request, *client, *changes, which);
 }
 
 constexpr char kStatuses[] =
-    R"(Exit status: 0 done, or nothing to do; 1 failed for one of the jobs (for example, it does not exist), 2 wrong
-usage, 3 no daemon is running, 4 not allowed for one of the jobs.)";
+    R"(Exit status: 0 done, or nothing to do; 1 failed for one of the jobs (for example, it has ended, or is not
+there), 2 wrong usage, 3 no daemon is running, 4 not allowed for one of the jobs.)";
 
 }  // namespace
 

@@ -154,7 +154,13 @@ int cancel(const std::vector<char*>& arguments) {
     if (change.error) return failed(change.error->message(), exit_status_of(change.error->code));
     changed = changed || change.changed;
   }
-  if (!changed) return failed("job " + id + " has ended already, or is ending", kExitFailed);
+  if (!changed) {
+    const auto job = client->job(id);
+    return failed(
+        "job " + id +
+            (job && !job->is_done() ? " is ending already" : " " + finished_text(job.value_or(api_client::Job{}))),
+        kExitFailed);
+  }
   std::cout << "Job cancelled.\n" << std::flush;
   return kExitOk;
 }

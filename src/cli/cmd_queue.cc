@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux queue, gpumux history, gpumux show: jobs that run and wait, jobs that are done, one job in full.
+#include <algorithm>
 #include <iostream>
 #include <limits>
 #include <optional>
@@ -24,6 +25,7 @@ struct ListOptions {
   std::string user;
   bool mine = false;
   bool json = false;
+  bool elements = false;  // of arrays, each on a line
   std::string fields;
 };
 
@@ -35,6 +37,7 @@ struct ForPrograms {
 ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
   auto* user = app.add_option("-u,--user", options.user, "Only this user's jobs")->type_name("USER");
   app.add_flag("--mine", options.mine, "Only your own jobs")->excludes(user);
+  app.add_flag("-r,--elements", options.elements, "Show each element of an array on a line of its own");
   auto* json = app.add_flag("--json", options.json, "Print the daemon's answer (docs/api.md, GET /v1/jobs)");
   auto* fields =
       app.add_option("--format", options.fields, "Print these fields, with commas between their names; for programs")
@@ -48,8 +51,9 @@ ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
 constexpr char kFieldsHelp[] =
     R"(Fields for --format: id, label, array, index, name, user, uid, state, outcome, exit, reason, why, place,
 priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, submitted,
-started, ended, elapsed, note. Each job is one line with tabs between its fields. Sizes are bytes, durations seconds,
-times seconds since 1970, all as whole numbers. GPUs are in the order of their numbers. A field may be empty.)";
+started, ended, elapsed, note, command, starts-in. Each job is one line with tabs between its fields. Sizes are bytes,
+durations seconds, times seconds since 1970, all as whole numbers. GPUs are in the order of their numbers. A field may
+be empty.)";
 
 // Without a table: JSON, or fields. Nothing: a table is wanted.
 std::optional<int> print_for_programs(const char* command, const api_client::Client& client, const ListOptions& options,
@@ -78,14 +82,44 @@ bool fields_are_wrong(const char* command, const ListOptions& options) {
   return true;
 }
 
+std::vector<JobGroup> in_groups(std::vector<api_client::Job> jobs, bool elements) {
+  return elements ? one_by_one(std::move(jobs)) : by_array(std::move(jobs));
+}
+
+// The first `limit` lines of a history. An array is on one line, however many of its elements have ended when.
+base::Result<std::vector<JobGroup>> latest_groups(const api_client::Client& client, const api_client::JobQuery& query,
+                                                  std::uint64_t limit, bool elements) {
+  std::vector<JobGroup> groups;
+  bool more = true;
+  for (std::uint64_t most = std::max(limit, api_client::kMaxPageJobs); more && groups.size() < limit; most *= 10) {
+    auto page = all_jobs(client, query, most);
+    if (!page) return tl::unexpected(page.error());
+    more = page->more && most < kMostShownJobs;
+    groups = in_groups(std::move(page->jobs), elements);
+  }
+  groups.resize(std::min<std::size_t>(groups.size(), limit));
+  if (!more || elements) return groups;
+  // Elements that ended before all that was read.
+  for (JobGroup& group : groups) {
+    if (!group.front().array) continue;
+    const api_client::JobQuery whole{.state = api_client::JobsState::kDone, .array = group.front().array};
+    auto page = all_jobs(client, whole, kMostShownJobs);
+    if (!page) return tl::unexpected(page.error());
+    if (!page->jobs.empty()) group = std::move(page->jobs);
+  }
+  return groups;
+}
+
 base::Result<std::vector<std::string>> look_at_queue(const api_client::Client& client,
-                                                     const api_client::JobQuery& query, const Output& output) {
+                                                     const api_client::JobQuery& query, bool elements,
+                                                     const Output& output) {
   auto page = all_jobs(client, query, kMostShownJobs);
   if (!page) return tl::unexpected(page.error());
   const auto state = client.queue();
   sort_for_queue(page->jobs);
-  auto lines = queue_lines(page->jobs, state ? std::optional<api_client::QueueState>(*state) : std::nullopt,
-                           now_unix_ns(), output);
+  const std::vector<JobGroup> groups = in_groups(std::move(page->jobs), elements);
+  auto lines =
+      queue_lines(groups, state ? std::optional<api_client::QueueState>(*state) : std::nullopt, now_unix_ns(), output);
   if (page->more) lines.emplace_back("... and more; gpumux queue --json has all");
   return lines;
 }
@@ -108,9 +142,11 @@ int queue_command(const std::vector<char*>& arguments) {
   watch.option()->excludes(for_programs.json)->excludes(for_programs.fields);
   app.footer(std::string(kFieldsHelp) + R"(
 
---format and --json list the jobs in the order of their ids. GPUS shows the GPUs of a job, in brackets if it waits for
-them. TIME is the time since the job's first start, suspensions included, or the time that it has waited. LIMIT is the
-time that is left to a running job, by its own limit or the queue's.
+--format and --json list the jobs in the order of their ids, and each element of an array. The table has one line for
+an array: 51_[0-199%2]. GPUS shows the GPUs of a job, in brackets if it waits for them. TIME is the time since the job's
+first start, suspensions included, or the time that it has waited. LIMIT is the time that is left to a running job, by
+its own limit or the queue's. STARTS says how soon a job starts if the jobs that go first use their whole time limits.
+WHY is below the job if the terminal is too narrow for it.
 
 Examples:
   gpumux queue
@@ -135,10 +171,10 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
     return watch.screens(kName, [&](const Output& output) -> base::Result<std::vector<std::string>> {
       const auto again = find();
       if (!again) return tl::unexpected(again.error());
-      return look_at_queue(*again, query, output);
+      return look_at_queue(*again, query, options.elements, output);
     });
   }
-  const auto lines = look_at_queue(*client, query, look_at_stdout());
+  const auto lines = look_at_queue(*client, query, options.elements, look_at_stdout());
   if (!lines) return report_error(kName, lines.error());
   print_lines(*lines);
   return kExitOk;
@@ -149,7 +185,9 @@ int history_command(const std::vector<char*>& arguments) {
   ListOptions options;
   std::uint64_t limit = kDefaultHistory;
   CLI::App app("Shows finished jobs, the latest end first.", "gpumux history");
-  app.add_option("-n,--limit", limit, "Number of jobs to show (default 30)")->type_name("N")->check(whole_number(1));
+  app.add_option("-n,--limit", limit, "Number of jobs to show, an array being one (default 30)")
+      ->type_name("N")
+      ->check(whole_number(1));
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
@@ -171,9 +209,9 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   query.latest_end_first = true;
   query.user = options.mine ? own_user_name() : options.user;
   if (const auto exit_status = print_for_programs(kName, *client, options, query, limit)) return *exit_status;
-  const auto page = all_jobs(*client, query, limit);
-  if (!page) return report_error(kName, page.error());
-  print_lines(history_lines(page->jobs, now_unix_ns(), look_at_stdout()));
+  const auto groups = latest_groups(*client, query, limit, options.elements);
+  if (!groups) return report_error(kName, groups.error());
+  print_lines(history_lines(*groups, now_unix_ns(), look_at_stdout()));
   return kExitOk;
 }
 

@@ -78,6 +78,8 @@ class Jobs(JobsTest):
         waiting = self.submit("true", mem="800M", gpu_ids=0)
         self.gpumux("cancel", str(running)).expect_success()
         self.wait_done(running)
+        wait_until(lambda: "large uses" in self.job(waiting)["why"], 20,
+                   lambda: f"the reason names the program: {self.job(waiting)['why']}")
         # Nothing but the other program is in its way now.
         self.assertEqual(self.job(waiting)["state"], "queued", self.job(waiting))
         other.end()
@@ -135,17 +137,19 @@ class Jobs(JobsTest):
         waiting = self.job(second)
         self.assertEqual((waiting["state"], waiting["place"]), ("queued", 2))
         self.assertEqual(self.job(third)["reason"], "gpu_memory")
-        self.assertIn("GPU 0", self.job(third)["why"])
+        self.assertRegex(self.job(third)["why"], rf"^GPU 0 has 0 B free of 1.0 GiB: job {first} \(.*\) has 1.0 GiB$")
+        self.assertRegex(self.job(second)["why"], rf"^job {third} \(true\) goes first$")
         table, _ = self.ask("queue")
-        self.assertIn("waits for", table)
+        self.assertIn(self.job(third)["why"], table)
         self.release(first)
         for job in (first, second, third):
             self.wait_done(job, "ok")
         self.assertLess(self.job(third)["started_unix_ns"], self.job(second)["started_unix_ns"])
 
     def test_what_can_never_run_is_refused(self):
-        for options, text in (({"gpus": 3}, "more than this machine has"),
-                              ({"mem": "2G"}, "more than this machine's GPUs have"), ({"gpu_ids": "0,7"}, "GPUs 0,7"),
+        for options, text in (({"gpus": 3}, "3 GPUs asked for, this machine has 2"),
+                              ({"mem": "2G"}, "2.0 GiB asked for on each GPU, the largest here has 1.0 GiB"),
+                              ({"gpu_ids": "0,7"}, "GPU 7: this machine has GPUs 0 and 1"),
                               ({"after": "ok:99"}, "job 99"), ({"array": "5-1"}, "no range"), ({"output": "%x"}, "%")):
             with self.subTest(options):
                 arguments = ["submit"]

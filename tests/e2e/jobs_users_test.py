@@ -111,17 +111,26 @@ class Users(UsersTest):
         self.assertEqual(self.wait_done(job)["outcome"], "cancelled")
 
     def test_privacy(self):
-        self.submit_as(self.games, "sleep", "1000", name="secret")
+        first = self.submit_as(self.games, "sleep", "1000", name="secret", gpu_ids=[0], memory_bytes=0)
+        wait_until(lambda: self.job(first)["state"] == "running", 30, "it runs")
+        waiting = self.submit_as(self.news, "true", gpu_ids=[0], memory_bytes=0)
+
+        def why():
+            return self.ask_as(self.news, "GET", f"/v1/jobs/{waiting}")[1]["why"]
+
         listed = self.ask_as(self.news, "GET", "/v1/jobs")[1]["jobs"]
         self.assertEqual(listed[0]["name"], "secret")
+        self.assertNotIn("command", listed[0], "as in one job in full")
+        self.assertIn(f"job {first} (secret) has", why())
         for privacy in ("limited", "own"):
             self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
             os.kill(self.daemon.pid, 1)
             wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, 20,
                        "it is reloaded")
             listed = self.ask_as(self.news, "GET", "/v1/jobs")[1]["jobs"]
+            self.assertIn("another user's job has" if privacy == "own" else f"job {first} has", why())
             if privacy == "own":
-                self.assertEqual(listed, [])
+                self.assertEqual([job["id"] for job in listed], [waiting])
                 self.assertEqual(self.ask_as(self.news, "GET", "/v1/jobs/1")[0], 404)
             else:
                 self.assertNotIn("name", listed[0])

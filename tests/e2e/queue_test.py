@@ -159,6 +159,55 @@ class Queue(JobsTest):
             beyond = f"&beyond={seen[-1]}&beyond_ended={page['jobs'][-1]['ended_unix_ns']}"
         self.assertEqual(seen, want)
 
+    def test_an_array_is_one_line_everywhere(self):
+        self.ask("admin", "pause")
+        array = self.submit("sleep", "1000", array="0-49%2")
+        label = f"{array}_[0-49%2]"
+        lines = self.ask("queue")[0].splitlines()
+        self.assertEqual(len([line for line in lines if line.startswith(label)]), 1, lines)
+        for said in ("50 waiting", "sleep 1000", "the queue is paused"):
+            self.assertIn(said, lines[1])
+        self.assertIn(f"\n{array}_49 ", self.ask("queue", "--elements")[0])
+        self.assertEqual(self.ask("hold", str(array))[0], f"array {label}: 50 held")
+        self.assertEqual(self.ask("release", str(array))[0], f"array {label}: 50 released")
+        self.ask("cancel", f"{array}_7")
+        self.assertEqual(self.ask("cancel", str(array))[0], f"array {array}_[0-6,8-49%2]: 49 cancelled")
+        self.wait_done(array + 49, "cancelled")
+        lines = self.ask("history", "--limit", "1")[0].splitlines()
+        self.assertEqual(len(lines), 2, lines)
+        self.assertTrue(lines[1].startswith(label), lines)
+        self.assertIn("50 cancelled", lines[1])
+        _, errors = self.ask("cancel", f"{array}_7", code=1)
+        self.assertIn(f"job {array}_7 has ended already (cancelled)", errors)
+        self.ask("admin", "unpause")
+        self.assertIn(" 50 cancelled", self.ask("queue", "--all")[0])
+
+    def test_a_job_is_called_after_its_script(self):
+        script = pathlib.Path(self.directory) / "train.sh"
+        script.write_text("echo $GPUMUX_NAME\n", encoding="ascii")
+        job = self.submit("bash", "-e", script)
+        self.wait_done(job, "ok")
+        self.assertEqual(self.output(job), "train.sh\n", "status shows it, too")
+        found = self.job(job)
+        self.assertEqual((found["name"], found["command"]), ("train.sh", f"bash -e {script}"))
+        self.assertIn(f"bash -e {script}", self.ask("history")[0])
+        self.daemon.restart()
+        self.assertEqual(self.job(job)["command"], f"bash -e {script}")
+
+    def test_time_limits_tell_when_a_job_starts(self):
+        first = self.hold_gpus(gpu_ids=0, time_limit=1000)
+        self.wait_state(first, "running")
+        second = self.submit("true", gpu_ids=0, time_limit=100)
+        third = self.submit("true", gpu_ids=0)
+        fourth = self.submit("true", gpu_ids=0)
+        starts = [self.job(job).get("starts_in_ns") for job in (first, second, third, fourth)]
+        self.assertEqual((starts[0], starts[3]), (None, None), starts)
+        self.assertTrue(0 < starts[1] <= 1000e9, starts)
+        self.assertTrue(0 < starts[2] <= 1100e9 and starts[2] - starts[1] > 90e9, starts)
+        self.assertIn("within ", self.ask("queue")[0])
+        self.assertIn("expected start  within ", self.ask("show", str(second))[0])
+        self.release(first)
+
     def test_a_missing_job_is_named(self):
         job = self.submit("true", hold=True)
         changed = self.daemon.api.ask("PATCH", f"/v1/jobs/{job},999", {"cancel": True})["jobs"]

@@ -42,7 +42,7 @@ TEST_F(JobCommandTest, SubmitWarnsOfWhatIsPlainAndHandsItInAllTheSame) {
   const auto outcome = run({"submit", "--array", "0-9%2", "no-such-program"});
   EXPECT_EQ(outcome.exit_status, 0);
   EXPECT_NE(outcome.err.find("warning: no-such-program: no such program"), std::string::npos) << outcome.err;
-  EXPECT_EQ(outcome.out, "Submitted array 17 (10 jobs: 17 to 26)\n");
+  EXPECT_EQ(outcome.out, "Submitted array 17_[0-9%2] (10 jobs)\n");
 }
 
 TEST_F(JobCommandTest, WrongUsageAsksNobody) {
@@ -168,6 +168,63 @@ TEST_F(JobCommandTest, CancelTellsOfEach) {
   EXPECT_EQ(run({"cancel", "17"}).out, "job 17 is cancelled\n");
 }
 
+TEST_F(JobCommandTest, AJobThatHasEndedCannotBeChanged) {
+  answer("PATCH /v1/jobs/17", 200, R"({"jobs": [{"id": 17, "changed": false}]})");
+  answer("PATCH /v1/jobs/user:eva", 200, R"({"jobs": [{"id": 17, "changed": false}]})");
+  answer("GET /v1/jobs/17", done("failed", 3));
+  serve();
+  for (const char* command : {"cancel", "hold", "release"}) {
+    const auto outcome = run({command, "17"});
+    EXPECT_EQ(outcome.exit_status, 1) << command;
+    EXPECT_EQ(outcome.out, "") << command;
+    EXPECT_EQ(outcome.err, std::string("gpumux ") + command + ": job 17 has ended already (failed, exit status 3)\n");
+  }
+  const std::string old_cancel = std::filesystem::path(GPUMUX).parent_path().string() + "/mgpu_cancel";
+  EXPECT_EQ(run({"17"}, old_cancel.c_str()).err, "mgpu_cancel: job 17 has ended already (failed, exit status 3)\n");
+  EXPECT_EQ(run({"cancel", "--user", "eva"}).exit_status, 0) << "it was not named";
+  answer("GET /v1/jobs/17", job("running"));
+  const auto held = run({"hold", "17"});
+  EXPECT_EQ(held.exit_status, 1);
+  EXPECT_EQ(held.err, "gpumux hold: job 17 is running: only a job that waits can be held\n");
+  EXPECT_EQ(run({"release", "17"}).out, "job 17 is not held\n");
+  answer("GET /v1/jobs/17", job("held"));
+  EXPECT_EQ(run({"hold", "17"}).out, "job 17 is held already\n");
+  answer("GET /v1/jobs/17", job("ending"));
+  const auto again = run({"cancel", "17"});
+  EXPECT_EQ(again.exit_status, 0) << "it has what it asked for";
+  EXPECT_EQ(again.out, "job 17 is ending already\n");
+}
+
+TEST_F(JobCommandTest, ManyElementsAreToldInOneLine) {
+  std::vector<json> elements;
+  json changes = json::array();
+  for (int i = 0; i < 200; ++i) {
+    json element = i < 2 ? job("running") : done("cancelled", 0);
+    element["id"] = 51 + i;
+    element["array"] = 51;
+    element["array_index"] = i;
+    element["array_limit"] = 2;
+    elements.push_back(element);
+    changes.push_back({{"id", 51 + i}, {"changed", true}});
+  }
+  elements[0]["state"] = elements[1]["state"] = "ending";
+  answer("GET /v1/jobs/51", elements[0]);
+  answer("GET /v1/jobs?state=all&array=51", json{{"jobs", elements}, {"more", false}});
+  answer("PATCH /v1/jobs/51", json{{"jobs", changes}});
+  serve();
+  const auto outcome = run({"cancel", "51"});
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "array 51_[0-199%2]: 2 told to end, 198 cancelled\n");
+  EXPECT_EQ(asked("GET", "/v1/jobs").size(), 2u) << "not one question for each";
+  for (json& change : changes) change["changed"] = false;
+  elements[0]["state"] = elements[1]["state"] = "running";
+  answer("GET /v1/jobs?state=all&array=51", json{{"jobs", {elements[0], elements[1]}}, {"more", false}});
+  answer("PATCH /v1/jobs/51", json{{"jobs", {changes[0], changes[1]}}});
+  const auto held = run({"hold", "51"});
+  EXPECT_EQ(held.exit_status, 1);
+  EXPECT_EQ(held.err, "gpumux hold: array 51_[0-1%2]: 2 running (only a job that waits can be held)\n");
+}
+
 TEST_F(JobCommandTest, AllIsOnesOwnAndEverybodyIsEverybody) {
   answer("PATCH /v1/jobs/", json{{"jobs", json::array()}});
   serve();
@@ -242,6 +299,33 @@ TEST_F(JobCommandTest, AnArraysIdIsAllItsElements) {
 
   answer("GET /v1/jobs?state=all&array=17", json{{"jobs", {elements[0]}}, {"more", false}});
   EXPECT_EQ(run({"logs", "17"}).out, "the first's\n") << "an array of one";
+}
+
+TEST_F(JobCommandTest, AHistoryHasSoManyLinesWhateverArraysThereAre) {
+  std::vector<json> elements;
+  for (int i = 0; i < 30; ++i) {
+    json element = done("ok", 0);
+    element["id"] = 51 + i;
+    element["array"] = 51;
+    element["array_index"] = i;
+    elements.push_back(element);
+  }
+  json single = done("ok", 0);
+  json page = elements;
+  page.erase(29);
+  page.push_back(single);
+  answer("GET /v1/jobs?state=done&order=ended", json{{"jobs", page}, {"more", true}});
+  answer("GET /v1/jobs?state=done&order=ended&limit=1000&beyond", json{{"jobs", {elements[29]}}, {"more", true}});
+  answer("GET /v1/jobs?state=done&array=51", json{{"jobs", elements}, {"more", false}});
+  serve();
+  const auto outcome = run({"history", "--limit", "2"});
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.err;
+  EXPECT_NE(outcome.out.find("51_[0-29]"), std::string::npos) << "with elements beyond the page\n" << outcome.out;
+  EXPECT_NE(outcome.out.find("30 done"), std::string::npos) << outcome.out;
+  EXPECT_NE(outcome.out.find("\n17 "), std::string::npos) << outcome.out;
+  EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 3);
+  const auto apart = run({"history", "--limit", "2", "--elements"});
+  EXPECT_NE(apart.out.find("\n51_0 "), std::string::npos) << apart.out;
 }
 
 TEST_F(JobCommandTest, PagesAreReadToTheEnd) {

@@ -5,10 +5,11 @@
 #include <array>
 #include <ctime>
 
+#include "base/shell_words.h"
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/table.h"
-#include "cli/views/status_view.h"
+#include "jobs/commands/job_texts.h"
 
 namespace gpumux::cli {
 namespace {
@@ -16,127 +17,12 @@ namespace {
 using api_client::Job;
 using api_client::QueueState;
 
-template <class Number>
-std::string joined(const std::vector<Number>& numbers) {
-  std::string text;
-  for (const Number number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
-  return text;
-}
-
-base::Duration between(std::int64_t from_unix_ns, std::int64_t until_unix_ns) {
-  return base::Duration(std::max<std::int64_t>(0, until_unix_ns - from_unix_ns));
-}
-
-// Seconds are enough for what lasts minutes: "1.25s" is for leases.
-std::string time_text(base::Duration duration) {
-  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
-  return seconds < std::chrono::seconds(100) ? std::to_string(seconds.count()) + "s" : short_duration(seconds);
-}
-
-// How long it has run, or, before that, waited.
-base::Duration elapsed(const Job& job, std::int64_t now) {
-  if (job.started_unix_ns > 0 && !job.waits())
-    return between(job.started_unix_ns, job.is_done() && job.ended_unix_ns > 0 ? job.ended_unix_ns : now);
-  return between(job.submitted_unix_ns, job.is_done() && job.ended_unix_ns > 0 ? job.ended_unix_ns : now);
-}
-
-// "0,2" that it has; "(0,2)" that it will have; "(2)" any so many would look like GPU 2, so it is "any 2".
-std::string gpus_text(const Job& job) {
-  if (!job.gpus.empty()) return joined(job.gpus);
-  if (!job.gpu_ids.empty()) return "(" + joined(job.gpu_ids) + ")";
-  return job.gpus_wanted > 0 ? "any " + std::to_string(job.gpus_wanted) : "";
-}
-
-std::string memory_text(const Job& job) {
-  return job.memory_bytes == 0 ? "whole" : base::format_bytes(job.memory_bytes);
-}
-
-std::string date_text(std::int64_t unix_ns) {
-  if (unix_ns <= 0) return "-";
-  const std::time_t seconds = unix_ns / 1'000'000'000;
-  std::tm parts{};
-  ::localtime_r(&seconds, &parts);
-  char buffer[32];
-  std::strftime(buffer, sizeof buffer, "%Y-%m-%d %H:%M:%S", &parts);
-  return buffer;
-}
-
-Colour colour_of(const Job& job) {
-  if (job.state == "running" || job.state == "starting" || job.state == "resuming") return Colour::kGreen;
-  if (job.state == "queued") return Colour::kYellow;
-  if (job.state == "suspended" || job.state == "suspending") return Colour::kCyan;
-  if (job.state == "held") return Colour::kDim;
-  if (job.is_done()) return job.outcome == "ok" ? Colour::kGreen : Colour::kRed;
-  return Colour::kNone;
-}
-
-int rank_of(const Job& job) {
-  if (job.state == "queued") return job.place ? 2 : 3;
-  if (job.state == "held") return 4;
-  if (job.state == "suspended") return 1;
-  return job.is_done() ? 5 : 0;
-}
-
-// Until its time is over, by its own limit or the queue's: "12m05s left". Empty: it has none, or does not run.
-std::string time_left(const Job& job) {
-  if (!job.limit_in || job.is_done()) return "";
-  return *job.limit_in > base::Duration::zero() ? time_text(*job.limit_in) + " left"
-                                                : "over since " + time_text(-*job.limit_in);
-}
-
-std::string limit_text(const Job& job) { return job.time_limit ? base::format_time_limit(*job.time_limit) : ""; }
-
-std::string exit_text(const Job& job) { return job.exit_status ? std::to_string(*job.exit_status) : "-"; }
-
-std::string plural(std::uint64_t count, std::string_view one) {
-  return std::to_string(count) + " " + std::string(one) + (count == 1 ? "" : "s");
-}
-
-void add_counts(const std::vector<Job>& jobs, std::string& text) {
-  std::uint64_t running = 0, queued = 0, held = 0, suspended = 0, done = 0;
-  for (const Job& job : jobs) {
-    ++(job.is_done()              ? done
-       : job.state == "queued"    ? queued
-       : job.state == "held"      ? held
-       : job.state == "suspended" ? suspended
-                                  : running);
-  }
-  const auto add = [&](std::uint64_t count, const char* what, bool always) {
-    if (count > 0 || always) text += (text.empty() ? "" : ", ") + std::to_string(count) + " " + what;
-  };
-  add(running, "running", true);
-  add(queued, "waiting", true);
-  add(suspended, "suspended", false);
-  add(held, "held", false);
-  add(done, "done", false);
-}
-
 std::string reservation_text(const api_client::Reservation& reserved) {
   std::string text = (reserved.gpus.size() == 1 ? "GPU " : "GPUs ") + joined(reserved.gpus) +
                      (reserved.gpus.size() == 1 ? " is" : " are") + " kept for job " + std::to_string(reserved.job);
   if (reserved.starts_in && *reserved.starts_in > base::Duration::zero())
     text += ", which starts in " + time_text(*reserved.starts_in) + " at the latest";
   return text;
-}
-
-void add_remarks(const QueueState& queue, const Output& output, std::vector<std::string>& lines) {
-  const auto say = [&](Colour colour, const std::string& text) {
-    const std::string shown = printable(text);
-    lines.push_back(paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns)));
-  };
-  if (!queue.unavailable.empty()) say(Colour::kRed, "There is no queue: " + queue.unavailable);
-  if (queue.paused) say(Colour::kYellow, "Paused: no job starts until `gpumux admin unpause`");
-  for (const api_client::QueueGpu& gpu : queue.gpus) {
-    if (!gpu.present) {
-      say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is not there");
-    } else if (gpu.drained) {
-      say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is drained: it takes no new jobs");
-    } else if (gpu.sick) {
-      say(Colour::kYellow,
-          "GPU " + std::to_string(gpu.index) + " is sick: it takes no new jobs (`gpumux status` says why)");
-    }
-  }
-  if (queue.reserved) say(Colour::kNone, reservation_text(*queue.reserved));
 }
 
 // As docs/jobs.md has it. All that is shown of why others' jobs wait, where privacy is limited.
@@ -149,7 +35,7 @@ std::string number_or_empty(std::uint64_t number) { return number == 0 ? "" : st
 std::string seconds_of(base::Duration duration) { return std::to_string(duration.count() / 1'000'000'000); }
 std::string seconds_of(std::int64_t unix_ns) { return unix_ns <= 0 ? "" : std::to_string(unix_ns / 1'000'000'000); }
 
-constexpr std::array<JobField, 28> kFields{{
+constexpr std::array<JobField, 30> kFields{{
     {"id", [](const Job& job, std::int64_t) { return std::to_string(job.id); }},
     {"label", [](const Job& job, std::int64_t) { return job_label(job); }},
     {"array", [](const Job& job, std::int64_t) { return job.array ? std::to_string(*job.array) : ""; }},
@@ -178,25 +64,11 @@ constexpr std::array<JobField, 28> kFields{{
     {"ended", [](const Job& job, std::int64_t) { return seconds_of(job.ended_unix_ns); }},
     {"elapsed", [](const Job& job, std::int64_t now) { return seconds_of(elapsed(job, now)); }},
     {"note", [](const Job& job, std::int64_t) { return job.note; }},
+    {"command", [](const Job& job, std::int64_t) { return job.command; }},
+    {"starts-in", [](const Job& job, std::int64_t) { return job.starts_in ? seconds_of(*job.starts_in) : ""; }},
 }};
 
-// A word as a shell would take it, made printable.
-std::string shell_word(const std::string& word) {
-  const bool plain = !word.empty() && word.find_first_not_of(
-                                          "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                          "0123456789_-./=:,@%+") == std::string::npos;
-  if (plain) return word;
-  std::string quoted = "'";
-  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return quoted + "'";
-}
-
 }  // namespace
-
-std::string job_label(const Job& job) {
-  return job.array && job.array_index ? std::to_string(*job.array) + "_" + std::to_string(*job.array_index)
-                                      : std::to_string(job.id);
-}
 
 std::string job_labels(const std::vector<Job>& jobs) {
   constexpr std::size_t kNamed = 3;
@@ -212,7 +84,9 @@ std::string job_reason(const Job& job) {
   if (!job.note.empty()) return job.note;
   if (job.limit_in && *job.limit_in <= base::Duration::zero() && !job.is_done())
     return "over its time limit for " + time_text(-*job.limit_in);
-  return job.is_done() ? job.outcome : "";
+  if (job.is_done() && job.exit_status && *job.exit_status != 0)
+    return "exit status " + std::to_string(*job.exit_status);
+  return "";
 }
 
 std::string end_text(const Job& job) {
@@ -224,83 +98,19 @@ std::string end_text(const Job& job) {
   return name + ": " + job.outcome + (job.note.empty() ? "" : ": " + job.note);
 }
 
+std::string finished_text(const Job& job) {
+  std::string how = job.outcome;
+  if (job.exit_status && *job.exit_status != 0)
+    how += (how.empty() ? "" : ", ") + std::string("exit status ") + exit_text(job);
+  return "has ended already" + (how.empty() ? "" : " (" + how + ")");
+}
+
 std::string waiting_text(const Job& job) {
   std::string text = "job " + job_label(job) + (job.waits() ? " waits" : " is " + job.state);
   const std::string reason = job_reason(job);
   if (job.place) text += ": place " + std::to_string(*job.place) + (reason.empty() ? "" : "; " + reason);
   if (!job.place && !reason.empty()) text += ": " + reason;
   return text;
-}
-
-void sort_for_queue(std::vector<Job>& jobs) {
-  const auto key = [](const Job& job) { return std::tuple(rank_of(job), job.place.value_or(0), job.id); };
-  std::stable_sort(jobs.begin(), jobs.end(), [&](const Job& a, const Job& b) { return key(a) < key(b); });
-}
-
-std::vector<std::string> queue_lines(const std::vector<Job>& jobs, const std::optional<QueueState>& queue,
-                                     std::int64_t now, const Output& output) {
-  std::vector<std::string> lines;
-  if (!jobs.empty()) {
-    Table table({{.title = "ID"},
-                 {.title = "NAME", .leave_out = 1, .minimum = 8, .hide_if_empty = true},
-                 {.title = "USER", .leave_out = 3, .minimum = 6},
-                 {.title = "STATE"},
-                 {.title = "PLACE", .align = Align::kRight, .leave_out = 2, .hide_if_empty = true},
-                 {.title = "GPUS", .leave_out = 4, .minimum = 6},
-                 {.title = "MEM", .align = Align::kRight, .leave_out = 6},
-                 {.title = "TIME", .align = Align::kRight, .leave_out = 5},
-                 {.title = "LIMIT", .align = Align::kRight, .leave_out = 7, .hide_if_empty = true},
-                 {.title = "WHY", .leave_out = 1, .minimum = 10, .hide_if_empty = true}});
-    for (const Job& job : jobs) {
-      table.add_row({{job_label(job)},
-                     {job.name},
-                     {job.user},
-                     {job.state, colour_of(job)},
-                     {job.place ? "#" + std::to_string(*job.place) : ""},
-                     {gpus_text(job)},
-                     {memory_text(job)},
-                     {time_text(elapsed(job, now))},
-                     {job.limit_in ? time_left(job) : limit_text(job)},
-                     {job_reason(job)}});
-    }
-    lines = table.lines(output);
-  }
-  std::string summary;
-  if (jobs.empty()) {
-    summary = "No jobs.";
-  } else {
-    add_counts(jobs, summary);
-  }
-  lines.push_back(paint(output, Colour::kDim, output.columns == 0 ? summary : fit(summary, output.columns)));
-  if (queue) add_remarks(*queue, output, lines);
-  return lines;
-}
-
-std::vector<std::string> history_lines(const std::vector<Job>& jobs, std::int64_t now, const Output& output) {
-  if (jobs.empty()) return {"No job has ended yet."};
-  Table table({{.title = "ID"},
-               {.title = "NAME", .leave_out = 1, .minimum = 8, .hide_if_empty = true},
-               {.title = "USER", .leave_out = 3, .minimum = 6},
-               {.title = "OUTCOME"},
-               {.title = "EXIT", .align = Align::kRight, .leave_out = 2},
-               {.title = "ENDED", .leave_out = 4},
-               {.title = "TIME", .align = Align::kRight, .leave_out = 5},
-               {.title = "GPUS", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
-               {.title = "MEM", .align = Align::kRight, .leave_out = 8},
-               {.title = "NOTE", .leave_out = 6, .minimum = 10, .hide_if_empty = true}});
-  for (const Job& job : jobs) {
-    table.add_row({{job_label(job)},
-                   {job.name},
-                   {job.user},
-                   {job.outcome.empty() ? job.state : job.outcome, colour_of(job)},
-                   {exit_text(job)},
-                   {date_text(job.ended_unix_ns)},
-                   {job.started_unix_ns > 0 ? time_text(elapsed(job, now)) : "-"},
-                   {joined(job.gpus)},
-                   {memory_text(job)},
-                   {job.note}});
-  }
-  return table.lines(output);
 }
 
 std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Output& output) {
@@ -318,6 +128,8 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   add("user", job.user + (job.user.empty() ? "" : " ") + "(" + std::to_string(job.uid) + ")");
   add("state", state, colour_of(job));
   if (job.place) add("place", std::to_string(*job.place));
+  const std::string start = start_text(job);
+  add("expected start", start.empty() ? "" : start + ", by the time limits of the jobs that go first");
   add(job.waits() || job.state == "suspended" ? "waits because" : "remark", job.is_done() ? "" : job_reason(job));
   add("note", job.note == job_reason(job) && !job.is_done() ? "" : job.note);
   if (job.priority != 0) {
@@ -327,8 +139,13 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
     add("priority", std::to_string(job.priority) + against_others);
   }
   add("GPUs", joined(job.gpus));
-  std::string wanted = !job.gpu_ids.empty() ? "GPUs " + joined(job.gpu_ids) : plural(job.gpus_wanted, "GPU");
-  wanted += job.memory_bytes == 0 ? ", all of their memory" : ", " + base::format_bytes(job.memory_bytes) + " on each";
+  const bool is_one = job.gpu_ids.size() == 1 || (job.gpu_ids.empty() && job.gpus_wanted == 1);
+  std::string wanted = job.gpu_ids.empty() ? plural(job.gpus_wanted, "GPU")
+                       : is_one            ? "GPU " + joined(job.gpu_ids)
+                                           : "GPUs " + joined(job.gpu_ids);
+  wanted += job.memory_bytes != 0 ? ", " + base::format_bytes(job.memory_bytes) + (is_one ? " on it" : " on each")
+            : is_one              ? ", all of its memory"
+                                  : ", all of their memory";
   if (job.exclusive) wanted += ", exclusive";
   add("asked for", wanted);
   const std::string left = time_left(job);
@@ -345,9 +162,7 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   for (const api_client::JobDependency& dependency : job.after)
     after += (after.empty() ? "" : ", ") + dependency.need + ":" + std::to_string(dependency.job);
   add("after", after);
-  std::string command;
-  for (const std::string& word : job.arguments) command += (command.empty() ? "" : " ") + shell_word(word);
-  add("command", command);
+  add("command", job.arguments.empty() ? job.command : base::shell_words(job.arguments));
   add("set-up command", job.setup_command);
   add("directory", job.directory);
   add("log", job.log);
@@ -355,6 +170,28 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   if (job.pid > 0) add("process", std::to_string(job.pid));
   if (!job.environment.empty()) lines.push_back(paint(output, Colour::kDim, "environment"));
   for (const std::string& variable : job.environment) lines.push_back("  " + printable(variable));
+  return lines;
+}
+
+std::vector<std::string> queue_remarks(const QueueState& queue, const Output& output) {
+  std::vector<std::string> lines;
+  const auto say = [&](Colour colour, const std::string& text) {
+    const std::string shown = printable(text);
+    lines.push_back(paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns)));
+  };
+  if (!queue.unavailable.empty()) say(Colour::kRed, "There is no queue: " + queue.unavailable);
+  if (queue.paused) say(Colour::kYellow, "Paused: no job starts until `gpumux admin unpause`");
+  for (const api_client::QueueGpu& gpu : queue.gpus) {
+    if (!gpu.present) {
+      say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is not there");
+    } else if (gpu.drained) {
+      say(Colour::kYellow, "GPU " + std::to_string(gpu.index) + " is drained: it takes no new jobs");
+    } else if (gpu.sick) {
+      say(Colour::kYellow,
+          "GPU " + std::to_string(gpu.index) + " is sick: it takes no new jobs (`gpumux status` says why)");
+    }
+  }
+  if (queue.reserved) say(Colour::kNone, reservation_text(*queue.reserved));
   return lines;
 }
 
@@ -390,7 +227,7 @@ std::vector<std::string> queue_state_lines(const QueueState& queue, const Output
   for (const auto& [state, count] : queue.jobs)
     counts += (counts.empty() ? "" : ", ") + std::to_string(count) + " " + printable(state);
   if (!counts.empty()) lines.push_back("jobs: " + counts);
-  add_remarks(queue, output, lines);
+  for (std::string& line : queue_remarks(queue, output)) lines.push_back(std::move(line));
   if (!queue.gpus.empty()) {
     lines.emplace_back();
     Table table({{.title = "GPU"},

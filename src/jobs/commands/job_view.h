@@ -13,11 +13,9 @@
 #include "api_client/jobs.h"
 #include "base/result.h"
 #include "cli/frame/terminal.h"
+#include "jobs/commands/job_groups.h"
 
 namespace gpumux::cli {
-
-// "17", or "17_3" for an element of an array: what every command takes.
-std::string job_label(const api_client::Job& job);
 
 // "17_0, 17_1, 17_2 ... 17_9"
 std::string job_labels(const std::vector<api_client::Job>& jobs);
@@ -28,22 +26,29 @@ std::string job_reason(const api_client::Job& job);
 // The text about a job's end besides its exit status; empty: there is none.
 std::string end_text(const api_client::Job& job);
 
+// Of a job that is done: "has ended already (failed, exit status 3)".
+std::string finished_text(const api_client::Job& job);
+
 // "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
 std::string waiting_text(const api_client::Job& job);
 
 // Running jobs first, then suspended ones, waiting ones in their order, held ones, and done ones.
 void sort_for_queue(std::vector<api_client::Job>& jobs);
 
-// `queue`: its state, where it could be had. Jobs as they shall be shown; a summary is the last line.
-std::vector<std::string> queue_lines(const std::vector<api_client::Job>& jobs,
+// `queue`: its state, where it could be had. Groups as they shall be shown; a summary is the last line. Where the
+// terminal is too narrow for reasons next to the other columns, each stands below its job.
+std::vector<std::string> queue_lines(const std::vector<JobGroup>& groups,
                                      const std::optional<api_client::QueueState>& queue, std::int64_t now_unix_ns,
                                      const Output& output);
 
-std::vector<std::string> history_lines(const std::vector<api_client::Job>& jobs, std::int64_t now_unix_ns,
+std::vector<std::string> history_lines(const std::vector<JobGroup>& groups, std::int64_t now_unix_ns,
                                        const Output& output);
 
 // Everything that is known of one job.
 std::vector<std::string> show_lines(const api_client::Job& job, std::int64_t now_unix_ns, const Output& output);
+
+// Remarks on all that keeps jobs from starting: a paused queue, GPUs that take no jobs, or are kept for one.
+std::vector<std::string> queue_remarks(const api_client::QueueState& queue, const Output& output);
 
 // GET /v1/queue in full, for `gpumux admin show`.
 std::vector<std::string> queue_state_lines(const api_client::QueueState& queue, const Output& output);

@@ -74,7 +74,7 @@ class JobViewTest : public testing::Test {
 TEST_F(JobViewTest, WhatRunsComesFirstThenTheQueueInItsOrder) {
   auto jobs = busy();
   sort_for_queue(jobs);
-  const auto lines = queue_lines(jobs, std::nullopt, kNow, Output{});
+  const auto lines = queue_lines(one_by_one(jobs), std::nullopt, kNow, Output{});
   SCOPED_TRACE(text_of(lines));
   ASSERT_EQ(lines.size(), 7u);
   EXPECT_EQ(lines[1].substr(0, 3), "17 ");
@@ -104,21 +104,21 @@ TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
     job.note = "a note that is rather long, as notes happen to be at times, and says why";
   }
   for (std::size_t columns = 20; columns <= 200; ++columns) {
-    for (const auto& lines :
-         {queue_lines(busy(), queue, kNow, terminal(columns)), history_lines(done, kNow, terminal(columns))}) {
+    for (const auto& lines : {queue_lines(one_by_one(busy()), queue, kNow, terminal(columns)),
+                              history_lines(one_by_one(done), kNow, terminal(columns))}) {
       for (const std::string& line : lines) EXPECT_LE(display_width(line), columns) << columns << ": " << line;
       EXPECT_NE(text_of(lines).find("17"), std::string::npos) << columns;
     }
   }
-  const std::string at80 = text_of(queue_lines(busy(), queue, kNow, terminal(80)));
+  const std::string at80 = text_of(queue_lines(one_by_one(busy()), queue, kNow, terminal(80)));
   EXPECT_NE(at80.find("#1"), std::string::npos) << at80;
   EXPECT_NE(at80.find("waits for"), std::string::npos) << at80;
   EXPECT_NE(at80.find("Paused"), std::string::npos);
   EXPECT_NE(at80.find("GPU 3 is drained"), std::string::npos);
   EXPECT_NE(at80.find("GPU 4 is sick"), std::string::npos);
   EXPECT_NE(at80.find("GPUs 0,1 are kept for job 19, which starts in 5m"), std::string::npos) << at80;
-  EXPECT_EQ(text_of(queue_lines(busy(), queue, kNow, terminal(400))),
-            text_of(queue_lines(busy(), queue, kNow, Output{})));
+  EXPECT_EQ(text_of(queue_lines(one_by_one(busy()), queue, kNow, terminal(400))),
+            text_of(queue_lines(one_by_one(busy()), queue, kNow, Output{})));
 }
 
 TEST_F(JobViewTest, HostileNamesAreHarmlessEverywhere) {
@@ -135,9 +135,9 @@ TEST_F(JobViewTest, HostileNamesAreHarmlessEverywhere) {
   queue.settings.order = queue.settings.privacy = evil;
   queue.users.emplace_back().user = evil;
   queue.jobs = {{evil, 1}};
-  std::vector<std::string> all = queue_lines(jobs, queue, kNow, terminal(100));
-  for (const auto& more : {history_lines(jobs, kNow, terminal(100)), show_lines(jobs[0], kNow, terminal(100)),
-                           queue_state_lines(queue, terminal(100))})
+  std::vector<std::string> all = queue_lines(one_by_one(jobs), queue, kNow, terminal(100));
+  for (const auto& more : {history_lines(one_by_one(jobs), kNow, terminal(100)),
+                           show_lines(jobs[0], kNow, terminal(100)), queue_state_lines(queue, terminal(100))})
     all.insert(all.end(), more.begin(), more.end());
   all.push_back(format_fields(*parse_fields("name,user,why,note,state"), jobs[0], kNow));
   for (const std::string& line : all) EXPECT_EQ(line.find_first_of("\x1b\n\x9b\xff"), std::string::npos) << line;
@@ -149,7 +149,7 @@ TEST_F(JobViewTest, OfAnotherUsersHiddenJobOnlyWhatIsThereIsShown) {
   job.user = "bob";
   job.state = "running";
   job.gpus = {1};
-  const auto lines = queue_lines({job}, std::nullopt, kNow, Output{});
+  const auto lines = queue_lines(one_by_one({job}), std::nullopt, kNow, Output{});
   EXPECT_EQ(lines[0].find("NAME"), std::string::npos) << "a column without anything in it is left out";
   EXPECT_NE(lines[1].find("bob"), std::string::npos);
 }
@@ -167,7 +167,7 @@ TEST_F(JobViewTest, OneJobInFull) {
   for (const char* said :
        {"state           running", "command         python train.py --text 'it'\\''s $HOME' ''", "/data/17.log",
         "cannot be suspended", "1:30:00 (over since 30s)", "attempt         2", "ok:5, any:6",
-        "asked for       1 GPU, 20.0 GiB on each", "started         2023-11-14 22:11:15"})
+        "asked for       1 GPU, 20.0 GiB on it", "started         2023-11-14 22:11:15"})
     EXPECT_NE(text.find(said), std::string::npos) << said;
 }
 
@@ -175,7 +175,8 @@ TEST_F(JobViewTest, TheTimeThatIsLeftIsShownWhoeverSetTheLimit) {
   Job job = make_job(17, "train", "running");
   job.started_unix_ns = kNow - 60 * kSecond;
   job.limit_in = 59min;
-  EXPECT_NE(text_of(queue_lines({job}, std::nullopt, kNow, Output{})).find("59m00s left"), std::string::npos);
+  EXPECT_NE(text_of(queue_lines(one_by_one({job}), std::nullopt, kNow, Output{})).find("59m00s left"),
+            std::string::npos);
   EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("time limit      the queue's (59m00s left)"),
             std::string::npos)
       << text_of(show_lines(job, kNow, Output{}));
@@ -183,7 +184,7 @@ TEST_F(JobViewTest, TheTimeThatIsLeftIsShownWhoeverSetTheLimit) {
   EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("10:00:00 (59m00s left)"), std::string::npos)
       << "the queue's is the smaller one";
   job.limit_in.reset();
-  EXPECT_NE(text_of(queue_lines({job}, std::nullopt, kNow, Output{})).find("10:00:00"), std::string::npos);
+  EXPECT_NE(text_of(queue_lines(one_by_one({job}), std::nullopt, kNow, Output{})).find("10:00:00"), std::string::npos);
 }
 
 TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
@@ -196,6 +197,112 @@ TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
   EXPECT_EQ(job_reason(others), "GPU memory") << "in words, where that is all that may be seen";
   others.reason = "user_limit";
   EXPECT_EQ(job_reason(others), "user limit");
+}
+
+std::vector<Job> array_of(std::size_t count) {
+  std::vector<Job> jobs;
+  for (std::size_t i = 0; i < count; ++i) {
+    Job job = make_job(51 + i, "sweep", i < 2 ? "running" : "queued");
+    job.array = 51;
+    job.array_index = i;
+    job.array_limit = 2;
+    job.command = "./sweep.sh --all";
+    if (i < 2) job.gpus = {static_cast<std::uint32_t>(i)};
+    if (i < 2) job.started_unix_ns = kNow - 60 * kSecond;
+    if (i >= 2) job.why = "array limit reached (2 running)";
+    jobs.push_back(job);
+  }
+  return jobs;
+}
+
+TEST_F(JobViewTest, AnArrayIsOneLine) {
+  auto jobs = array_of(200);
+  jobs.insert(jobs.begin() + 100, make_job(7, "between", "queued"));
+  const auto lines = queue_lines(by_array(jobs), std::nullopt, kNow, Output{});
+  SCOPED_TRACE(text_of(lines));
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_EQ(lines[1].substr(0, 13), "51_[0-199%2] ");
+  for (const char* said : {"2 running, 198 waiting", "0,1", "60s", "array limit reached (2 running)", "./sweep.sh"})
+    EXPECT_NE(lines[1].find(said), std::string::npos) << said;
+  EXPECT_EQ(lines[2].substr(0, 2), "7 ");
+  EXPECT_EQ(lines[3], "2 running, 199 waiting");
+  EXPECT_EQ(queue_lines(one_by_one(jobs), std::nullopt, kNow, Output{}).size(), 203u);
+  EXPECT_EQ(group_label({array_of(4)[3]}), "51_3") << "the last that is left";
+}
+
+TEST_F(JobViewTest, TheHistoryOfAnArraySumsItsEndsUp) {
+  auto jobs = array_of(4);
+  for (Job& job : jobs) {
+    job.state = "done";
+    job.outcome = job.array_index == 3 ? "failed" : "ok";
+    job.exit_status = job.array_index == 3 ? 7 : 0;
+    job.started_unix_ns = kNow - 100 * kSecond;
+    job.ended_unix_ns = kNow - static_cast<std::int64_t>(*job.array_index) * 10 * kSecond;
+  }
+  const auto lines = history_lines(by_array(jobs), kNow, Output{});
+  SCOPED_TRACE(text_of(lines));
+  ASSERT_EQ(lines.size(), 2u);
+  for (const char* said : {"51_[0-3%2]", "3 done, 1 failed", "0,7", "2023-11-14 22:13:20", "1m40s", "./sweep.sh --all"})
+    EXPECT_NE(lines[1].find(said), std::string::npos) << said;
+}
+
+TEST_F(JobViewTest, IndicesAreRanges) {
+  EXPECT_EQ(index_ranges({0, 1, 2, 3}), "0-3");
+  EXPECT_EQ(index_ranges({0, 4, 8, 12}), "0-12:4");
+  EXPECT_EQ(index_ranges({1, 3, 7, 8, 9, 20}), "1,3,7-9,20");
+  EXPECT_EQ(index_ranges({5}), "5");
+  std::vector<std::uint64_t> odd;
+  for (std::uint64_t i = 0; i < 100; ++i) odd.push_back(i * i);
+  const std::string text = index_ranges(odd);
+  EXPECT_LT(text.size(), 40u);
+  EXPECT_TRUE(text.ends_with(",...")) << text;
+}
+
+TEST_F(JobViewTest, AReasonIsNeverCutForAnotherColumn) {
+  auto jobs = busy();
+  const std::string why = "GPU 0 has 68.0 MiB free of 1.0 GiB: big-1 and big-2 use 956 MiB";
+  jobs[4].why = why;
+  jobs[4].command = "python3 train.py --epochs 3 --data /data/eva/images --out /data/eva/results";
+  sort_for_queue(jobs);
+  for (const std::size_t columns : {70u, 80u, 100u, 120u, 160u, 200u}) {
+    const std::string text = text_of(queue_lines(one_by_one(jobs), std::nullopt, kNow, terminal(columns)));
+    EXPECT_NE(text.find(why), std::string::npos) << columns << "\n" << text;
+    EXPECT_NE(text.find("a_very"), std::string::npos) << columns << "\n" << text;
+  }
+  const std::string at80 = text_of(queue_lines(one_by_one(jobs), std::nullopt, kNow, terminal(80)));
+  EXPECT_NE(at80.find("\n    " + why + "\n"), std::string::npos) << "below its job\n" << at80;
+  const std::string at240 = text_of(queue_lines(one_by_one(jobs), std::nullopt, kNow, terminal(240)));
+  EXPECT_NE(at240.find("--epochs 3"), std::string::npos) << at240;
+}
+
+TEST_F(JobViewTest, HowAJobEndedIsItsState) {
+  Job failed = make_job(17, "train", "done");
+  failed.outcome = "failed";
+  failed.exit_status = 3;
+  Job good = make_job(18, "train", "done");
+  good.outcome = "ok";
+  good.exit_status = 0;
+  const auto lines = queue_lines(one_by_one({failed, good}), std::nullopt, kNow, Output{});
+  SCOPED_TRACE(text_of(lines));
+  EXPECT_NE(lines[1].find("failed"), std::string::npos);
+  EXPECT_NE(lines[1].find("exit status 3"), std::string::npos);
+  EXPECT_EQ(lines[1].find("done"), std::string::npos);
+  EXPECT_NE(lines[2].find("done"), std::string::npos);
+  EXPECT_EQ(lines[3], "0 running, 0 waiting, 1 done, 1 failed");
+  EXPECT_EQ(finished_text(failed), "has ended already (failed, exit status 3)");
+  EXPECT_EQ(finished_text(good), "has ended already (ok)");
+}
+
+TEST_F(JobViewTest, AnExpectedStartIsShownWithItsSpread) {
+  Job job = make_job(18, "next", "queued");
+  EXPECT_EQ(text_of(queue_lines(one_by_one({job}), std::nullopt, kNow, Output{})).find("STARTS"), std::string::npos);
+  job.starts_in = 20min;
+  EXPECT_NE(text_of(queue_lines(one_by_one({job}), std::nullopt, kNow, Output{})).find("within 20m00s"),
+            std::string::npos);
+  EXPECT_NE(text_of(show_lines(job, kNow, Output{})).find("expected start  within 20m00s"), std::string::npos)
+      << text_of(show_lines(job, kNow, Output{}));
+  job.starts_in = 0s;
+  EXPECT_NE(text_of(queue_lines(one_by_one({job}), std::nullopt, kNow, Output{})).find("soon"), std::string::npos);
 }
 
 TEST_F(JobViewTest, FieldsForPrograms) {

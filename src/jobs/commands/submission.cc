@@ -224,7 +224,10 @@ Result<api_client::Submitted> submit_persistently(const api_client::Submission& 
     if (client) {
       auto submitted = client->submit(submission);
       sent = true;
-      if (submitted) return submitted;
+      if (submitted) {
+        submitted->array = submission.array;
+        return submitted;
+      }
       error = std::move(submitted).error();
     } else {
       error = client.error();
@@ -266,8 +269,7 @@ std::string describe_cap(const api_client::Submission& submission, const api_cli
 std::string describe_submitted(const api_client::Submitted& submitted) {
   const std::string id = std::to_string(submitted.id);
   if (submitted.count <= 1) return "job " + id;
-  return "array " + id + " (" + std::to_string(submitted.count) + " jobs: " + id + " to " +
-         std::to_string(submitted.id + submitted.count - 1) + ")";
+  return "array " + id + "_[" + submitted.array + "] (" + std::to_string(submitted.count) + " jobs)";
 }
 
 }  // namespace gpumux::cli

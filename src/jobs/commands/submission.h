@@ -67,10 +67,10 @@ base::Result<api_client::Submitted> submit_persistently(const api_client::Submis
 // Warnings of what will not be found when the job runs, as far as it is plain: its program, the folder of its log.
 std::vector<std::string> doubts_about(const api_client::Submission& submission);
 
-// "job 17", or "array 17 (10 jobs: 17 to 26)".
 // That a priority counts for less than was asked for; empty: it does not.
 std::string describe_cap(const api_client::Submission& submission, const api_client::Submitted& submitted);
 
+// "job 17", or "array 17_[0-9%2] (10 jobs)".
 std::string describe_submitted(const api_client::Submitted& submitted);
 
 }  // namespace gpumux::cli

@@ -184,9 +184,9 @@ TEST(MakeSubmissionTest, TheJobsOfAnArrayDoNotShareALog) {
   EXPECT_TRUE(make(wishes));
 }
 
-TEST(DescribeTest, AnArraySaysItsIds) {
+TEST(DescribeTest, AnArraySaysItsElements) {
   EXPECT_EQ(describe_submitted({.id = 17, .count = 1, .text = ""}), "job 17");
-  EXPECT_EQ(describe_submitted({.id = 17, .count = 10, .text = ""}), "array 17 (10 jobs: 17 to 26)");
+  EXPECT_EQ(describe_submitted({.id = 17, .count = 10, .array = "0-9%2", .text = ""}), "array 17_[0-9%2] (10 jobs)");
 }
 
 class PersistenceTest : public testing::Test {

@@ -51,8 +51,8 @@ struct StoredJob {
   jobs::Record core;   // as the core last said
   std::string name;
   std::string command;  // as a person types it into a shell; its first kMaxCommandBytes
-  std::string log;    // the file that its output goes to
-  std::string token;  // the client's, by which it submits again without doubling; empty: none
+  std::string log;      // the file that its output goes to
+  std::string token;    // the client's, by which it submits again without doubling; empty: none
   WallTime submitted_at = 0;
   WallTime started_at = 0;  // the first time
   WallTime ended_at = 0;
