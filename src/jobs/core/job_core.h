@@ -116,8 +116,8 @@ class JobCore {
   // O(log n), and for the place O(users + kinds of requests of its user). None: not there, or done.
   std::optional<JobStanding> standing(JobId job) const;
 
-  // The thing that keeps it from starting, with its numbers. Costs as much as standing(), and a look at its GPUs.
-  Obstacle obstacle(JobId job) const;
+  // The thing that keeps it from starting, with its numbers: `standing` as it is now. Costs a look at its GPUs.
+  Obstacle obstacle(JobId job, const JobStanding& standing) const;
 
   // When jobs that wait can be expected to start, if those that run and those that go first use their whole time
   // limits. Of the first kPlannedJobs in order those of which time limits tell. Costs about 0.1 ms where many wait.

@@ -54,17 +54,14 @@ Obstacle JobCore::State::shortage_of(const Job& job) const {
   return waits;
 }
 
-Obstacle JobCore::State::obstacle_of(const Job& job) const {
-  switch (reason_of(job)) {
+Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing) const {
+  switch (standing.reason) {
     case WaitReason::kNone:
     case WaitReason::kHeld:
     case WaitReason::kPaused: break;
     case WaitReason::kDependency: return first_of(job.spec.after);
     case WaitReason::kGpuMemory: return shortage_of(job);
-    case WaitReason::kPriority: {
-      const std::uint64_t place = place_of(job);
-      return WaitsForOthers{reservation.job, place > 0 ? place - 1 : 0};
-    }
+    case WaitReason::kPriority: return WaitsForOthers{reservation.job, standing.place > 0 ? standing.place - 1 : 0};
     case WaitReason::kUserLimit: return limit_of_user(*job.user, limits_of(*job.user));
     case WaitReason::kArrayLimit: {
       const Array& array = arrays.at(job.spec.array);
@@ -84,9 +81,9 @@ Obstacle JobCore::State::obstacle_of(const Job& job) const {
   return {};
 }
 
-Obstacle JobCore::obstacle(JobId id) const {
+Obstacle JobCore::obstacle(JobId id, const JobStanding& standing) const {
   const Job* const job = state_->find(id);
-  return job != nullptr ? state_->obstacle_of(*job) : Obstacle();
+  return job != nullptr ? state_->obstacle_of(*job, standing) : Obstacle();
 }
 
 }  // namespace gpumux::jobs

@@ -11,7 +11,7 @@ using namespace std::chrono_literals;
 
 template <class Kind>
 Kind obstacle(Script& s, std::uint64_t job) {
-  const Obstacle found = s.core().obstacle(JobId{job});
+  const Obstacle found = s.core().obstacle(JobId{job}, s.standing(job));
   const Kind* const kind = std::get_if<Kind>(&found);
   EXPECT_NE(kind, nullptr) << "job " << job << " waits for something else: " << found.index();
   return kind != nullptr ? *kind : Kind();
@@ -39,7 +39,7 @@ TEST(Obstacles, RoomIsOfTheGpuThatIsKeptOrNamed) {
   EXPECT_EQ(room.foreign, 10 * kGiB);
   EXPECT_EQ(room.jobs, std::vector<JobId>{JobId{2}});
   EXPECT_FALSE(room.is_alone);
-  EXPECT_TRUE(std::holds_alternative<std::monostate>(s.core().obstacle(JobId{1}))) << "it runs";
+  EXPECT_TRUE(std::holds_alternative<std::monostate>(s.core().obstacle(JobId{1}, s.standing(1)))) << "it runs";
 }
 
 TEST(Obstacles, AJobThatSharesWithNobodyIsTold) {

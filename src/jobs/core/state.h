@@ -342,7 +342,7 @@ struct JobCore::State {
   std::map<JobId, TimePoint> plan() const;
 
   // ---- obstacle.cc
-  Obstacle obstacle_of(const Job& job) const;
+  Obstacle obstacle_of(const Job& job, const JobStanding& standing) const;
   Obstacle shortage_of(const Job& job) const;
 
   // ---- shares.cc: what users have had

@@ -126,7 +126,7 @@ JobNow JobApi::now_of(const Peer& peer, JobId job, const Starts& starts) const {
   if (const auto start = starts.find(job); start != starts.end())
     now.starts_in = std::max(start->second - queue_.now(), Duration::zero());
   if (now.standing && now.standing->reason != core::WaitReason::kNone)
-    now.why = why_facts(queue_, job, [&](std::optional<std::uint32_t> uid) { return sight(peer, uid); });
+    now.why = why_facts(queue_, job, *now.standing, [&](std::optional<std::uint32_t> uid) { return sight(peer, uid); });
   if (const auto* owner = queue_.find(job)) now.state_since = wall_now() - (queue_.now() - owner->state_since).count();
   if (now.standing && now.standing->limit_at) now.limit_in = *now.standing->limit_at - queue_.now();
   return now;

@@ -88,9 +88,9 @@ void add_programs(const JobQueue& queue, base::GpuIndex gpu, const SightOf& sigh
 
 }  // namespace
 
-WhyFacts why_facts(const JobQueue& queue, core::JobId job, const SightOf& sight) {
+WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStanding& standing, const SightOf& sight) {
   WhyFacts facts;
-  facts.obstacle = queue.core().obstacle(job);
+  facts.obstacle = queue.core().obstacle(job, standing);
   facts.asked_at = queue.now();
   facts.note = queue.note(job);
   facts.is_paused = queue.is_paused();

@@ -49,7 +49,7 @@ struct WhyFacts {
 };
 
 // On the loop's thread.
-WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const SightOf& sight);
+WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStanding& standing, const SightOf& sight);
 
 // Empty: it does not wait.
 std::string why_text(const jobs::JobSpec& spec, jobs::WaitReason reason, const WhyFacts& facts);
