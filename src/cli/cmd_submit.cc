@@ -28,7 +28,7 @@ Examples:
   gpumux submit --gpus 2 --mem 20G --time-limit 1:30:00 -- torchrun --nproc_per_node=2 train.py
   gpumux submit --env-setup-cmd "source venv/bin/activate" -- python train.py
   gpumux submit --array 0-9%2 --output 'run-%a.log' -- ./sweep.sh
-  gpumux submit --after ok:17 -- python evaluate.py
+  gpumux submit --after 17 -- python evaluate.py
   gpumux submit --interactive -- python      # Ctrl+C detaches; the job goes on
   id=$(gpumux submit --quiet -- ./job.sh) && gpumux wait "$id"
 
@@ -73,8 +73,9 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
       ->check(not_empty());
   app.add_flag("--append", wishes.append, "Append to the log instead of replacing it");
   app.add_flag("--exclusive", wishes.exclusive, "Run no other job on the same GPUs");
-  app.add_option("--after", wishes.after,
-                 "Start when job ID has ended with status 0 (ok:ID), or at all (any:ID); may be given several times")
+  app.add_option("--after,--dependency", wishes.after,
+                 "Start when job ID has ended with status 0 (ok:ID, or ID), or at all (any:ID); may be given several "
+                 "times")
       ->type_name("CONDITION")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);

@@ -14,9 +14,11 @@ namespace {
 
 TEST_F(JobCommandTest, SubmitSendsEverythingAndPrintsTheId) {
   answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
+  answer("GET /v1/jobs/5", json{{"id", 5}});
+  answer("GET /v1/jobs/6", json{{"id", 6}});
   serve();
-  const auto outcome = run({"submit", "--gpu-ids", "1,0", "--mem", "20G", "--after", "ok:5", "--after", "any:6",
-                            "--name", "n", "--", "sh", "-c", "a \xff", ""});
+  const auto outcome = run({"submit", "--gpu-ids", "1,0", "--mem", "20G", "--after", "5", "--after", "any:6", "--name",
+                            "n", "--", "sh", "-c", "a \xff", ""});
   EXPECT_EQ(outcome.exit_status, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "Submitted job 17\n");
   EXPECT_EQ(outcome.err, "");
@@ -26,7 +28,7 @@ TEST_F(JobCommandTest, SubmitSendsEverythingAndPrintsTheId) {
   EXPECT_EQ(body["arguments"], (json{"sh", "-c", {{"base64", "YSD/"}}, ""}));
   EXPECT_EQ(body["gpu_ids"], (json{1, 0}));
   EXPECT_EQ(body["memory_bytes"], 20ull << 30);
-  EXPECT_EQ(body["after"].size(), 2u);
+  EXPECT_EQ(body["after"], json::parse(R"([{"job": 5, "need": "ok"}, {"job": 6, "need": "any"}])"));
   bool odd = false;
   for (const auto& variable : body["environment"]) odd = odd || variable == json{{"base64", "T0REPf8="}};
   EXPECT_TRUE(odd) << "the environment goes along, byte for byte";
@@ -51,7 +53,7 @@ TEST_F(JobCommandTest, WrongUsageAsksNobody) {
                                                 {"submit", "--"},
                                                 {"submit", "--mem", "x", "sh"},
                                                 {"submit", "--gpus", "1", "--gpu-ids", "0", "sh"},
-                                                {"submit", "--after", "17", "sh"},
+                                                {"submit", "--after", "17x", "sh"},
                                                 {"cancel"},
                                                 {"cancel", "x"},
                                                 {"cancel", "--all", "17"},
@@ -88,6 +90,16 @@ TEST_F(JobCommandTest, TheDaemonsReasonIsShownAndNothingIsTriedAgain) {
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_EQ(outcome.err, "gpumux submit: GPU 9 is not there\n");
   EXPECT_EQ(asked("POST", "/v1/jobs").size(), 1u);
+}
+
+TEST_F(JobCommandTest, ADependencyThatIsNotThereIsNamed) {
+  serve();
+  for (const char* option : {"--after", "--dependency"}) {
+    const auto outcome = run({"submit", option, "afterok:999", "sh"});
+    EXPECT_EQ(outcome.exit_status, 1);
+    EXPECT_EQ(outcome.err, "gpumux submit: --after afterok:999: there is no job 999\n");
+  }
+  EXPECT_TRUE(asked("POST", "/v1/jobs").empty());
 }
 
 TEST_F(JobCommandTest, WaitExitsAsTheJobsDid) {

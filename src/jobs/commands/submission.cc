@@ -118,17 +118,35 @@ Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text) {
   }
 }
 
-Result<NamedDependency> parse_dependency(std::string_view text) {
-  const std::size_t colon = text.find(':');
-  const std::string_view need = text.substr(0, colon);
-  if (colon == std::string_view::npos || (need != "ok" && need != "any")) {
-    return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
-                                          "' names no condition: write ok:ID (that job has ended with status 0) or "
-                                          "any:ID (it has ended)");
+Result<std::vector<NamedDependency>> parse_dependencies(std::string_view text) {
+  std::vector<NamedDependency> dependencies;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    std::string_view jobs = rest.substr(0, comma);
+    std::string need = "ok";
+    // A job's id begins with a digit, so what begins otherwise is a condition.
+    if (jobs.empty() || jobs[0] < '0' || jobs[0] > '9') {
+      const std::size_t colon = jobs.find(':');
+      const std::string_view condition = jobs.substr(0, colon);
+      const bool is_ok = condition == "ok" || condition == "afterok";
+      if (colon == std::string_view::npos || (!is_ok && condition != "any" && condition != "afterany"))
+        return base::fail(
+            Code::kInvalid,
+            "write ok:ID (the job has ended with status 0), any:ID (it has ended), or ID, which is ok:ID");
+      if (!is_ok) need = "any";
+      jobs.remove_prefix(colon + 1);
+    }
+    for (;;) {
+      const std::size_t colon = jobs.find(':');
+      const std::string_view job = jobs.substr(0, colon);
+      GPUMUX_TRY(api_client::check_job_id(job));
+      dependencies.push_back({std::string(job), need});
+      if (colon == std::string_view::npos) break;
+      jobs.remove_prefix(colon + 1);
+    }
+    if (comma == std::string_view::npos) return dependencies;
+    rest.remove_prefix(comma + 1);
   }
-  const std::string_view job = text.substr(colon + 1);
-  GPUMUX_TRY(api_client::check_job_id(job));
-  return NamedDependency{std::string(job), std::string(need)};
 }
 
 Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program) {
@@ -167,8 +185,8 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
     submission.priority = *priority;
   }
   for (const std::string& text : wishes.after) {
-    if (const auto dependency = parse_dependency(text); !dependency)
-      return tl::unexpected(about("--after", dependency.error()));
+    if (const auto dependencies = parse_dependencies(text); !dependencies)
+      return tl::unexpected(about("--after " + text, dependencies.error()));
   }
   if (wishes.interactive && !wishes.array.empty())
     return base::fail(Code::kInvalid, "--interactive: the jobs of an array cannot all have your terminal");
@@ -196,15 +214,15 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
 Status resolve_dependencies(const api_client::Client& client, const std::vector<std::string>& after,
                             api_client::Submission& submission) {
   for (const std::string& text : after) {
-    const auto named = parse_dependency(text);
-    if (!named) return tl::unexpected(named.error());
-    if (named->job.find('_') == std::string::npos) {
-      submission.after.push_back({std::strtoull(named->job.c_str(), nullptr, 10), named->need});
-      continue;
+    const auto dependencies = parse_dependencies(text);
+    if (!dependencies) return tl::unexpected(dependencies.error());
+    for (const NamedDependency& named : *dependencies) {
+      const auto job = client.job(named.job);
+      if (!job && job.error().code == Code::kNotFound)
+        return base::fail(Code::kNotFound, "--after " + text + ": there is no job " + named.job);
+      if (!job) return tl::unexpected(about("--after " + text, job.error()));
+      submission.after.push_back({job->id, named.need});
     }
-    const auto job = client.job(named->job);
-    if (!job) return tl::unexpected(about("--after", job.error()));
-    submission.after.push_back({job->id, named->need});
   }
   return {};
 }

@@ -46,9 +46,10 @@ struct NamedDependency {
   std::string job;  // "17", "17_3"
   std::string need;
 };
-// "ok:17", "any:17_3".
-base::Result<NamedDependency> parse_dependency(std::string_view text);
+// "ok:17", "any:17_3", "17", and as Slurm has it: "afterok:17:18,afterany:19".
+base::Result<std::vector<NamedDependency>> parse_dependencies(std::string_view text);
 
+// Adds the dependencies to `submission`. kNotFound: one of the jobs is not there.
 base::Status resolve_dependencies(const api_client::Client& client, const std::vector<std::string>& after,
                                   api_client::Submission& submission);
 

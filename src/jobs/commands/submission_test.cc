@@ -101,11 +101,30 @@ TEST(MakeSubmissionTest, ADirectoryThatIsGoneIsSaid) {
   EXPECT_NE(submission.error().message().find("--home"), std::string::npos) << submission.error().message();
 }
 
+// "ok:17 any:18": what is to be waited for.
+std::string dependencies(const char* text) {
+  std::string all;
+  for (const NamedDependency& one : parse_dependencies(text).value_or(std::vector<NamedDependency>()))
+    all += (all.empty() ? "" : " ") + one.need + ":" + one.job;
+  return all;
+}
+
 TEST(DependencyTest, OkAndAny) {
-  EXPECT_EQ(parse_dependency("ok:17")->job, "17");
-  EXPECT_EQ(parse_dependency("any:17_3")->need, "any");
-  for (const char* text : {"", "17", "ok", "ok:", "OK:17", "after:17", "ok:x", "ok:17,18", "ok :17"})
-    EXPECT_FALSE(parse_dependency(text)) << text;
+  EXPECT_EQ(dependencies("ok:17"), "ok:17");
+  EXPECT_EQ(dependencies("any:17_3"), "any:17_3");
+  EXPECT_EQ(dependencies("17"), "ok:17") << "nobody names a job and does not mind that it fails";
+  EXPECT_EQ(dependencies("17_3"), "ok:17_3");
+  for (const char* text : {"", "ok", "ok:", "OK:17", "after:17", "ok:x", "ok :17", "17x", "ok:17,", "17:", ":17"})
+    EXPECT_FALSE(parse_dependencies(text)) << text;
+}
+
+TEST(DependencyTest, AsSlurmWritesThem) {
+  EXPECT_EQ(dependencies("afterok:17"), "ok:17");
+  EXPECT_EQ(dependencies("afterany:17:18_2"), "any:17 any:18_2");
+  EXPECT_EQ(dependencies("afterok:17:18,afterany:19,20"), "ok:17 ok:18 any:19 ok:20");
+  const auto refused = parse_dependencies("afternotok:17");
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().what.find("ok:ID"), std::string::npos) << refused.error().what;
 }
 
 // All of them as one text.
