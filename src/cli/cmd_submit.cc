@@ -128,15 +128,26 @@ int submit_command(const std::vector<char*>& arguments) {
   SubmitWishes wishes;
   Printing printing;
   bool wait = false;
+  std::string keys;
   CLI::App app("Submits a job: a command that runs when the GPUs that it needs have room for it.", "gpumux submit");
   add_options(app, wishes);
-  app.add_flag("--wait", wait, "Return when the job is done, with its exit status");
+  app.add_option("--detach-keys", keys,
+                 "With --interactive: leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job")
+      ->type_name("KEYS")
+      ->check(not_empty());
+  app.add_flag("-W,--wait", wait, "Return when the job is done, with its exit status");
   auto* quiet = app.add_flag("-q,--quiet", printing.quiet, "Print only the job's id");
   app.add_flag("--json", printing.json, "Print the daemon's answer (docs/api.md, POST /v1/jobs)")->excludes(quiet);
   app.footer(kFooter);
   const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
   if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
 
+  const auto detach_keys = keys.empty() ? DetachKeys() : DetachKeys::parse(keys);
+  if (!detach_keys || (!keys.empty() && !wishes.interactive)) {
+    say_error(kName, "--detach-keys: " +
+                         (detach_keys ? "only a job with --interactive can be left" : detach_keys.error().message()));
+    return kExitUsage;
+  }
   auto submission = make_submission(wishes, split.program);
   if (!submission) {
     say_error(kName, submission.error().message());
@@ -152,7 +163,8 @@ int submit_command(const std::vector<char*>& arguments) {
   if (!submitted) return report_error(kName, submitted.error());
   if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kName, "note: " + cap);
   print_submitted(*client, *submitted, printing, wishes.interactive);
-  if (wishes.interactive) return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client));
+  if (wishes.interactive)
+    return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client), *detach_keys);
   return wait ? wait_for_all(*client, submitted->id) : kExitOk;
 }
 

@@ -69,9 +69,13 @@ int attach_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "attach";
   api_client::Options options;
   std::string id;
+  std::string keys;
   CLI::App app("Connects your terminal with the terminal of a job that was submitted with --interactive.",
                "gpumux attach");
   app.add_option("ID", id, "A job's id")->type_name("")->required();
+  app.add_option("--detach-keys", keys, "Leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job")
+      ->type_name("KEYS")
+      ->check(not_empty());
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
       R"(The command first shows the job's earlier output, as far as it is kept. Ctrl+C leaves, and the job goes on.
@@ -79,16 +83,22 @@ Ctrl+C twice within a second cancels the job. All other keys go to the job. Seve
 
 Examples:
   gpumux attach 17
+  gpumux attach --detach-keys ctrl-p,ctrl-q 17
   echo 'print(1)' | gpumux attach 17     # the input may be a pipe; its end does not end the job
 
 Exit status: the job's; 130 if you have left it. Before that: 1 failed (for example, it has no terminal), 2 wrong usage,
 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (ids_are_wrong(kName, {id})) return kExitUsage;
+  const auto detach_keys = keys.empty() ? DetachKeys() : DetachKeys::parse(keys);
+  if (!detach_keys) {
+    say_error(kName, "--detach-keys: " + detach_keys.error().message());
+    return kExitUsage;
+  }
   // Here, so that a daemon that is not there at all is told at once.
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  return attach_to_job(kName, id, find_jobs_again(*client, options));
+  return attach_to_job(kName, id, find_jobs_again(*client, options), *detach_keys);
 }
 
 }  // namespace gpumux::cli

@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <string_view>
+#include <utility>
 
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
@@ -81,6 +82,41 @@ InterruptRule::Meaning InterruptRule::press(base::TimePoint now) {
   }
   leave_at_ = now + kSecondPress;
   return Meaning::kLeaveSoon;
+}
+
+Result<DetachKeys> DetachKeys::parse(std::string_view text) {
+  constexpr std::string_view kControl = "ctrl-";
+  constexpr char kControlBits = 0x1f;
+  const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
+  DetachKeys keys;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view word = rest.substr(0, comma);
+    const bool is_control =
+        word.starts_with(kControl) && word.size() == kControl.size() + 1 &&
+        (is_letter(word.back()) || std::string_view("@[\\]^_").find(word.back()) != std::string_view::npos);
+    if (!is_control && (word.size() != 1 || !is_letter(word[0])))
+      return base::fail(Code::kInvalid, "write keys with commas between them, such as ctrl-p,ctrl-q");
+    keys.keys_ += is_control ? static_cast<char>(word.back() & kControlBits) : word[0];
+    if (comma == std::string_view::npos) return keys;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+bool DetachKeys::typed(std::string_view keys, std::string& others) {
+  for (const char key : keys) {
+    if (key != keys_[matched_]) {
+      others.append(keys_, 0, std::exchange(matched_, 0));
+      if (key != keys_[0]) {
+        others += key;
+        continue;
+      }
+    }
+    if (++matched_ < keys_.size()) continue;
+    matched_ = 0;
+    return true;
+  }
+  return false;
 }
 
 std::optional<int> exit_status_of_end(const wire::AttachEnded& ended) {
@@ -190,6 +226,12 @@ std::optional<AttachedOutcome> AttachedTerminal::hear_user() {
     return std::nullopt;
   }
   std::string_view typed(buffer, static_cast<std::size_t>(got));
+  if (input_is_terminal_ && options_.detach_keys.are_set()) {
+    std::string others;
+    if (options_.detach_keys.typed(typed, others)) return AttachedOutcome{.how = AttachedHow::kLeft, .ended = {}};
+    if (pending_.size() < kMostPendingInput) pending_ += others;
+    return std::nullopt;
+  }
   while (!typed.empty()) {
     const std::size_t end = input_is_terminal_ ? typed.find(kCtrlC) : std::string_view::npos;
     const std::string_view keys = typed.substr(0, end);

@@ -5,6 +5,8 @@
 // key is ours: Ctrl+C leaves, and the job goes on; pressed twice within a second it cancels the job. So the first press
 // is acted on a second later, and what the job prints meanwhile is still shown.
 //
+// With keys of the user's own choice for leaving, Ctrl+C is a key of the job's.
+//
 // Where the input is no terminal (a pipe, a file) all of it goes to the job, Ctrl+C's byte too, and its end ends
 // nothing; SIGINT then is what the key is otherwise.
 //
@@ -17,6 +19,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "base/clock.h"
 #include "base/result.h"
@@ -43,10 +46,26 @@ class InterruptRule {
   bool cancelling_ = false;
 };
 
+// Finds the keys that leave among those that are typed. Keys that may be their beginning are kept back until the next.
+class DetachKeys {
+ public:
+  // "ctrl-p,ctrl-q", as docker has it: letters, and ctrl- with a letter or one of @ [ \\ ] ^ _. kInvalid says so.
+  static base::Result<DetachKeys> parse(std::string_view text);
+
+  bool are_set() const { return !keys_.empty(); }
+  // Whether they have been typed. `others`: the keys before, and those that were no beginning.
+  bool typed(std::string_view keys, std::string& others);
+
+ private:
+  std::string keys_;
+  std::size_t matched_ = 0;
+};
+
 struct AttachedOptions {
   std::string label;  // of the job, for messages
   int input = 0;
   int output = 1;
+  DetachKeys detach_keys = {};                       // none: Ctrl+C leaves
   std::function<base::Status()> cancel;              // asks for the job to be cancelled
   std::function<void(const std::string& line)> say;  // to the user; may hold line breaks "\r\n"
 };

@@ -451,5 +451,24 @@ TEST_F(AttachedTest, AFloodOfOutputArrivesWhole) {
   finish();
 }
 
+TEST(DetachKeysTest, AreReadAsDockerHasThem) {
+  for (const char* good : {"ctrl-p,ctrl-q", "ctrl-]", "q", "ctrl-A,B", "ctrl-@,ctrl-_"})
+    EXPECT_TRUE(DetachKeys::parse(good)) << good;
+  for (const char* wrong : {"", "ctrl-", "ctrl-pq", "ctrl-1", "1", "ctrl-p,", ",q", "alt-p", "pq"})
+    EXPECT_FALSE(DetachKeys::parse(wrong)) << wrong;
+}
+
+TEST(DetachKeysTest, AreFoundHoweverTheyAreTyped) {
+  auto keys = DetachKeys::parse("ctrl-p,ctrl-q").value();
+  std::string others;
+  EXPECT_FALSE(keys.typed("a\x10", others));
+  EXPECT_EQ(others, "a") << "what may be the beginning is kept back";
+  EXPECT_FALSE(keys.typed("\x10z\x03", others));
+  EXPECT_EQ(others, "a\x10\x10z\x03") << "Ctrl+C is a key like any other";
+  EXPECT_FALSE(keys.typed("\x10", others));
+  EXPECT_TRUE(keys.typed("\x11more", others));
+  EXPECT_EQ(others, "a\x10\x10z\x03");
+}
+
 }  // namespace
 }  // namespace gpumux::cli

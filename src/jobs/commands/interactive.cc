@@ -13,7 +13,6 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/run/program_lookup.h"
-#include "jobs/commands/attached_terminal.h"
 #include "jobs/commands/job_calls.h"
 #include "jobs/commands/job_view.h"
 #include "jobs/commands/signal_pipe.h"
@@ -39,7 +38,7 @@ base::TimePoint now() { return os::SystemClock().now(); }
 
 class Session {
  public:
-  Session(const char* command, std::string id, const FindClient& connect)
+  Session(const char* command, std::string id, const FindClient& connect, const DetachKeys& detach_keys)
       : command_(command),
         id_(std::move(id)),
         connect_(connect),
@@ -47,6 +46,7 @@ class Session {
         terminal_({.label = id_,
                    .input = STDIN_FILENO,
                    .output = STDOUT_FILENO,
+                   .detach_keys = detach_keys,
                    .cancel = [this] { return cancel(); },
                    .say = [this](const std::string& line) { say(line); }},
                   signals_) {}
@@ -210,10 +210,11 @@ class Session {
 
 }  // namespace
 
-int attach_to_job(const char* command, const std::string& id, const FindClient& connect) {
+int attach_to_job(const char* command, const std::string& id, const FindClient& connect,
+                  const DetachKeys& detach_keys) {
   int signal = 0;
   const int status = [&] {
-    Session session(command, id, connect);
+    Session session(command, id, connect, detach_keys);
     return session.run(signal);
   }();
   if (signal != 0) {

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "jobs/commands/attached_terminal.h"
 #include "jobs/commands/find_client.h"
 
 namespace gpumux::cli {
@@ -13,6 +14,7 @@ inline constexpr int kExitLeft = 130;
 
 // Shows the place in the queue while the job waits, then attaches to it, over restarts of the daemon. The exit status
 // of the calling command: the job's; kExitLeft. Dies by the signal where one ends it.
-int attach_to_job(const char* command, const std::string& id, const FindClient& connect);
+int attach_to_job(const char* command, const std::string& id, const FindClient& connect,
+                  const DetachKeys& detach_keys = {});
 
 }  // namespace gpumux::cli
