@@ -148,7 +148,7 @@ esac
         self.assertEqual(self.complete("admin", "limits", "eva", "running", "=", "u"), ["unlimited"])
 
     def test_ids_of_jobs_are_asked_for(self):
-        for command in ("cancel", "attach", "hold", "release"):
+        for command in ("cancel", "attach", "hold", "release", "suspend", "resume"):
             self.assertEqual(self.complete(command, ""), ["17", "18_3"])
         for command in ("logs", "wait", "show"):
             self.assertEqual(self.complete(command, ""), ["17", "18_3", "16"])

@@ -79,6 +79,7 @@ class Simulation {
   JobSpec random_spec();
   void disturb();
   void restart();
+  void change(JobId id);
   JobId any_job() {
     auto found = book_.jobs.lower_bound(JobId{1 + pick(last_id_ + 1)});
     return found == book_.jobs.end() ? kNoJob : found->first;
@@ -88,6 +89,7 @@ class Simulation {
   void tell(const Event& event);
   void obey(const Command& command);
   void obey(const Record& c);
+  void obey(const RecordRequest& c);
   void obey(const Start& c);
   void obey(const Suspend& c);
   void obey(const Resume& c);
@@ -296,7 +298,7 @@ void Simulation::disturb() {
   const JobId job = any_job();
   const auto index = static_cast<std::uint32_t>(pick(book_.gpus.size()));
   BookedGpu& gpu = book_.gpus[index];
-  switch (pick(10)) {
+  switch (pick(13)) {
     case 0: return tell(CancelAsked{job});
     case 1: return tell(HoldAsked{job});
     case 2: return tell(ReleaseAsked{job});
@@ -329,8 +331,26 @@ void Simulation::disturb() {
       if (chance(2)) return tell(UserLimitsChanged{uid, limits});
       return tell(UserLimitsChanged{uid, std::nullopt});
     }
-    default: return restart();
+    case 9: return restart();
+    default: return options_.plain ? void() : change(job);
   }
+}
+
+// Users change jobs by hand.
+void Simulation::change(JobId id) {
+  const auto found = book_.jobs.find(id);
+  if (found == book_.jobs.end()) return;
+  const BookedJob& job = found->second;
+  if (chance(4)) return tell(SuspendAsked{id});
+  if (chance(4)) return tell(RequeueAsked{id});
+  jobs::Request request = job.spec.request();
+  request.time_limit = chance(3) ? kNoLimit : between(minutes(1), minutes(60));
+  if (!job.on_gpus && !job.suspended) {
+    request.gpus = {};
+    request.gpu_count = static_cast<std::uint32_t>(1 + pick(book_.gpus.size()));
+    request.memory = chance(3) ? 0 : (1 + pick(60)) * kGiB;
+  }
+  tell(RequestAsked{id, request, chance(2)});
 }
 
 // The daemon is gone and comes back. It knows only what was recorded, and what the supervisors say.
@@ -447,6 +467,8 @@ void Simulation::obey(const Record& c) {
   book_.jobs.erase(found);
 }
 
+void Simulation::obey(const RecordRequest& c) { book_.jobs.at(c.job).spec.ask(c.request); }
+
 void Simulation::obey(const Start& c) {
   ++outcome_.starts;
   BookedJob& job = book_.jobs.at(c.job);
@@ -472,7 +494,7 @@ void Simulation::obey(const Suspend& c) {
   stop_running(job);
   job.leaving = true;
   job.time_is_over = c.reason == SuspendReason::kTimeLimit;
-  if (!job.time_is_over && std::exchange(job.made_way_at, happened_) == happened_)
+  if (c.reason == SuspendReason::kPriority && std::exchange(job.made_way_at, happened_) == happened_)
     return wrong("job " + std::to_string(c.job.value) + " makes way twice, and nothing has happened");
   in(between(Duration(0), kMostDelay), {Later::Kind::kSuspended, c.job, c.attempt, 0, options_.faults && chance(6)});
 }

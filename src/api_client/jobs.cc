@@ -74,13 +74,18 @@ Result<Job> read_job(const json& object) {
   reader.read("interactive", job.interactive);
   reader.read("state_since_unix_ns", job.state_since_unix_ns);
   reader.read("submitted_unix_ns", job.submitted_unix_ns);
+  reader.read("begin_unix_ns", job.begin_unix_ns);
   reader.read("started_unix_ns", job.started_unix_ns);
   reader.read("ended_unix_ns", job.ended_unix_ns);
   reader.read_bytes("note", job.note);
   reader.read_bytes("command", job.command);
+  if (const json* value = reader.find("gpu_seconds"); value != nullptr && value->is_number())
+    job.gpu_seconds = value->get<double>();
+  reader.read("peak_memory_bytes", job.peak_memory_bytes);
   reader.read_bytes("arguments", job.arguments);
   reader.read_bytes("directory", job.directory);
   reader.read_bytes("setup_command", job.setup_command);
+  reader.read_bytes("error_output", job.error_output);
   reader.read_bytes("log", job.log);
   reader.read_bytes("attach", job.attach);
   reader.read("pid", job.pid);
@@ -188,6 +193,8 @@ std::string query_string(const JobQuery& query) {
   if (!query.user.empty()) text += "&user=" + url_encoded(query.user);
   if (query.array) text += "&array=" + std::to_string(*query.array);
   if (query.latest_end_first) text += "&order=ended";
+  if (query.ended_since_unix_ns != 0) text += "&ended_since_unix_ns=" + std::to_string(query.ended_since_unix_ns);
+  if (!query.outcome.empty()) text += "&outcome=" + url_encoded(query.outcome);
   if (query.limit) text += "&limit=" + std::to_string(*query.limit);
   if (query.beyond) text += "&beyond=" + std::to_string(*query.beyond);
   if (query.beyond_ended) text += "&beyond_ended=" + std::to_string(*query.beyond_ended);
@@ -227,21 +234,38 @@ Status check_job_id(std::string_view id) {
                                         "17; `gpumux queue` lists them");
 }
 
+namespace {
+
+// Fields that a submission and a change have in common.
+void put_request(json& body, const Submission& submission) {
+  if (submission.gpus) body["gpus"] = *submission.gpus;
+  if (!submission.gpu_ids.empty()) body["gpu_ids"] = submission.gpu_ids;
+  if (submission.memory_bytes) body["memory_bytes"] = *submission.memory_bytes;
+  if (submission.time_limit) body["time_limit_ns"] = submission.time_limit->count();
+  if (submission.priority) body["priority"] = *submission.priority;
+}
+
+}  // namespace
+
+std::string request_body(const Submission& submission) {
+  json body = json::object();
+  put_request(body, submission);
+  return body.dump();
+}
+
 Result<std::string> submission_body(const Submission& submission) {
   json body{{"arguments", bytes_json(submission.arguments)},
             {"directory", bytes_json(submission.directory)},
             {"environment", bytes_json(submission.environment)},
             {"umask", submission.umask},
             {"nice", submission.nice}};
-  if (submission.gpus) body["gpus"] = *submission.gpus;
-  if (!submission.gpu_ids.empty()) body["gpu_ids"] = submission.gpu_ids;
-  if (submission.memory_bytes) body["memory_bytes"] = *submission.memory_bytes;
-  if (submission.time_limit) body["time_limit_ns"] = submission.time_limit->count();
+  put_request(body, submission);
   if (!submission.on_time_limit.empty()) body["on_time_limit"] = submission.on_time_limit;
-  if (submission.priority) body["priority"] = *submission.priority;
   if (!submission.name.empty()) body["name"] = bytes_json(submission.name);
   if (!submission.setup_command.empty()) body["setup_command"] = bytes_json(submission.setup_command);
   if (!submission.output.empty()) body["output"] = bytes_json(submission.output);
+  if (!submission.error_output.empty()) body["error_output"] = bytes_json(submission.error_output);
+  if (submission.begin_unix_ns != 0) body["begin_unix_ns"] = submission.begin_unix_ns;
   if (submission.append) body["append"] = true;
   if (submission.exclusive) body["exclusive"] = true;
   for (const JobDependency& dependency : submission.after)

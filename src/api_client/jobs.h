@@ -50,6 +50,8 @@ struct Submission {
   std::string name;
   std::string setup_command;
   std::string output;
+  std::string error_output;
+  std::int64_t begin_unix_ns = 0;
   bool append = false;
   bool exclusive = false;
   std::vector<JobDependency> after;
@@ -66,6 +68,9 @@ struct Submission {
 // kInvalid: longer than the daemon takes, with what makes it so long.
 base::Result<std::string> submission_body(const Submission& submission);
 
+// The body of PATCH /v1/jobs/ID: what `submission` asks for, and nothing of what it runs.
+std::string request_body(const Submission& submission);
+
 struct Submitted {
   std::uint64_t id = 0;
   std::uint64_t count = 1;                           // of an array's elements
@@ -81,6 +86,8 @@ struct JobQuery {
   std::string user = {};                    // empty: everybody's
   std::optional<std::uint64_t> array = {};  // only elements of this one
   bool latest_end_first = false;            // of kDone; otherwise in order of ids
+  std::int64_t ended_since_unix_ns = 0;     // of kDone: those that have ended since then
+  std::string outcome = {};                 // of kDone: "failed,timed out"; empty: any
   std::optional<std::uint64_t> limit = {};
   std::optional<std::uint64_t> beyond = {};       // the last job of the page before
   std::optional<std::int64_t> beyond_ended = {};  // and its end, if the latest end comes first
@@ -116,14 +123,18 @@ struct Job {
   std::uint64_t attempt = 0;
   bool interactive = false;
   std::int64_t submitted_unix_ns = 0;
+  std::int64_t begin_unix_ns = 0;  // it does not start before; 0: at once
   std::int64_t started_unix_ns = 0;
   std::int64_t ended_unix_ns = 0;
   std::string note;
-  std::string command;  // as a person types it; long ones are cut. Only for who may change the job
+  std::string command;                  // as a person types it; long ones are cut. Only for who may change the job
+  double gpu_seconds = 0;               // that its programs have had
+  std::uint64_t peak_memory_bytes = 0;  // of one GPU
   // Only of one job, and for who may change it.
   std::vector<std::string> arguments;
   std::string directory;
   std::string setup_command;
+  std::string error_output;  // the pattern of the file for its errors
   std::string log;
   std::string attach;
   std::int64_t pid = 0;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux cancel, hold, release: what is asked of several jobs at once, and told of each, or of each array.
+// gpumux cancel, hold, release, suspend, resume, requeue: what is asked of several jobs at once, and told of each, or
+// of each array.
 #include <unistd.h>
 
 #include <algorithm>
+#include <cctype>
 #include <iostream>
 #include <limits>
 #include <map>
@@ -46,6 +48,26 @@ constexpr Request kRelease{"release",
                            "queued starting running suspending suspended resuming ending",
                            "not held",
                            "it goes on as it was"};
+
+constexpr Request kSignal{"cancel", "", [](const api_client::Job&) { return "sent the signal"; },
+                          "",       "", "only a running job gets signals"};
+constexpr Request kSuspend{
+    "suspend",
+    R"({"suspended":true})",
+    [](const api_client::Job& job) { return job.state == "suspended" ? "to stay suspended" : "told to suspend"; },
+    "starting running suspending suspended resuming",
+    "to stay suspended already",
+    "only a job that runs can be suspended"};
+constexpr Request kResume{
+    "resume",
+    R"({"suspended":false})",
+    [](const api_client::Job& job) { return job.state == "suspended" ? "to go on in its turn" : "resumed"; },
+    "starting running suspending suspended resuming",
+    "not suspended by hand",
+    "only a suspended job can be resumed"};
+constexpr Request kRequeue{
+    "requeue",     R"({"run_again":true})", [](const api_client::Job&) { return "told to end and run again"; },
+    "queued held", "in the queue already",  "it was told to end before"};
 
 struct Which {
   std::vector<std::string> ids;
@@ -125,11 +147,15 @@ struct Became {
   bool has_failed = false;
 };
 
+// "ending" is no part of "suspending".
+bool is_met(const Request& request, const std::string& state) {
+  return (" " + std::string(request.met_in) + " ").find(" " + state + " ") != std::string::npos;
+}
+
 Became became(const Request& request, const api_client::JobChange& change, const api_client::Job& now) {
   if (change.changed || now.state.empty()) return {change.changed ? request.what_became(now) : request.met, "", false};
   if (now.is_done()) return {"", "", true};
-  const bool is_met = request.met_in.find(now.state) != std::string_view::npos;
-  return is_met ? Became{request.met, "", false} : Became{now.state, request.cannot, true};
+  return is_met(request, now.state) ? Became{request.met, "", false} : Became{now.state, request.cannot, true};
 }
 
 int tell_error(const Request& request, const api_client::JobChange& change) {
@@ -214,15 +240,27 @@ int tell(const Request& request, const api_client::Client& client, const std::ve
   return status;
 }
 
-int change(const Request& request, const Which& which) {
+int change(const Request& request, const Which& which, const std::string& body) {
   if (const auto exit_status = check(request, which)) return *exit_status;
   const auto client = find_jobs(which.daemon);
   if (!client) return report_error(request.command, client.error());
   const std::string user = "user:" + api_client::url_encoded(which.all ? own_user_name() : which.user);
-  const auto changes = which.ids.empty() ? client->change_jobs(which.everybody ? "all" : user, request.change)
-                                         : change_named_jobs(*client, which.ids, request.change);
+  const auto changes = which.ids.empty() ? client->change_jobs(which.everybody ? "all" : user, body)
+                                         : change_named_jobs(*client, which.ids, body);
   if (!changes) return report_error(request.command, changes.error());
   return tell(request, *client, *changes, which);
+}
+
+int change(const Request& request, const Which& which) { return change(request, which, request.change); }
+
+// A command that has nothing but the jobs that it is about.
+int run(const Request& request, const std::vector<char*>& arguments, const char* help, const std::string& footer) {
+  Which which;
+  CLI::App app(help, std::string("gpumux ") + request.command);
+  add_which(app, which);
+  app.footer(footer);
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  return change(request, which);
 }
 
 constexpr char kStatuses[] =
@@ -233,42 +271,73 @@ there), 2 wrong usage, 3 no daemon is running, 4 not allowed for one of the jobs
 
 int cancel_command(const std::vector<char*>& arguments) {
   Which which;
+  std::string signal;
   CLI::App app("Ends jobs: waiting jobs at once, running jobs by SIGTERM and, a while later, SIGKILL.",
                "gpumux cancel");
+  app.add_option("-s,--signal", signal, "Send only this signal to the processes of running jobs, such as SIGUSR1")
+      ->type_name("SIGNAL")
+      ->check(not_empty());
   add_which(app, which);
   app.footer(std::string(R"(Examples:
   gpumux cancel 17
   gpumux cancel 17_3 20 21
   gpumux cancel --all
+  gpumux cancel --signal SIGUSR1 17
 
 )") + kStatuses);
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  return change(kCancel, which);
+  if (signal.empty()) return change(kCancel, which);
+  if (signal.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-") !=
+      std::string::npos) {
+    say_error("cancel", "--signal: '" + signal + "' is no signal: write a name such as SIGUSR1, or a number");
+    return kExitUsage;
+  }
+  for (char& c : signal) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return change(kSignal, which, "{\"signal\":\"" + signal + "\"}");
 }
 
 int hold_command(const std::vector<char*>& arguments) {
-  Which which;
-  CLI::App app("Keeps waiting jobs from starting until they are released.", "gpumux hold");
-  add_which(app, which);
-  app.footer(std::string(R"(Examples:
+  return run(kHold, arguments, "Keeps waiting jobs from starting until they are released.", std::string(R"(Examples:
   gpumux hold 17
   gpumux hold --all
 
 )") + kStatuses);
-  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  return change(kHold, which);
 }
 
 int release_command(const std::vector<char*>& arguments) {
-  Which which;
-  CLI::App app("Lets held jobs wait for their turn again, in their old place.", "gpumux release");
-  add_which(app, which);
-  app.footer(std::string(R"(Examples:
+  return run(kRelease, arguments, "Lets held jobs wait for their turn again, in their old place.",
+             std::string(R"(Examples:
   gpumux release 17
 
 )") + kStatuses);
-  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  return change(kRelease, which);
+}
+
+int suspend_command(const std::vector<char*>& arguments) {
+  return run(kSuspend, arguments, "Suspends running jobs until they are resumed: their memory leaves the GPUs.",
+             std::string(R"(A suspended job is frozen where it is. Other jobs may have its GPUs.
+
+Examples:
+  gpumux suspend 17
+
+)") + kStatuses);
+}
+
+int resume_command(const std::vector<char*>& arguments) {
+  return run(kResume, arguments, "Lets jobs that were suspended by hand go on, as soon as there is room for them.",
+             std::string(R"(Examples:
+  gpumux resume 17
+
+)") + kStatuses);
+}
+
+int requeue_command(const std::vector<char*>& arguments) {
+  return run(kRequeue, arguments, "Ends jobs that have started, and lets them run again from the beginning.",
+             std::string(R"(The job is ended as by gpumux cancel, and keeps its id and its place in the queue.
+
+Examples:
+  gpumux requeue 17
+
+)") + kStatuses);
 }
 
 }  // namespace gpumux::cli

@@ -10,6 +10,7 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
+#include "cli/views/times.h"
 #include "jobs/commands/job_calls.h"
 #include "jobs/commands/job_view.h"
 
@@ -51,9 +52,9 @@ ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
 constexpr char kFieldsHelp[] =
     R"(Fields for --format: id, label, array, index, name, user, uid, state, outcome, exit, reason, why, place,
 priority, gpus, gpu-ids, gpus-wanted, memory, exclusive, time-limit, on-time-limit, requeue, attempt, submitted,
-started, ended, elapsed, note, command, starts-in. Each job is one line with tabs between its fields. Sizes are bytes,
-durations seconds, times seconds since 1970, all as whole numbers. GPUs are in the order of their numbers. A field may
-be empty.)";
+started, ended, elapsed, gpu-time, peak-memory, note, command, starts-in. Each job is one line with tabs between its
+fields. Sizes are bytes, durations seconds, times seconds since 1970, all as whole numbers. GPUs are in the order of
+their numbers. A field may be empty.)";
 
 // Without a table: JSON, or fields. Nothing: a table is wanted.
 std::optional<int> print_for_programs(const char* command, const api_client::Client& client, const ListOptions& options,
@@ -99,10 +100,11 @@ base::Result<std::vector<JobGroup>> latest_groups(const api_client::Client& clie
   }
   groups.resize(std::min<std::size_t>(groups.size(), limit));
   if (!more || elements) return groups;
-  // Elements that ended before all that was read.
+  // Elements that ended before all that was read, as far as they are asked for.
   for (JobGroup& group : groups) {
     if (!group.front().array) continue;
-    const api_client::JobQuery whole{.state = api_client::JobsState::kDone, .array = group.front().array};
+    api_client::JobQuery whole = query;
+    whole.array = group.front().array;
     auto page = all_jobs(client, whole, kMostShownJobs);
     if (!page) return tl::unexpected(page.error());
     if (!page->jobs.empty()) group = std::move(page->jobs);
@@ -184,33 +186,65 @@ int history_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "history";
   ListOptions options;
   std::uint64_t limit = kDefaultHistory;
+  std::string since;
+  std::string states;
   CLI::App app("Shows finished jobs, the latest end first.", "gpumux history");
   app.add_option("-n,--limit", limit, "Number of jobs to show, an array being one (default 30)")
       ->type_name("N")
       ->check(whole_number(1));
+  app.add_option("-S,--since", since, "Only jobs that have ended since then: 7d ago, a date, today, 12:30")
+      ->type_name("TIME")
+      ->check(not_empty());
+  app.add_option("-s,--state", states, "Only jobs that have ended so, such as failed or lost,timed-out")
+      ->type_name("STATES")
+      ->check(not_empty());
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
 --format and --json begin with the latest end, too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
-lost (gpumux does not know how it ended), dependency failed.
+lost (gpumux does not know how it ended), dependency failed. --state takes them with - for the spaces. TIME is as for
+gpumux report. GPU TIME is how long the job's programs held leases of GPUs while they had work, PEAK the most memory
+that they had allocated on one GPU at once.
 
 Examples:
   gpumux history
+  gpumux history --since yesterday --state failed,timed-out
   gpumux history --mine --limit 5
   gpumux history --limit 1000 --format id,outcome,exit,elapsed
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (fields_are_wrong(kName, options)) return kExitUsage;
-  const auto client = find_jobs(options.daemon);
-  if (!client) return report_error(kName, client.error());
   api_client::JobQuery query;
   query.state = api_client::JobsState::kDone;
   query.latest_end_first = true;
+  if (!since.empty()) {
+    const auto begin = parse_time(since, now_unix_ns());
+    if (!begin) {
+      say_error(kName, "--since: " + begin.error().message());
+      return kExitUsage;
+    }
+    query.ended_since_unix_ns = std::max<std::int64_t>(*begin, 1);
+  }
+  if (!states.empty()) {
+    auto outcomes = parse_outcomes(states);
+    if (!outcomes) {
+      say_error(kName, "--state: " + outcomes.error().message());
+      return kExitUsage;
+    }
+    query.outcome = std::move(*outcomes);
+  }
+  const auto client = find_jobs(options.daemon);
+  if (!client) return report_error(kName, client.error());
   query.user = options.mine ? own_user_name() : options.user;
   if (const auto exit_status = print_for_programs(kName, *client, options, query, limit)) return *exit_status;
   const auto groups = latest_groups(*client, query, limit, options.elements);
   if (!groups) return report_error(kName, groups.error());
+  const bool is_part = query.ended_since_unix_ns != 0 || !query.outcome.empty() || !query.user.empty();
+  if (groups->empty() && is_part) {
+    print_lines({"No such job has ended."});
+    return kExitOk;
+  }
   print_lines(history_lines(*groups, now_unix_ns(), look_at_stdout()));
   return kExitOk;
 }

@@ -8,8 +8,8 @@
 #include "cli/frame/terminal.h"
 #include "cli/views/settings_change.h"
 #include "jobs/commands/find_client.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
+#include "jobs/commands/job_change.h"
+#include "jobs/commands/submission.h"
 #include "settings/settings.h"
 
 namespace gpumux::cli {
@@ -107,29 +107,6 @@ int change_tenants(const api_client::Client& client, const std::vector<std::stri
   return kExitOk;
 }
 
-bool is_a_jobs(const std::vector<SettingValue>& changes) {
-  return changes.size() == 1 && changes[0].name == "priority" && changes[0].value != "default";
-}
-
-int change_jobs(const api_client::Client& client, const std::vector<std::string>& ids, const std::string& priority) {
-  const auto changes = change_named_jobs(client, ids, "{\"priority\":" + priority + "}");
-  if (!changes) return report_error(kName, changes.error());
-  int status = kExitOk;
-  for (const api_client::JobChange& change : *changes) {
-    // Asks for the priority that the job has now: the daemon may bound a user's.
-    const auto job = change.error ? base::Result<api_client::Job>(tl::unexpected(*change.error))
-                                  : client.job(std::to_string(change.id));
-    if (job) {
-      std::cout << "job " << job_label(*job) << ": priority " << job->priority
-                << (job->state == "done" ? ", and is done already" : "") << "\n";
-    } else {
-      status = report_error(kName, job.error());
-    }
-  }
-  std::cout << std::flush;
-  return status;
-}
-
 }  // namespace
 
 int set_command(const std::vector<char*>& arguments) {
@@ -137,9 +114,10 @@ int set_command(const std::vector<char*>& arguments) {
   std::vector<std::string> gpus;
   std::vector<std::string> tenants;
   std::vector<std::string> jobs;
+  RequestWishes request;
   bool save = false;
   CLI::App app(
-      "Changes settings of GPUs, the priority and share of running programs, or the priority of jobs. Prints what has "
+      "Changes settings of GPUs, the priority and share of running programs, or what jobs ask for. Prints what has "
       "changed.",
       "gpumux set");
   app.add_option("GPU", gpus, "Indices, UUIDs, or all (the default)")->type_name("");
@@ -152,7 +130,7 @@ int set_command(const std::vector<char*>& arguments) {
       ->type_name("PID")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--job", jobs, "A job's id, for its priority; may be given several times")
+  app.add_option("--job", jobs, "A job's id; may be given several times")
       ->type_name("ID")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -162,6 +140,20 @@ int set_command(const std::vector<char*>& arguments) {
     given_standing[i] = app.add_option(kStandingOptions[i].option, standing[i], kStandingOptions[i].meaning)
                             ->type_name(kStandingOptions[i].placeholder);
   }
+  app.add_option("--time-limit", request.time_limit,
+                 "With --job: its time limit, such as 1:30:00 or unlimited; of a started job, a shorter one")
+      ->type_name("TIME")
+      ->check(not_empty());
+  app.add_option("--mem", request.memory, "With --job: its memory on each GPU, such as 20G; before it starts")
+      ->type_name("BYTES")
+      ->check(not_empty());
+  auto* count = app.add_option("--gpus", request.gpus, "With --job: number of GPUs, any of them; before it starts")
+                    ->type_name("N")
+                    ->check(not_empty());
+  app.add_option("--gpu-ids", request.gpu_ids, "With --job: these GPUs, in this order, such as 0,2; before it starts")
+      ->type_name("IDS")
+      ->check(not_empty())
+      ->excludes(count);
   app.add_flag("--save", save,
                "Write the settings to the daemon's configuration, too, so that they outlive its restart");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
@@ -172,10 +164,15 @@ int set_command(const std::vector<char*>& arguments) {
   gpumux set --tenant 4711 --priority 5
   gpumux set --tenant 4711 --priority default --max-share 30%
   gpumux set --job 17 --priority 10
+  gpumux set --job 17 --time-limit 4:00:00 --mem 20G --gpus 2
 
 Only the daemon's owner, root and members of the group gpumux may change settings and put a program above others. The
 user who started a program may change its priority and shares below that. Such a change lasts until the program or the
-daemon ends. A job's owner may change its priority, up to the limit that an administrator has set. That change lasts.
+daemon ends.
+
+A job's owner may change its priority, up to the limit that an administrator has set. While the job waits, its owner
+may also change its time limit, its memory and its GPUs. Of a job that has started, the owner may make the time limit
+shorter, and an administrator may make it longer. These changes last.
 
 Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
@@ -199,6 +196,13 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
     }
     standing_changes.push_back({kStandingOptions[i].name, standing[i]});
   }
+  // Of a job: its priority, and what else it asks for.
+  const bool has_request =
+      !request.time_limit.empty() || !request.memory.empty() || !request.gpus.empty() || !request.gpu_ids.empty();
+  for (const SettingValue& change : standing_changes) {
+    if (change.name == "priority" && change.value != "default") request.priority = change.value;
+  }
+  const bool is_a_jobs = standing_changes.empty() || (standing_changes.size() == 1 && !request.priority.empty());
   const bool are_gpus = tenants.empty() && jobs.empty();
   const char* const wrong =
       !tenants.empty() && !jobs.empty() ? "--tenant and --job cannot be combined: use two commands"
@@ -208,7 +212,10 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
           ? "--priority, --share and --max-share need a program or a job: add --tenant PID or --job ID"
       : !tenants.empty() && standing_changes.empty()
           ? "nothing to change: name --priority, --share or --max-share with --tenant"
-      : !jobs.empty() && !is_a_jobs(standing_changes) ? "--job changes only a priority: name --priority N with --job"
+      : jobs.empty() && has_request ? "--time-limit, --mem, --gpus and --gpu-ids need a job: add --job ID"
+      : !jobs.empty() && !is_a_jobs ? "--share, --max-share and --priority default are for programs, not for jobs"
+      : !jobs.empty() && !has_request && request.priority.empty()
+          ? "nothing to change: name --priority, --time-limit, --mem, --gpus or --gpu-ids with --job"
       : are_gpus && changes.empty() ? "nothing to change: name at least one setting, such as --quantum 50ms"
                                     : nullptr;
   if (wrong != nullptr) {
@@ -221,6 +228,11 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
       return kExitUsage;
     }
   }
+  api_client::Submission wanted;
+  if (const auto read = read_request(jobs.empty() ? RequestWishes() : request, wanted); !read) {
+    say_error(kName, read.error().message());
+    return kExitUsage;
+  }
   for (const std::string& job : jobs) {
     if (const auto checked = api_client::check_job_id(job); !checked) {
       say_error(kName, checked.error().message());
@@ -230,7 +242,7 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
 
   const auto client = jobs.empty() ? api_client::Client::connect(options) : find_jobs(options);
   if (!client) return report_error(kName, client.error());
-  if (!jobs.empty()) return change_jobs(*client, jobs, standing_changes[0].value);
+  if (!jobs.empty()) return change_requests(kName, *client, jobs, wanted);
   if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));
   return change_gpus(*client, gpus, changes, save);
 }

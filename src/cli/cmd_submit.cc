@@ -29,6 +29,7 @@ Examples:
   gpumux submit --env-setup-cmd "source venv/bin/activate" -- python train.py
   gpumux submit --array 0-9%2 --output 'run-%a.log' -- ./sweep.sh
   gpumux submit --after 17 -- python evaluate.py
+  gpumux submit --begin 20:00 --export ALL,BATCH=64 --error 'run-%j.err' -- ./night.sh
   gpumux submit --interactive -- python      # Ctrl+C detaches; the job goes on
   id=$(gpumux submit --quiet -- ./job.sh) && gpumux wait "$id"
 
@@ -42,7 +43,7 @@ struct Printing {
 };
 
 void add_options(CLI::App& app, SubmitWishes& wishes) {
-  auto* gpus = app.add_option("--gpus", wishes.gpus, "Number of GPUs, any of them (default 1)")
+  auto* gpus = app.add_option("-G,--gpus", wishes.gpus, "Number of GPUs, any of them (default 1)")
                    ->type_name("N")
                    ->check(not_empty());
   app.add_option("--gpu-ids", wishes.gpu_ids, "These GPUs, in this order, such as 0,2")
@@ -52,10 +53,15 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
   app.add_option("--mem", wishes.memory, "Memory on each GPU, such as 20G or 800M; the job may have no more than that")
       ->type_name("BYTES")
       ->check(not_empty());
-  app.add_option("--time-limit", wishes.time_limit,
-                 "Run this long before other jobs have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
-      ->type_name("TIME")
-      ->check(not_empty());
+  auto* limit =
+      app.add_option("--time-limit", wishes.time_limit,
+                     "Run this long before other jobs have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
+          ->type_name("TIME")
+          ->check(not_empty());
+  app.add_option("-t", wishes.minutes_limit, "The same as Slurm has it: a bare number is in minutes")
+      ->type_name("MINUTES")
+      ->check(not_empty())
+      ->excludes(limit);
   app.add_option("--on-time-limit", wishes.on_time_limit, "At the time limit (default suspend): suspend or cancel")
       ->type_name("WHAT")
       ->check(not_empty());
@@ -63,30 +69,46 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
                  "Higher runs first among your own jobs, and among all jobs up to the queue's priority_cap (default 0)")
       ->type_name("N")
       ->check(not_empty());
-  app.add_option("--name", wishes.name, "Show the job under this name (default: the program's)")->type_name("NAME");
+  app.add_option("-J,--name,--job-name", wishes.name, "Show the job under this name (default: the program's)")
+      ->type_name("NAME");
   app.add_option("--env-setup-cmd", wishes.setup_command,
                  "A shell command that runs before the job's command, in bash -l")
       ->type_name("COMMAND");
-  app.add_option("--output", wishes.output,
+  app.add_option("-o,--output", wishes.output,
                  "The log, with %j for the job's id, %u the user, %n the name, %a the array's element")
+      ->type_name("PATTERN")
+      ->check(not_empty());
+  app.add_option("-e,--error", wishes.error, "A file for standard error, which otherwise goes to the log; as --output")
       ->type_name("PATTERN")
       ->check(not_empty());
   app.add_flag("--append", wishes.append, "Append to the log instead of replacing it");
   app.add_flag("--exclusive", wishes.exclusive, "Run no other job on the same GPUs");
-  app.add_option("--after,--dependency", wishes.after,
+  app.add_option("-d,--after,--dependency", wishes.after,
                  "Start when job ID has ended with status 0 (ok:ID, or ID), or at all (any:ID); may be given several "
                  "times")
       ->type_name("CONDITION")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("--array", wishes.array,
+  app.add_option("-a,--array", wishes.array,
                  "Submit one job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)")
       ->type_name("LIST")
       ->check(not_empty());
   app.add_flag("--interactive", wishes.interactive, "Give the job a terminal, and attach yours to it");
-  app.add_flag("--home", wishes.home, "Run the job in your home directory instead of this one");
+  auto* home = app.add_flag("--home", wishes.home, "Run the job in your home directory instead of this one");
+  app.add_option("-D,--chdir", wishes.directory, "Run the job in DIR instead of this directory")
+      ->type_name("DIR")
+      ->check(not_empty())
+      ->excludes(home);
+  app.add_option(
+         "--export", wishes.exported,
+         "What of the environment goes along: ALL (the default), NONE, or NAME[=VALUE] with commas between them")
+      ->type_name("LIST")
+      ->check(not_empty());
+  app.add_option("-b,--begin", wishes.begin, "Do not start the job before: now+1hour, 16:00, 2026-12-01T08:00")
+      ->type_name("TIME")
+      ->check(not_empty());
   app.add_flag("--requeue", wishes.requeue, "Run the job again if it is lost, for example when the machine restarts");
-  app.add_flag("--hold", wishes.held, "Do not start the job before `gpumux release`");
+  app.add_flag("-H,--hold", wishes.held, "Do not start the job before `gpumux release`");
 }
 
 void print_submitted(const api_client::Client& client, const api_client::Submitted& submitted, const Printing& how,

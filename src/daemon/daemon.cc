@@ -83,7 +83,9 @@ class Daemon::Impl {
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
         job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_, trace_),
-        ledger_keeper_(io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); }),
+        ledger_keeper_(
+            io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); },
+            [this] { return translator_.take_peaks(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
         http_(io_, worker_, api_, trace_, access_, closer_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),

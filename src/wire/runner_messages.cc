@@ -21,6 +21,7 @@ struct Checks {
 
   static bool known(const Begin& m) { return m.directory[0] == '/'; }
   static bool known(const Terminate& m) { return within(m.reason, EndReason::kCancelled, EndReason::kDaemon); }
+  static bool known(const Signal& m) { return m.number >= 1 && m.number <= kMaxSignal; }
   static bool known(const RunnerState& m) {
     return within(m.phase, RunnerPhase::kStarting, RunnerPhase::kEnded) &&
            within(m.suspension, Suspension::kNone, Suspension::kFailed);

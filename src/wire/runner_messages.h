@@ -10,6 +10,7 @@
 //                       <------------------  RunnerState     at once on every connection, and after each change
 //   Terminate           ------------------>                  TERM to everything, after the grace KILL
 //   Suspend, Resume     ------------------>                  freeze and thaw
+//   Signal              ------------------>                  one signal to everything, nothing else
 //                       <------------------  RunnerEnded     after DIR/end is durable and nothing of the job is left
 //   Noted               ------------------>                  the end is stored; matters to a kEndNotDurable only
 //
@@ -44,6 +45,7 @@ enum class RunnerType : std::uint32_t {
   kSuspend = 3,
   kResume = 4,
   kNoted = 5,
+  kSignal = 6,
 
   kState = 64,
   kEnded = 65,
@@ -130,6 +132,15 @@ struct Noted {
   std::uint64_t reserved = 0;
 };
 
+// A runner that is older than this message closes the connection. The daemon then connects anew.
+struct Signal {
+  static constexpr RunnerType kType = RunnerType::kSignal;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t number = 0;  // from 1 to kMaxSignal
+  std::uint32_t reserved = 0;
+};
+inline constexpr std::uint32_t kMaxSignal = 64;  // Linux's, on every machine that gpumux runs on
+
 // ---- runner to daemon -------------------------------------------------------------------------------------
 
 struct RunnerState {
@@ -181,7 +192,7 @@ struct RunnerRefused {
   char text[256] = {};
 };
 
-using ToRunner = std::variant<Begin, Terminate, Suspend, Resume, Noted>;
+using ToRunner = std::variant<Begin, Terminate, Suspend, Resume, Noted, Signal>;
 using FromRunner = std::variant<RunnerState, RunnerEnded, RunnerRefused>;
 
 // As decode_from_tenant: any bytes at all are safe.

@@ -172,6 +172,7 @@ enum SpecTag : std::uint32_t {
   kAttachPath = 10,
   kLimit = 11,
   kCgroupParent = 12,
+  kErrors = 13,  // how it is opened, u32, and the path
 };
 
 struct SpecNumbers {
@@ -254,6 +255,16 @@ Status read_late(const Field& field, LateVariable& late) {
   return {};
 }
 
+Status read_errors(const Field& field, RunnerSpec& spec) {
+  std::uint32_t opening = 0;
+  if (field.value.size() < sizeof opening) return base::fail(Code::kInvalid, "a file for errors that is too short");
+  std::memcpy(&opening, field.value.data(), sizeof opening);
+  if (opening > static_cast<std::uint32_t>(LogOpening::kUsersAppend))
+    return base::fail(Code::kUnsupported, "the job's spec opens a file in a way that this program does not know");
+  spec.error_opening = static_cast<LogOpening>(opening);
+  return read_string(Field{field.tag, field.value.substr(sizeof opening)}, spec.error_path);
+}
+
 Status read_limit(const Field& field, ResourceLimit& limit) {
   GPUMUX_TRY(read_numbers(field, sizeof limit, limit));
   if (limit.resource >= kMaxResourceLimits || limit.soft > limit.hard)
@@ -265,6 +276,7 @@ Status check_spec(const RunnerSpec& spec) {
   if (spec.arguments.empty() || spec.arguments[0].empty()) return base::fail(Code::kInvalid, "the job has no command");
   GPUMUX_TRY(check_path(spec.directory, "the job's directory"));
   GPUMUX_TRY(check_path(spec.log_path, "the job's log"));
+  if (!spec.error_path.empty()) GPUMUX_TRY(check_path(spec.error_path, "the job's file for errors"));
   if (!spec.attach_path.empty()) GPUMUX_TRY(check_path(spec.attach_path, "the job's attach socket"));
   if (spec.cgroup_parent != "auto" && spec.cgroup_parent != "none")
     GPUMUX_TRY(check_path(spec.cgroup_parent, "the job's cgroup"));
@@ -300,6 +312,7 @@ Status take_field(const Field& field, RunnerSpec& spec, std::size_t& strings) {
       if (spec.limits.size() == kMaxResourceLimits) return base::fail(Code::kInvalid, "too many resource limits");
       return read_limit(field, spec.limits.emplace_back());
     case kCgroupParent: return read_string(field, spec.cgroup_parent);
+    case kErrors: return read_errors(field, spec);
     default: return unknown_field(field.tag);
   }
 }
@@ -354,6 +367,12 @@ std::string encode_spec(const RunnerSpec& spec) {
   writer.optional_bytes(kAttachPath, spec.attach_path);
   for (const ResourceLimit& limit : spec.limits) writer.numbers(kLimit, limit);
   writer.bytes(kCgroupParent, spec.cgroup_parent);
+  if (!spec.error_path.empty()) {
+    std::string value(sizeof(std::uint32_t), '\0');
+    const auto opening = static_cast<std::uint32_t>(spec.error_opening);
+    std::memcpy(value.data(), &opening, sizeof opening);
+    writer.bytes(kErrors, value + spec.error_path);
+  }
   return writer.finish();
 }
 

@@ -87,6 +87,9 @@ struct RunnerSpec {
 
   std::string log_path;  // absolute; %-patterns are expanded already
   LogOpening log_opening = LogOpening::kOurs;
+  // A file of the user's for what the command writes to its standard error; empty: that goes to the log, too.
+  std::string error_path;
+  LogOpening error_opening = LogOpening::kUsersTruncate;
   std::string attach_path;  // interactive: where its attach socket is to be, in a directory that root owns; else empty
 
   std::vector<ResourceLimit> limits;

@@ -38,6 +38,8 @@ RunnerSpec full_spec() {
                            {SetHow::kPreload, "LD_PRELOAD=/usr/lib/libgpumux.so"}};
   spec.log_path = "/var/log/42.log";
   spec.log_opening = LogOpening::kUsersAppend;
+  spec.error_path = "/var/log/42.err";
+  spec.error_opening = LogOpening::kUsersAppend;
   spec.attach_path = "/run/gpumux/attach/42";
   spec.limits = {{7, 0, 1024, 4096}, {4, 0, 0, ~0ull}};
   spec.umask = 0077;
@@ -77,6 +79,8 @@ TEST(RunnerRecords, ComeBackAsTheyWereWritten) {
   EXPECT_EQ(read->arguments, spec.arguments);
   EXPECT_EQ(read->environment, spec.environment);
   EXPECT_EQ(read->setup_command, spec.setup_command);
+  EXPECT_EQ(read->error_path, spec.error_path);
+  EXPECT_EQ(read->error_opening, LogOpening::kUsersAppend);
   ASSERT_EQ(read->late_environment.size(), 3u);
   EXPECT_EQ(read->late_environment[2].how, SetHow::kPreload);
   EXPECT_EQ(read->late_environment[2].entry, spec.late_environment[2].entry);
@@ -206,6 +210,9 @@ TEST(RunnerMessages, ComeBackAndAreChecked) {
   EXPECT_FALSE(decode_to_runner(encode(Terminate{.reason = EndReason::kNone}).bytes()));
   EXPECT_TRUE(decode_to_runner(encode(Terminate{.grace_ms = 5}).bytes()));
   EXPECT_TRUE(decode_to_runner(encode(Noted{}).bytes()));
+  EXPECT_TRUE(decode_to_runner(encode(Signal{.number = 10}).bytes()));
+  for (const std::uint32_t number : {0u, kMaxSignal + 1})
+    EXPECT_FALSE(decode_to_runner(encode(Signal{.number = number}).bytes()));
   EXPECT_FALSE(decode_from_runner(encode(Suspend{}).bytes()));
   EXPECT_FALSE(decode_from_runner(encode(RunnerState{.phase = static_cast<RunnerPhase>(0)}).bytes()));
   EXPECT_TRUE(decode_from_runner(encode(full_end()).bytes()));
@@ -250,6 +257,7 @@ TEST(RunnerRecords, MakeTheCorpus) {
   write("suspend", encode(Suspend{.sequence = 1}).bytes());
   write("resume", encode(Resume{.sequence = 2}).bytes());
   write("noted", encode(Noted{}).bytes());
+  write("signal", encode(Signal{.number = 10}).bytes());
   write("state", encode(RunnerState{}).bytes());
   write("ended", encode(full_end()).bytes());
   write("refused", encode(RunnerRefused{}).bytes());

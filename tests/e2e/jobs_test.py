@@ -150,7 +150,7 @@ class Jobs(JobsTest):
         for options, text in (({"gpus": 3}, "3 GPUs asked for, this machine has 2"),
                               ({"mem": "2G"}, "2.0 GiB asked for on each GPU, the largest here has 1.0 GiB"),
                               ({"gpu_ids": "0,7"}, "GPU 7: this machine has GPUs 0 and 1"),
-                              ({"after": "ok:99"}, "job 99"), ({"array": "5-1"}, "no range"), ({"output": "%x"}, "%")):
+                              ({"after": "ok:99"}, "job 99"), ({"array": "5-1"}, "no range"), ({"output": "%z"}, "%")):
             with self.subTest(options):
                 arguments = ["submit"]
                 for key, value in options.items():

@@ -208,6 +208,27 @@ class Queue(JobsTest):
         self.assertIn("expected start  within ", self.ask("show", str(second))[0])
         self.release(first)
 
+    def test_history_of_a_time_and_of_states(self):
+        ok = self.submit("true")
+        self.wait_done(ok, "ok")
+        failed = self.submit("false")
+        cancelled = self.submit("true", hold=True)
+        self.ask("cancel", cancelled)
+        since = self.wait_done(failed, "failed")["ended_unix_ns"]
+
+        def history(*arguments):
+            return {int(line) for line in self.ask("history", "--format", "id", *arguments)[0].split()}
+
+        self.assertEqual(history("--since", "1h"), {ok, failed, cancelled})
+        self.assertEqual(history("--state", "failed,dependency-failed"), {failed})
+        self.assertEqual(history("--state", "ok", "--since", "1h"), {ok})
+        self.assertEqual(self.ask("history", "--state", "timed-out")[0], "No such job has ended.")
+        page = self.daemon.api.ask("GET", f"/v1/jobs?state=done&ended_since_unix_ns={since}")
+        self.assertIn(failed, [job["id"] for job in page["jobs"]])
+        self.assertNotIn(ok, [job["id"] for job in page["jobs"]])
+        for wrong in ("--state=done", "--since=soon"):
+            self.assertEqual(self.gpumux("history", wrong).wait(), 2)
+
     def test_a_missing_job_is_named(self):
         job = self.submit("true", hold=True)
         changed = self.daemon.api.ask("PATCH", f"/v1/jobs/{job},999", {"cancel": True})["jobs"]
@@ -219,7 +240,8 @@ class Queue(JobsTest):
         for target in ("/v1/jobs?stat=done", "/v1/jobs?state=done&state=all", "/v1/jobs?limit",
                        f"/v1/jobs/{job}?limit=1", f"/v1/jobs/{job}?environment=yes",
                        f"/v1/jobs/{job}/wait?environment=1", "/v1/queue?user=eva", "/v1/jobs?order=ended",
-                       "/v1/jobs?state=done&order=ended&beyond=1"):
+                       "/v1/jobs?state=done&order=ended&beyond=1", "/v1/jobs?outcome=ok",
+                       "/v1/jobs?state=done&outcome=good", "/v1/jobs?state=all&ended_since_unix_ns=1"):
             with self.subTest(target), self.assertRaises(ApiError) as refused:
                 self.daemon.api.ask("GET", target)
             self.assertEqual(refused.exception.status, 400)

@@ -48,6 +48,9 @@ int attach_command(const std::vector<char*>& arguments);   // gpumux attach
 int wait_command(const std::vector<char*>& arguments);     // gpumux wait
 int hold_command(const std::vector<char*>& arguments);     // gpumux hold
 int release_command(const std::vector<char*>& arguments);  // gpumux release
+int suspend_command(const std::vector<char*>& arguments);  // gpumux suspend
+int resume_command(const std::vector<char*>& arguments);   // gpumux resume
+int requeue_command(const std::vector<char*>& arguments);  // gpumux requeue
 int history_command(const std::vector<char*>& arguments);  // gpumux history
 int report_command(const std::vector<char*>& arguments);   // gpumux report
 int admin_command(const std::vector<char*>& arguments);    // gpumux admin

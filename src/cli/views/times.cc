@@ -68,7 +68,8 @@ std::optional<std::int64_t> parse_fraction(std::string_view text) {
   return nanoseconds ? std::optional(static_cast<std::int64_t>(*nanoseconds)) : std::nullopt;
 }
 
-std::optional<std::int64_t> parse_clock(const std::string& text, std::int64_t now_unix_ns) {
+// When the clock showed that last, or shows it next.
+std::optional<std::int64_t> parse_clock(const std::string& text, std::int64_t now_unix_ns, bool is_next = false) {
   const std::size_t point = std::min(text.find('.'), text.size());
   const auto fraction = parse_fraction(std::string_view(text).substr(point));
   if (!fraction) return std::nullopt;
@@ -87,7 +88,22 @@ std::optional<std::int64_t> parse_clock(const std::string& text, std::int64_t no
       return std::int64_t{std::mktime(&day)} * kSecond + *fraction;
     };
     const std::int64_t today = on_day(0);
+    if (is_next) return today >= now_unix_ns ? today : on_day(-1);
     return today <= now_unix_ns ? today : on_day(1);
+  }
+  return std::nullopt;
+}
+
+// "1hour", "90m", "30": seconds. Units are letters of Slurm's, or ours.
+std::optional<std::int64_t> parse_span(std::string_view text) {
+  const std::size_t end = std::min(text.find_first_not_of("0123456789"), text.size());
+  const auto count = base::parse_integer(text.substr(0, end), 0, 1'000'000'000);
+  if (!count) return std::nullopt;
+  const std::string_view unit = text.substr(end);
+  if (unit.empty()) return static_cast<std::int64_t>(*count);
+  for (const std::string_view word : {"seconds", "minutes", "hours", "days", "weeks"}) {
+    const bool is_it = unit == word.substr(0, 1) || unit == word || unit == word.substr(0, word.size() - 1);
+    if (is_it) return static_cast<std::int64_t>(*count) * seconds_of(word[0]);
   }
   return std::nullopt;
 }
@@ -110,6 +126,19 @@ Result<std::int64_t> parse_time(std::string_view text, std::int64_t now_unix_ns)
                     "'" + std::string(text) +
                         "' is no time: say how long ago (10s, 90m, 12h, 7d, 4w), a time (12:30, 12:30:15), a date "
                         "(2026-11-18, 2026-11-18T12:30), today, yesterday or now");
+}
+
+Result<std::int64_t> parse_begin(std::string_view text, std::int64_t now_unix_ns) {
+  constexpr std::string_view kFromNow = "now+";
+  if (text == "now") return now_unix_ns;
+  if (text == "tomorrow") return begin_of_day(now_unix_ns, -1);
+  if (text.starts_with(kFromNow)) {
+    if (const auto span = parse_span(text.substr(kFromNow.size()))) return now_unix_ns + *span * kSecond;
+  }
+  if (const auto date = parse_date(std::string(text))) return *date;
+  if (const auto clock = parse_clock(std::string(text), now_unix_ns, true)) return *clock;
+  return base::fail(base::Code::kInvalid,
+                    "'" + std::string(text) + "' is no time to begin: write now+1hour, 16:00 or 2026-12-01T08:00");
 }
 
 std::string time_text(std::int64_t unix_ns) {

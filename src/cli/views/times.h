@@ -15,6 +15,10 @@ namespace gpumux::cli {
 // that last. In local time; nanoseconds since 1970. kInvalid says what is allowed.
 base::Result<std::int64_t> parse_time(std::string_view text, std::int64_t now_unix_ns);
 
+// When something is to begin: "now+1hour", "now+90m", "now+30" (seconds), "16:00" (the next one), "2026-12-01T08:00",
+// "tomorrow" (its beginning), as Slurm has them. kInvalid says what is allowed.
+base::Result<std::int64_t> parse_begin(std::string_view text, std::int64_t now_unix_ns);
+
 // "2026-11-18 12:30", local.
 std::string time_text(std::int64_t unix_ns);
 

@@ -41,6 +41,8 @@ std::vector<Route> make_routes() {
        {},
        {word("state", "Which jobs; unfinished is the default", {"unfinished", "done", "all"}),
         text("user", "Only jobs of this user, by name or uid"), number("array", "Only elements of this array"),
+        text("outcome", "Only jobs that have ended so, with commas between several; with state=done"),
+        number("ended_since_unix_ns", "Only jobs that have ended since then; with state=done"),
         word("order", "By id, or the latest end first; oldest is the default", {"oldest", "newest", "ended"}),
         number("limit", "The most jobs of the page, from 1 to 1000, which is the default"),
         number("beyond", "The id of the last job of the page before"),

@@ -96,27 +96,32 @@ constexpr std::array kSchemas{
 
     Schema{"JobPage", "jobs: Job[], more: bool"},
     Schema{"Job",
-           "id: int, array?: int, array_index?: int, name?: bytes_or_text, uid: int, user: text, state: JobState, "
-           "state_since_unix_ns?: int, outcome?: Outcome, exit_status?: int, reason: Reason, why?: bytes_or_text, "
-           "place?: int, priority: int, priority_capped: int, gpus: int[], gpus_wanted: int, gpu_ids?: int[], "
-           "memory_bytes: int, exclusive: bool, time_limit_ns: int, on_time_limit: suspend|cancel, limit_in_ns?: int, "
-           "requeue: bool, attempt: int, submitted_unix_ns: int, started_unix_ns: int, ended_unix_ns: int, "
-           "note?: bytes_or_text, interactive?: bool, arguments?: bytes_or_text[], directory?: bytes_or_text, "
+           "id: int, array?: int, array_index?: int, array_limit?: int, name?: bytes_or_text, uid: int, "
+           "user: text, state: JobState, state_since_unix_ns?: int, outcome?: Outcome, exit_status?: int, "
+           "reason: Reason, why?: bytes_or_text, place?: int, starts_in_ns?: int, priority: int, "
+           "priority_capped: int, gpus: int[], gpus_wanted: int, gpu_ids?: int[], memory_bytes: int, "
+           "exclusive: bool, time_limit_ns: int, on_time_limit: suspend|cancel, limit_in_ns?: int, requeue: bool, "
+           "attempt: int, submitted_unix_ns: int, begin_unix_ns?: int, started_unix_ns: int, ended_unix_ns: int, "
+           "gpu_seconds?: number, peak_memory_bytes?: int, note?: bytes_or_text, command?: bytes_or_text, "
+           "interactive?: bool, arguments?: bytes_or_text[], directory?: bytes_or_text, "
            "setup_command?: bytes_or_text, environment?: bytes_or_text[], log?: bytes_or_text, "
-           "attach?: bytes_or_text, pid?: int, after?: Dependency[]"},
+           "error_output?: bytes_or_text, attach?: bytes_or_text, pid?: int, after?: Dependency[]"},
     Schema{"JobState", "queued|held|starting|running|suspending|suspended|resuming|ending|done"},
     Schema{"Outcome", "|ok|failed|cancelled|timed out|lost|dependency failed"},
-    Schema{"Reason", "|held|dependency|gpu_memory|priority|user_limit|array_limit|drained|retry|paused"},
+    Schema{"Reason", "|held|dependency|begin|gpu_memory|priority|user_limit|array_limit|drained|retry|paused"},
     Schema{"Dependency", "job: int, need: ok|any"},
     Schema{"Submission",
            "arguments: bytes_or_text[], directory: bytes_or_text, environment: bytes_or_text[], gpus?: int, "
-           "gpu_ids?: int[], memory_bytes?: int, time_limit_ns?: int, on_time_limit?: suspend|cancel, priority?: int, "
-           "name?: bytes_or_text, setup_command?: bytes_or_text, output?: bytes_or_text, append?: bool, "
-           "exclusive?: bool, after?: Dependency[], array?: text, interactive?: bool, window?: Window, requeue?: bool, "
-           "held?: bool, umask?: int, nice?: int, token?: text"},
+           "gpu_ids?: int[], memory_bytes?: int, time_limit_ns?: int, on_time_limit?: suspend|cancel, "
+           "priority?: int, name?: bytes_or_text, setup_command?: bytes_or_text, output?: bytes_or_text, "
+           "error_output?: bytes_or_text, append?: bool, exclusive?: bool, begin_unix_ns?: int, "
+           "after?: Dependency[], array?: text, interactive?: bool, window?: Window, requeue?: bool, held?: bool, "
+           "umask?: int, nice?: int, token?: text"},
     Schema{"Window", "rows: int, columns: int"},
     Schema{"Submitted", "id: int, count: int, priority_capped?: int"},
-    Schema{"JobPatch", "cancel?: bool, held?: bool, priority?: int"},
+    Schema{"JobPatch",
+           "cancel?: bool, held?: bool, suspended?: bool, run_again?: bool, signal?: text_or_number, "
+           "priority?: int, time_limit_ns?: int, memory_bytes?: int, gpus?: int, gpu_ids?: int[]"},
     Schema{"ChangedJobs", "jobs: ChangedJob[]"},
     Schema{"ChangedJob", "id: int, changed: bool, error?: ErrorBody"},
     Schema{"Queue",

@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "daemon/tenants/job_memory.h"
+
 #include <algorithm>
 
 namespace gpumux::daemon {
@@ -116,6 +118,24 @@ TEST(MemoryTime, CountsBytesTimesSeconds) {
   EXPECT_EQ(memory.resident(kStart + 3s), 240);
   EXPECT_EQ(memory.evicted(kStart + 3s), 60);
   EXPECT_EQ(memory.resident(kStart), 200);  // a clock that is behind takes nothing away
+}
+
+// ---- what a job's programs have at once -------------------------------------------------------------------
+
+TEST(JobMemory, IsTheMostOfAllProgramsOnOneGpuAtOnce) {
+  JobMemory memory;
+  const base::GpuIndex first{0}, second{1};
+  memory.change(7, first, 0, 100);
+  memory.change(7, first, 0, 50);  // another program
+  memory.change(7, first, 100, 20);
+  memory.change(7, second, 0, 120);
+  memory.change(8, first, 0, 10);
+  EXPECT_EQ(memory.take(), (std::map<std::uint64_t, std::uint64_t>{{7, 150}, {8, 10}}));
+  EXPECT_TRUE(memory.take().empty()) << "nothing has grown";
+  memory.change(7, first, 20, 0);
+  memory.change(7, first, 50, 170);
+  memory.change(7, first, 170, 0);
+  EXPECT_EQ(memory.take(), (std::map<std::uint64_t, std::uint64_t>{{7, 170}})) << "also of a program that has ended";
 }
 
 }  // namespace

@@ -56,6 +56,7 @@ struct Slot {
   std::uint64_t to_fill = 0;       // of that, raised and not yet lent frames for
   Ledger::Entry* entry = nullptr;  // its place in the ledger, from when it is opened on
   MemoryTime memory_time;
+  std::uint64_t counted = 0;  // of its allocations, in its job's memory
 };
 
 class Session {

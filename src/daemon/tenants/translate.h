@@ -27,6 +27,7 @@
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/frames.h"
 #include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/job_memory.h"
 #include "daemon/tenants/ledger.h"
 #include "daemon/tenants/recent_use.h"
 #include "daemon/tenants/run_suspension.h"
@@ -137,6 +138,8 @@ class Translator {
   // About once a second: notes how long each seat has used its GPU.
   void note_use();
   const RecentUse& recent_use() const { return recent_use_; }
+  // By job (job_memory.h).
+  std::map<std::uint64_t, std::uint64_t> take_peaks() { return job_memory_.take(); }
   // The job that a user's run is of; 0: none. Asked when a seat is opened.
   void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
 
@@ -184,6 +187,7 @@ class Translator {
   std::int32_t most_priority(const Session& session) const;
   std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
+  void count_for_job(const Session& session, Slot& slot, std::uint64_t bytes);
   void forget_slot(const Session& session, const Slot& slot, base::TimePoint now);
   LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
   LedgerFigures figures(const Session& session, const Slot& slot, base::TimePoint now) const;
@@ -219,6 +223,7 @@ class Translator {
   std::function<std::uint64_t(uid_t, const std::string&)> job_of_;
   Ledger ledger_;
   RecentUse recent_use_;
+  JobMemory job_memory_;
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
   std::array<MovedMemory, base::kMaxGpus> moved_before_{};

@@ -79,6 +79,7 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
   // For the ledger: its own word, as far as it can be true.
   const std::uint64_t most_evicted = host_ != nullptr ? host_->budget() : memory.evicted;
   slot->memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, most_evicted));
+  count_for_job(session, *slot, std::min(memory.allocated, most + std::min(most_evicted, ~most)));
   sched::MemoryReport report{.sequence = memory.room_sequence,
                              .allocated = memory.allocated,
                              .resident = memory.resident,
@@ -203,9 +204,15 @@ void Translator::note_use() {
   recent_use_.note(now, std::move(totals));
 }
 
+void Translator::count_for_job(const Session& session, Slot& slot, std::uint64_t bytes) {
+  const std::uint64_t before = std::exchange(slot.counted, bytes);
+  if (session.label->job != 0) job_memory_.change(session.label->job, slot.gpu, before, bytes);
+}
+
 void Translator::forget_slot(const Session& session, const Slot& slot, base::TimePoint now) {
   moved_before_.at(slot.gpu.value).add(slot.memory);
   Ledger::close(*slot.entry, figures(session, slot, now), now);
+  if (session.label->job != 0) job_memory_.change(session.label->job, slot.gpu, slot.counted, 0);
   frames_.gone(seat_of(session, slot));
 }
 

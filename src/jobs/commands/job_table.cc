@@ -204,15 +204,23 @@ std::vector<std::string> history_lines(const std::vector<JobGroup>& groups, std:
                {.title = "EXIT", .align = Align::kRight, .leave_out = 3},
                {.title = "ENDED", .leave_out = 5},
                {.title = "TIME", .align = Align::kRight, .leave_out = 6},
-               {.title = "GPUS", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
-               {.title = "MEM", .align = Align::kRight, .leave_out = 8},
-               {.title = "COMMAND", .leave_out = 9, .minimum = kShortestCommand, .hide_if_empty = true},
+               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 7, .hide_if_empty = true},
+               {.title = "GPUS", .leave_out = 9, .minimum = 6, .hide_if_empty = true},
+               {.title = "MEM", .align = Align::kRight, .leave_out = 10},
+               {.title = "PEAK", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
+               {.title = "COMMAND", .leave_out = 11, .minimum = kShortestCommand, .hide_if_empty = true},
                {.title = "NOTE", .leave_out = 1, .minimum = 10, .hide_if_empty = true}});
   for (const JobGroup& group : groups) {
     const Job& first = group.front();
     const auto noted = std::find_if(group.begin(), group.end(), [](const Job& job) { return !job.note.empty(); });
     std::int64_t ended = 0;
-    for (const Job& job : group) ended = std::max(ended, job.ended_unix_ns);
+    double gpu_seconds = 0;
+    std::uint64_t peak = 0;
+    for (const Job& job : group) {
+      ended = std::max(ended, job.ended_unix_ns);
+      gpu_seconds += job.gpu_seconds;
+      peak = std::max(peak, job.peak_memory_bytes);
+    }
     table.add_row({{group_label(group)},
                    {first.name},
                    {first.user},
@@ -223,8 +231,10 @@ std::vector<std::string> history_lines(const std::vector<JobGroup>& groups, std:
                    {exits_of(group)},
                    {date_text(ended)},
                    {time_of(group, now)},
+                   {gpu_time_text(gpu_seconds)},
                    {gpus_of(group)},
                    {memory_text(first)},
+                   {peak_text(peak)},
                    {first.command},
                    {noted != group.end() ? noted->note : ""}});
   }

@@ -2,6 +2,7 @@
 #include "jobs/commands/job_texts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <ctime>
 
 #include "base/units.h"
@@ -79,6 +80,12 @@ std::string start_text(const Job& job) {
   if (!job.starts_in || job.is_done()) return "";
   return *job.starts_in < std::chrono::seconds(1) ? "soon" : "within " + time_text(*job.starts_in);
 }
+
+std::string gpu_time_text(double gpu_seconds) {
+  return gpu_seconds <= 0 ? "" : time_text(base::Duration(std::llround(std::min(gpu_seconds, 9e9) * 1e9)));
+}
+
+std::string peak_text(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }
 
 std::string exit_text(const Job& job) { return job.exit_status ? std::to_string(*job.exit_status) : "-"; }
 

@@ -44,6 +44,10 @@ std::string time_left(const api_client::Job& job);
 std::string limit_text(const api_client::Job& job);
 // "within 20m": the job starts between now and then, as far as time limits tell. Empty: they tell nothing.
 std::string start_text(const api_client::Job& job);
+// "1h02m" that its programs have had of GPUs; empty: none.
+std::string gpu_time_text(double gpu_seconds);
+// The most memory that they had on one GPU; empty: none.
+std::string peak_text(std::uint64_t bytes);
 // "-": it has none.
 std::string exit_text(const api_client::Job& job);
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <ctime>
 
 #include "base/shell_words.h"
@@ -35,7 +36,7 @@ std::string number_or_empty(std::uint64_t number) { return number == 0 ? "" : st
 std::string seconds_of(base::Duration duration) { return std::to_string(duration.count() / 1'000'000'000); }
 std::string seconds_of(std::int64_t unix_ns) { return unix_ns <= 0 ? "" : std::to_string(unix_ns / 1'000'000'000); }
 
-constexpr std::array<JobField, 30> kFields{{
+constexpr std::array<JobField, 32> kFields{{
     {"id", [](const Job& job, std::int64_t) { return std::to_string(job.id); }},
     {"label", [](const Job& job, std::int64_t) { return job_label(job); }},
     {"array", [](const Job& job, std::int64_t) { return job.array ? std::to_string(*job.array) : ""; }},
@@ -63,6 +64,9 @@ constexpr std::array<JobField, 30> kFields{{
     {"started", [](const Job& job, std::int64_t) { return seconds_of(job.started_unix_ns); }},
     {"ended", [](const Job& job, std::int64_t) { return seconds_of(job.ended_unix_ns); }},
     {"elapsed", [](const Job& job, std::int64_t now) { return seconds_of(elapsed(job, now)); }},
+    {"gpu-time",
+     [](const Job& job, std::int64_t) { return std::to_string(std::llround(std::clamp(job.gpu_seconds, 0.0, 9e9))); }},
+    {"peak-memory", [](const Job& job, std::int64_t) { return number_or_empty(job.peak_memory_bytes); }},
     {"note", [](const Job& job, std::int64_t) { return job.note; }},
     {"command", [](const Job& job, std::int64_t) { return job.command; }},
     {"starts-in", [](const Job& job, std::int64_t) { return job.starts_in ? seconds_of(*job.starts_in) : ""; }},
@@ -153,9 +157,12 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   if (!limit.empty() && job.on_time_limit == "cancel") limit += ", then it is ended";
   add("time limit", limit + (left.empty() ? "" : " (" + left + ")"));
   add("submitted", date_text(job.submitted_unix_ns));
+  if (job.begin_unix_ns > 0 && job.waits()) add("begins at", date_text(job.begin_unix_ns));
   if (job.started_unix_ns > 0) add("started", date_text(job.started_unix_ns));
   if (job.ended_unix_ns > 0) add("ended", date_text(job.ended_unix_ns));
   add(job.waits() ? "has waited" : "time", time_text(elapsed(job, now)));
+  add("GPU time", gpu_time_text(job.gpu_seconds));
+  if (job.peak_memory_bytes != 0) add("peak memory", peak_text(job.peak_memory_bytes) + " on one GPU");
   if (job.attempt > 1) add("attempt", std::to_string(job.attempt));
   if (job.requeue) add("if it is lost", "it runs again");
   std::string after;
@@ -166,6 +173,7 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   add("set-up command", job.setup_command);
   add("directory", job.directory);
   add("log", job.log);
+  add("errors", job.error_output);
   if (job.interactive) add("interactive", job.is_done() ? "yes" : "yes: gpumux attach " + job_label(job));
   if (job.pid > 0) add("process", std::to_string(job.pid));
   if (!job.environment.empty()) lines.push_back(paint(output, Colour::kDim, "environment"));
@@ -268,6 +276,25 @@ std::vector<std::string> queue_state_lines(const QueueState& queue, const Output
     for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
   }
   return lines;
+}
+
+base::Result<std::string> parse_outcomes(std::string_view text) {
+  constexpr std::array<std::string_view, 6> kOutcomes{"ok",        "failed", "cancelled",
+                                                      "timed out", "lost",   "dependency failed"};
+  std::string outcomes;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    std::string word(text.substr(0, comma));
+    std::replace_if(
+        word.begin(), word.end(), [](char c) { return c == '-' || c == '_'; }, ' ');
+    if (std::find(kOutcomes.begin(), kOutcomes.end(), word) == kOutcomes.end())
+      return base::fail(base::Code::kInvalid, "'" + std::string(text.substr(0, std::min<std::size_t>(comma, 64))) +
+                                                  "' is none of ok, failed, cancelled, timed-out, lost, "
+                                                  "dependency-failed");
+    outcomes += (outcomes.empty() ? "" : ",") + word;
+    if (comma == std::string_view::npos) return outcomes;
+    text.remove_prefix(comma + 1);
+  }
 }
 
 base::Result<std::vector<const JobField*>> parse_fields(std::string_view text) {

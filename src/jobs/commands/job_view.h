@@ -53,6 +53,9 @@ std::vector<std::string> queue_remarks(const api_client::QueueState& queue, cons
 // GET /v1/queue in full, for `gpumux admin show`.
 std::vector<std::string> queue_state_lines(const api_client::QueueState& queue, const Output& output);
 
+// "failed,timed-out" as GET /v1/jobs takes it: "failed,timed out". kInvalid says which outcomes there are.
+base::Result<std::string> parse_outcomes(std::string_view text);
+
 struct JobField {
   std::string_view name;
   std::string (*text)(const api_client::Job& job, std::int64_t now_unix_ns);

@@ -12,11 +12,16 @@
 #include <climits>
 #include <cstdio>
 #include <cstdlib>
+#include <map>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "base/standing.h"
 #include "base/units.h"
 #include "cli/run/program_lookup.h"
+#include "cli/views/times.h"
+#include "jobs/commands/job_view.h"
 #include "os/random.h"
 #include "os/system_clock.h"
 
@@ -31,6 +36,8 @@ using base::Status;
 
 // More GPUs than any machine has.
 constexpr std::uint64_t kMostGpus = 4096;
+
+constexpr std::string_view kUnlimited = "unlimited";
 
 base::Error about(std::string_view option, base::Error error) {
   error.what = std::string(option) + ": " + error.what;
@@ -79,13 +86,26 @@ bool tells_elements_apart(const std::string& pattern) {
   return false;
 }
 
+Result<std::string> directory_of(const SubmitWishes& wishes) {
+  if (wishes.home) return home_directory();
+  if (wishes.directory.starts_with('/')) return wishes.directory;
+  auto here = current_directory();
+  if (!here || wishes.directory.empty()) return here;
+  return *here + "/" + wishes.directory;
+}
+
 // Adds what the job inherits of this process.
-Status add_surroundings(api_client::Submission& submission, bool home) {
-  auto directory = home ? home_directory() : current_directory();
+Status add_surroundings(api_client::Submission& submission, const SubmitWishes& wishes) {
+  auto directory = directory_of(wishes);
   if (!directory) return tl::unexpected(std::move(directory).error());
   submission.directory = std::move(*directory);
   for (char** variable = environ; variable != nullptr && *variable != nullptr; ++variable)
     submission.environment.emplace_back(*variable);
+  if (!wishes.exported.empty()) {
+    auto exported = exported_environment(wishes.exported, submission.environment);
+    if (!exported) return tl::unexpected(about("--export", exported.error()));
+    submission.environment = std::move(*exported);
+  }
   const mode_t mask = ::umask(0);
   ::umask(mask);
   submission.umask = mask;
@@ -116,6 +136,38 @@ Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text) {
     if (comma == std::string_view::npos) return ids;
     text.remove_prefix(comma + 1);
   }
+}
+
+Result<std::vector<std::string>> exported_environment(std::string_view text,
+                                                      const std::vector<std::string>& environment) {
+  // Whatever is named: programs are found by these, and find their user's files.
+  std::set<std::string, std::less<>> names{"HOME", "LOGNAME", "PATH", "SHELL", "USER"};
+  std::map<std::string, std::string, std::less<>> values;
+  bool all = false;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const std::string_view word = rest.substr(0, comma);
+    const std::size_t equals = word.find('=');
+    const std::string_view name = word.substr(0, equals);
+    if (name.empty())
+      return base::fail(Code::kInvalid, "write ALL, NONE, or names of variables: HOME,BATCH=64 or ALL,BATCH=64");
+    if (equals != std::string_view::npos) {
+      values[std::string(name)] = word;
+    } else if (name == "ALL") {
+      all = true;
+    } else if (name != "NONE") {
+      names.emplace(name);
+    }
+    if (comma == std::string_view::npos) break;
+    rest.remove_prefix(comma + 1);
+  }
+  std::vector<std::string> exported;
+  for (const std::string& variable : environment) {
+    const std::string_view name = std::string_view(variable).substr(0, variable.find('='));
+    if ((all || names.contains(name)) && !values.contains(name)) exported.push_back(variable);
+  }
+  for (const auto& [name, variable] : values) exported.push_back(variable);
+  return exported;
 }
 
 Result<std::vector<NamedDependency>> parse_dependencies(std::string_view text) {
@@ -149,13 +201,7 @@ Result<std::vector<NamedDependency>> parse_dependencies(std::string_view text) {
   }
 }
 
-Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program) {
-  api_client::Submission submission;
-  for (const char* word : program) {
-    if (word != nullptr) submission.arguments.emplace_back(word);
-  }
-  if (submission.arguments.empty() || submission.arguments[0].empty())
-    return base::fail(Code::kInvalid, "no command was named: write it after --");
+Status read_request(const RequestWishes& wishes, api_client::Submission& submission) {
   if (!wishes.gpus.empty()) {
     const auto gpus = base::parse_integer(wishes.gpus, 1, kMostGpus);
     if (!gpus) return tl::unexpected(about("--gpus", gpus.error()));
@@ -171,40 +217,69 @@ Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const
     if (!bytes) return tl::unexpected(about("--mem", bytes.error()));
     submission.memory_bytes = *bytes;
   }
-  if (!wishes.time_limit.empty()) {
+  if (wishes.time_limit == kUnlimited) {
+    submission.time_limit = base::Duration::zero();
+  } else if (!wishes.time_limit.empty()) {
     const auto limit = base::parse_time_limit(wishes.time_limit);
     if (!limit) return tl::unexpected(about("--time-limit", limit.error()));
     submission.time_limit = *limit;
   }
-  if (!wishes.on_time_limit.empty() && wishes.on_time_limit != "suspend" && wishes.on_time_limit != "cancel")
-    return base::fail(Code::kInvalid, "--on-time-limit: '" + wishes.on_time_limit + "' is neither suspend nor cancel");
-  submission.on_time_limit = wishes.on_time_limit;
   if (!wishes.priority.empty()) {
     const auto priority = base::parse_priority(wishes.priority);
     if (!priority) return tl::unexpected(about("--priority '" + wishes.priority + "'", priority.error()));
     submission.priority = *priority;
   }
+  return {};
+}
+
+Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program) {
+  api_client::Submission submission;
+  for (const char* word : program) {
+    if (word != nullptr) submission.arguments.emplace_back(word);
+  }
+  if (submission.arguments.empty() || submission.arguments[0].empty())
+    return base::fail(Code::kInvalid, "no command was named: write it after --");
+  GPUMUX_TRY(read_request(wishes, submission));
+  if (!wishes.minutes_limit.empty()) {
+    const bool is_bare = wishes.minutes_limit.find_first_not_of("0123456789") == std::string::npos;
+    const auto limit = base::parse_time_limit(wishes.minutes_limit + (is_bare ? "m" : ""));
+    if (!limit) return tl::unexpected(about("-t", limit.error()));
+    submission.time_limit = *limit;
+  }
+  if (!wishes.begin.empty()) {
+    const auto begin = parse_begin(wishes.begin, now_unix_ns());
+    if (!begin) return tl::unexpected(about("--begin", begin.error()));
+    submission.begin_unix_ns = *begin;
+  }
+  if (wishes.interactive && !wishes.error.empty())
+    return base::fail(Code::kInvalid, "--error: an interactive job writes everything to its terminal");
+  if (!wishes.on_time_limit.empty() && wishes.on_time_limit != "suspend" && wishes.on_time_limit != "cancel")
+    return base::fail(Code::kInvalid, "--on-time-limit: '" + wishes.on_time_limit + "' is neither suspend nor cancel");
+  submission.on_time_limit = wishes.on_time_limit;
   for (const std::string& text : wishes.after) {
     if (const auto dependencies = parse_dependencies(text); !dependencies)
       return tl::unexpected(about("--after " + text, dependencies.error()));
   }
   if (wishes.interactive && !wishes.array.empty())
     return base::fail(Code::kInvalid, "--interactive: the jobs of an array cannot all have your terminal");
-  if (!wishes.array.empty() && !wishes.output.empty() && !wishes.append && !tells_elements_apart(wishes.output)) {
+  for (const auto& [option, pattern] : {std::pair("--output", &wishes.output), std::pair("--error", &wishes.error)}) {
+    if (wishes.array.empty() || pattern->empty() || wishes.append || tells_elements_apart(*pattern)) continue;
     return base::fail(Code::kInvalid,
-                      "--output: the jobs of the array would write over each other's output: put %a, the element, into "
-                      "its name, as in run-%a.log");
+                      std::string(option) +
+                          ": the jobs of the array would write over each other's output: put %a, the element, into "
+                          "its name, as in run-%a.log");
   }
   submission.name = wishes.name;
   submission.setup_command = wishes.setup_command;
   submission.output = wishes.output;
+  submission.error_output = wishes.error;
   submission.array = wishes.array;
   submission.append = wishes.append;
   submission.exclusive = wishes.exclusive;
   submission.interactive = wishes.interactive;
   submission.requeue = wishes.requeue;
   submission.held = wishes.held;
-  GPUMUX_TRY(add_surroundings(submission, wishes.home));
+  GPUMUX_TRY(add_surroundings(submission, wishes));
   auto token = os::random_hex(16);
   if (!token) return tl::unexpected(std::move(token).error());
   submission.token = std::move(*token);
@@ -270,10 +345,15 @@ std::vector<std::string> doubts_about(const api_client::Submission& submission) 
     const std::string why = look_for_program(program, submission.directory).why;
     if (!why.empty()) doubts.push_back(why + script_hint(program, submission.directory));
   }
-  const std::string log_folder = submission.output.substr(0, submission.output.rfind('/') + 1);
-  if (!log_folder.empty() && log_folder.find('%') == std::string::npos &&
-      !is_there(from_directory(log_folder, submission.directory), S_IFDIR))
-    doubts.push_back("--output: the folder " + log_folder + " does not exist: create it");
+  if (!submission.directory.empty() && !is_there(submission.directory, S_IFDIR))
+    doubts.push_back("--chdir: the folder " + submission.directory + " does not exist: create it");
+  for (const auto& [option, pattern] :
+       {std::pair("--output", &submission.output), std::pair("--error", &submission.error_output)}) {
+    const std::string folder = pattern->substr(0, pattern->rfind('/') + 1);
+    if (!folder.empty() && folder.find('%') == std::string::npos &&
+        !is_there(from_directory(folder, submission.directory), S_IFDIR))
+      doubts.push_back(std::string(option) + ": the folder " + folder + " does not exist: create it");
+  }
   return doubts;
 }
 

@@ -14,17 +14,26 @@
 
 namespace gpumux::cli {
 
-// The options as they were given; empty: not given.
-struct SubmitWishes {
+// The options by which a job asks for GPUs, memory and time, as they were given; empty: not given.
+struct RequestWishes {
   std::string gpus;
   std::string gpu_ids;
   std::string memory;
   std::string time_limit;
-  std::string on_time_limit;
   std::string priority;
+};
+
+// The same of all of a job.
+struct SubmitWishes : RequestWishes {
+  std::string on_time_limit;
   std::string name;
   std::string setup_command;
   std::string output;
+  std::string error;
+  std::string begin;
+  std::string directory;      // empty: this one
+  std::string exported;       // what of the environment goes along; empty: all
+  std::string minutes_limit;  // as Slurm's -t: a bare number is in minutes
   std::vector<std::string> after;
   std::string array;
   bool append = false;
@@ -39,8 +48,15 @@ struct SubmitWishes {
 // could not be found out. Dependencies are left to resolve_dependencies().
 base::Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program);
 
+// Puts what is asked for into `submission`. kInvalid names the option that is wrong.
+base::Status read_request(const RequestWishes& wishes, api_client::Submission& submission);
+
 // "0,2": numbers, each once, in this order.
 base::Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text);
+
+// The part of `environment` (NAME=value) that goes along: "ALL", "NONE", "NAME,OTHER=value", "ALL,NAME=value".
+base::Result<std::vector<std::string>> exported_environment(std::string_view text,
+                                                            const std::vector<std::string>& environment);
 
 struct NamedDependency {
   std::string job;  // "17", "17_3"

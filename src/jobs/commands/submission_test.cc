@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api_client/scripted_server.h"
+#include "jobs/commands/job_view.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::cli {
@@ -125,6 +126,49 @@ TEST(DependencyTest, AsSlurmWritesThem) {
   const auto refused = parse_dependencies("afternotok:17");
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().what.find("ok:ID"), std::string::npos) << refused.error().what;
+}
+
+// "A=1 B=2"
+std::string exported(const char* text) {
+  std::string all;
+  for (const std::string& variable :
+       exported_environment(text, {"PATH=/bin", "A=1", "B=2", "ODD"}).value_or(std::vector<std::string>()))
+    all += (all.empty() ? "" : " ") + variable;
+  return all;
+}
+
+TEST(ExportTest, SaysWhatGoesAlong) {
+  EXPECT_EQ(exported("ALL"), "PATH=/bin A=1 B=2 ODD");
+  EXPECT_EQ(exported("NONE"), "PATH=/bin") << "programs are found all the same";
+  EXPECT_EQ(exported("B,C=a=b,MISSING"), "PATH=/bin B=2 C=a=b");
+  EXPECT_EQ(exported("ALL,A=5"), "PATH=/bin B=2 ODD A=5");
+  for (const char* wrong : {"", "A,", "=1", ",A"}) EXPECT_FALSE(exported_environment(wrong, {})) << wrong;
+}
+
+TEST(MakeSubmissionTest, TakesSlurmsOptions) {
+  SubmitWishes wishes;
+  wishes.minutes_limit = "10";
+  wishes.directory = "sub/folder";
+  wishes.exported = "GPUMUX_TEST_ONE=1";
+  wishes.error = "run.err";
+  wishes.begin = "now+1hour";
+  const auto submission = make(wishes);
+  ASSERT_TRUE(submission) << submission.error().message();
+  EXPECT_EQ(submission->time_limit, 10min) << "Slurm's -t counts minutes";
+  EXPECT_EQ(submission->directory, std::filesystem::current_path().string() + "/sub/folder");
+  EXPECT_EQ(std::count(submission->environment.begin(), submission->environment.end(), "GPUMUX_TEST_ONE=1"), 1);
+  EXPECT_LT(submission->environment.size(), 7u);
+  EXPECT_EQ(submission->error_output, "run.err");
+  EXPECT_GT(submission->begin_unix_ns, now_unix_ns() + std::int64_t{59} * 60 * 1'000'000'000);
+  wishes.minutes_limit = "1:30:00";
+  EXPECT_EQ(make(wishes)->time_limit, 90min);
+  wishes.directory = "/";
+  EXPECT_EQ(make(wishes)->directory, "/");
+  wishes.array = "0-3";
+  EXPECT_NE(make(wishes).error().what.find("--error"), std::string::npos) << "they would write over each other's";
+  wishes.array.clear();
+  wishes.interactive = true;
+  EXPECT_NE(make(wishes).error().what.find("--error"), std::string::npos);
 }
 
 // All of them as one text.

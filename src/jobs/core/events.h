@@ -74,7 +74,13 @@ struct Withdrawn { JobId job; };  // it could not be stored: it never was. Only 
 struct CancelAsked { JobId job; };
 struct HoldAsked { JobId job; };  // changes nothing for one that runs
 struct ReleaseAsked { JobId job; };
+// By hand: it is suspended, and held until it is released.
+struct SuspendAsked { JobId job; };
+// Its run is ended, and it waits for another one.
+struct RequeueAsked { JobId job; };
 struct PriorityAsked { JobId job; std::int32_t priority = 0; bool by_admin = false; };
+// `by_admin`: may lengthen the time limit of a job that has started.
+struct RequestAsked { JobId job; Request request; bool by_admin = false; };
 
 // From the runner. They name the attempt, and mean nothing about another one.
 struct StartConfirmed { JobId job; std::uint32_t attempt = 0; };
@@ -89,10 +95,11 @@ struct Resumed { JobId job; std::uint32_t attempt = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, GpuHealth, ForeignUse, SettingsChanged,
-                           UserLimitsChanged, SchedulingHeld, SchedulingAllowed, Submitted, Restored, UsageRestored,
-                           Withdrawn, CancelAsked, HoldAsked, ReleaseAsked, PriorityAsked, StartConfirmed, StartFailed,
-                           Ended, Suspended, SuspendRefused, Resumed, TimePassed>;
+using Event =
+    std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, GpuHealth, ForeignUse, SettingsChanged,
+                 UserLimitsChanged, SchedulingHeld, SchedulingAllowed, Submitted, Restored, UsageRestored, Withdrawn,
+                 CancelAsked, HoldAsked, ReleaseAsked, SuspendAsked, RequeueAsked, PriorityAsked, RequestAsked,
+                 StartConfirmed, StartFailed, Ended, Suspended, SuspendRefused, Resumed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
@@ -101,7 +108,7 @@ using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, GpuHeal
 struct Record {
   JobId job;
   JobState state = JobState::kQueued;
-  Outcome outcome = Outcome::kNone;  // of kDone; of kEnding: how it is going to end
+  Outcome outcome = Outcome::kNone;  // of kDone; of kEnding: how it is going to end; kNone: it is to run again
   std::uint32_t attempt = 0;         // how often it has been started
   GpuSet gpus;                       // that it was given
   std::uint64_t order = 0;
@@ -112,17 +119,19 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 // clang-format off
+// What the job asks for has changed. Stored as a Record is.
+struct RecordRequest { JobId job; Request request; };
 // Answered by StartConfirmed, StartFailed or Ended.
 struct Start { JobId job; std::uint32_t attempt = 0; GpuSet gpus; };
-enum class SuspendReason : std::uint8_t { kTimeLimit, kPriority };
+enum class SuspendReason : std::uint8_t { kTimeLimit, kPriority, kAsked };
 // Answered by Suspended, SuspendRefused or Ended.
 struct Suspend { JobId job; std::uint32_t attempt = 0; SuspendReason reason{}; };
 struct Resume { JobId job; std::uint32_t attempt = 0; GpuSet gpus; };  // answered by Resumed or Ended
-enum class CancelReason : std::uint8_t { kAsked, kTimeLimit };
+enum class CancelReason : std::uint8_t { kAsked, kTimeLimit, kRequeue };
 struct Cancel { JobId job; std::uint32_t attempt = 0; CancelReason reason{}; };  // answered by Ended
 // clang-format on
 
-using Command = std::variant<Record, Start, Suspend, Resume, Cancel>;
+using Command = std::variant<Record, RecordRequest, Start, Suspend, Resume, Cancel>;
 
 // One line each, for logs that are compared byte for byte.
 std::string to_string(const Event& event);

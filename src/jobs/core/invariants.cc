@@ -37,7 +37,7 @@ std::string check_job(const State& s, const Job& job) {
   if (job.clock.has_value() != (job.state == JobState::kRunning))
     return who + " has a clock or none, against its state";
   const bool eligible = (job.state == JobState::kQueued || job.state == JobState::kSuspended) && !job.spec.held &&
-                        job.pending == 0 && !job.retry_at;
+                        job.pending == 0 && !job.begins_at && !job.retry_at;
   if (eligible != (job.in_class != nullptr)) return who + (eligible ? " is not in the queue" : " is in the queue");
   if (job.wake != TimePoint::max() && !s.deadlines.contains({job.wake, job.spec.id}))
     return who + " has lost its deadline";

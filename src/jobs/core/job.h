@@ -15,9 +15,10 @@
 //        +--------------------+-------------------> done <----------- ending <---------------+--------------+
 //                                                           Ended
 //
-// Ended may come in every state from starting on. A job that is lost and may be requeued goes back to queued.
+// Ended may come in every state from starting on. A job that is to run again goes back to queued.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <string_view>
@@ -63,6 +64,9 @@ enum class Outcome : std::uint8_t {
   kDependencyFailed = 6,  // what it was to come after did not end as it needed
 };
 
+inline constexpr std::array kOutcomes{Outcome::kOk,       Outcome::kFailed, Outcome::kCancelled,
+                                      Outcome::kTimedOut, Outcome::kLost,   Outcome::kDependencyFailed};
+
 enum class OnLimit : std::uint8_t { kSuspend = 0, kCancel = 1 };
 
 // A job, or an array, that has to be done before this job.
@@ -77,6 +81,20 @@ struct Dependency {
   Fate fate = Fate::kPending;
   bool operator==(const Dependency&) const = default;
 };
+
+// The GPUs, memory and time that a job asks for. They may be changed while the job waits.
+struct Request {
+  GpuSet gpus;                  // these GPUs, or
+  std::uint32_t gpu_count = 1;  // any so many
+  std::uint64_t memory = 0;
+  Duration time_limit = kNoLimit;
+  bool operator==(const Request&) const = default;
+};
+
+// Whether `limit` lets a job run on for longer than `other`.
+constexpr bool is_longer(Duration limit, Duration other) {
+  return other != kNoLimit && (limit == kNoLimit || limit > other);
+}
 
 struct JobSpec {
   JobId id;
@@ -94,12 +112,20 @@ struct JobSpec {
   bool held = false;
   // Its place among equals: who has the smaller one goes first. 0: behind all (the core gives it a number).
   std::uint64_t order = 0;
+  TimePoint begin{};  // it does not start before
   JobId array = kNoJob;
   std::uint32_t array_index = 0;
   std::uint32_t array_limit = 0;  // elements that may run at once; 0: any number
   std::vector<Dependency> after;
 
   std::uint32_t wanted_gpus() const { return gpus.empty() ? gpu_count : gpus.size(); }
+  Request request() const { return {gpus, gpu_count, memory, time_limit}; }
+  void ask(const Request& other) {
+    gpus = other.gpus;
+    gpu_count = other.gpu_count;
+    memory = other.memory;
+    time_limit = other.time_limit;
+  }
   bool operator==(const JobSpec&) const = default;
 };
 

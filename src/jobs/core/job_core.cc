@@ -10,6 +10,12 @@ JobCore::JobCore() : state_(std::make_unique<State>()) {}
 JobCore::~JobCore() = default;
 
 std::optional<Refusal> JobCore::refusal(const JobSpec& spec) const { return state_->refusal(spec); }
+std::optional<Refusal> JobCore::refusal(const RequestAsked& asked) const { return state_->refusal(asked); }
+
+std::optional<Request> JobCore::request(JobId id) const {
+  const Job* const job = state_->find(id);
+  return job == nullptr ? std::nullopt : std::optional(job->spec.request());
+}
 
 void JobCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
   State& state = *state_;
@@ -214,16 +220,21 @@ void JobCore::State::on(const TimePassed&) {
 // Its next deadline: the end of its time, or when something is tried again.
 void JobCore::State::arm(Job& job) {
   if (job.wake != TimePoint::max()) deadlines.erase({job.wake, job.spec.id});
-  job.wake = job.retry_at.value_or(TimePoint::max());
+  job.wake = std::min(job.retry_at.value_or(TimePoint::max()), job.begins_at.value_or(TimePoint::max()));
   if (!job.overdue()) job.wake = std::min(job.wake, limit_at(job));
   if (job.wake != TimePoint::max()) deadlines.insert({job.wake, job.spec.id});
 }
 
 void JobCore::State::woken(Job& job) {
+  if (job.begins_at && *job.begins_at <= now) {
+    job.begins_at.reset();
+    enqueue(job);
+  }
   if (job.retry_at && *job.retry_at <= now) {
     job.retry_at.reset();
     enqueue(job);
     dirty = true;
+    suspend_if_held(job);
   }
   if (!job.overdue() && limit_at(job) <= now) {
     job.clock->overdue = true;
@@ -257,20 +268,23 @@ void JobCore::State::stop_clock(Job& job) {
   if (job.overdue()) --overdue;
   if (job.clock) job.ran += now - job.clock->since;
   job.clock.reset();
+  job.begins_at.reset();
   job.retry_at.reset();
   arm(job);
 }
 
 void JobCore::State::rearm_all() {
   for (const Gpu& gpu : gpus) {
-    for (Job* job : gpu.occupants) {
-      if (!job->clock) continue;
-      const bool over = limit_at(*job) <= now;
-      if (over != job->overdue()) overdue += over ? 1u : ~0u;
-      job->clock->overdue = over;
-      arm(*job);
-    }
+    for (Job* job : gpu.occupants) limit_changed(*job);
   }
+}
+
+void JobCore::State::limit_changed(Job& job) {
+  if (!job.clock) return;
+  const bool over = limit_at(job) <= now;
+  if (over != job.overdue()) overdue += over ? 1u : ~0u;
+  job.clock->overdue = over;
+  arm(job);
 }
 
 }  // namespace gpumux::jobs

@@ -38,7 +38,7 @@ inline constexpr std::uint32_t kBackfillDepth = 256;
 // it is done on the daemon's loop.
 inline constexpr std::size_t kPlannedJobs = 32;
 
-// Why a submission is not taken at all.
+// Why a submission, or a change of a job, is not taken at all.
 enum class Refusal : std::uint8_t {
   kExists,         // a job of this id is there
   kNoGpus,         // asks for none
@@ -48,12 +48,15 @@ enum class Refusal : std::uint8_t {
   kQueueLimit,     // the user has as many jobs waiting as he may
   kGpuLimit,       // more GPUs than the user may ever have
   kUnknownJob,     // comes after a job that is not there
+  kStarted,        // only the time limit of a job that has started can change
+  kLonger,         // and only an administrator lengthens it: others may start beside it because of it
 };
 
 enum class WaitReason : std::uint8_t {
   kNone,  // does not wait
   kHeld,
   kDependency,
+  kBegin,       // it is to begin later
   kGpuMemory,   // is next, and there is no room yet
   kPriority,    // others go first
   kUserLimit,   // its user has as much running as he may
@@ -105,6 +108,11 @@ class JobCore {
 
   // Whether Submitted{spec} would be refused. To be asked first: a Submitted that is refused changes nothing.
   std::optional<Refusal> refusal(const JobSpec& spec) const;
+  // The same for a RequestAsked. None for a job that is not there: it changes nothing.
+  std::optional<Refusal> refusal(const RequestAsked& asked) const;
+
+  // None: not there, or done.
+  std::optional<Request> request(JobId job) const;
 
   // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
   // (an unknown job, another attempt, a second time) change nothing.

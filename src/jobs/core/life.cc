@@ -34,8 +34,7 @@ User& JobCore::State::user_of(std::uint32_t uid) {
   return slot->second;
 }
 
-std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
-  if (spec.id == kNoJob || jobs.contains(spec.id)) return Refusal::kExists;
+std::optional<Refusal> JobCore::State::impossible(const JobSpec& spec) const {
   const std::uint32_t wanted = spec.wanted_gpus();
   if (wanted == 0) return Refusal::kNoGpus;
   std::uint32_t present = 0, large_enough = 0;
@@ -50,6 +49,14 @@ std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
   }
   if (wanted > present) return Refusal::kTooManyGpus;
   if (wanted > large_enough) return Refusal::kTooMuchMemory;
+  const auto user = users.find(spec.uid);
+  if (wanted > (user == users.end() ? settings.limits : limits_of(user->second)).gpus) return Refusal::kGpuLimit;
+  return std::nullopt;
+}
+
+std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
+  if (spec.id == kNoJob || jobs.contains(spec.id)) return Refusal::kExists;
+  if (const auto never = impossible(spec)) return never;
   for (const Dependency& dependency : spec.after) {
     if (dependency.fate != Dependency::Fate::kPending) continue;
     const bool there = dependency.whole_array ? arrays.contains(dependency.on) : jobs.contains(dependency.on);
@@ -57,9 +64,25 @@ std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
   }
   const auto user = users.find(spec.uid);
   const UserLimits& limits = user == users.end() ? settings.limits : limits_of(user->second);
-  if (wanted > limits.gpus) return Refusal::kGpuLimit;
   if ((user == users.end() ? 0 : user->second.queued) >= limits.queued) return Refusal::kQueueLimit;
   return std::nullopt;
+}
+
+std::optional<Refusal> JobCore::State::refusal(const RequestAsked& e) const {
+  const auto found = jobs.find(e.job);
+  if (found == jobs.end() || found->second->state == JobState::kEnding) return std::nullopt;
+  const Job& job = *found->second;
+  const bool has_started = job.state != JobState::kQueued && job.state != JobState::kHeld;
+  Request same = job.spec.request();
+  same.time_limit = e.request.time_limit;
+  if (same == e.request) {
+    const bool is_bound = has_started && !e.by_admin;
+    return is_bound && is_longer(same.time_limit, job.spec.time_limit) ? std::optional(Refusal::kLonger) : std::nullopt;
+  }
+  if (has_started) return Refusal::kStarted;
+  JobSpec wanted = job.spec;
+  wanted.ask(e.request);
+  return impossible(wanted);
 }
 
 // ---- what is told of it -------------------------------------------------------------------------
@@ -119,6 +142,10 @@ Job& JobCore::State::take(const JobSpec& spec) {
   }
   change_counts(job, [](auto& count) { ++count; });
   if (job.spec.held) set_state(job, JobState::kHeld);
+  if (job.spec.begin > now) {
+    job.begins_at = job.spec.begin;
+    arm(job);
+  }
   return job;
 }
 
@@ -148,9 +175,12 @@ void JobCore::State::on(const Restored& e) {
     return enqueue(job);
   }
   occupy(job, e.gpus);
-  if (e.state == JobState::kEnding) job.ends_as = e.outcome == Outcome::kNone ? Outcome::kCancelled : e.outcome;
+  if (e.state == JobState::kEnding) job.ends_as = e.outcome;
   set_state(job, e.state == JobState::kSuspending ? JobState::kRunning : e.state);
-  if (job.state == JobState::kRunning) run_clock(job);
+  if (job.state != JobState::kRunning) return;
+  // A job that was being suspended by hand is asked again. Its programs have to be known by then.
+  if (job.spec.held) job.retry_at = now + kSuspendRetry;
+  run_clock(job);
 }
 
 void JobCore::State::on(const Withdrawn& e) {
@@ -166,16 +196,21 @@ void JobCore::State::on(const Withdrawn& e) {
 
 void JobCore::State::on(const CancelAsked& e) {
   Job* const job = find(e.job);
-  if (job == nullptr || job->state == JobState::kEnding) return;
+  if (job == nullptr) return;
   if (job->state == JobState::kQueued || job->state == JobState::kHeld) return finish(*job, Outcome::kCancelled);
-  ask_to_end(*job, CancelReason::kAsked);
+  if (job->state != JobState::kEnding) return ask_to_end(*job, CancelReason::kAsked);
+  if (job->ends_as != Outcome::kNone) return;
+  job->ends_as = Outcome::kCancelled;  // instead of running again
+  record(*job);
 }
 
 void JobCore::State::ask_to_end(Job& job, CancelReason reason) {
   dequeue(job);
   stop_clock(job);
   set_state(job, JobState::kEnding);
-  job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut : Outcome::kCancelled;
+  job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut
+                : reason == CancelReason::kAsked   ? Outcome::kCancelled
+                                                   : Outcome::kNone;
   record(job);
   commands->push_back(Cancel{job.spec.id, job.attempt, reason});
 }
@@ -199,6 +234,24 @@ void JobCore::State::on(const ReleaseAsked& e) {
   enqueue(*job);
 }
 
+void JobCore::State::on(const SuspendAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || job->spec.held) return;
+  if (job->state == JobState::kQueued || job->state == JobState::kEnding) return;
+  dequeue(*job);
+  job->spec.held = true;
+  record(*job);
+  suspend_if_held(*job);
+}
+
+void JobCore::State::on(const RequeueAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || job->state == JobState::kQueued || job->state == JobState::kHeld) return;
+  if (job->state == JobState::kEnding) return;
+  job->spec.held = false;
+  ask_to_end(*job, CancelReason::kRequeue);
+}
+
 void JobCore::State::on(const PriorityAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->state == JobState::kEnding) return;
@@ -212,22 +265,51 @@ void JobCore::State::on(const PriorityAsked& e) {
   dirty = true;  // of one that runs: it may have to make way now, or no longer
 }
 
+void JobCore::State::on(const RequestAsked& e) {
+  Job* const job = find(e.job);
+  if (job == nullptr || job->state == JobState::kEnding || e.request == job->spec.request() || refusal(e)) return;
+  dequeue(*job);
+  job->spec.ask(e.request);
+  commands->push_back(RecordRequest{job->spec.id, e.request});
+  limit_changed(*job);
+  enqueue(*job);
+  dirty = true;
+}
+
 // ---- what the runner says -----------------------------------------------------------------------
 
 void JobCore::State::on(const StartConfirmed& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr || job->state != JobState::kStarting) return;
   job->failed_starts = 0;
-  set_state(*job, JobState::kRunning);
-  record(*job);
-  run_clock(*job);
+  begin_to_run(*job);
+}
+
+void JobCore::State::begin_to_run(Job& job) {
+  set_state(job, JobState::kRunning);
+  record(job);
+  run_clock(job);
   dirty |= settings.preempt;
+  suspend_if_held(job);
+}
+
+void JobCore::State::suspend(Job& job, SuspendReason reason) {
+  stop_clock(job);
+  job.suspended_for = reason;
+  set_state(job, JobState::kSuspending);
+  record(job);
+  commands->push_back(Suspend{job.spec.id, job.attempt, reason});
+}
+
+// A job that is held does not run, but while it cannot be suspended.
+void JobCore::State::suspend_if_held(Job& job) {
+  if (job.state == JobState::kRunning && job.spec.held && !job.retry_at) suspend(job, SuspendReason::kAsked);
 }
 
 void JobCore::State::on(const StartFailed& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr) return;
-  if (job->state == JobState::kEnding) return finish(*job, job->ends_as);
+  if (job->state == JobState::kEnding) return end_as_told(*job);
   if (job->state != JobState::kStarting) return;
   if (!e.again) return finish(*job, Outcome::kFailed);
   const Duration pause = std::min(kMaxStartRetry, kStartRetry * (1 << std::min(job->failed_starts, 6u)));
@@ -239,14 +321,23 @@ void JobCore::State::on(const StartFailed& e) {
 void JobCore::State::on(const Ended& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr || job->state == JobState::kQueued || job->state == JobState::kHeld) return;
-  if (job->state == JobState::kEnding) return finish(*job, job->ends_as);
+  if (job->state == JobState::kEnding) return end_as_told(*job);
   if (e.end != End::kLost) return finish(*job, e.end == End::kOk ? Outcome::kOk : Outcome::kFailed);
   if (!job->spec.requeue) return finish(*job, Outcome::kLost);
-  dequeue(*job);
-  stop_clock(*job);
-  job->ran = Duration(0);
-  job->floor.reset();
-  back_to_queue(*job);
+  run_again(*job);
+}
+
+void JobCore::State::end_as_told(Job& job) {
+  if (job.ends_as == Outcome::kNone) return run_again(job);
+  finish(job, job.ends_as);
+}
+
+void JobCore::State::run_again(Job& job) {
+  dequeue(job);
+  stop_clock(job);
+  job.ran = Duration(0);
+  job.floor.reset();
+  back_to_queue(job);
 }
 
 void JobCore::State::back_to_queue(Job& job) {
@@ -291,10 +382,7 @@ void JobCore::State::on(const Resumed& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr || job->state != JobState::kResuming) return;
   job->floor.reset();
-  set_state(*job, JobState::kRunning);
-  record(*job);
-  run_clock(*job);
-  dirty |= settings.preempt;
+  begin_to_run(*job);
 }
 
 // ---- the end ------------------------------------------------------------------------------------

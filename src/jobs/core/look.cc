@@ -147,11 +147,7 @@ void JobCore::State::make_way(const WayIn& way) {
       ask_to_end(*job, CancelReason::kTimeLimit);
       continue;
     }
-    stop_clock(*job);
-    job->suspended_for = for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority;
-    set_state(*job, JobState::kSuspending);
-    record(*job);
-    commands->push_back(Suspend{job->spec.id, job->attempt, job->suspended_for});
+    suspend(*job, for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority);
   }
 }
 

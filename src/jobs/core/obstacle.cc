@@ -76,6 +76,7 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
       }
       return waits;
     }
+    case WaitReason::kBegin: return WaitsForMoment{*job.begins_at};
     case WaitReason::kRetry: return WaitsForMoment{*job.retry_at};
   }
   return {};

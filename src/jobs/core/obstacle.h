@@ -35,7 +35,7 @@ struct WaitsForRoom {
   bool is_alone = false;       // this job or the one there is exclusive
 };
 
-// kGpuMemory where there is room: the job starts in a moment. kRetry: not before `at`.
+// kGpuMemory where there is room: the job starts in a moment. kBegin, kRetry: not before `at`.
 struct WaitsForMoment {
   TimePoint at{};
 };

@@ -11,7 +11,7 @@ Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
 
 void JobCore::State::enqueue(Job& job) {
   const bool waits = job.state == JobState::kQueued || job.state == JobState::kSuspended;
-  if (!waits || job.spec.held || job.pending > 0 || job.retry_at || job.in_class != nullptr) return;
+  if (!waits || job.spec.held || job.pending > 0 || job.begins_at || job.retry_at || job.in_class != nullptr) return;
   User& user = *job.user;
   const JobId alone = job.floor ? job.spec.id : kNoJob;
   std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
@@ -175,6 +175,7 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
     return WaitReason::kNone;
   if (job.spec.held) return WaitReason::kHeld;
   if (job.pending > 0) return WaitReason::kDependency;
+  if (job.begins_at) return WaitReason::kBegin;
   if (job.retry_at) return WaitReason::kRetry;
   if (held) return WaitReason::kPaused;
   if (!user_may(job)) return WaitReason::kUserLimit;

@@ -57,7 +57,7 @@ struct Clock {
 struct Job {
   JobSpec spec;
   JobState state = JobState::kQueued;
-  Outcome ends_as = Outcome::kNone;  // why it was told to end, or how it has ended
+  Outcome ends_as = Outcome::kNone;  // why it was told to end (kNone: to run again), or how it has ended
   SuspendReason suspended_for{};     // of kSuspending
   std::uint32_t attempt = 0;
   std::uint32_t failed_starts = 0;
@@ -67,6 +67,7 @@ struct Job {
   std::optional<std::uint64_t> floor;    // its rank is not before this; nothing: its user's
   std::optional<Clock> clock;            // of kRunning
   Duration ran{};                        // how much of its time limit had run down before
+  std::optional<TimePoint> begins_at;    // it is not considered before
   std::optional<TimePoint> retry_at;     // when to start or to suspend it is tried again
   TimePoint wake = TimePoint::max();     // its entry in deadlines
   User* user = nullptr;
@@ -279,7 +280,10 @@ struct JobCore::State {
   void on(const CancelAsked& e);
   void on(const HoldAsked& e);
   void on(const ReleaseAsked& e);
+  void on(const SuspendAsked& e);
+  void on(const RequeueAsked& e);
   void on(const PriorityAsked& e);
+  void on(const RequestAsked& e);
   void on(const StartConfirmed& e);
   void on(const StartFailed& e);
   void on(const Ended& e);
@@ -292,7 +296,9 @@ struct JobCore::State {
   Job* find(JobId id, std::uint32_t attempt);  // of this attempt
   User& user_of(std::uint32_t uid);
   const UserLimits& limits_of(const User& user) const { return user.limits ? *user.limits : settings.limits; }
+  std::optional<Refusal> impossible(const JobSpec& spec) const;  // it could never start
   std::optional<Refusal> refusal(const JobSpec& spec) const;
+  std::optional<Refusal> refusal(const RequestAsked& e) const;
   Job& take(const JobSpec& spec);
   std::int32_t capped(const User& user, std::int32_t priority, bool by_admin) const;
   template <class Change>
@@ -300,6 +306,11 @@ struct JobCore::State {
   void set_state(Job& job, JobState state);
   void record(const Job& job);
   void back_to_queue(Job& job);
+  void end_as_told(Job& job);
+  void run_again(Job& job);
+  void begin_to_run(Job& job);
+  void suspend(Job& job, SuspendReason reason);
+  void suspend_if_held(Job& job);
   void ask_to_end(Job& job, CancelReason reason);
   void finish(Job& job, Outcome outcome, bool recorded = true);
   void end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken);
@@ -308,6 +319,7 @@ struct JobCore::State {
   TimePoint limit_at(const Job& job) const;  // max(): never, or its clock does not run
   static void clamp(QueueSettings& settings);
   void rearm_all();
+  void limit_changed(Job& job);
   void run_clock(Job& job);  // its time limit begins to run down, or goes on
   void stop_clock(Job& job);
   Duration limit_of(const Job& job) const;  // kNoLimit: none

@@ -10,6 +10,12 @@ std::string text(JobId id) { return "job " + std::to_string(id.value); }
 std::string text(JobId id, std::uint32_t attempt) { return text(id) + "." + std::to_string(attempt); }
 std::string text(GpuIndex gpu) { return "gpu " + std::to_string(gpu.value); }
 std::string on(const GpuSet& gpus) { return gpus.empty() ? "" : " on " + gpus.to_string(); }
+std::string text(const Request& request) {
+  std::string line = request.gpus.empty() ? " any " + text(request.gpu_count) : on(request.gpus);
+  line += " memory " + text(request.memory);
+  if (request.time_limit != kNoLimit) line += " limit " + std::to_string(request.time_limit.count());
+  return line;
+}
 std::string text(const UserLimits& limits) {
   // Unlimited is written as the greatest number.
   const auto count = [](const settings::Limit<std::uint32_t>& limit) { return text(limit.at_most(UINT32_MAX)); };
@@ -28,6 +34,7 @@ std::string text(const JobSpec& spec) {
   if (spec.requeue) line += " requeue";
   if (spec.held) line += " held";
   if (spec.order != 0) line += " order " + text(spec.order);
+  if (spec.begin != TimePoint{}) line += " begin " + std::to_string(spec.begin.time_since_epoch().count());
   if (spec.array != kNoJob)
     line += " array " + text(spec.array.value) + "[" + text(spec.array_index) + "]%" + text(spec.array_limit);
   for (const Dependency& dependency : spec.after) {
@@ -74,8 +81,13 @@ struct Text {
   std::string operator()(const CancelAsked& e) const { return "CancelAsked " + text(e.job); }
   std::string operator()(const HoldAsked& e) const { return "HoldAsked " + text(e.job); }
   std::string operator()(const ReleaseAsked& e) const { return "ReleaseAsked " + text(e.job); }
+  std::string operator()(const SuspendAsked& e) const { return "SuspendAsked " + text(e.job); }
+  std::string operator()(const RequeueAsked& e) const { return "RequeueAsked " + text(e.job); }
   std::string operator()(const PriorityAsked& e) const {
     return "PriorityAsked " + text(e.job) + " " + std::to_string(e.priority) + (e.by_admin ? " by admin" : "");
+  }
+  std::string operator()(const RequestAsked& e) const {
+    return "RequestAsked " + text(e.job) + text(e.request) + (e.by_admin ? " by admin" : "");
   }
   std::string operator()(const StartConfirmed& e) const { return "StartConfirmed " + text(e.job, e.attempt); }
   std::string operator()(const StartFailed& e) const {
@@ -99,13 +111,20 @@ struct Text {
     if (c.ran != Duration{}) line += " ran " + std::to_string(c.ran.count());
     return line;
   }
+  std::string operator()(const RecordRequest& c) const { return "RecordRequest " + text(c.job) + text(c.request); }
   std::string operator()(const Start& c) const { return "Start " + text(c.job, c.attempt) + on(c.gpus); }
   std::string operator()(const Suspend& c) const {
-    return "Suspend " + text(c.job, c.attempt) + (c.reason == SuspendReason::kTimeLimit ? " time" : " priority");
+    const char* const why = c.reason == SuspendReason::kTimeLimit  ? " time"
+                            : c.reason == SuspendReason::kPriority ? " priority"
+                                                                   : " asked";
+    return "Suspend " + text(c.job, c.attempt) + why;
   }
   std::string operator()(const Resume& c) const { return "Resume " + text(c.job, c.attempt) + on(c.gpus); }
   std::string operator()(const Cancel& c) const {
-    return "Cancel " + text(c.job, c.attempt) + (c.reason == CancelReason::kTimeLimit ? " time" : " asked");
+    const char* const why = c.reason == CancelReason::kTimeLimit ? " time"
+                            : c.reason == CancelReason::kAsked   ? " asked"
+                                                                 : " requeue";
+    return "Cancel " + text(c.job, c.attempt) + why;
   }
 };
 
@@ -152,6 +171,8 @@ std::string_view to_string(Refusal refusal) {
     case Refusal::kQueueLimit: return "this user's limit of waiting jobs is reached";
     case Refusal::kGpuLimit: return "more GPUs are asked for than this user may have";
     case Refusal::kUnknownJob: return "--after names a job that does not exist";
+    case Refusal::kStarted: return "only the time limit of a job that has started can change";
+    case Refusal::kLonger: return "only an administrator lengthens the time limit of a job that has started";
   }
   return "unknown";
 }
@@ -161,6 +182,7 @@ std::string_view to_string(WaitReason reason) {
     case WaitReason::kNone: return "none";
     case WaitReason::kHeld: return "held";
     case WaitReason::kDependency: return "dependency";
+    case WaitReason::kBegin: return "begin";
     case WaitReason::kGpuMemory: return "GPU memory";
     case WaitReason::kPriority: return "priority";
     case WaitReason::kUserLimit: return "user limit";

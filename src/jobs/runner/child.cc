@@ -82,6 +82,10 @@ Status take_log(const wire::RunnerSpec& spec) {
   if (!log) return tl::unexpected(log.error());
   if (::dup2(log->get(), STDOUT_FILENO) < 0 || ::dup2(log->get(), STDERR_FILENO) < 0)
     return base::fail_errno(errno, "cannot use the job's log");
+  if (spec.error_path.empty()) return {};
+  const auto errors = open_job_log(spec.error_path, spec.error_opening);
+  if (!errors) return tl::unexpected(errors.error());
+  if (::dup2(errors->get(), STDERR_FILENO) < 0) return base::fail_errno(errno, "cannot use the job's file for errors");
   return {};
 }
 

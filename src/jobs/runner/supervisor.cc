@@ -205,6 +205,8 @@ void Supervisor::obey(const wire::ToRunner& message) {
     suspend(suspended->sequence);
   } else if (const auto* resumed = std::get_if<wire::Resume>(&message)) {
     resume(resumed->sequence);
+  } else if (const auto* signal = std::get_if<wire::Signal>(&message)) {
+    if (std::holds_alternative<Running>(phase_)) processes_.signal_all(static_cast<int>(signal->number));
   } else if (Ended* const ended = std::get_if<Ended>(&phase_); ended && std::holds_alternative<wire::Noted>(message)) {
     ended->is_noted = true;
     claim_.reset();  // the directory may go

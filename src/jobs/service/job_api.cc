@@ -162,6 +162,8 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
                                   .name = submission->name,
                                   .gpus = {}};
           if (const auto log = log_path(submission->document, first, ""); !log) status = tl::unexpected(log.error());
+          if (const auto errors = error_path(submission->document, first); !errors)
+            status = tl::unexpected(errors.error());
         } else {
           status = tl::unexpected(submitter.error());
         }
@@ -189,13 +191,18 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   if (queue_.config().privacy == settings::Privacy::kOwn && !access_.may_change(peer)) asked->uid = peer.uid;
   return ApiLater(
       [this, peer, asked = *asked, user = decode_percent(query_value(query, "user").value_or(""))](ApiReply reply) {
-        asio::post(queue_.pool(), [this, peer, asked, user, reply = std::move(reply)]() mutable {
-          auto page = std::make_shared<Result<store::Page>>(read_page(*queue_.store(), asked, user));
-          asio::post(io_, [this, peer, page, reply = std::move(reply)]() mutable {
-            if (!*page) return reply(error_response(page->error()));
-            list_page(peer, std::make_shared<const store::Page>(std::move(**page)), std::move(reply));
+        const auto read = [this, peer, asked, user, reply = std::move(reply)] {
+          asio::post(queue_.pool(), [this, peer, asked, user, reply] {
+            auto page = std::make_shared<Result<store::Page>>(read_page(*queue_.store(), asked, user));
+            asio::post(io_, [this, peer, page, reply] {
+              if (!*page) return reply(error_response(page->error()));
+              list_page(peer, std::make_shared<const store::Page>(std::move(**page)), reply);
+            });
           });
-        });
+        };
+        // A history has what jobs have had of GPUs up to now. A list of what runs is asked for again and again.
+        if (asked.which == store::Query::Which::kUnfinished) return read();
+        ledger_.flush(read);
       });
 }
 
@@ -248,7 +255,8 @@ void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_e
                                  reply = std::move(reply)]() mutable {
         std::string body;
         const auto text = seen == Sight::kOwn ? queue_.store()->document(id) : Result<std::string>("");
-        const auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
+        auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
+        if (document) take_order(*document, **job);
         const JobDetails details{document ? &*document : nullptr, view, with_environment};
         append_job(body, **job, now, seen, *names_, seen == Sight::kOwn ? &details : nullptr);
         body += "\n";
@@ -260,9 +268,11 @@ void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_e
 
 ApiAnswer JobApi::show(const Peer& peer, std::string_view which, bool with_environment) {
   return ApiLater([this, peer, which = std::string(which), with_environment](ApiReply reply) {
-    find_job(which, [this, peer, which, with_environment, reply](const Result<store::StoredJob>& job) {
-      if (!job) return reply(error_response(job.error()));
-      show_job(peer, which, job->spec.id, with_environment, reply);
+    ledger_.flush([this, peer, which, with_environment, reply] {
+      find_job(which, [this, peer, which, with_environment, reply](const Result<store::StoredJob>& job) {
+        if (!job) return reply(error_response(job.error()));
+        show_job(peer, which, job->spec.id, with_environment, reply);
+      });
     });
   });
 }
@@ -380,10 +390,14 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
   }
   queue_.change(std::move(jobs), change,
                 [this, asked = std::make_shared<std::vector<Asked>>(std::move(asked)),
-                 reply](const Result<std::vector<JobId>>& changed) {
+                 reply](const Result<JobQueue::Changed>& changed) {
                   if (!changed) return reply(error_response(changed.error()));
+                  for (Asked& one : *asked) {
+                    if (const auto why = changed->refused.find(one.job); why != changed->refused.end() && !one.refused)
+                      one.refused = why->second;
+                  }
                   // There may be a million.
-                  asio::post(queue_.pool(), [this, asked, changed = *changed, reply] {
+                  asio::post(queue_.pool(), [this, asked, changed = changed->jobs, reply] {
                     std::string body = "{\"jobs\": [";
                     auto next = changed.begin();
                     for (const Asked& one : *asked) {

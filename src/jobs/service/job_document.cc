@@ -102,6 +102,7 @@ Status read_command(JsonFields& fields, JobDocument& document) {
   GPUMUX_TRY(fields.texts("environment", document.environment));
   GPUMUX_TRY(fields.text("setup_command", document.setup_command, kMaxSetupBytes));
   GPUMUX_TRY(fields.text("output", document.output, kMaxPathBytes));
+  GPUMUX_TRY(fields.text("error_output", document.error_output, kMaxPathBytes));
   GPUMUX_TRY(fields.flag("append", document.append));
   GPUMUX_TRY(fields.flag("interactive", document.interactive));
   GPUMUX_TRY(read_window(fields, document.window));
@@ -230,6 +231,7 @@ std::string to_text(const JobDocument& document) {
   // Fields that most jobs do not have are not written: a million documents are kept.
   if (!document.setup_command.empty()) json["setup_command"] = text_json(document.setup_command);
   if (!document.output.empty()) json["output"] = text_json(document.output);
+  if (!document.error_output.empty()) json["error_output"] = text_json(document.error_output);
   if (document.append) json["append"] = true;
   if (document.interactive) {
     json["interactive"] = true;

@@ -52,7 +52,8 @@ struct JobDocument {
   std::string directory;
   std::vector<std::string> environment;
   std::string setup_command;
-  std::string output;  // the log's pattern, as given; empty: the user's own folder of logs
+  std::string output;        // the log's pattern, as given; empty: the user's own folder of logs
+  std::string error_output;  // the same for what goes to standard error; empty: to the log
   bool append = false;
   bool interactive = false;
   wire::WindowSize window;

@@ -9,6 +9,7 @@
 
 #include "daemon/loop/log.h"
 #include "daemon/loop/message_log.h"
+#include "jobs/service/job_why.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -30,6 +31,12 @@ constexpr Duration kHousekeeping = 60s;
 store::WallTime wall_now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
+}
+
+base::TimePoint moment_of(store::WallTime wall, base::TimePoint now) {
+  if (wall == 0) return {};
+  const Duration left(wall - wall_now());
+  return left > base::TimePoint::max() - now ? base::TimePoint::max() : now + left;
 }
 
 store::Query query_of_array(JobId array) {
@@ -178,14 +185,13 @@ void JobQueue::forget_job(JobId job) {
 struct JobQueue::Changing {
   std::vector<JobId> jobs;
   Change change;
-  std::function<void(Result<std::vector<JobId>>)> reply;
-  std::vector<JobId> changed;
+  std::function<void(Result<Changed>)> reply;
+  Changed changed;
   std::size_t next = 0;
   Status status;
 };
 
-void JobQueue::change(std::vector<JobId> jobs, const Change& change,
-                      std::function<void(Result<std::vector<JobId>>)> reply) {
+void JobQueue::change(std::vector<JobId> jobs, const Change& change, std::function<void(Result<Changed>)> reply) {
   if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
   change_some(std::make_shared<Changing>(
       Changing{.jobs = std::move(jobs), .change = change, .reply = std::move(reply), .changed = {}, .status = {}}));
@@ -196,7 +202,12 @@ void JobQueue::change_some(std::shared_ptr<Changing> work) {
   const std::size_t end = std::min(work->jobs.size(), work->next + kChangedAtOnce);
   for (; work->next < end; ++work->next) {
     const JobId job = work->jobs[work->next];
-    if (change_now(job, work->change, commands)) work->changed.push_back(job);
+    const auto changed = change_now(job, work->change, commands);
+    if (!changed) {
+      work->changed.refused.emplace(job, changed.error());
+    } else if (*changed) {
+      work->changed.jobs.push_back(job);
+    }
   }
   const bool is_last = end == work->jobs.size();
   hand_over(std::move(commands), {}, [work, is_last](const Status& status) {
@@ -211,25 +222,73 @@ void JobQueue::change_some(std::shared_ptr<Changing> work) {
   });
 }
 
-bool JobQueue::change_now(JobId job, const Change& change, std::vector<core::Command>& all) {
+// Whether something is different now.
+Result<bool> JobQueue::change_now(JobId job, const Change& change, std::vector<core::Command>& all) {
   if (!owners_.contains(job)) return false;
   std::vector<core::Command> commands;
   switch (change.kind) {
     case Change::Kind::kCancel: apply_now(core::CancelAsked{job}, commands); break;
     case Change::Kind::kHold: apply_now(core::HoldAsked{job}, commands); break;
     case Change::Kind::kRelease: apply_now(core::ReleaseAsked{job}, commands); break;
-    case Change::Kind::kPriority:
-      apply_now(core::PriorityAsked{job, change.priority, change.by_admin}, commands);
+    case Change::Kind::kSuspend: apply_now(core::SuspendAsked{job}, commands); break;
+    case Change::Kind::kResume:
+      // A job that has not started is released, not resumed.
+      if (const auto at = standing(job); at && at->state != JobState::kHeld)
+        apply_now(core::ReleaseAsked{job}, commands);
       break;
+    case Change::Kind::kRunAgain: apply_now(core::RequeueAsked{job}, commands); break;
+    case Change::Kind::kSignal: GPUMUX_TRY(signal(job, change.signal)); return true;
+    case Change::Kind::kWishes: GPUMUX_TRY(ask(job, change.wishes, change.by_admin, commands)); break;
   }
   const bool changed = std::any_of(commands.begin(), commands.end(), [job](const core::Command& command) {
     return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
   });
   all.insert(all.end(), commands.begin(), commands.end());
-  if (changed && change.kind == Change::Kind::kPriority) {
+  if (changed && change.wishes.priority) {
     if (const auto at = standing(job)) runs_->set_priority(job, at->capped);
   }
   return changed;
+}
+
+Status JobQueue::signal(JobId job, int number) const {
+  const auto at = standing(job);
+  const std::string name = "job " + std::to_string(job.value);
+  if (!at || at->state != JobState::kRunning)
+    return base::fail(Code::kInvalid, name + " does not run" +
+                                          (at ? " (it is " + std::string(to_string(at->state)) + ")" : std::string()) +
+                                          ": only a running job gets signals");
+  if (runs_->signal(job, number)) return {};
+  return base::fail(Code::kUnavailable, name + " cannot be reached at this moment: try again");
+}
+
+// All of the wishes, or none.
+Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector<core::Command>& commands) {
+  const auto has = core_.request(job);
+  if (!has || core_.standing(job)->state == JobState::kEnding) return {};
+  core::Request wanted = *has;
+  if (wishes.time_limit) wanted.time_limit = *wishes.time_limit;
+  if (wishes.memory) wanted.memory = *wishes.memory;
+  if (wishes.gpus) {
+    wanted.gpus = {};
+    for (const std::uint32_t gpu : wishes.gpus->order) wanted.gpus.insert(base::GpuIndex{gpu});
+    wanted.gpu_count = wishes.gpus->count;
+  }
+  const core::RequestAsked asked{job, wanted, by_admin};
+  if (const auto refusal = core_.refusal(asked)) {
+    core::JobSpec spec;
+    const Owner& owner = owners_.at(job);
+    spec.id = job;
+    spec.array = owner.array;
+    spec.array_index = owner.array_index;
+    spec.ask(wanted);
+    return tl::unexpected(describe(*refusal, spec, limits_of(owner.uid), core_));
+  }
+  // An order of GPUs is nothing to the core.
+  if (wishes.gpus) gpu_orders_[job] = wishes.gpus->order;
+  if (wishes.gpus && wanted == *has) commands.emplace_back(core::RecordRequest{job, wanted});
+  apply_now(asked, commands);
+  if (wishes.priority) apply_now(core::PriorityAsked{job, *wishes.priority, by_admin}, commands);
+  return {};
 }
 
 // One that was lost and waits to run again is not.
@@ -294,10 +353,13 @@ void JobQueue::put_value(std::string key, std::string value, std::function<void(
   });
 }
 
-std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const {
+const core::UserLimits& JobQueue::limits_of(std::uint32_t uid) const {
   const auto own = limits_.find(uid);
-  const core::UserLimits& limits = own != limits_.end() ? own->second : core_settings_.limits;
-  if (limits.priority_cap.is_unlimited()) return 0;
+  return own != limits_.end() ? own->second : core_settings_.limits;
+}
+
+std::int32_t JobQueue::granted_priority(uid_t uid, const std::string& run) const {
+  if (limits_of(uid).priority_cap.is_unlimited()) return 0;
   const auto job = job_of(uid, run);
   const auto at = job ? standing(*job) : std::nullopt;
   return at ? at->capped : 0;

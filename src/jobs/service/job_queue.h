@@ -108,13 +108,17 @@ class JobQueue {
   void submit(std::shared_ptr<const Submission> submission, std::function<void(base::Result<Submitted>)> reply);
 
   struct Change {
-    enum class Kind { kCancel, kHold, kRelease, kPriority } kind = Kind::kCancel;
-    std::int32_t priority = 0;
+    enum class Kind { kCancel, kHold, kRelease, kSuspend, kResume, kRunAgain, kSignal, kWishes } kind = Kind::kCancel;
+    Wishes wishes = {};  // of kWishes
+    int signal = 0;      // of kSignal
     bool by_admin = false;
   };
-  // Of those that are not done; the reply names those of which something is different now, in their order.
-  void change(std::vector<jobs::JobId> jobs, const Change& change,
-              std::function<void(base::Result<std::vector<jobs::JobId>>)> reply);
+  struct Changed {
+    std::vector<jobs::JobId> jobs;  // of which something is different now, in the order in which they were named
+    std::map<jobs::JobId, base::Error> refused;
+  };
+  // Of those that are not done.
+  void change(std::vector<jobs::JobId> jobs, const Change& change, std::function<void(base::Result<Changed>)> reply);
 
   // Calls back when the job is done (or has started, if that is enough), or after `patience`.
   void wait(jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
@@ -216,7 +220,10 @@ class JobQueue {
   void trace_state(jobs::JobId job, jobs::JobState state);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
-  bool change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
+  base::Result<bool> change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
+  base::Status signal(jobs::JobId job, int number) const;
+  base::Status ask(jobs::JobId job, const Wishes& wishes, bool by_admin, std::vector<jobs::Command>& commands);
+  const jobs::UserLimits& limits_of(std::uint32_t uid) const;
   base::Status resolve_dependencies(jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
   base::Status check_after(const jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
                            std::uint32_t submitter) const;
@@ -257,6 +264,7 @@ class JobQueue {
   std::map<jobs::JobId, std::string> notes_;
   std::map<jobs::JobId, EndDetails> ends_;                                             // that are being stored
   std::map<jobs::JobId, store::WallTime> started_at_;                                  // that is to be stored
+  std::map<jobs::JobId, std::vector<std::uint32_t>> gpu_orders_;                       // the same
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;
   // Updates that could not be stored, and runners that are to be forgotten after that.
@@ -277,6 +285,9 @@ class JobQueue {
 
 // CLOCK_REALTIME, as the store keeps times.
 store::WallTime wall_now();
+
+// The moment of the core's clock that is at this time of the day; that of the beginning for 0.
+base::TimePoint moment_of(store::WallTime wall, base::TimePoint now);
 
 // All elements of an array, done or not.
 store::Query query_of_array(jobs::JobId array);

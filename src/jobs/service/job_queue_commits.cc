@@ -33,6 +33,8 @@ void merge(store::Update& target, const store::Update& later) {
   if (later.ended_at) target.ended_at = later.ended_at;
   if (later.exit_status) target.exit_status = later.exit_status;
   if (later.note) target.note = later.note;
+  if (later.request) target.request = later.request;
+  if (later.gpu_order) target.gpu_order = later.gpu_order;
 }
 
 // Drops the fields that a later update of the same job sets, so that the earlier values do not return.
@@ -42,10 +44,13 @@ void leave_to(store::Update& target, const store::Update& later) {
   if (later.ended_at) target.ended_at.reset();
   if (later.exit_status) target.exit_status.reset();
   if (later.note) target.note.reset();
+  if (later.request) target.request.reset();
+  if (later.gpu_order) target.gpu_order.reset();
 }
 
 bool says_nothing(const store::Update& update) {
-  return !update.core && !update.started_at && !update.ended_at && !update.exit_status && !update.note;
+  return !update.core && !update.started_at && !update.ended_at && !update.exit_status && !update.note &&
+         !update.request && !update.gpu_order;
 }
 
 }  // namespace
@@ -85,6 +90,14 @@ void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store:
   std::map<JobId, store::Insert*> is_new;
   for (store::Insert& insert : inserts) is_new[insert.job.spec.id] = &insert;
   for (const core::Command& command : commands) {
+    if (const auto* asked = std::get_if<core::RecordRequest>(&command)) {
+      store::Update update;
+      update.job = asked->job;
+      update.request = asked->request;
+      if (const auto order = gpu_orders_.extract(asked->job)) update.gpu_order = order.mapped();
+      batch->updates.push_back(update);
+      changes.push_back(std::move(update));
+    }
     const auto* record = std::get_if<core::Record>(&command);
     if (record == nullptr) continue;
     trace_state(record->job, record->state);

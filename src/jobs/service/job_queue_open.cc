@@ -240,6 +240,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
                        .gpus = job.core.gpus,
                        .ran = job.core.ran,
                        .outcome = job.core.outcome};
+  event.spec.begin = moment_of(job.begin_at, clock_.now());
   if (event.state == JobState::kQueued || event.state == JobState::kHeld) return apply(event);
   const JobRuns::Restored found = runs_->restore(id, attempt, job.spec.uid);
   switch (found.found) {

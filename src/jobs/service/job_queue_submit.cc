@@ -100,8 +100,8 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     });
   }
   spec.id = next_id_;
-  const auto own_limits = limits_.find(spec.uid);
-  const core::UserLimits& limits = own_limits != limits_.end() ? own_limits->second : core_settings_.limits;
+  spec.begin = moment_of(submission->begin_at, clock_.now());
+  const core::UserLimits& limits = limits_of(spec.uid);
   if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec, limits, core_)));
 
   const std::uint32_t count =
@@ -128,6 +128,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     insert.job.log = log_of(*submission, spec).value_or("");  // the API has asked already whether it can be
     if (i == 0) insert.job.token = submission->token;
     insert.job.submitted_at = submitted_at;
+    insert.job.begin_at = submission->begin_at;
     insert.document = document;
     own(spec.id, {.uid = spec.uid,
                   .array_index = spec.array_index,

@@ -34,6 +34,9 @@ class NoPrograms final : public JobPrograms {
   ProgramsState state(uid_t /*uid*/, const std::string& /*run*/) const override { return {}; }
 };
 
+// No job has had any memory.
+std::map<std::uint64_t, std::uint64_t> no_peaks() { return {}; }
+
 class Queue : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -150,7 +153,8 @@ TEST_F(Queue, TellsTheTraceOfItsJobs) {
 TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   const auto access = AccessRules::make({}, ::getuid(), true);
   ASSERT_TRUE(access) << access.error().message();
-  LedgerKeeper ledger(io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); });
+  LedgerKeeper ledger(
+      io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); }, no_peaks);
   std::optional<JobApi> api(std::in_place, io_, *queue_, ledger, *access);
   std::atomic<bool> goes = false, has_gone = false, worked_beyond = false;
   boost::asio::post(queue_->pool(), [&] {
@@ -171,7 +175,9 @@ class KeptLedger : public Queue {
  protected:
   void SetUp() override {
     Queue::SetUp();
-    ledger_.emplace(io_, stopped_, *queue_, [this] { return std::exchange(had_, {}); });
+    ledger_.emplace(
+        io_, stopped_, *queue_, [this] { return std::exchange(had_, {}); },
+        [this] { return std::exchange(peaks_, {}); });
   }
   static LedgerLine line(const std::string& program, base::Duration held) {
     LedgerFigures figures;
@@ -196,6 +202,7 @@ class KeptLedger : public Queue {
     base::TimePoint time{1h};
   } stopped_;
   std::vector<LedgerLine> had_;
+  std::map<std::uint64_t, std::uint64_t> peaks_;
   std::optional<LedgerKeeper> ledger_;
 };
 
@@ -210,6 +217,35 @@ TEST_F(KeptLedger, IsAddedToAndNoOlderThanASecond) {
   ASSERT_EQ(report().rows.size(), 1u) << "what has had nothing has no row";
   EXPECT_EQ(report().rows[0].sums.held, 5);
   EXPECT_EQ(report().rows[0].owner.uid, 1000u);
+}
+
+TEST_F(KeptLedger, AddsWhatEachJobHasHadToTheJob) {
+  std::optional<JobId> job;
+  queue_->submit(submission(), [&](const base::Result<JobQueue::Submitted>& submitted) { job = submitted->id; });
+  ASSERT_TRUE(run_until([&] { return job.has_value(); }));
+  const auto line_of = [&](const char* program, base::Duration gpu_time) {
+    LedgerLine line = KeptLedger::line(program, gpu_time);
+    line.figures.gpu_time = gpu_time;
+    std::get<LedgerProgram>(line.key.what).job = job->value;
+    return line;
+  };
+  had_ = {line_of("prepare", 2s), line_of("train", 3s), line("other", 9s)};
+  peaks_ = {{job->value, 700}, {job->value + 77, 9}};
+  flush();
+  SQLite::Database other(folder_.path() + "/state/jobs.db", SQLite::OPEN_READWRITE);
+  other.exec("BEGIN IMMEDIATE");
+  had_ = {line_of("train", 4s)};
+  peaks_ = {{job->value, 600}};
+  stopped_.time += 1s;
+  flush();
+  other.exec("ROLLBACK");
+  EXPECT_EQ(queue_->store()->find(*job)->gpu_seconds, 5) << "the store takes nothing";
+  stopped_.time += 1s;
+  flush();
+  const auto stored = queue_->store()->find(*job);
+  ASSERT_TRUE(stored);
+  EXPECT_EQ(stored->gpu_seconds, 9);
+  EXPECT_EQ(stored->peak_memory, 700u);
 }
 
 TEST_F(KeptLedger, IsWholeWhenItCloses) {
@@ -271,7 +307,8 @@ class JobLists : public Queue {
   void SetUp() override {
     Queue::SetUp();
     access_.emplace(AccessRules::make({}, ::getuid(), true).value());
-    ledger_.emplace(io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); });
+    ledger_.emplace(
+        io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); }, no_peaks);
     api_.emplace(io_, *queue_, *ledger_, *access_);
   }
   void TearDown() override {

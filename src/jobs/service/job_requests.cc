@@ -2,7 +2,11 @@
 #include "jobs/service/job_requests.h"
 
 #include <pwd.h>
+#include <signal.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -21,6 +25,9 @@ using core::JobId;
 
 constexpr std::size_t kLookupBytes = 65'536;
 
+// Linux's, on every machine that gpumux runs on.
+constexpr int kMaxSignal = 64;
+
 Result<std::uint64_t> parse_number(std::string_view query, std::string_view name, std::uint64_t fallback,
                                    std::uint64_t least, std::uint64_t most) {
   const auto text = query_value(query, name);
@@ -30,6 +37,67 @@ Result<std::uint64_t> parse_number(std::string_view query, std::string_view name
     return tl::unexpected(
         invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
   return *parsed;
+}
+
+// "failed,timed out": as `outcome` of a job has them.
+Result<std::vector<core::Outcome>> parse_outcomes(const std::string& text) {
+  std::vector<core::Outcome> outcomes;
+  for (std::string_view rest = text;;) {
+    const std::size_t comma = rest.find(',');
+    const auto known = std::find_if(core::kOutcomes.begin(), core::kOutcomes.end(),
+                                    [&](core::Outcome outcome) { return to_string(outcome) == rest.substr(0, comma); });
+    if (known == core::kOutcomes.end()) {
+      std::string all;
+      for (const core::Outcome outcome : core::kOutcomes)
+        all += (all.empty() ? "" : ", ") + std::string(to_string(outcome));
+      return tl::unexpected(invalid("outcome must be one or more of " + all + ", with commas between them"));
+    }
+    outcomes.push_back(*known);
+    if (comma == std::string_view::npos) return outcomes;
+    rest.remove_prefix(comma + 1);
+  }
+}
+
+// 10, "10", "USR1", "SIGUSR1".
+Result<int> parse_signal(const Json& value) {
+  const std::string text = value.is_string() ? value.get<std::string>() : value.dump();
+  if (const auto number = base::parse_integer(text, 1, kMaxSignal)) return static_cast<int>(*number);
+  for (int number = 1; number < NSIG; ++number) {
+    const char* const name = ::sigabbrev_np(number);
+    if (name != nullptr && (text == name || text == std::string("SIG") + name)) return number;
+  }
+  return tl::unexpected(invalid("'" + text.substr(0, 32) +
+                                "' is no signal: write a name such as SIGUSR1, or a number from 1 to " +
+                                std::to_string(kMaxSignal)));
+}
+
+// An order, which stands alone; none: the field is not one.
+Result<std::optional<JobQueue::Change>> parse_order(const std::string& name, const Json& value) {
+  using Kind = JobQueue::Change::Kind;
+  struct Order {
+    std::string_view name;
+    bool value;
+    Kind kind;
+  };
+  static constexpr std::array<Order, 6> kOrders{{{"cancel", true, Kind::kCancel},
+                                                 {"held", true, Kind::kHold},
+                                                 {"held", false, Kind::kRelease},
+                                                 {"suspended", true, Kind::kSuspend},
+                                                 {"suspended", false, Kind::kResume},
+                                                 {"run_again", true, Kind::kRunAgain}}};
+  if (name == "signal") {
+    const auto signal = parse_signal(value);
+    if (!signal) return tl::unexpected(signal.error());
+    return JobQueue::Change{.kind = Kind::kSignal, .signal = *signal};
+  }
+  bool is_known = false;
+  for (const Order& order : kOrders) {
+    if (order.name != name) continue;
+    is_known = true;
+    if (value == order.value) return JobQueue::Change{.kind = order.kind};
+  }
+  if (is_known) return tl::unexpected(invalid(name + " cannot be " + value.dump().substr(0, 32)));
+  return std::nullopt;
 }
 
 }  // namespace
@@ -89,21 +157,21 @@ Result<Json> parse_object(const std::string& body) {
   return json;
 }
 
+// Either an order, {"cancel": true}, or what a job asks for: {"memory_bytes": ..., "gpus": 2}.
 Result<JobQueue::Change> parse_change(const std::string& body) {
-  const auto json = parse_object(body);
+  const auto json = parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
   if (!json) return tl::unexpected(json.error());
-  const std::string name = json->begin().key();
-  const Json& value = json->begin().value();
-  using Kind = JobQueue::Change::Kind;
-  if (name == "cancel" && value == true) return JobQueue::Change{Kind::kCancel};
-  if (name == "held" && value.is_boolean()) return JobQueue::Change{value.get<bool>() ? Kind::kHold : Kind::kRelease};
-  if (name == "priority" && value.is_number_integer()) {
-    const auto priority = base::parse_priority(value.dump());
-    if (!priority) return tl::unexpected(priority.error());
-    return JobQueue::Change{Kind::kPriority, *priority};
+  if (!json->is_object() || json->empty())
+    return tl::unexpected(invalid("the body must be a JSON object with what is to change (docs/api.md)"));
+  for (const auto& [name, value] : json->items()) {
+    auto order = parse_order(name, value);
+    if (!order) return tl::unexpected(order.error());
+    if (*order && json->size() > 1) return tl::unexpected(invalid(name + " must be alone in the body"));
+    if (*order) return std::move(**order);
   }
-  return tl::unexpected(
-      invalid("the body must be one of {\"cancel\": true}, {\"held\": true}, {\"held\": false} and {\"priority\": 5}"));
+  auto wishes = parse_wishes(body);
+  if (!wishes) return tl::unexpected(wishes.error());
+  return JobQueue::Change{.kind = JobQueue::Change::Kind::kWishes, .wishes = std::move(*wishes)};
 }
 
 base::Status read_limits(const Json& json, core::UserLimits& limits) {
@@ -139,6 +207,8 @@ Result<store::Query> parse_list(std::string_view query) {
   if (!beyond_ended) return tl::unexpected(beyond_ended.error());
   const auto array = parse_number(query, "array", 0, 1, INT64_MAX);
   if (!array) return tl::unexpected(array.error());
+  const auto ended_since = parse_number(query, "ended_since_unix_ns", 0, 0, INT64_MAX);
+  if (!ended_since) return tl::unexpected(ended_since.error());
   const std::string_view state = query_value(query, "state").value_or("unfinished");
   const std::string_view order = query_value(query, "order").value_or("oldest");
   if (state != "unfinished" && state != "done" && state != "all")
@@ -149,6 +219,14 @@ Result<store::Query> parse_list(std::string_view query) {
   if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
     return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
   store::Query asked;
+  if (const auto outcome = query_value(query, "outcome")) {
+    auto outcomes = parse_outcomes(decode_percent(*outcome));
+    if (!outcomes) return tl::unexpected(outcomes.error());
+    asked.outcomes = std::move(*outcomes);
+  }
+  asked.ended_since = static_cast<store::WallTime>(*ended_since);
+  if (state != "done" && (asked.ended_since != 0 || !asked.outcomes.empty()))
+    return tl::unexpected(invalid("ended_since_unix_ns and outcome are for state=done only"));
   using Which = store::Query::Which;
   asked.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
   using Order = store::Query::Order;

@@ -151,8 +151,9 @@ JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint6
   if (!job) return fail(job.error(), false);
   const auto text = store_.document(command.job);
   if (!text) return fail(text.error(), false);
-  const auto document = parse_document(*text);
+  auto document = parse_document(*text);
   if (!document) return fail(document.error(), true);
+  take_order(*document, *job);
   LaunchedJob launched{.id = command.job,
                        .attempt = command.attempt,
                        .array = job->spec.array,
@@ -398,6 +399,11 @@ void JobRuns::cancel(JobId job, std::uint32_t attempt, wire::EndReason reason, D
   if (run->step != Step::kNone) programs_.resume(run->uid, run->run);
   run->step = Step::kNone;
   tell_again(*run);
+}
+
+bool JobRuns::signal(JobId job, int number) {
+  const auto run = runs_.find(job);
+  return run != runs_.end() && run->second->link && run->second->link->signal(number);
 }
 
 // Repeats orders that may not have arrived over an earlier connection. The runner may get each twice.

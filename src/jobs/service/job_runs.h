@@ -78,6 +78,8 @@ class JobRuns {
   // Of its programs, on the GPU. Nothing if it has none.
   void set_priority(jobs::JobId job, std::int32_t priority);
   void cancel(jobs::JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
+  // To all of its processes. False: its runner cannot be told at this moment.
+  bool signal(jobs::JobId job, int number);
   // Its end is stored: its directory is not needed any more.
   void forget(jobs::JobId job, std::uint32_t attempt);
 

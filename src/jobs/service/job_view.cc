@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/service/job_view.h"
 
+#include <algorithm>
+
 #include "daemon/peers/process_info.h"
 #include "jobs/service/json_object.h"
 
@@ -28,6 +30,7 @@ std::string_view reason_name(WaitReason reason) {
     case WaitReason::kNone: return "";
     case WaitReason::kHeld: return "held";
     case WaitReason::kDependency: return "dependency";
+    case WaitReason::kBegin: return "begin";
     case WaitReason::kGpuMemory: return "gpu_memory";
     case WaitReason::kPriority: return "priority";
     case WaitReason::kUserLimit: return "user_limit";
@@ -61,6 +64,7 @@ void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails
     json.json("arguments", texts_json(document->arguments));
     json.text("directory", document->directory);
     json.text("setup_command", document->setup_command);
+    if (!document->error_output.empty()) json.text("error_output", document->error_output);
     if (details.with_environment) json.json("environment", texts_json(document->environment));
   }
   json.text("log", job.log);
@@ -99,7 +103,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
     if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
   }
   json.word("reason", now.standing ? reason_name(now.standing->reason) : "");
-  if (is_all) json.text("why", now.standing ? why_text(spec, now.standing->reason, now.why) : "");
+  if (is_all) json.text("why", now.standing ? why_text(job, now.standing->reason, now.why) : "");
   if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
   if (now.starts_in) json.number("starts_in_ns", now.starts_in->count());
   json.number("priority", now.standing ? now.standing->priority : job.core.priority);
@@ -127,8 +131,11 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   json.flag("requeue", spec.requeue);
   json.number("attempt", now.standing ? now.standing->attempt : job.core.attempt);
   json.number("submitted_unix_ns", job.submitted_at);
+  if (job.begin_at != 0) json.number("begin_unix_ns", job.begin_at);
   json.number("started_unix_ns", job.started_at);
   json.number("ended_unix_ns", job.ended_at);
+  json.json("gpu_seconds", std::max(job.gpu_seconds, 0.0));
+  json.number("peak_memory_bytes", job.peak_memory);
   if (is_all) json.text("note", now.standing && !now.note.empty() ? now.note : job.note);
   if (sight == Sight::kOwn) json.text("command", job.command);
   if (details != nullptr) add_details(json, job, *details);

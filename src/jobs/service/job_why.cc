@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <ctime>
 #include <optional>
 
 #include "base/units.h"
@@ -55,6 +56,8 @@ std::string label_of(core::JobId job, core::JobId array, std::uint32_t index) {
   return array == core::kNoJob ? std::to_string(job.value) : std::to_string(array.value) + "_" + std::to_string(index);
 }
 
+std::string label_of(const core::JobSpec& spec) { return label_of(spec.id, spec.array, spec.array_index); }
+
 void add_job(const JobQueue& queue, core::JobId job, const SightOf& sight, Some<NamedJob>& jobs) {
   const JobQueue::Owner* const owner = queue.find(job);
   const Sight seen = owner != nullptr ? sight(owner->uid) : Sight::kNothing;
@@ -94,6 +97,7 @@ WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStandi
   facts.asked_at = queue.now();
   facts.note = queue.note(job);
   facts.is_paused = queue.is_paused();
+  facts.is_suspended = standing.state == core::JobState::kSuspended;
   if (const auto* waits = std::get_if<core::WaitsForEnd>(&facts.obstacle)) {
     const core::JobId shown = waits->is_array ? some_element(queue, waits->job) : waits->job;
     add_job(queue, shown, sight, facts.jobs);
@@ -165,6 +169,16 @@ std::string waits_for_gpus(const core::WaitsForGpus& gpus, const core::JobSpec& 
          (gpus.usable == 1 ? " takes jobs" : " take jobs") + (closed.empty() ? "" : ": " + closed);
 }
 
+// "2026-12-01 08:00:00", where the daemon is.
+std::string local_time(store::WallTime wall) {
+  const std::time_t seconds = wall / 1'000'000'000;
+  std::tm parts{};
+  ::localtime_r(&seconds, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  return text;
+}
+
 std::string retry_text(const core::WaitsForMoment& moment, const WhyFacts& facts) {
   const auto left = std::chrono::ceil<std::chrono::seconds>(moment.at - facts.asked_at).count();
   return "could not be started" + (left > 0 ? " (next try in " + std::to_string(left) + "s)" : std::string()) +
@@ -173,16 +187,19 @@ std::string retry_text(const core::WaitsForMoment& moment, const WhyFacts& facts
 
 }  // namespace
 
-std::string why_text(const core::JobSpec& spec, WaitReason reason, const WhyFacts& facts) {
+std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFacts& facts) {
+  const core::JobSpec& spec = job.spec;
   switch (reason) {
     case WaitReason::kNone: return "";
     case WaitReason::kHeld:
-      return "held until `gpumux release " + label_of(spec.id, spec.array, spec.array_index) + "`";
+      return (facts.is_suspended ? "suspended until `gpumux resume " : "held until `gpumux release ") + label_of(spec) +
+             "`";
     case WaitReason::kPaused: return facts.is_paused ? "the queue is paused" : "the daemon is starting";
     case WaitReason::kDependency: {
       const std::string jobs = list_of(facts.jobs, text_of);
       return "waits for " + (jobs.empty() ? "another user's job" : jobs);
     }
+    case WaitReason::kBegin: return "begins at " + local_time(job.begin_at);
     case WaitReason::kPriority: return waits_for_others(facts);
     case WaitReason::kGpuMemory:
       if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) return waits_for_room(*room, facts);
@@ -238,6 +255,15 @@ std::string too_much_memory(const core::JobSpec& spec, const Machine& machine, c
          base::format_bytes(core.room(*machine.too_small)->capacity);
 }
 
+// Others may have passed a started job in order because it was to be gone by then.
+std::string too_long(const core::JobSpec& spec, const core::JobCore& core) {
+  const auto has = core.request(spec.id);
+  return "job " + label_of(spec) + " has started" +
+         (has ? " with a time limit of " + base::format_time_limit(has->time_limit) : "") + ", " +
+         (spec.time_limit == core::kNoLimit ? "none" : base::format_time_limit(spec.time_limit)) +
+         " asked for: only an administrator makes it longer";
+}
+
 }  // namespace
 
 base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const core::UserLimits& limits,
@@ -268,6 +294,10 @@ base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const cor
               "max_gpus: your running jobs may have " + count_of(limits.gpus.value(), "GPU", "GPUs") +
                   ", this one asks for " + std::to_string(spec.wanted_gpus())};
     case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "after: there is no such job"};
+    case core::Refusal::kStarted:
+      return {Code::kInvalid, 0,
+              "job " + label_of(spec) + " has started: only its priority and its time limit can change"};
+    case core::Refusal::kLonger: return {Code::kDenied, 0, too_long(spec, core)};
   }
   return {Code::kInternal, 0, "refused"};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Why a job waits, and why a submission is refused: sentences that name the thing and the number.
+// Why a job waits, and why a submission or a change is refused: sentences that name the thing and the number.
 //
 // The facts are read on the loop's thread; the sentence may be written on any. Of other users' jobs and programs a
 // sentence names what the viewer may see.
@@ -15,6 +15,7 @@
 
 #include "base/result.h"
 #include "jobs/core/job_core.h"
+#include "jobs/store/job_store.h"
 
 namespace gpumux::daemon {
 
@@ -44,17 +45,18 @@ struct WhyFacts {
   Some<std::string> programs;       // without a job, on the GPU that the obstacle names
   std::vector<std::string> closed;  // "GPU 1 is drained"
   base::TimePoint asked_at{};
-  std::string note;        // why it could not be started
-  bool is_paused = false;  // by an administrator
+  std::string note;           // why it could not be started
+  bool is_paused = false;     // by an administrator
+  bool is_suspended = false;  // the job
 };
 
 // On the loop's thread.
 WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStanding& standing, const SightOf& sight);
 
 // Empty: it does not wait.
-std::string why_text(const jobs::JobSpec& spec, jobs::WaitReason reason, const WhyFacts& facts);
+std::string why_text(const store::StoredJob& job, jobs::WaitReason reason, const WhyFacts& facts);
 
-// Why a submission cannot be taken, for people, and as an error's code.
+// Why a submission or a change cannot be taken, for people, and as an error's code.
 base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits,
                      const jobs::JobCore& core);
 

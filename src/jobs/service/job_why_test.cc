@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include <ctime>
+
 namespace gpumux::daemon {
 namespace {
 
@@ -22,7 +24,9 @@ const NamedJob kElement{.label = "51_2", .name = "sweep"};
 const NamedJob kUnnamed{.label = "7", .name = ""};
 
 std::string why(WaitReason reason, const WhyFacts& facts, const core::JobSpec& spec = {}) {
-  return why_text(spec, reason, facts);
+  store::StoredJob job;
+  job.spec = spec;
+  return why_text(job, reason, facts);
 }
 
 TEST(Why, NamesTheJobsThatAreWaitedFor) {
@@ -94,6 +98,19 @@ TEST(Why, NamesTheNumbers) {
   spec.array = JobId{15};
   spec.array_index = 2;
   EXPECT_EQ(why(WaitReason::kHeld, facts, spec), "held until `gpumux release 15_2`");
+  facts.is_suspended = true;
+  EXPECT_EQ(why(WaitReason::kHeld, facts, spec), "suspended until `gpumux resume 15_2`");
+}
+
+TEST(Why, NamesTheTimeAtWhichAJobBegins) {
+  store::StoredJob job;
+  job.begin_at = 1'800'000'000'000'000'000;
+  const std::time_t seconds = 1'800'000'000;
+  std::tm parts{};
+  ASSERT_NE(::localtime_r(&seconds, &parts), nullptr);
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  EXPECT_EQ(why_text(job, WaitReason::kBegin, {}), std::string("begins at ") + text);
 }
 
 TEST(Refusals, NameWhatThisMachineHas) {
@@ -119,6 +136,27 @@ TEST(Refusals, NameWhatThisMachineHas) {
   EXPECT_EQ(refused(core::Refusal::kUnknownGpu, spec), "GPU 9: this machine has GPUs 0 and 1");
   spec.gpus = {7, 8, 9};
   EXPECT_EQ(refused(core::Refusal::kUnknownGpu, spec), "GPUs 7, 8 and 9: this machine has GPUs 0 and 1");
+}
+
+TEST(Refusals, OfAChangeNameTheJobAndTheLimits) {
+  core::JobCore machine;
+  std::vector<core::Command> commands;
+  machine.apply(base::TimePoint(1h), core::GpuAdded{GpuIndex{0}, kGiB}, commands);
+  core::JobSpec spec;
+  spec.id = JobId{17};
+  spec.time_limit = 1h;
+  machine.apply(base::TimePoint(1h), core::Submitted{spec}, commands);
+  const auto refused = [&](core::Refusal refusal) {
+    return describe(refusal, spec, core::UserLimits{}, machine).message();
+  };
+  EXPECT_EQ(refused(core::Refusal::kStarted), "job 17 has started: only its priority and its time limit can change");
+  spec.time_limit = 2h;
+  EXPECT_EQ(
+      refused(core::Refusal::kLonger),
+      "job 17 has started with a time limit of 1:00:00, 2:00:00 asked for: only an administrator makes it longer");
+  spec.time_limit = core::kNoLimit;
+  EXPECT_EQ(refused(core::Refusal::kLonger),
+            "job 17 has started with a time limit of 1:00:00, none asked for: only an administrator makes it longer");
 }
 
 }  // namespace

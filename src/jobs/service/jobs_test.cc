@@ -221,7 +221,7 @@ TEST(Log, IsWhereThePatternSays) {
   EXPECT_EQ(path("run-%j-%a.log"), "/data/run-17-3.log");
   EXPECT_EQ(path("/logs/%u/%n"), "/logs/eva/a_b") << "a name leads nowhere else";
   EXPECT_EQ(path("100%%"), "/data/100%");
-  for (const char* wrong : {"%", "%x", "a%", "dir/"}) EXPECT_EQ(path(wrong), "refused") << wrong;
+  for (const char* wrong : {"%", "%z", "a%", "dir/"}) EXPECT_EQ(path(wrong), "refused") << wrong;
   document.submitter.home = "";
   EXPECT_EQ(path(""), "refused");
   document.environment.push_back("XDG_STATE_HOME=relative");

@@ -48,6 +48,35 @@ std::string state_folder(const JobDocument& document) {
   return home.empty() || home[0] != '/' ? "" : home + kStateFolder;
 }
 
+// The file that a pattern of the submission names. `option`: for errors.
+Result<std::string> expand(const std::string& option, const std::string& pattern, const JobDocument& document,
+                           const LaunchedJob& job) {
+  std::string path;
+  const Submitter& who = document.submitter;
+  for (std::size_t i = 0; i < pattern.size(); ++i) {
+    if (pattern[i] != '%') {
+      path += pattern[i];
+      continue;
+    }
+    switch (i + 1 < pattern.size() ? pattern[++i] : '\0') {
+      case 'j': path += std::to_string(job.id.value); break;
+      case 'u': path += file_part(who.user_name.empty() ? kNoUser : who.user_name); break;
+      case 'n':
+      case 'x': path += file_part(job.name); break;
+      case 'A': path += std::to_string((job.array == jobs::kNoJob ? job.id : job.array).value); break;
+      case 'a': path += job.array == jobs::kNoJob ? "" : std::to_string(job.array_index); break;
+      case '%': path += '%'; break;
+      default:
+        return base::fail(Code::kInvalid, option + " '" + pattern.substr(0, 64) +
+                                              "': after % there may be j (the job's id), u (user), n (name), a "
+                                              "(element of the array), A (the array's id) or %");
+    }
+  }
+  if (path.empty() || path.back() == '/')
+    return base::fail(Code::kInvalid, option + " must name a file, and not '" + path.substr(0, 64) + "'");
+  return path[0] == '/' ? path : document.directory + "/" + path;
+}
+
 // The runner sets it as root: what its user could have set himself (setpriority(2), RLIMIT_NICE).
 std::int32_t allowed_nice(const JobDocument& document) {
   if (document.submitter.uid == 0) return document.nice;
@@ -59,6 +88,14 @@ std::int32_t allowed_nice(const JobDocument& document) {
 }
 
 }  // namespace
+
+void take_order(JobDocument& document, const store::StoredJob& job) {
+  if (job.spec.gpus.empty()) {
+    document.gpu_order.clear();
+  } else if (!job.gpu_order.empty()) {
+    document.gpu_order = job.gpu_order;
+  }
+}
 
 std::string run_id(const LaunchSettings& settings, JobId job, std::uint32_t attempt) {
   return "job-" + settings.store_id + "-" + std::to_string(job.value) + "-" + std::to_string(attempt);
@@ -78,35 +115,19 @@ Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job
     }
     return folder + kLogFolder + store_id + "/" + std::to_string(job.id.value) + ".log";
   }
-  std::string path;
-  const std::string& pattern = document.output;
-  for (std::size_t i = 0; i < pattern.size(); ++i) {
-    if (pattern[i] != '%') {
-      path += pattern[i];
-      continue;
-    }
-    switch (i + 1 < pattern.size() ? pattern[++i] : '\0') {
-      case 'j': path += std::to_string(job.id.value); break;
-      case 'u': path += file_part(who.user_name.empty() ? kNoUser : who.user_name); break;
-      case 'n': path += file_part(job.name); break;
-      case 'a': path += job.array == jobs::kNoJob ? "" : std::to_string(job.array_index); break;
-      case '%': path += '%'; break;
-      default:
-        return base::fail(
-            Code::kInvalid,
-            "output '" + pattern.substr(0, 64) +
-                "': after % there may be j (the job's id), u (user), n (name), a (element of the array) or %");
-    }
-  }
-  if (path.empty() || path.back() == '/')
-    return base::fail(Code::kInvalid, "output must name a file, and not '" + path.substr(0, 64) + "'");
-  return path[0] == '/' ? path : document.directory + "/" + path;
+  return expand("output", document.output, document, job);
+}
+
+Result<std::string> error_path(const JobDocument& document, const LaunchedJob& job) {
+  return document.error_output.empty() ? std::string() : expand("error_output", document.error_output, document, job);
 }
 
 Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,
                                           const LaunchSettings& settings) {
   auto log = log_path(document, job, settings.store_id);
   if (!log) return tl::unexpected(log.error());
+  auto errors = error_path(document, job);
+  if (!errors) return tl::unexpected(errors.error());
   const Submitter& who = document.submitter;
   wire::RunnerSpec spec;
   spec.job = job.id.value;
@@ -133,6 +154,11 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
     const bool append = document.append || job.attempt > 1;
     spec.log_opening = append ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
   }
+  spec.error_path = std::move(*errors);
+  const bool adds = document.append || job.attempt > 1;
+  spec.error_opening = adds ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
+  // Opened twice, the file would be emptied twice.
+  if (spec.error_path == spec.log_path) spec.error_path.clear();
   if (document.interactive) spec.attach_path = attach_path(settings, job.id, job.attempt);
 
   const auto late = [&](wire::SetHow how, std::string name, const std::string& value) {

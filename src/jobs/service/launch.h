@@ -8,6 +8,7 @@
 
 #include "jobs/core/job.h"
 #include "jobs/service/job_document.h"
+#include "jobs/store/job_store.h"
 #include "wire/runner_records.h"
 
 namespace gpumux::daemon {
@@ -19,6 +20,9 @@ struct LaunchSettings {
   std::string attach_dir;   // for the terminals of interactive jobs
   std::string store_id;     // tells this daemon's jobs from those of another one with the same numbers
 };
+
+// The document has the GPUs in the order in which they were submitted. This is the order of now.
+void take_order(JobDocument& document, const store::StoredJob& job);
 
 // The job that is to be started, besides its document.
 struct LaunchedJob {
@@ -42,6 +46,9 @@ std::string attach_path(const LaunchSettings& settings, jobs::JobId job, std::ui
 // queue (`store_id`) has a folder of its own there, because each numbers its jobs from 1. kInvalid: the pattern has a %
 // that means nothing; or the user has no home, and has not said where.
 base::Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job, const std::string& store_id);
+
+// The file for the job's errors; empty: they go to the log. kInvalid as log_path.
+base::Result<std::string> error_path(const JobDocument& document, const LaunchedJob& job);
 
 // kInvalid as log_path.
 base::Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,

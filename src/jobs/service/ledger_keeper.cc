@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/service/ledger_keeper.h"
 
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <string>
 #include <utility>
@@ -38,11 +39,13 @@ store::LedgerSums sums_of(const LedgerFigures& figures) {
 
 }  // namespace
 
-LedgerKeeper::LedgerKeeper(asio::io_context& io, const base::Clock& clock, JobQueue& queue, Take take)
+LedgerKeeper::LedgerKeeper(asio::io_context& io, const base::Clock& clock, JobQueue& queue, Take take,
+                           TakePeaks take_peaks)
     : io_(io),
       clock_(clock),
       queue_(queue),
       take_(std::move(take)),
+      take_peaks_(std::move(take_peaks)),
       flush_timer_(io, LoopTimer::every(kFlush), [this](base::TimePoint) { flush(nullptr); }),
       roll_up_timer_(io, LoopTimer::every(kRollUp), [this](base::TimePoint) { roll_up(); }) {}
 
@@ -54,11 +57,19 @@ void LedgerKeeper::open() {
 }
 
 void LedgerKeeper::add(const store::LedgerRow& row, const store::LedgerSums& sums) {
-  const auto known = unstored_.find(row);
-  if (known != unstored_.end()) return known->second.add(sums);
+  const auto known = unstored_.rows.find(row);
+  if (known != unstored_.rows.end()) return known->second.add(sums);
   store::LedgerRow its = row;
-  if (unstored_.size() >= kMaxUnstoredRows) its.program.reset();
-  unstored_[its].add(sums);
+  if (unstored_.rows.size() >= kMaxUnstoredRows) its.program.reset();
+  unstored_.rows[its].add(sums);
+}
+
+// Of jobs there are fewer: each has a place.
+void LedgerKeeper::add(const store::AddToJob& use) {
+  store::AddToJob& sum = unstored_.jobs[use.job];
+  sum.job = use.job;
+  sum.gpu_seconds += use.gpu_seconds;
+  sum.peak_memory = std::max(sum.peak_memory, use.peak_memory);
 }
 
 void LedgerKeeper::take() {
@@ -66,23 +77,28 @@ void LedgerKeeper::take() {
   for (const LedgerLine& line : take_()) {
     const store::LedgerSums sums = sums_of(line.figures);
     if (sums != store::LedgerSums()) add(row_of(line.key, queue_.gpus()), sums);
+    const auto* program = std::get_if<LedgerProgram>(&line.key.what);
+    if (program != nullptr && program->job != 0 && sums.gpu_time != 0)
+      add(store::AddToJob{.job = jobs::JobId{program->job}, .gpu_seconds = sums.gpu_time});
   }
+  for (const auto& [job, bytes] : take_peaks_()) add(store::AddToJob{.job = jobs::JobId{job}, .peak_memory = bytes});
 }
 
 std::vector<store::Change> LedgerKeeper::changes() const {
   const store::WallTime now = wall_now();
   std::vector<store::Change> changes;
-  changes.reserve(storing_.size());
-  for (const auto& [row, sums] : storing_) changes.push_back(store::AddToLedger{now, row, sums});
+  changes.reserve(storing_.rows.size() + storing_.jobs.size());
+  for (const auto& [row, sums] : storing_.rows) changes.push_back(store::AddToLedger{now, row, sums});
+  for (const auto& [job, use] : storing_.jobs) changes.push_back(use);
   return changes;
 }
 
 void LedgerKeeper::flush(std::function<void()> done) {
   if (done) waiting_.push_back(std::move(done));
   // A commit that is under way is a moment old.
-  if (!storing_.empty()) return;
+  if (!storing_.is_empty()) return;
   if (!taken_at_ || clock_.now() - *taken_at_ >= kFreshEnough) take();
-  if (unstored_.empty()) return finish();
+  if (unstored_.is_empty()) return finish();
   storing_ = std::exchange(unstored_, {});
   queue_.keep(changes(), [this](const base::Result<std::vector<store::Applied>>& applied) {
     stored(applied ? base::Status() : base::Status(tl::unexpected(applied.error())));
@@ -96,7 +112,8 @@ void LedgerKeeper::stored(const base::Status& status) {
   if (status && std::exchange(fails_, false)) log_info("what programs have had of GPUs is stored again", {});
   const auto handed_in = std::exchange(storing_, {});
   if (!status) {
-    for (const auto& [row, sums] : handed_in) add(row, sums);
+    for (const auto& [row, sums] : handed_in.rows) add(row, sums);
+    for (const auto& [job, use] : handed_in.jobs) add(use);
   }
   finish();
 }
@@ -109,7 +126,7 @@ void LedgerKeeper::close() {
   if (!queue_.unavailable().empty()) return;
   take();
   storing_ = std::exchange(unstored_, {});
-  if (!storing_.empty()) queue_.keep(changes(), nullptr);
+  if (!storing_.is_empty()) queue_.keep(changes(), nullptr);
 }
 
 void LedgerKeeper::roll_up() {

@@ -35,9 +35,11 @@ class LedgerKeeper {
  public:
   // The figures of programs since the last call.
   using Take = std::function<std::vector<LedgerLine>()>;
+  // Of jobs: how much memory they have had at most (daemon/tenants/job_memory.h), as far as that has grown.
+  using TakePeaks = std::function<std::map<std::uint64_t, std::uint64_t>()>;
 
   // All outlive this object.
-  LedgerKeeper(boost::asio::io_context& io, const base::Clock& clock, JobQueue& queue, Take take);
+  LedgerKeeper(boost::asio::io_context& io, const base::Clock& clock, JobQueue& queue, Take take, TakePeaks take_peaks);
   LedgerKeeper(const LedgerKeeper&) = delete;
   LedgerKeeper& operator=(const LedgerKeeper&) = delete;
 
@@ -49,8 +51,14 @@ class LedgerKeeper {
   void close();
 
  private:
+  struct Figures {
+    std::map<store::LedgerRow, store::LedgerSums> rows;
+    std::map<jobs::JobId, store::AddToJob> jobs;
+    bool is_empty() const { return rows.empty() && jobs.empty(); }
+  };
   void take();
   void add(const store::LedgerRow& row, const store::LedgerSums& sums);
+  void add(const store::AddToJob& use);
   std::vector<store::Change> changes() const;
   void stored(const base::Status& status);
   void finish();
@@ -60,8 +68,9 @@ class LedgerKeeper {
   const base::Clock& clock_;
   JobQueue& queue_;
   const Take take_;
-  std::map<store::LedgerRow, store::LedgerSums> unstored_;
-  std::map<store::LedgerRow, store::LedgerSums> storing_;  // handed in; empty: nothing is under way
+  const TakePeaks take_peaks_;
+  Figures unstored_;
+  Figures storing_;  // handed in; empty: nothing is under way
   std::vector<std::function<void()>> waiting_;
   std::optional<base::TimePoint> taken_at_;
   bool fails_ = false;  // the last commit has; said once

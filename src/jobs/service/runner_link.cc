@@ -72,6 +72,11 @@ bool RunnerLink::resume(std::uint64_t sequence) {
   return state_->open && send_to_runner(state_->descriptor.native_handle(), wire::Resume{sequence}).has_value();
 }
 
+bool RunnerLink::signal(int number) {
+  const wire::Signal signal{.number = static_cast<std::uint32_t>(number)};
+  return state_->open && send_to_runner(state_->descriptor.native_handle(), signal).has_value();
+}
+
 void RunnerLink::note_end() {
   if (state_->open) static_cast<void>(send_to_runner(state_->descriptor.native_handle(), wire::Noted()));
 }

@@ -31,6 +31,7 @@ class RunnerLink {
   bool terminate(wire::EndReason reason, std::chrono::nanoseconds grace);
   bool suspend(std::uint64_t sequence);
   bool resume(std::uint64_t sequence);
+  bool signal(int number);
   // The end that it told is stored.
   void note_end();
 

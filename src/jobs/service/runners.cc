@@ -336,6 +336,7 @@ template Status send_to_runner(int, const wire::Terminate&);
 template Status send_to_runner(int, const wire::Suspend&);
 template Status send_to_runner(int, const wire::Resume&);
 template Status send_to_runner(int, const wire::Noted&);
+template Status send_to_runner(int, const wire::Signal&);
 
 Result<wire::FromRunner> receive_from_runner(int connection) {
   std::byte buffer[base::kMaxMessageBytes];

@@ -406,6 +406,20 @@ TEST_F(Runners, EndWithTheServiceManager) {
   EXPECT_EQ(end->code, static_cast<std::uint32_t>(SIGKILL)) << "it ignores TERM";
 }
 
+TEST_F(Runners, SendASignalToEverything) {
+  const std::string file = home_ + "/tree";
+  const auto spec = make_spec({"tree", file});
+  const auto connection = start(spec);
+  ASSERT_TRUE(wait_until_running(connection.get()));
+  ASSERT_TRUE(eventually([&] { return size_of(file) > 0; }));
+  ASSERT_TRUE(send_to_runner(connection.get(), wire::Signal{.number = SIGUSR1}));
+  const auto ended = wait_for_end(connection.get());
+  ASSERT_TRUE(ended);
+  EXPECT_EQ(ended->how, wire::EndHow::kSignaled);
+  EXPECT_EQ(ended->code, static_cast<std::uint32_t>(SIGUSR1));
+  EXPECT_EQ(ended->reason, wire::EndReason::kNone) << "nobody has told it to end";
+}
+
 TEST_F(Runners, TellAnEndThatTheyCannotWriteUntilItIsNoted) {
   const auto spec = make_spec({"ignore"});
   auto connection = start(spec);

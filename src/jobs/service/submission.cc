@@ -56,7 +56,10 @@ Status read_limits(JsonFields& fields, jobs::JobSpec& spec) {
   GPUMUX_TRY(fields.number("time_limit_ns", limit, 0, kMaxTimeLimit));
   spec.time_limit = base::Duration(static_cast<std::int64_t>(limit));
   GPUMUX_TRY(fields.number("memory_bytes", spec.memory, 0, std::uint64_t{1} << 50));
-  GPUMUX_TRY(fields.number("priority", spec.priority, -base::kMostPriority, base::kMostPriority));
+  return fields.number("priority", spec.priority, -base::kMostPriority, base::kMostPriority);
+}
+
+Status read_ways(JsonFields& fields, jobs::JobSpec& spec) {
   std::string on_limit = "suspend";
   GPUMUX_TRY(fields.text("on_time_limit", on_limit, 16));
   if (on_limit != "suspend" && on_limit != "cancel") return invalid("on_time_limit must be suspend or cancel");
@@ -142,6 +145,23 @@ Result<ArrayElements> parse_array(std::string_view text) {
   return array;
 }
 
+Result<Wishes> parse_wishes(std::string_view body) {
+  const auto json = parse_bounded_json(body);
+  if (!json) return tl::unexpected(json.error());
+  JsonFields fields(*json);
+  Submission asked;
+  GPUMUX_TRY(read_gpus(fields, asked));
+  GPUMUX_TRY(read_limits(fields, asked.spec));
+  GPUMUX_TRY(fields.nothing_else());
+  Wishes wishes;
+  if (fields.find("priority") != nullptr) wishes.priority = asked.spec.priority;
+  if (fields.find("time_limit_ns") != nullptr) wishes.time_limit = asked.spec.time_limit;
+  if (fields.find("memory_bytes") != nullptr) wishes.memory = asked.spec.memory;
+  if (fields.find("gpus") != nullptr || fields.find("gpu_ids") != nullptr)
+    wishes.gpus = WishedGpus{asked.spec.gpu_count, std::move(asked.document.gpu_order)};
+  return wishes;
+}
+
 Result<Submission> parse_submission(std::string_view body) {
   const auto json = parse_bounded_json(body);
   if (!json) return tl::unexpected(json.error());
@@ -150,10 +170,12 @@ Result<Submission> parse_submission(std::string_view body) {
   GPUMUX_TRY(read_command(fields, submission.document));
   GPUMUX_TRY(read_gpus(fields, submission));
   GPUMUX_TRY(read_limits(fields, submission.spec));
+  GPUMUX_TRY(read_ways(fields, submission.spec));
   GPUMUX_TRY(read_dependencies(fields, submission.spec));
   GPUMUX_TRY(fields.text("name", submission.name, store::kMaxNameBytes));
   if (submission.name.empty()) submission.name = name_of_program(submission.document.arguments);
   submission.command = base::shortened(base::shell_words(submission.document.arguments), store::kMaxCommandBytes);
+  GPUMUX_TRY(fields.number("begin_unix_ns", submission.begin_at, 0, std::numeric_limits<std::int64_t>::max()));
   GPUMUX_TRY(fields.text("token", submission.token, store::kMaxTokenBytes));
   std::string array;
   GPUMUX_TRY(fields.text("array", array, 65'536));
@@ -169,6 +191,8 @@ Result<Submission> parse_submission(std::string_view body) {
           "and the array after that job");
     if (submission.document.interactive) return invalid("an array cannot be interactive: it has many terminals");
   }
+  if (submission.document.interactive && !submission.document.error_output.empty())
+    return invalid("error_output: an interactive job writes everything to its terminal");
   return submission;
 }
 

@@ -5,13 +5,16 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/result.h"
 #include "jobs/core/job.h"
 #include "jobs/service/job_document.h"
+#include "jobs/store/ledger.h"
 
 namespace gpumux::daemon {
 
@@ -25,13 +28,29 @@ struct Submission {
   std::string name;
   std::string command;  // as lists show it
   std::string token;
-  JobDocument document;       // without the submitter
-  bool by_admin = false;      // may change settings: has no priority cap, and sees all jobs
-  std::string document_text;  // with him, as it is to be stored; filled in by who has looked at him
+  store::WallTime begin_at = 0;  // it does not start before; 0: at once
+  JobDocument document;          // without the submitter
+  bool by_admin = false;         // may change settings: has no priority cap, and sees all jobs
+  std::string document_text;     // with him, as it is to be stored; filled in by who has looked at him
 };
 
 // Reads a request's body. kInvalid says which part is wrong, and what is allowed.
 base::Result<Submission> parse_submission(std::string_view body);
+
+// A change of a job: PATCH /v1/jobs/ID with fields of a submission.
+struct WishedGpus {
+  std::uint32_t count = 1;
+  std::vector<std::uint32_t> order;  // these, in this order; empty: any `count`
+};
+struct Wishes {
+  std::optional<std::int32_t> priority;
+  std::optional<base::Duration> time_limit;
+  std::optional<std::uint64_t> memory;
+  std::optional<WishedGpus> gpus;
+};
+
+// kInvalid as parse_submission.
+base::Result<Wishes> parse_wishes(std::string_view body);
 
 // "0-9", "1,3,7-20", "0-40:4", each with "%2" at the end: so many at once.
 struct ArrayElements {

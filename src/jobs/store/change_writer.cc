@@ -18,7 +18,7 @@ constexpr std::int64_t kMostLooked = 100'000;
 
 ChangeWriter::ChangeWriter(SQLite::Database& db)
     : insert_(db, "INSERT INTO jobs (" + std::string(kJobColumns) +
-                      ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
+                      ") VALUES (?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?,?) "
                       "ON CONFLICT (uid, token) WHERE token <> '' DO NOTHING"),
       document_(db, "INSERT INTO documents (job, body) VALUES (?,?)"),
       dependency_(db,
@@ -32,6 +32,9 @@ ChangeWriter::ChangeWriter(SQLite::Database& db)
       rest_(db,
             "UPDATE jobs SET started_at = coalesce(?, started_at), ended_at = coalesce(?, ended_at), "
             "exit_status = coalesce(?, exit_status), note = coalesce(?, note) WHERE id = ?"),
+      request_(db, "UPDATE jobs SET wanted = ?, gpu_count = ?, memory = ?, time_limit = ? WHERE id = ?"),
+      gpu_order_(db, "UPDATE jobs SET gpu_order = ? WHERE id = ?"),
+      use_(db, "UPDATE jobs SET gpu_time = gpu_time + ?, peak_memory = max(peak_memory, ?) WHERE id = ?"),
       usage_(db, "INSERT OR REPLACE INTO usage (uid, gpu_microseconds, at) VALUES (?,?,?)"),
       keep_(db, "INSERT OR REPLACE INTO kept (key, value) VALUES (?,?)"),
       drop_(db, "DELETE FROM kept WHERE key = ?"),
@@ -104,6 +107,21 @@ Applied ChangeWriter::apply(const Update& change) {
     }
     there = core->exec() > 0;
   }
+  if (change.request) {
+    Use request(request_);
+    request->bind(1, change.request->gpus.to_string());
+    request->bind(2, static_cast<std::int64_t>(change.request->gpu_count));
+    request->bind(3, as_signed(change.request->memory));
+    request->bind(4, static_cast<std::int64_t>(change.request->time_limit.count()));
+    request->bind(5, as_signed(change.job.value));
+    request->exec();
+  }
+  if (change.gpu_order) {
+    Use order(gpu_order_);
+    order->bind(1, gpus_text(*change.gpu_order));
+    order->bind(2, as_signed(change.job.value));
+    order->exec();
+  }
   if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
     Use rest(rest_);
     if (change.started_at) rest->bind(1, *change.started_at);
@@ -114,6 +132,14 @@ Applied ChangeWriter::apply(const Update& change) {
     there = rest->exec() > 0;
   }
   return {there, {}, 0};
+}
+
+Applied ChangeWriter::apply(const AddToJob& change) {
+  Use use(use_);
+  use->bind(1, change.gpu_seconds);
+  use->bind(2, as_signed(change.peak_memory));
+  use->bind(3, as_signed(change.job.value));
+  return {use->exec() > 0, {}, 0};
 }
 
 Applied ChangeWriter::apply(const PutUsage& change) {

@@ -46,7 +46,8 @@ class Contract : public testing::Test {
 bool same(const StoredJob& a, const StoredJob& b) {
   return a.spec == b.spec && a.core == b.core && a.name == b.name && a.log == b.log && a.command == b.command &&
          a.token == b.token && a.submitted_at == b.submitted_at && a.started_at == b.started_at &&
-         a.ended_at == b.ended_at && a.exit_status == b.exit_status && a.note == b.note;
+         a.ended_at == b.ended_at && a.exit_status == b.exit_status && a.note == b.note && a.begin_at == b.begin_at &&
+         a.gpu_order == b.gpu_order;
 }
 
 TEST_F(Contract, EverythingComesBackAsItWas) {
@@ -71,6 +72,8 @@ TEST_F(Contract, EverythingComesBackAsItWas) {
   change.job.command = "python3 train.py --text 'a b'";
   change.job.log = "/data/eva/.local/state/gpumux/logs/ab/7.log";
   change.job.note = "note";
+  change.job.begin_at = 1'800'000'000'000'000'000;
+  change.job.gpu_order = {127, 0, 65};
   change.document = std::make_shared<const std::string>("a document\0with a zero and \xFF bytes", 34);
   put({change});
   auto found = store_->find(JobId{7});
@@ -106,6 +109,32 @@ TEST_F(Contract, UpdatesChangeWhatTheyName) {
   EXPECT_EQ(job.exit_status, 137);
   EXPECT_EQ(job.note, "killed");
   EXPECT_EQ(job.name, "job 1");
+}
+
+TEST_F(Contract, WhatAJobAsksForChanges) {
+  put({insert(1)});
+  Update change;
+  change.job = JobId{1};
+  change.request = jobs::Request{{0, 2}, 2, 5u << 20, std::chrono::hours(3)};
+  change.gpu_order = {2, 0};
+  EXPECT_TRUE(put({change})[0].done);
+  open();
+  const StoredJob job = store_->find(JobId{1}).value();
+  EXPECT_EQ(job.spec.request(), *change.request);
+  EXPECT_EQ(job.gpu_order, (std::vector<std::uint32_t>{2, 0}));
+  EXPECT_EQ(job.name, "job 1");
+}
+
+TEST_F(Contract, WhatAJobHasHadIsAdded) {
+  put({insert(1)});
+  EXPECT_EQ(store_->find(JobId{1})->gpu_seconds, 0);
+  EXPECT_TRUE(put({AddToJob{JobId{1}, 1.5, 70}})[0].done);
+  EXPECT_TRUE(put({AddToJob{JobId{1}, 2, 60}, done(1, 9)})[0].done);
+  EXPECT_FALSE(put({AddToJob{JobId{2}, 2, 60}})[0].done);
+  open();
+  const StoredJob job = store_->find(JobId{1}).value();
+  EXPECT_EQ(job.gpu_seconds, 3.5);
+  EXPECT_EQ(job.peak_memory, 70u) << "the highest";
 }
 
 TEST_F(Contract, ATokenIsTakenOnce) {
@@ -198,6 +227,30 @@ TEST_F(Contract, PagesByTheTimeOfTheEnd) {
   query.beyond = JobId{5};
   query.beyond_ended = 40;
   EXPECT_EQ(ids(query), "3 ");
+}
+
+TEST_F(Contract, HistoryOfATimeAndOfOutcomes) {
+  std::vector<Change> changes;
+  for (std::uint64_t id = 1; id <= 5; ++id) changes.push_back(insert(id));
+  for (const auto& [id, at, outcome] : {std::tuple(1, 10, Outcome::kOk), std::tuple(2, 20, Outcome::kFailed),
+                                        std::tuple(3, 30, Outcome::kLost), std::tuple(4, 40, Outcome::kFailed)})
+    changes.push_back(done(static_cast<std::uint64_t>(id), at, outcome));
+  put(changes);
+  Query query;
+  query.which = Query::Which::kDone;
+  query.order = Query::Order::kLatestEnd;
+  query.ended_since = 20;
+  EXPECT_EQ(ids(query), "4 3 2 ");
+  query.outcomes = {Outcome::kFailed};
+  query.at_most = 1;
+  EXPECT_EQ(ids(query), "4 ...");
+  query.beyond = JobId{4};
+  query.beyond_ended = 40;
+  EXPECT_EQ(ids(query), "2 ");
+  query = {};
+  query.which = Query::Which::kDone;
+  query.outcomes = {Outcome::kOk, Outcome::kLost};
+  EXPECT_EQ(ids(query), "1 3 ");
 }
 
 TEST_F(Contract, ElementsOfAnArray) {

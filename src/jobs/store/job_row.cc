@@ -11,19 +11,31 @@ namespace {
 using jobs::GpuSet;
 using jobs::JobState;
 
-GpuSet gpu_set(const std::string& text) {
-  GpuSet set;
+std::vector<std::uint32_t> gpu_list(const std::string& text) {
+  std::vector<std::uint32_t> list;
   std::size_t at = 0;
   while (at < text.size()) {
     const std::size_t comma = std::min(text.find(',', at), text.size());
     const Result<std::uint64_t> index = base::parse_integer(text.substr(at, comma - at), 0, base::kMaxGpus - 1);
-    if (index) set.insert(base::GpuIndex{static_cast<std::uint32_t>(*index)});
+    if (index) list.push_back(static_cast<std::uint32_t>(*index));
     at = comma + 1;
   }
+  return list;
+}
+
+GpuSet gpu_set(const std::string& text) {
+  GpuSet set;
+  for (const std::uint32_t gpu : gpu_list(text)) set.insert(base::GpuIndex{gpu});
   return set;
 }
 
 }  // namespace
+
+std::string gpus_text(const std::vector<std::uint32_t>& gpus) {
+  std::string text;
+  for (const std::uint32_t gpu : gpus) text += (text.empty() ? "" : ",") + std::to_string(gpu);
+  return text;
+}
 
 void bind_job(SQLite::Statement& insert, const StoredJob& job) {
   int at = 1;
@@ -59,6 +71,10 @@ void bind_job(SQLite::Statement& insert, const StoredJob& job) {
   put_text(job.log);
   put(job.core.capped);
   put_text(job.command);
+  put_text(gpus_text(job.gpu_order));
+  insert.bind(at++, job.gpu_seconds);
+  put(as_signed(job.peak_memory));
+  put(job.begin_at);
 }
 
 SelectJobs::SelectJobs(const SQLite::Database& db, const std::string& rest) : db_(db.getHandle()) {
@@ -117,6 +133,10 @@ StoredJob SelectJobs::read() const {
   job.log = next_text();
   job.spec.capped = job.core.capped = static_cast<std::int32_t>(next());
   job.command = next_text();
+  job.gpu_order = gpu_list(next_text());
+  job.gpu_seconds = sqlite3_column_double(statement_, at++);
+  job.peak_memory = as_unsigned(next());
+  job.begin_at = next();
   return job;
 }
 

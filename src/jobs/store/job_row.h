@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "jobs/store/job_store.h"
 
@@ -21,12 +22,15 @@ inline std::uint64_t as_unsigned(std::int64_t value) { return static_cast<std::u
 inline constexpr const char* kJobColumns =
     "id, uid, token, name, wanted, gpu_count, memory, time_limit, on_limit, exclusive, requeue, array, array_index, "
     "array_limit, state, outcome, attempt, given, ord, priority, held, ran, submitted_at, started_at, ended_at, "
-    "exit_status, note, log, capped, command";
+    "exit_status, note, log, capped, command, gpu_order, gpu_time, peak_memory, begin_at";
+
+// "2,0": as GPUs are written in a column.
+std::string gpus_text(const std::vector<std::uint32_t>& gpus);
 
 // Binds a job to the places of a statement that inserts kJobColumns.
 void bind_job(SQLite::Statement& insert, const StoredJob& job);
 
-// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 30 columns each,
+// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 34 columns each,
 // and an object for each column costs as much as the reading.
 class SelectJobs {
  public:

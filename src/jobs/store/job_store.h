@@ -57,8 +57,12 @@ struct StoredJob {
   WallTime started_at = 0;  // the first time
   WallTime ended_at = 0;
   int exit_status = kNoExitStatus;
-  std::string note;                  // why it failed, was refused, waits: for people
-  std::uint64_t document_bytes = 0;  // only from unfinished()
+  std::string note;                           // why it failed, was refused, waits: for people
+  WallTime begin_at = 0;                      // it does not start before; 0: at once
+  double gpu_seconds = 0;                     // that its programs have had
+  std::uint64_t peak_memory = 0;              // bytes that they had allocated on one GPU at once, at most
+  std::vector<std::uint32_t> gpu_order = {};  // of `spec.gpus`, if they were changed; empty: as the document says
+  std::uint64_t document_bytes = 0;           // only from unfinished()
 };
 
 // ---- changes ----------------------------------------------------------------------------------------------
@@ -78,6 +82,14 @@ struct Update {
   std::optional<WallTime> started_at, ended_at;
   std::optional<int> exit_status;
   std::optional<std::string> note;
+  std::optional<jobs::Request> request = {};  // of `spec`
+  std::optional<std::vector<std::uint32_t>> gpu_order = {};
+};
+// GPU time that a job's programs have had since the last one. Of a job that is not there: nothing happens.
+struct AddToJob {
+  JobId job;
+  double gpu_seconds = 0;
+  std::uint64_t peak_memory = 0;
 };
 // GPU time that a user has had until `at`, for the fair order to go on with.
 struct PutUsage {
@@ -100,7 +112,7 @@ struct Prune {
   std::optional<std::uint32_t> uid = {};
 };
 
-using Change = std::variant<Insert, Update, PutUsage, PutValue, Prune, AddToLedger, RollUpLedger>;
+using Change = std::variant<Insert, Update, AddToJob, PutUsage, PutValue, Prune, AddToLedger, RollUpLedger>;
 
 // One for each change, in order.
 struct Applied {
@@ -123,6 +135,9 @@ struct Query {
   } order = Order::kOldest;
   JobId beyond;               // the last job of the page before; 0: the first page
   WallTime beyond_ended = 0;  // and when it ended, for kLatestEnd: the job itself may be gone
+  // Of kDone only: those that have ended since then, and in one of these ways (empty: in any).
+  WallTime ended_since = 0;
+  std::vector<jobs::Outcome> outcomes = {};
   std::uint32_t at_most = 100;
 };
 

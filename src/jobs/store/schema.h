@@ -149,6 +149,19 @@ CREATE TABLE ledger (
     // The command, which lists show, and a history shows when the job's document is gone.
     R"(
 ALTER TABLE jobs ADD COLUMN command TEXT NOT NULL DEFAULT '';
+)",
+    // GPUs that a change has named, in its order ("2,0"); empty: the document has the order.
+    R"(
+ALTER TABLE jobs ADD COLUMN gpu_order TEXT NOT NULL DEFAULT '';
+)",
+    // GPU time of a job's programs in seconds, and the most bytes that they had on one GPU.
+    R"(
+ALTER TABLE jobs ADD COLUMN gpu_time REAL NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN peak_memory INTEGER NOT NULL DEFAULT 0;
+)",
+    // When a job may start at the earliest; 0: at once.
+    R"(
+ALTER TABLE jobs ADD COLUMN begin_at INTEGER NOT NULL DEFAULT 0;
 )"};
 
 }  // namespace gpumux::store

@@ -170,6 +170,7 @@ class SqliteStore final : public JobStore {
       if (query.array) select.bind(4, as_signed(query.array->value));
       if (query.array_index) select.bind(5, static_cast<std::int64_t>(*query.array_index));
       if (has_end(query)) select.bind(6, query.beyond_ended);
+      if (query.ended_since != 0) select.bind(7, query.ended_since);
       Page page;
       while (auto job = select.next()) {
         page.more = page.jobs.size() == at_most;
@@ -476,6 +477,11 @@ std::string page_of(const Query& query) {
   if (query.uid) sql += " AND uid = ?3";
   if (query.array) sql += " AND array = ?4 AND array <> 0";
   if (query.array_index) sql += " AND array_index = ?5";
+  if (query.ended_since != 0) sql += " AND ended_at >= ?7";
+  std::string outcomes;
+  for (const jobs::Outcome outcome : query.outcomes)
+    outcomes += (outcomes.empty() ? "" : ",") + std::to_string(static_cast<int>(outcome));
+  if (!outcomes.empty()) sql += " AND outcome IN (" + outcomes + ")";
   sql += query.order == Order::kOldest   ? " ORDER BY id"
          : query.order == Order::kNewest ? " ORDER BY id DESC"
                                          : " ORDER BY ended_at DESC, id DESC";

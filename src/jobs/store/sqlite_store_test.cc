@@ -124,6 +124,8 @@ TEST(SqliteStore, PagesOfHistoryComeFromAnIndexInOrder) {
       query.which = Query::Which::kDone;
       query.order = Query::Order::kLatestEnd;
       query.beyond = beyond;
+      query.ended_since = 7;
+      query.outcomes = {jobs::Outcome::kFailed};
       const std::string steps = plan(path, "SELECT * FROM jobs " + page_of(query));
       EXPECT_EQ(steps.find("TEMP B-TREE"), std::string::npos) << steps;
       EXPECT_NE(steps.find(uid ? "jobs_done_by_user" : "jobs_by_end"), std::string::npos) << steps;
