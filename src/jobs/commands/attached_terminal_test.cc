@@ -400,6 +400,8 @@ TEST_F(AttachedTest, WithoutATerminalSigintIsTheKey) {
   welcome();
   ::raise(SIGINT);
   ::raise(SIGINT);
+  // Else the job may end before the keys are read.
+  while (cancels_ == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   end(0);
   EXPECT_EQ(finish().how, AttachedHow::kEnded);
   EXPECT_EQ(cancels_, 1);
