@@ -105,7 +105,8 @@ esac
         fields = self.complete("queue", "--format", "")
         self.assertEqual(fields[0], "compopt -o nospace")
         self.assertIn("state", fields)
-        self.assertEqual(self.complete("queue", "--format", "id,sta"), ["compopt -o nospace", "id,state", "id,started"])
+        self.assertEqual(self.complete("queue", "--format", "id,sta"), [
+            "compopt -o nospace", "id,state", "id,started", "id,starts-in"])
         self.assertEqual(self.complete("submit", "--gpu-ids", "=", "1,"), ["compopt -o nospace", "1,0"])
 
     def test_conditions(self):

@@ -71,8 +71,9 @@ def words(lines):
     return {word.lower() for line in lines for word in re.findall(r"[A-Za-z][A-Za-z-]{2,}", line)}
 
 
-def run(command, exits, output, path):
-    """The shell's commands that run one command of a document, and stop the script if it fails."""
+def run(command, exits, output, path, names):
+    """The shell's commands that run one command of a document, and stop the script if it fails. A command that looks
+    is repeated until it shows enough of the words, and all of the programs' `names` that the document shows there."""
     if documents.ENDLESS.search(command):
         # Ended as by Ctrl+C, with any status.
         return f"{{\ntimeout --signal=INT --kill-after=20 {LOOK} {command}\n}} >{path} 2>&1 || true"
@@ -87,14 +88,18 @@ def run(command, exits, output, path):
         return once + check
     path.with_suffix(".words").write_text("".join(word + "\n" for word in sorted(wanted)), encoding="utf-8")
     need = math.ceil(SHARED_WORDS * len(wanted))
+    named = path.with_suffix(".names")
+    named.write_text("".join(word + "\n" for word in sorted(wanted & names)), encoding="utf-8")
     return (f"deadline=$((SECONDS + {PATIENCE}))\n"
-            f"while {once} ! {{ {check} && shows {path.with_suffix('.words')} {path} {need}; }}\n"
+            f"while {once} ! {{ {check} && shows {path.with_suffix('.words')} {path} {need} &&"
+            f" shows {named} {path} {len(wanted & names)}; }}\n"
             f"do in_time || break; done\n{check}")
 
 
 def script_of(text, outputs):
     """The script that runs a document, and its commands as (place, output shown, path of the output printed)."""
     parts, shown = [PRELUDE], []
+    names = {name.lower() for name in re.findall(r"--name ([A-Za-z-]+)", text)}
     for block in documents.blocks(text):
         if block.language not in documents.COMMANDS or block.needs:
             continue
@@ -102,7 +107,8 @@ def script_of(text, outputs):
         for number, (command, output) in enumerate(pairs):
             path = outputs / f"{len(shown)}.txt"
             parts.append(f"at={len(shown)}")
-            parts += [run(command, block.exits if number == len(pairs) - 1 else 0, output, path), "note_background"]
+            exits = block.exits if number == len(pairs) - 1 else 0
+            parts += [run(command, exits, output, path, names), "note_background"]
             shown.append((f"line {block.line}: {command}", output, path))
     return "\n".join([*parts, POSTLUDE]), shown
 

@@ -269,7 +269,7 @@ class Options(GpumuxTest):
         self.assertIn("--shares cannot be '0': it must be a whole number from 1 to 1000", self.refused("--shares", "0"))
         self.assertIn("NVSHARE_VIRTUAL_DEVICES: ", self.refused(NVSHARE_VIRTUAL_DEVICES="many"))
         self.assertIn("GPUMUX_KUBELET_INJECT: ", self.refused(GPUMUX_KUBELET_INJECT="magic"))
-        self.assertIn("--nvidia env", self.refused("--inject", "env", "--nvidia", "cdi"))
+        self.assertIn("--inject env is for runtimes without CDI", self.refused("--inject", "env", "--nvidia", "cdi"))
 
 
 class Containers(ContainersTest):
