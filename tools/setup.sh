@@ -44,7 +44,7 @@ python3-yaml|/usr/lib/python3/dist-packages/yaml|tests of manifests for Kubernet
 python3-sphinx|sphinx-build|the site of the documents
 python3-myst-parser|/usr/lib/python3/dist-packages/myst_parser|the same, its Markdown
 furo|/usr/lib/python3/dist-packages/furo|the same, its looks
-python3-jsonschema|/usr/lib/python3/dist-packages/jsonschema|tests of the API's description
+python3-jsonschema|/usr/lib/python3/dist-packages/jsonschema|tests of the description of the API
 musl-tools|musl-gcc|tests of containers without glibc
 prometheus|promtool|tests of the metrics
 slurmctld|slurmctld|tests of the plugin for Slurm
