@@ -89,7 +89,7 @@ std::vector<store::Change> LedgerKeeper::changes() const {
   std::vector<store::Change> changes;
   changes.reserve(storing_.rows.size() + storing_.jobs.size());
   for (const auto& [row, sums] : storing_.rows) changes.push_back(store::AddToLedger{now, row, sums});
-  for (const auto& [job, use] : storing_.jobs) changes.push_back(use);
+  for (const auto& [job, use] : storing_.jobs) changes.emplace_back(std::in_place_type<store::AddToJob>, use);
   return changes;
 }
 
