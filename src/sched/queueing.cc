@@ -26,25 +26,20 @@ constexpr int kBehindPart = 2;
 constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
 constexpr int kSwitchCostsPerTurn = 20;
 
-// The seat whose standing is the unit's on `gpu`; nullptr: none.
-const Seat* lead_on(const Unit& unit, const Gpu& gpu) {
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu == &gpu) return on_gpu.lead;
-  }
-  return nullptr;
-}
-
 }  // namespace
 
 // ---- order --------------------------------------------------------------------------------------
 
 PolicyView LeaseCore::State::policy_view(const Unit& unit, const Gpu& gpu) const {
-  const Seat* const lead = lead_on(unit, gpu);
-  if (lead == nullptr) return {};
-  const ShareGroup& group = *lead->group;
-  return {.virtual_time = runs(*lead) ? group.virtual_time_after(uncharged(*lead)) : group.virtual_time(),
-          .weight = group.weight(),
-          .requested = unit.requested};
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu != &gpu) continue;
+    const Seat& lead = *on_gpu.lead;
+    const ShareGroup& group = *lead.group;
+    return {.virtual_time = runs(lead) ? group.virtual_time_after(uncharged(lead)) : group.virtual_time(),
+            .weight = group.weight(),
+            .requested = unit.requested};
+  }
+  return {};
 }
 
 QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
@@ -349,8 +344,10 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 // Whether `unit` has had much less time for its weight than `other` (kBehindPart). The present turn of `other` does not
 // count: every unit that waits falls behind by that. Under fifo no unit is behind.
 bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
-  PolicyView before;
-  if (const Seat* const lead = lead_on(other, gpu)) before.virtual_time = lead->group->virtual_time();
+  PolicyView before = policy_view(other, gpu);
+  for (const UnitGpu& on_gpu : other.gpus) {
+    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time();
+  }
   return goes_on_for(gpu.policy, policy_view(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
