@@ -40,7 +40,8 @@ base::Error no_daemon(const std::string& runtime_dir, const std::string& path, i
             "the gpumux daemon is the host's, and its API is not in this container (" + runtime_dir +
                 " has the tenants' socket alone): programs here use GPUs; ask for status and jobs on the host"};
   }
-  const char* seen = system_errno == ENOENT || system_errno == ENOTDIR ? "there is no socket " : "nobody answers at ";
+  const char* seen =
+      system_errno == ENOENT || system_errno == ENOTDIR ? "there is no socket " : "no daemon answers at ";
   std::string text = "no gpumux daemon is running (" + std::string(seen) + path +
                      "): `gpumux run` and `gpumux submit` start one for you";
   if (os::has_system_unit()) text += ", `systemctl start gpumuxd` one for this machine";

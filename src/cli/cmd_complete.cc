@@ -19,7 +19,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-// More than these nobody reads in a list of what a word may be.
+// A user does not read a longer list of what a word may be.
 constexpr std::uint64_t kMostJobs = 200;
 constexpr std::uint64_t kMostEndedJobs = 30;
 

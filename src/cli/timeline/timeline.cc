@@ -113,8 +113,8 @@ void Timeline::end(Line& line, base::TimePoint time, std::size_t down_to) {
   }
 }
 
-// A slice of which nobody has heard before its end. All others that are open end with it: readers put packets in the
-// order of their times, so it is around those that began later, and an end is of the slice that began last.
+// A slice of which the trace has nothing before its end. All other open slices end with it: readers sort packets by
+// time, so this slice is around those that began later, and an end belongs to the slice that began last.
 void Timeline::past(Line& line, const api_client::TraceEvent& event) {
   base::TimePoint begun = std::max(event.time - event.lasted, line.ended);
   if (!line.open.empty()) begun = std::max(begun, line.open.front());

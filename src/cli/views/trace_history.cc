@@ -68,7 +68,7 @@ void TraceHistory::pass(Gpu& gpu, TimePoint now) const {
     return std::any_of(gpu.programs.begin(), gpu.programs.end(),
                        [&](const auto& one) { return (one.second.*member).has_value(); });
   };
-  if (any(&Program::asked) && !any(&Program::since)) gpu.nobody += within(gpu.seen, now);
+  if (any(&Program::asked) && !any(&Program::since)) gpu.unheld += within(gpu.seen, now);
   gpu.seen = now;
 }
 
@@ -246,11 +246,11 @@ std::vector<std::string> TraceHistory::summary(const Output& output) const {
                      {short_duration(program->longest_wait)}});
     }
     for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
-    const Duration cost = gpu.nobody + gpu.memory;
+    const Duration cost = gpu.unheld + gpu.memory;
     std::string text = std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
     if (gpu.switches > 0 && cost > Duration::zero()) {
       text += ", " + short_duration(cost / static_cast<std::int64_t>(gpu.switches)) +
-              " each: no program had the GPU for " + short_duration(gpu.nobody) +
+              " each: no program had the GPU for " + short_duration(gpu.unheld) +
               " while some waited, and holders waited " + short_duration(gpu.memory) + " for their memory";
     }
     for (const std::string& line : wrap("  " + text, output.columns, 4)) lines.push_back(line);

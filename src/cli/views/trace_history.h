@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who had each GPU when, from the events of a trace: sums for `gpumux trace --summary`, and a picture.
+// Which program had each GPU when, from the events of a trace: sums for `gpumux trace --summary`, and a picture.
 #pragma once
 
 #include <cstdint>
@@ -49,9 +49,9 @@ class TraceHistory {
     std::map<std::uint64_t, Program> programs{};  // by tenant
     std::optional<std::uint64_t> last_exclusive{};
     std::uint64_t switches = 0;
-    base::Duration nobody{};  // held no lease, while some program waited
+    base::Duration unheld{};  // no program held a lease, while some program waited
     base::Duration memory{};  // holders waited for it
-    base::TimePoint seen{};   // up to which `nobody` was counted
+    base::TimePoint seen{};   // up to which `unheld` was counted
   };
 
   bool counts(base::TimePoint time) const { return !begin_ || time >= *begin_; }

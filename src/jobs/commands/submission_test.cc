@@ -102,7 +102,7 @@ TEST(MakeSubmissionTest, ADirectoryThatIsGoneIsSaid) {
   EXPECT_NE(submission.error().message().find("--home"), std::string::npos) << submission.error().message();
 }
 
-// "ok:17 any:18": what is to be waited for.
+// "ok:17 any:18": the conditions that the job waits for.
 std::string dependencies(const char* text) {
   std::string all;
   for (const NamedDependency& one : parse_dependencies(text).value_or(std::vector<NamedDependency>()))
@@ -113,7 +113,7 @@ std::string dependencies(const char* text) {
 TEST(DependencyTest, OkAndAny) {
   EXPECT_EQ(dependencies("ok:17"), "ok:17");
   EXPECT_EQ(dependencies("any:17_3"), "any:17_3");
-  EXPECT_EQ(dependencies("17"), "ok:17") << "nobody names a job and does not mind that it fails";
+  EXPECT_EQ(dependencies("17"), "ok:17") << "a user who names a job minds if it fails";
   EXPECT_EQ(dependencies("17_3"), "ok:17_3");
   for (const char* text : {"", "ok", "ok:", "OK:17", "after:17", "ok:x", "ok :17", "17x", "ok:17,", "17:", ":17"})
     EXPECT_FALSE(parse_dependencies(text)) << text;

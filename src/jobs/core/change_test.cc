@@ -127,7 +127,7 @@ TEST(Begin, AJobIsNotConsideredBefore) {
   EXPECT_EQ(s.submit(later), "");
   EXPECT_EQ(s.reason(1), "begin");
   EXPECT_EQ(s.place(1), 0u);
-  EXPECT_EQ(s.submit(1, 10), "Start job 2.1 on 0") << "it is in nobody's way";
+  EXPECT_EQ(s.submit(1, 10), "Start job 2.1 on 0") << "it is in no other job's way";
   EXPECT_EQ(s.end(2), "");
   EXPECT_EQ(s.wait(minutes(59)), "");
   EXPECT_EQ(s.wait(minutes(1)), "Start job 1.1 on 0");

@@ -34,8 +34,8 @@ namespace gpumux::jobs {
 // before it is given up to find one that can. A few times the users of a large machine times what each asks for.
 inline constexpr std::uint32_t kBackfillDepth = 256;
 
-// Of so many that wait it is worked out when they can be expected to start: nobody plans by what comes after those, and
-// it is done on the daemon's loop.
+// The core works out an expected start for this many waiting jobs, the first in order. A bound is needed because it
+// does so on the daemon's loop; users plan by the first jobs.
 inline constexpr std::size_t kPlannedJobs = 32;
 
 // Why a submission, or a change of a job, is not taken at all.
