@@ -57,7 +57,7 @@ TEST_F(ClientTest, SocketOfADeadDaemonIsNoDaemon) {
   const auto client = Client::connect(options());
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kUnavailable);
-  EXPECT_NE(client.error().what.find("nobody answers"), std::string::npos);
+  EXPECT_NE(client.error().what.find("no daemon answers"), std::string::npos);
 }
 
 TEST_F(ClientTest, AContainerIsToldThatTheApiIsTheHosts) {

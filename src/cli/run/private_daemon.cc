@@ -46,7 +46,7 @@ constexpr auto kRetryInterval = std::chrono::milliseconds(20);
 
 TimePoint now() { return os::SystemClock().now(); }
 
-// Says to the daemon at `runtime_dir` that this process uses it. kUnavailable: nobody answers.
+// Says to the daemon at `runtime_dir` that this process uses it. kUnavailable: no daemon answers.
 Status use_daemon(const std::string& runtime_dir) {
   const auto client = api_client::Client::connect({.runtime_dir = runtime_dir});
   if (!client) return tl::unexpected(client.error());

@@ -26,7 +26,7 @@ class NodeGpusTest : public testing::Test {
   }
 
   api_client::Snapshot said_;
-  const base::Result<api_client::Snapshot> silence_ = base::fail(base::Code::kUnavailable, "nobody answers");
+  const base::Result<api_client::Snapshot> silence_ = base::fail(base::Code::kUnavailable, "no daemon answers");
   std::vector<std::string> log_;
 };
 
@@ -53,7 +53,7 @@ TEST_F(NodeGpusTest, AGpuWithoutTheDaemonIsNotHealthy) {
   }
   EXPECT_TRUE(gpus.update(said_, false).shared[1].is_healthy);
   ASSERT_EQ(log_.size(), 4u);  // silent, answers, silent, answers
-  EXPECT_NE(log_[2].find("nobody answers"), std::string::npos);
+  EXPECT_NE(log_[2].find("no daemon answers"), std::string::npos);
 }
 
 TEST_F(NodeGpusTest, SickAndRefusedGpusAreNotHealthyUntilThatIsOver) {
