@@ -195,9 +195,9 @@ std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures
 void Translator::note_use() {
   RecentUse::Totals totals;
   const base::TimePoint now = leases_.now();
-  for (const auto& [id, session] : sessions_) {
-    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
-      const base::SeatId seat{id, slot.gpu};
+  for (const auto& one : sessions_) {
+    one.second->for_each_slot([&](std::uint32_t, const Slot& slot) {
+      const base::SeatId seat{one.first, slot.gpu};
       totals[seat] = leases_.totals(seat, now).used();
     });
   }
