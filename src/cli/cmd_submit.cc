@@ -130,18 +130,10 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
   std::cout << std::flush;
 }
 
-int wait_for_all(const api_client::Client& client, std::uint64_t id) {
+int wait_for_all(const api_client::Client& client, std::uint64_t id, Progress progress) {
   const auto jobs = named_jobs(client, std::to_string(id));
   if (!jobs) return report_error(kName, jobs.error());
-  PatientClient patient(find_jobs_again(client));
-  int status = kExitOk;
-  for (const api_client::Job& named : *jobs) {
-    const auto job = patient.wait_until_done(named);
-    if (!job) return report_error(kName, job.error());
-    const int ended = tell_end(kName, *job);
-    if (status == kExitOk) status = ended;
-  }
-  return status;
+  return wait_for_jobs(kName, PatientClient(find_jobs_again(client)), *jobs, progress);
 }
 
 }  // namespace
@@ -157,8 +149,10 @@ int submit_command(const std::vector<char*>& arguments) {
                  "With --interactive: leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job")
       ->type_name("KEYS")
       ->check(not_empty());
-  app.add_flag("-W,--wait", wait, "Return when the job is done, with its exit status");
-  auto* quiet = app.add_flag("-q,--quiet", printing.quiet, "Print only the job's id");
+  app.add_flag("-W,--wait", wait,
+               "Return when the job is done, with its exit status. On a terminal a line says how it stands");
+  auto* quiet =
+      app.add_flag("-q,--quiet", printing.quiet, "Print only the job's id; with --wait, no line while it waits");
   app.add_flag("--json", printing.json, "Print the daemon's answer (docs/api.md, POST /v1/jobs)")->excludes(quiet);
   app.footer(kFooter);
   const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
@@ -187,7 +181,8 @@ int submit_command(const std::vector<char*>& arguments) {
   print_submitted(*client, *submitted, printing, wishes.interactive);
   if (wishes.interactive)
     return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client), *detach_keys);
-  return wait ? wait_for_all(*client, submitted->id) : kExitOk;
+  if (!wait) return kExitOk;
+  return wait_for_all(*client, submitted->id, printing.quiet ? Progress::kSilent : Progress::kShown);
 }
 
 }  // namespace gpumux::cli

@@ -29,13 +29,16 @@ int wait_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "wait";
   api_client::Options options;
   std::vector<std::string> ids;
+  bool quiet = false;
   CLI::App app("Waits until jobs are done, and exits with their status.", "gpumux wait");
   app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
       ->type_name("")
       ->required();
+  app.add_flag("-q,--quiet", quiet, "Print nothing while the jobs are not done");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(If the daemon restarts, the command waits for it, up to ten minutes. On a terminal it prints why the job waits.
+      R"(If the daemon restarts, the command waits for it, up to ten minutes. On a terminal a line says the job's place in
+the queue, why it waits, and when it will start at the latest.
 
 Examples:
   gpumux wait 17
@@ -54,15 +57,8 @@ there is no such job), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
     if (!named) return report_error(kName, named.error());
     std::move(named->begin(), named->end(), std::back_inserter(jobs));
   }
-  PatientClient patient(find_jobs_again(*client, options));
-  int status = kExitOk;
-  for (const api_client::Job& named : jobs) {
-    const auto job = patient.wait_until_done(named);
-    if (!job) return report_error(kName, job.error());
-    const int ended = tell_end(kName, *job);
-    if (status == kExitOk) status = ended;
-  }
-  return status;
+  return wait_for_jobs(kName, PatientClient(find_jobs_again(*client, options)), jobs,
+                       quiet ? Progress::kSilent : Progress::kShown);
 }
 
 int attach_command(const std::vector<char*>& arguments) {

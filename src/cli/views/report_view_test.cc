@@ -146,6 +146,24 @@ TEST_F(ReportView, TimesAreReadAsPeopleWriteThem) {
     EXPECT_FALSE(parse_time(wrong, kNow)) << wrong;
 }
 
+TEST_F(ReportView, BeginningsAreReadAsSlurmHasThem) {
+  const auto begin = [](std::string_view text) { return parse_begin(text, kNow).value_or(-1); };
+  EXPECT_EQ(begin("now"), kNow);
+  EXPECT_EQ(begin("now+30"), kNow + 30 * kSecond);
+  EXPECT_EQ(begin("now+90m"), kNow + 3 * kHour / 2);
+  for (const char* hour : {"now+1hour", "now+1h", "now+1hours", "now+60minutes", "now+3600seconds"})
+    EXPECT_EQ(begin(hour), kNow + kHour) << hour;
+  EXPECT_EQ(begin("now+2weeks"), kNow + 14 * 24 * kHour);
+  EXPECT_EQ(time_text(begin("tomorrow")), "2026-11-26 00:00");
+  EXPECT_EQ(time_text(begin("2026-12-01T08:00")), "2026-12-01 08:00");
+  // It is 13:46:40.
+  EXPECT_EQ(time_text(begin("16:00")), "2026-11-25 16:00");
+  EXPECT_EQ(time_text(begin("13:46")), "2026-11-26 13:46") << "it was that already";
+  for (const char* wrong : {"", "now+", "now+x", "now+1fortnight", "now-1h", "1h", "yesterday", "24:00", "2026-02-31",
+                            "now+1000000000weeks", "now+99999999999999999999"})
+    EXPECT_FALSE(parse_begin(wrong, kNow)) << wrong;
+}
+
 // A day begins at its own midnight, with whatever the clock showed then.
 TEST_F(ReportView, DaysBeginInLocalTime) {
   ::setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3", 1);

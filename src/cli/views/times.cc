@@ -133,7 +133,8 @@ Result<std::int64_t> parse_begin(std::string_view text, std::int64_t now_unix_ns
   if (text == "now") return now_unix_ns;
   if (text == "tomorrow") return begin_of_day(now_unix_ns, -1);
   if (text.starts_with(kFromNow)) {
-    if (const auto span = parse_span(text.substr(kFromNow.size()))) return now_unix_ns + *span * kSecond;
+    const auto span = parse_span(text.substr(kFromNow.size()));
+    if (span && *span <= (INT64_MAX - now_unix_ns) / kSecond) return now_unix_ns + *span * kSecond;
   }
   if (const auto date = parse_date(std::string(text))) return *date;
   if (const auto clock = parse_clock(std::string(text), now_unix_ns, true)) return *clock;

@@ -156,10 +156,11 @@ Result<std::optional<Job>> PatientClient::wait(std::string_view id, api_client::
   return std::optional<Job>();
 }
 
-Result<Job> PatientClient::wait_until_done(Job job) {
+Result<Job> PatientClient::wait_until_done(Job job, Progress progress) {
   WaitingLine line;
+  const bool shown = progress == Progress::kShown && line.moves();
   const std::string id = std::to_string(job.id);
-  const base::Duration timeout = line.moves() ? kLookForPeople : api_client::kLongestJobWait;
+  const base::Duration timeout = shown ? kLookForPeople : api_client::kLongestJobWait;
   bool told = false;
   while (!job.is_done()) {
     if (away() && !std::exchange(told, true)) {
@@ -167,12 +168,23 @@ Result<Job> PatientClient::wait_until_done(Job job) {
       say_error("", "the daemon is away; waiting for it to come back");
     }
     if (!away()) told = false;
-    if (!away() && line.moves()) line.show(waiting_text(job));
+    if (!away() && shown) line.show(waiting_text(job));
     auto now = wait(id, api_client::JobMoment::kDone, timeout);
     if (!now) return tl::unexpected(std::move(now).error());
     if (*now) job = std::move(**now);
   }
   return job;
+}
+
+int wait_for_jobs(const char* command, PatientClient patient, const std::vector<Job>& jobs, Progress progress) {
+  int status = kExitOk;
+  for (const Job& named : jobs) {
+    const auto job = patient.wait_until_done(named, progress);
+    if (!job) return report_error(command, job.error());
+    const int ended = tell_end(command, *job);
+    if (status == kExitOk) status = ended;
+  }
+  return status;
 }
 
 }  // namespace gpumux::cli

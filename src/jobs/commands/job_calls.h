@@ -37,6 +37,10 @@ int tell_end(const char* command, const api_client::Job& job);
 // The name of the user who asks, or his number.
 std::string own_user_name();
 
+// What a command says while a job is not done: nothing, or on a terminal one line with place, reason and expected
+// start.
+enum class Progress { kSilent, kShown };
+
 // Asks one daemon that may be restarted meanwhile.
 class PatientClient {
  public:
@@ -51,8 +55,8 @@ class PatientClient {
   // pause of at most `timeout`. kUnavailable: it has been away for too long.
   base::Result<std::optional<api_client::Job>> wait(std::string_view id, api_client::JobMoment moment,
                                                     base::Duration timeout);
-  // Until `job` is done; a line on a terminal says meanwhile how it stands.
-  base::Result<api_client::Job> wait_until_done(api_client::Job job);
+  // Until `job` is done.
+  base::Result<api_client::Job> wait_until_done(api_client::Job job, Progress progress);
 
   bool away() const { return away_since_.has_value(); }
 
@@ -61,5 +65,9 @@ class PatientClient {
   base::Duration patience_;
   std::optional<base::TimePoint> away_since_;
 };
+
+// Waits until all `jobs` are done. The exit status is the first that is not 0; `command` is who speaks.
+int wait_for_jobs(const char* command, PatientClient patient, const std::vector<api_client::Job>& jobs,
+                  Progress progress);
 
 }  // namespace gpumux::cli

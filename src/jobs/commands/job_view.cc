@@ -114,6 +114,7 @@ std::string waiting_text(const Job& job) {
   const std::string reason = job_reason(job);
   if (job.place) text += ": place " + std::to_string(*job.place) + (reason.empty() ? "" : "; " + reason);
   if (!job.place && !reason.empty()) text += ": " + reason;
+  if (const std::string start = start_text(job); !start.empty()) text += "; starts " + start;
   return text;
 }
 

@@ -29,7 +29,7 @@ std::string end_text(const api_client::Job& job);
 // Of a job that is done: "has ended already (failed, exit status 3)".
 std::string finished_text(const api_client::Job& job);
 
-// "job 17 waits: place 3; waits for 20.0 GiB on GPU 0"
+// "job 17 waits: place 3; waits for 20.0 GiB on GPU 0; starts within 20m00s"
 std::string waiting_text(const api_client::Job& job);
 
 // Running jobs first, then suspended ones, waiting ones in their order, held ones, and done ones.

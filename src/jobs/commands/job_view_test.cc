@@ -188,9 +188,11 @@ TEST_F(JobViewTest, TheTimeThatIsLeftIsShownWhoeverSetTheLimit) {
 }
 
 TEST_F(JobViewTest, TheWaitingLineHasPlaceAndReason) {
-  const auto jobs = busy();
+  auto jobs = busy();
   EXPECT_EQ(waiting_text(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0");
   EXPECT_EQ(waiting_text(jobs[1]), "job 16 waits: held by eva");
+  jobs[4].starts_in = 20min;
+  EXPECT_EQ(waiting_text(jobs[4]), "job 19 waits: place 1; waits for 20.0 GiB on GPU 0; starts within 20m00s");
   EXPECT_EQ(waiting_text(make_job(1, "x", "starting")), "job 1 is starting");
   Job others = make_job(1, "", "queued");
   others.reason = "gpu_memory";
