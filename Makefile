@@ -41,8 +41,9 @@ test-loaded: setup
 	tools/test_loaded.sh
 
 # The documents as a static site, which needs neither network nor server to be read.
-docs: setup
-	python3 -B tools/make_site.py
+docs: build
+	python3 -B tools/make_reference.py --bin dist/bin --out build/reference
+	python3 -B tools/make_site.py --generated build/reference
 
 demo: build
 	tools/demo.sh

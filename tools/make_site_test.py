@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Goal: the site is built without a warning, is whole, and needs neither network nor server to be read and searched.
 
-Method: the repository's own site is built once, and every page is read; small repositories show what is refused.
+Method: the repository's own site is built once, with the pages that programs write, and every page is read; small
+repositories show what is refused. The argument is the folder of the programs.
 """
 
 import html.parser
 import pathlib
 import re
 import subprocess
+import sys
 import tempfile
 import unittest
 import urllib.parse
@@ -16,6 +18,7 @@ import urllib.parse
 import make_site
 
 ROOT = make_site.ROOT
+BIN = sys.argv.pop()
 
 
 class Page(html.parser.HTMLParser):
@@ -46,9 +49,9 @@ class SiteTest(unittest.TestCase):
         cls.folder = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.folder.cleanup)
         cls.site = pathlib.Path(cls.folder.name) / "site"
-        generated = pathlib.Path(cls.folder.name) / "made.md"
-        generated.write_text("# A page that a build has made\n", encoding="utf-8")
-        if make_site.build(ROOT, cls.site, [generated]) != 0:
+        generated = pathlib.Path(cls.folder.name) / "reference"
+        subprocess.run([sys.executable, "-B", "make_reference.py", "--bin", BIN, "--out", generated], check=True)
+        if make_site.build(ROOT, cls.site, sorted(generated.glob("*.md"))) != 0:
             raise AssertionError("the site is not built; see Sphinx's words above")
         cls.pages = {path: Page(path.read_text(encoding="utf-8")) for path in cls.site.rglob("*.html")}
 
@@ -76,14 +79,14 @@ class SiteTest(unittest.TestCase):
         # A script, which a browser loads from a disk, too, and not a file that the page must fetch.
         index = (self.site / "searchindex.js").read_text(encoding="utf-8")
         self.assertTrue(index.startswith("Search.setIndex("))
-        for page in ("docs/cli", "docs/jobs", "generated/made"):
+        for page in ("docs/cli", "docs/jobs", "generated/commands", "generated/addresses"):
             self.assertIn(f'"{page}"', index)
 
     def test_navigation(self):
         text = (self.site / "index.html").read_text(encoding="utf-8")
         captions = re.findall(r'<span class="caption-text">([^<]*)</span>', text)
         self.assertEqual(captions, ["Tutorial", "How-to", "Reference", "Explanation", "Project"])
-        self.assertIn('href="generated/made.html"', text)
+        self.assertIn('href="generated/commands.html"', text)
 
     def test_sources_are_named_and_not_linked(self):
         text = (self.site / "docs" / "life-of-a-launch.html").read_text(encoding="utf-8")

@@ -97,6 +97,15 @@ class PrometheusTest(Scraping, JobsTest):
         self.assertEqual(check.returncode, 0, check.stdout + check.stderr)
         pathlib.Path(self.enough).touch()
 
+    def test_the_document_lists_what_there_is(self):
+        self.run_programs()
+        wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), 60, "programs are there")
+        there = set(re.findall(r"^# TYPE (\S+) ", self.page(self.daemon), re.MULTILINE))
+        tables = [line for line in (paths.ROOT / "docs/metrics.md").read_text().split("\n") if line.startswith("| `")]
+        listed = {name for line in tables for name in re.findall(r"`(gpumux_\w+)`", line.split("|")[1])}
+        self.assertEqual(there ^ listed, set())
+        pathlib.Path(self.enough).touch()
+
     def test_jobs_are_named_and_counted(self):
         _, running, held = self.run_programs()
         page = wait_until(lambda: (text := self.page(self.daemon)) and f'job="{running}"' in text and text, 60,

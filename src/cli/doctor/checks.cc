@@ -37,6 +37,10 @@ std::string octal(mode_t mode) {
   return text;
 }
 
+std::string how_to_start(const Facts& facts) {
+  return facts.systemd ? "sudo systemctl enable --now gpumuxd" : "sudo gpumuxd";
+}
+
 }  // namespace
 
 void check_driver(const Facts& facts, Findings& findings) {
@@ -162,9 +166,10 @@ void check_host_memory(const Facts& facts, Findings& findings) {
        "programs that do not fit on a GPU together switch slowly at first: memory to evict into is made at a tenth of "
        "the bus's speed. The kernel refuses the daemon a tmpfs of its own" +
            (host.why_no_tmpfs.empty() ? "" : " (" + host.why_no_tmpfs + ")"),
-       "run the daemon as a system service (systemctl enable --now gpumuxd), or give shared memory huge pages: echo "
-       "advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; for good: "
-       "transparent_hugepage_shmem=advise among the kernel's arguments)"});
+       "run the daemon as a service of the whole machine (" + how_to_start(facts) +
+           "), or give shared memory huge pages: echo "
+           "advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; for good: "
+           "transparent_hugepage_shmem=advise among the kernel's arguments)"});
 }
 
 void check_library(const Facts& facts, Findings& findings) {
@@ -209,16 +214,16 @@ void check_daemon(const Facts& facts, Findings& findings) {
       findings.push_back({"daemon", Level::kWarning, error.message(),
                           "`gpumux run` starts a daemon for you when it needs one; programs that have the library "
                           "preloaded otherwise run without gpumux",
-                          "sudo systemctl enable --now gpumuxd, for a daemon of the whole machine"});
+                          how_to_start(facts) + ", for a daemon of the whole machine"});
     } else if (error.code == base::Code::kDenied) {
       findings.push_back({"daemon", Level::kProblem, error.message(),
                           "your programs run without gpumux, at the same time as the programs that it schedules",
                           "ask the daemon's owner to let you in (allow_users, allow_groups in its configuration), or "
                           "mend the directory's owner and mode"});
     } else {
-      findings.push_back(
-          {"daemon", Level::kProblem, error.message(), "programs wait for it or run without gpumux",
-           "look at its log (journalctl -u gpumuxd, or gpumuxd.log in the runtime directory) and restart it"});
+      findings.push_back({"daemon", Level::kProblem, error.message(), "programs wait for it or run without gpumux",
+                          std::string("look at its log (") + (facts.systemd ? "journalctl -u gpumuxd, or " : "") +
+                              "gpumuxd.log in the runtime directory) and restart it"});
     }
     return;
   }
@@ -230,7 +235,8 @@ void check_daemon(const Facts& facts, Findings& findings) {
     findings.push_back({"daemon", Level::kWarning,
                         name + " and this gpumux, " GPUMUX_VERSION ", are of different versions",
                         "they understand each other, but features that only one of them has do not work",
-                        "restart the daemon after an update (systemctl restart gpumuxd); programs go on"});
+                        std::string("restart the daemon after an update") +
+                            (facts.systemd ? " (systemctl restart gpumuxd)" : "") + "; programs go on"});
   } else {
     findings.push_back({"daemon", Level::kOk, name + (daemon.is_private ? ", private" : ""), "", ""});
   }

@@ -152,6 +152,7 @@ Facts collect_facts(const std::string& runtime_dir) {
   Facts facts;
   facts.uid = ::geteuid();
   facts.in_admin_group = in_group("gpumux");
+  facts.systemd = ::access("/run/systemd/system", F_OK) == 0;  // as sd_booted(3) has it
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;
     const std::size_t equals = text.find('=');

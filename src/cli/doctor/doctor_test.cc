@@ -69,6 +69,20 @@ TEST(ChecksTest, ASoundMachineIsInOrder) {
   }
 }
 
+TEST(ChecksTest, OnlyAMachineWithSystemdIsToldOfIt) {
+  Facts facts = sound();
+  facts.daemon.reset();
+  facts.daemon_error = base::Error{base::Code::kUnavailable, 0, "no daemon is running"};
+  const auto advice = [](const Facts& of) {
+    Findings findings;
+    check_daemon(of, findings);
+    return findings.at(0).advice;
+  };
+  EXPECT_EQ(advice(facts), "sudo gpumuxd, for a daemon of the whole machine");
+  facts.systemd = true;
+  EXPECT_EQ(advice(facts), "sudo systemctl enable --now gpumuxd, for a daemon of the whole machine");
+}
+
 TEST(ChecksTest, TheKindOfHostMemoryAndItsSpeedAreSaid) {
   const auto said = [](const Facts& facts) {
     Findings findings;
