@@ -47,7 +47,7 @@ def escaped(text):
 
 
 def type_text(schema):
-    """What a value may be: a word of a list, a list of something, or another structure."""
+    """The values that are allowed: words, numbers, lists of something, or another structure."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"
@@ -75,7 +75,7 @@ def answer_of(operation):
 def addresses(text):
     api = json.loads(text)
     parts = ["# Every address of the API", "",
-             "What `gpumuxd --print-api` says. [The API](../docs/api.md) explains it, with examples.", ""]
+             "The daemon's own list, from `gpumuxd --print-api`. [The API](../docs/api.md) explains it, with examples.", ""]
     for path, operations in api["paths"].items():
         for method, operation in operations.items():
             parts += [f"## {method.upper()} {path}", "", f"{operation['summary']}.", ""]

@@ -37,8 +37,8 @@ int wait_command(const std::vector<char*>& arguments) {
   app.add_flag("-q,--quiet", quiet, "Print nothing while the jobs are not done");
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(
-      R"(If the daemon restarts, the command waits for it, up to ten minutes. On a terminal a line says the job's place in
-the queue, why it waits, and when it will start at the latest.
+      R"(If the daemon restarts, the command waits for it, up to ten minutes. On a terminal a line says the job's place,
+why it waits, and when it will start at the latest.
 
 Examples:
   gpumux wait 17

@@ -37,8 +37,7 @@ int tell_end(const char* command, const api_client::Job& job);
 // The name of the user who asks, or his number.
 std::string own_user_name();
 
-// What a command says while a job is not done: nothing, or on a terminal one line with place, reason and expected
-// start.
+// While a job is not done, a command says nothing, or on a terminal one line with place, reason and expected start.
 enum class Progress { kSilent, kShown };
 
 // Asks one daemon that may be restarted meanwhile.
