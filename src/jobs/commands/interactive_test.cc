@@ -169,6 +169,26 @@ TEST_F(InteractiveTest, WhoWaitsIsToldWhy) {
   EXPECT_EQ(run({"wait", "17"}).err, "") << "no terminal, nobody who looks on";
 }
 
+TEST_F(InteractiveTest, WhoAsksForQuietIsToldNothingUntilTheEnd) {
+  json queued = job("queued");
+  queued["place"] = 3;
+  answer("POST /v1/jobs", 201, R"({"id": 17, "count": 1})");
+  answer("GET /v1/jobs/17", queued);
+  serve();
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"wait", "--quiet", "17"}, {"submit", "--wait", "--quiet", "sh"}}) {
+    shown_.clear();
+    answer("GET /v1/jobs/17/wait", queued);
+    const std::size_t before = asked("GET", "/v1/jobs/17/wait").size();
+    start(words);
+    while (asked("GET", "/v1/jobs/17/wait").size() < before + 2) std::this_thread::yield();
+    answer("GET /v1/jobs/17/wait", done("ok", 0));
+    see("a text that does not come");  // reads to the end
+    EXPECT_EQ(finish(child_).exit_status, 0);
+    EXPECT_EQ(shown_.find("job 17"), std::string::npos) << shown_;
+  }
+}
+
 TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {
   answer("GET /v1/jobs/17/wait", running());
   serve();
@@ -186,6 +206,20 @@ TEST_F(InteractiveTest, CtrlCLeavesAndSaysHowToComeBack) {
   type("\x03");
   ASSERT_TRUE(see("`gpumux attach 17`")) << shown_;
   EXPECT_EQ(finish(child_).exit_status, 130);
+}
+
+TEST_F(InteractiveTest, OtherKeysLeaveAndCtrlCGoesToTheJob) {
+  answer("GET /v1/jobs/17/wait", running());
+  serve();
+  start({"attach", "--detach-keys", "ctrl-p,ctrl-q", "17"});
+  accept();
+  type("\x03\x03");
+  while (typed_ != "\x03\x03") ASSERT_NE(hear().index(), 0u) << "the job reads both";
+  type("\x10\x11");
+  ASSERT_TRUE(see(" attach 17`")) << shown_;
+  EXPECT_EQ(finish(child_).exit_status, 130);
+  EXPECT_EQ(typed_, "\x03\x03") << "the job reads none of the keys that leave";
+  EXPECT_TRUE(asked("PATCH", "").empty());
 }
 
 TEST_F(InteractiveTest, CtrlCTwiceCancels) {

@@ -44,7 +44,7 @@ inline constexpr std::size_t kMaxCommandBytes = 256;         // wider than any c
 inline constexpr std::size_t kMaxLogBytes = 4096;            // PATH_MAX
 inline constexpr std::size_t kMaxNoteBytes = 4096;           // the last lines of a set-up command that failed
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;  // arguments and environment: Linux takes 6 MiB of them
-inline constexpr std::uint32_t kMaxPageJobs = 1'000;         // a page takes the daemon's loop 0.4 ms at most
+inline constexpr std::uint32_t kMaxPageJobs = 1'000;         // a page with its reasons takes the loop about 1 ms
 
 struct StoredJob {
   jobs::JobSpec spec;  // as submitted; `order`, `priority`, `capped` and `held` as they are in `core`
