@@ -75,7 +75,7 @@ def answer_of(operation):
 def addresses(text):
     api = json.loads(text)
     parts = ["# Every address of the API", "",
-             "The daemon's own list, from `gpumuxd --print-api`. [The API](../docs/api.md) explains it, with examples.", ""]
+             "The daemon's own list: `gpumuxd --print-api`. [The API](../docs/api.md) has more, with examples.", ""]
     for path, operations in api["paths"].items():
         for method, operation in operations.items():
             parts += [f"## {method.upper()} {path}", "", f"{operation['summary']}.", ""]
