@@ -43,7 +43,7 @@ base::Error no_daemon(const std::string& runtime_dir, const std::string& path, i
   const char* seen =
       system_errno == ENOENT || system_errno == ENOTDIR ? "there is no socket " : "no daemon answers at ";
   std::string text = "no gpumux daemon is running (" + std::string(seen) + path +
-                     "): `gpumux run` and `gpumux submit` start one for you";
+                     "): the commands `run` and `submit` start one for you";
   if (os::has_system_unit()) text += ", `systemctl start gpumuxd` one for this machine";
   return {Code::kUnavailable, 0, std::move(text)};
 }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <clocale>
@@ -12,6 +13,7 @@
 #include <iostream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "cli/doctor/probe.h"
@@ -65,10 +67,18 @@ const Command* find_command(std::string_view name) {
   return nullptr;
 }
 
+// Words that other tools have for it.
+constexpr std::pair<std::string_view, std::string_view> kOtherWords[] = {
+    {"jobs", "queue"},    {"list", "queue"},  {"ls", "queue"},      {"squeue", "queue"},
+    {"ps", "status"},     {"stop", "cancel"}, {"kill", "cancel"},   {"scancel", "cancel"},
+    {"sbatch", "submit"}, {"srun", "run"},    {"sacct", "history"}, {"scontrol", "show"}};
+
 int unknown_command(std::string_view name) {
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) names.push_back(command.name);
-  const std::string_view guess = nearest(name, names);
+  const auto* const known = std::find_if(std::begin(kOtherWords), std::end(kOtherWords),
+                                         [&](const auto& word) { return word.first == name; });
+  const std::string_view guess = known != std::end(kOtherWords) ? known->second : nearest(name, names);
   std::string text = "there is no command '" + std::string(name) + "'";
   text += guess.empty() ? ". `gpumux help` lists the commands." : ". Did you mean `gpumux " + std::string(guess) + "`?";
   say_error("", text);
@@ -90,11 +100,13 @@ int help_command(const std::vector<char*>& arguments) {
 // gpumux --simulated COMMAND: the command starts anew on the simulated machine, for the loader reads LD_LIBRARY_PATH
 // only when a program starts.
 int simulated_command(const std::vector<char*>& words) {
-  if (words[0] == nullptr || find_command(words[0]) == nullptr) {
-    if (words[0] != nullptr) return unknown_command(words[0]);
-    say_error("", "--simulated: no command was named.\nUsage: gpumux --simulated COMMAND [OPTIONS]");
+  if (words[0] == nullptr) {
+    say_error("", "--simulated needs a command, such as `gpumux --simulated status`");
     return kExitUsage;
   }
+  const std::string_view first = words[0];
+  if (first == "help" || first == "--help" || first == "-h") return help_command({words.begin() + 1, words.end()});
+  if (find_command(first) == nullptr) return unknown_command(first);
   if (const base::Status ready = use_simulated_machine(); !ready) return report_error("--simulated", ready.error());
   std::string name = "gpumux";
   std::vector<char*> arguments{name.data()};

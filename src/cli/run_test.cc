@@ -297,7 +297,7 @@ TEST_F(RunTest, WhoAsksAboutJobsStartsTheDaemonThatHasHadThem) {
   for (const auto& words : commands) {
     const Outcome outcome = run(words);
     EXPECT_EQ(outcome.exit_status, 3) << words[0];
-    EXPECT_NE(outcome.err.find("no daemon has run jobs here"), std::string::npos) << outcome.err;
+    EXPECT_NE(outcome.err.find("no gpumux daemon is running"), std::string::npos) << outcome.err;
   }
   EXPECT_TRUE(started().empty()) << "there has never been a job";
   std::filesystem::create_directories(dir_ + "/state/gpumux/queue");

@@ -109,13 +109,18 @@ TEST_F(TableTest, LayOutShrinksThenLeavesOutThenCuts) {
   EXPECT_EQ(lay_out(columns, {10, 5, 5}, 3), (std::vector<std::size_t>{3, 0, 0}));
 }
 
-TEST_F(TableTest, AColumnThatWrapsGoesOnInTheNextLine) {
-  Table table({{.title = "NAME"}, {.title = "WHY", .minimum = 5, .wraps = true}}, 1);
+TEST_F(TableTest, ATextStandsBelowItsRowUnlessTheTableFitsAsItIs) {
+  Table table({{.title = "NAME"}, {.title = "WHY", .below = true}}, 1);
   table.add_row({{"a"}, {"one two three"}});
   table.add_row({{"b"}, {"x"}});
+  table.add_row({{"c"}, {""}});
+  const std::vector<std::string> beside{" NAME  WHY", " a     one two three", " b     x", " c"};
+  EXPECT_EQ(table.lines(terminal(20)), beside);
+  EXPECT_EQ(table.lines(terminal(19)),
+            (std::vector<std::string>{" NAME", " a", "     one two three", " b", "     x", " c"}));
   EXPECT_EQ(table.lines(terminal(13)),
-            (std::vector<std::string>{" NAME  WHY", " a     one", "       two", "       three", " b     x"}));
-  EXPECT_EQ(table.lines(Output{}), (std::vector<std::string>{" NAME  WHY", " a     one two three", " b     x"}));
+            (std::vector<std::string>{" NAME", " a", "     one two", "     three", " b", "     x", " c"}));
+  EXPECT_EQ(table.lines(Output{}), beside);
 }
 
 TEST_F(TableTest, AlignsAndLeavesNoTrailingSpaces) {
@@ -420,7 +425,7 @@ TEST_F(StatusTest, ALongSwitchShowsHowFarItIs) {
 TEST_F(StatusTest, AProgramThatComesIsToldWhereItWaits) {
   api_client::Snapshot snapshot = busy();
   EXPECT_EQ(turns_line(snapshot),
-            "GPU 0: train.py (4711) has its turn, 1 waits. `gpumux status` shows place and reason");
+            "GPU 0: train.py (4711) has its turn, 1 waits. `gpumux status` says why a program waits");
   snapshot.gpus[0].seats[2].lease = "shared";
   snapshot.gpus[0].seats[1].phase = "holding";
   EXPECT_EQ(turns_line(snapshot), "") << "they run at once";

@@ -6,13 +6,21 @@
 namespace gpumux::command_line {
 namespace {
 
+// Words between backticks are a command, and stay in one line.
+std::size_t end_of_word(std::string_view text, std::size_t begin) {
+  std::size_t end = begin;
+  for (bool in_command = false; end < text.size() && (text[end] != ' ' || in_command); ++end)
+    in_command = in_command != (text[end] == '`');
+  return end;
+}
+
 void fold_line(std::string& folded, std::string_view line, std::size_t columns) {
   const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
   std::string row(line.substr(0, indent));
   bool has_word = false;
   for (std::string_view rest = line.substr(indent); !rest.empty();) {
     const std::size_t gap = std::min(rest.find_first_not_of(' '), rest.size());
-    const std::size_t end = std::min(rest.find(' ', gap), rest.size());
+    const std::size_t end = end_of_word(rest, gap);
     if (has_word && row.size() + end > columns) {
       folded += row + "\n";
       row.assign(indent + 2, ' ');

@@ -17,6 +17,11 @@ TEST(Fold, KeepsLinesIndentsAndGaps) {
   EXPECT_EQ(fold("NAME   VALUE", 20), "NAME   VALUE");
 }
 
+TEST(Fold, LeavesCommandsWhole) {
+  EXPECT_EQ(fold("see `a b c` now", 9), "see\n  `a b c`\n  now");
+  EXPECT_EQ(fold("an ` alone", 80), "an ` alone");
+}
+
 TEST(Fold, LeavesLongWordsWhole) { EXPECT_EQ(fold("see /a/long/path now", 8), "see\n  /a/long/path\n  now"); }
 
 }  // namespace

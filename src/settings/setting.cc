@@ -163,7 +163,8 @@ base::Result<Value> parse(const Type& type, std::string_view shown, std::string_
   std::string why = std::string(shown) + " cannot be '" + std::string(text.substr(0, kMostQuoted)) + "': it must be " +
                     std::string(type.allowed);
   if (type.kind == Kind::kTime && ends_in_digit(text))
-    why += " (a unit is missing: write " + std::string(text.substr(0, kMostQuoted)) + "ms or s)";
+    why += " (a unit is missing: write " + std::string(text.substr(0, kMostQuoted)) + "ms or " +
+           std::string(text.substr(0, kMostQuoted)) + "s)";
   return base::fail(base::Code::kInvalid, std::move(why));
 }
 
@@ -203,7 +204,8 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
     std::size_t distance = edit_distance(word, candidate);
     if (word.size() >= 2 && candidate.starts_with(word)) distance = std::min<std::size_t>(distance, 1);
     // Two wrong letters of three are another word.
-    if (distance < best_distance && distance * 2 <= std::max(word.size(), candidate.size())) {
+    const bool is_nearer = distance < best_distance || (distance == best_distance && candidate.size() < best.size());
+    if (is_nearer && distance * 2 <= std::max(word.size(), candidate.size())) {
       best = candidate;
       best_distance = distance;
     }

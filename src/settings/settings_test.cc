@@ -125,7 +125,7 @@ TEST(UnknownSetting, IsRefusedWithTheNearestName) {
 
 TEST(MissingUnit, IsNamed) {
   GpuSettings settings;
-  EXPECT_NE(set(settings, "quantum", "50").error().message().find("(a unit is missing: write 50ms or s)"),
+  EXPECT_NE(set(settings, "quantum", "50").error().message().find("(a unit is missing: write 50ms or 50s)"),
             std::string::npos);
 }
 

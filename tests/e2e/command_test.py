@@ -45,7 +45,7 @@ class Command(GpumuxTest):
             self.assertEqual(process.wait(), 0, process.tail())
             return [line.strip() for line in process.lines]
 
-        said = f"gpumux run: GPU 0: worker ({holder.pid}) has its turn. `gpumux status` shows place and reason"
+        said = f"gpumux run: GPU 0: worker ({holder.pid}) has its turn. `gpumux status` says why a program waits"
         self.assertEqual(run(), [said, "it runs"])
         self.assertEqual(run("--quiet"), ["it runs"])
         self.assertEqual(self.ask("run", "--", "/bin/echo", "it runs")[1], "", "no terminal: nothing is said")
@@ -84,7 +84,7 @@ class Command(GpumuxTest):
         os.mkdir(place, 0o700)
         variables = {"GPUMUX_RUNTIME_DIR": "", "XDG_RUNTIME_DIR": place}
         _, errors = self.ask("queue", code=3, **variables)
-        self.assertIn("no daemon has run jobs here", errors)
+        self.assertIn("no gpumux daemon is running", errors)
         self.assertFalse(os.path.exists(f"{place}/gpumux"), "asking has started nothing")
         self.ask("submit", "--wait", "--", "echo", "here it is", **variables)
         api = Api(os.path.join(place, "gpumux", "api.sock"))

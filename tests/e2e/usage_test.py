@@ -42,6 +42,9 @@ PARSED = [
     ("gpumux submit --gpus 1 --gpu-ids 0 -- true", "gpumux submit: --gpus and --gpu-ids cannot be combined"),
     ("gpumux submit --gpu-ids= -- true", "gpumux submit: --gpu-ids needs a value: --gpu-ids IDS"),
     ("gpumux submit --name a --name b -- true", "gpumux submit: --name is given twice"),
+    ("gpumux submit --output -- true", "gpumux submit: --output needs a value: --output PATTERN"),
+    ("gpumux run --name -- true", "gpumux run: --name needs a value: --name NAME"),
+    ("gpumux set --prio", "gpumux set: there is no option '--prio'. Did you mean '--priority'?"),
     ("gpumux queue -u", "gpumux queue: -u needs a value: -u USER"),
     ("gpumux queue --mine --user eva", "gpumux queue: --user and --mine cannot be combined"),
     ("gpumux show", "gpumux show: ID is missing"),
@@ -75,6 +78,9 @@ PARSED = [
 # (command line, all that it prints)
 SAID = [
     ("gpumux stauts", "gpumux: there is no command 'stauts'. Did you mean `gpumux status`?"),
+    ("gpumux ps", "gpumux: there is no command 'ps'. Did you mean `gpumux status`?"),
+    ("gpumux squeue", "gpumux: there is no command 'squeue'. Did you mean `gpumux queue`?"),
+    ("gpumux --simulated", "gpumux: --simulated needs a command, such as `gpumux --simulated status`"),
     ("gpumux submit --mem 20 -- true", "gpumux submit: --mem: '20' has no unit: write 20M or 20G"),
     ("gpumux submit -- ", "gpumux submit: no command was named: write it after --"),
     ("gpumux cancel", "gpumux cancel: no job was named: name ids, --all (yours), --user NAME or --everybody"),

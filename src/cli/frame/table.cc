@@ -8,6 +8,7 @@ namespace gpumux::cli {
 namespace {
 
 constexpr std::size_t kGap = 2;
+constexpr std::size_t kIndentBelow = 4;
 
 std::size_t total_width(const std::vector<std::size_t>& widths) {
   std::size_t total = 0;
@@ -78,6 +79,10 @@ std::vector<std::string> Table::lines(const Output& output) const {
                                                                : std::max(widest, display_width(columns_[i].title)));
   }
   const std::size_t room = output.columns == 0 ? 0 : output.columns - std::min(output.columns - 1, indent_);
+  const bool fits = room == 0 || total_width(natural) <= room;
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    if (columns_[i].below && !fits) natural[i] = 0;
+  }
   const std::vector<std::size_t> widths = lay_out(columns_, natural, room);
 
   std::size_t last = 0;
@@ -105,18 +110,13 @@ std::vector<std::string> Table::lines(const Output& output) const {
 
   std::vector<std::string> result;
   result.push_back(make_line([&](std::size_t i) { return Cell{std::string(columns_[i].title), Colour::kDim}; }));
+  const std::string margin(indent_ + kIndentBelow, ' ');
   for (const auto& row : rows_) {
-    std::vector<std::vector<std::string>> pieces;
-    std::size_t most = 1;
+    result.push_back(make_line([&](std::size_t i) { return row[i]; }));
     for (std::size_t i = 0; i < row.size(); ++i) {
-      const bool wraps = columns_[i].wraps && widths[i] > 0;
-      pieces.push_back(wraps ? wrap(row[i].text, widths[i]) : std::vector{row[i].text});
-      most = std::max(most, pieces.back().size());
-    }
-    for (std::size_t n = 0; n < most; ++n) {
-      result.push_back(make_line([&](std::size_t i) {
-        return n < pieces[i].size() ? Cell{pieces[i][n], row[i].colour} : Cell{};
-      }));
+      if (fits || !columns_[i].below || row[i].text.empty()) continue;
+      for (const std::string& part : wrap(row[i].text, room - std::min(room - 1, kIndentBelow)))
+        result.push_back(margin + paint(output, row[i].colour, part));
     }
   }
   return result;

@@ -2,8 +2,9 @@
 // A table that fits the terminal.
 //
 // Where it is too wide, columns that may shrink give up room first, the widest first, down to their minimum; then whole
-// columns are left out, the one with the highest `leave_out` first. A text that is cut off ends in '~'; in a column
-// that wraps nothing is cut. Without a terminal nothing is cut: scripts and files get everything.
+// columns are left out, the one with the highest `leave_out` first. A text that is cut off ends in '~'. The texts of a
+// column `below` are never cut: unless the whole table fits as it is, each stands in lines of its own below its row.
+// Without a terminal nothing is cut: scripts and files get everything.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +24,7 @@ struct Column {
   int leave_out = 0;           // 0: never
   std::size_t minimum = 0;     // columns that it may shrink to; 0: it does not shrink
   bool hide_if_empty = false;  // left out when no row has anything in it
-  bool wraps = false;          // what does not fit goes on in further lines
+  bool below = false;
 };
 
 struct Cell {

@@ -119,8 +119,10 @@ TEST(SplitTest, FindsWhereTheProgramBegins) {
   EXPECT_EQ(split({"a", "-v"}), (std::pair<Words, Words>{{}, {"a", "-v"}}));
   EXPECT_EQ(split({"-v", "--name", "x", "a", "b"}), (std::pair<Words, Words>{{"-v", "--name", "x"}, {"a", "b"}}));
   EXPECT_EQ(split({"--name=x", "a"}), (std::pair<Words, Words>{{"--name=x"}, {"a"}}));
-  EXPECT_EQ(split({"--name", "--", "a"}), (std::pair<Words, Words>{{"--name", "--"}, {"a"}}))
-      << "a value may look like anything";
+  EXPECT_EQ(split({"--name", "--", "a"}), (std::pair<Words, Words>{{"--name"}, {"a"}}))
+      << "a value that is missing is not the word that begins the program";
+  EXPECT_EQ(split({"--name", "-x", "a"}), (std::pair<Words, Words>{{"--name", "-x"}, {"a"}}))
+      << "else a value may look like anything";
   EXPECT_EQ(split({"--gang"}), (std::pair<Words, Words>{{"--gang"}, {}}));
   EXPECT_EQ(split({"-"}), (std::pair<Words, Words>{{}, {"-"}}));
   EXPECT_EQ(split({}), (std::pair<Words, Words>{{}, {}}));

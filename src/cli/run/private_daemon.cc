@@ -272,6 +272,10 @@ Result<DaemonChoice> find_or_start_daemon(Duration start_limit) {
   const std::string dir = absolute_dir(*made);
   const TimePoint deadline = now() + start_limit;
   const auto lock = lock_start(dir, deadline);
+  if (!lock && lock.error().code == Code::kDenied) {
+    return base::fail(Code::kUnavailable,
+                      "no gpumux daemon is running, and you cannot start one there: " + lock.error().message());
+  }
   if (!lock) return tl::unexpected(lock.error());
   const Status second = use_daemon(dir);
   if (second) return DaemonChoice{dir, false};

@@ -33,7 +33,8 @@ SplitArguments split_run_arguments(const std::vector<char*>& arguments,
     }
     const bool takes_value =
         std::find(options_with_value.begin(), options_with_value.end(), word) != options_with_value.end();
-    if (takes_value && i + 1 < count) ++i;
+    // A value that is missing is an error; it is never the "--" that begins the program.
+    if (takes_value && i + 1 < count && std::string_view(arguments[i + 1]) != "--") ++i;
     end_of_options = i + 1;
   }
   const auto at = [&](std::size_t index) { return arguments.begin() + static_cast<std::ptrdiff_t>(index); };

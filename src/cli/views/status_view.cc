@@ -202,9 +202,6 @@ Table memory_table() {
                2);
 }
 
-// Other columns are left out before what the command is for is put into so narrow a column.
-constexpr std::size_t kLeastWhy = 32;
-
 Table seat_table() {
   return Table({{.title = "PROGRAM", .minimum = 8},
                 {.title = "PID", .align = Align::kRight, .leave_out = 2},
@@ -222,7 +219,7 @@ Table seat_table() {
                 {.title = "P50 / P99", .align = Align::kRight, .leave_out = 11, .hide_if_empty = true},
                 {.title = "MEMORY", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                 {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
-                {.title = "WHY", .minimum = kLeastWhy, .hide_if_empty = true, .wraps = true}},
+                {.title = "WHY", .hide_if_empty = true, .below = true}},
                2);
 }
 
@@ -412,7 +409,7 @@ std::string turns_line(const api_client::Snapshot& snapshot) {
     text += holder.empty() ? "programs take turns" : holder + " has its turn";
     if (waiting > 0) text += ", " + std::to_string(waiting) + (waiting == 1 ? " waits" : " wait");
   }
-  return text.empty() ? text : text + ". `gpumux status` shows place and reason";
+  return text.empty() ? text : text + ". `gpumux status` says why a program waits";
 }
 
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown) {

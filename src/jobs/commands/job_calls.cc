@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -38,6 +39,34 @@ constexpr base::Duration kLookAgain = std::chrono::milliseconds(200);
 constexpr base::Duration kLookForPeople = std::chrono::seconds(1);
 
 base::TimePoint now() { return os::SystemClock().now(); }
+
+// Written by the handler of a signal, and so prepared before.
+std::string& last_words() {
+  static std::string words;
+  return words;
+}
+
+// From now on Ctrl+C writes `words` over the waiting line before it ends this process.
+void leave_with(const std::string& words) {
+  last_words() = "\r\x1b[K" + words + "\n";
+  struct sigaction action {};
+  action.sa_handler = [](int number) {
+    const std::string& text = last_words();
+    const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+    static_cast<void>(written);
+    ::raise(number);
+  };
+  action.sa_flags = static_cast<int>(SA_RESETHAND | SA_NODEFER);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+std::string parting_words(const std::vector<Job>& jobs) {
+  const Job& first = jobs.front();
+  const bool is_array = jobs.size() > 1 && first.array;
+  const std::string id = is_array ? std::to_string(*first.array) : std::to_string(first.id);
+  if (jobs.size() > 1 && !is_array) return "The jobs go on.";
+  return (is_array ? "Array " : "Job ") + id + " goes on. `gpumux cancel " + id + "` ends it.";
+}
 
 }  // namespace
 
@@ -177,12 +206,21 @@ Result<Job> PatientClient::wait_until_done(Job job, Progress progress) {
 }
 
 int wait_for_jobs(const char* command, PatientClient patient, const std::vector<Job>& jobs, Progress progress) {
+  const bool shown = progress == Progress::kShown && WaitingLine().moves();
+  if (shown && !jobs.empty()) leave_with(parting_words(jobs));
   int status = kExitOk;
+  std::size_t well = 0;
   for (const Job& named : jobs) {
     const auto job = patient.wait_until_done(named, progress);
     if (!job) return report_error(command, job.error());
     const int ended = tell_end(command, *job);
+    if (ended == kExitOk) ++well;
+    const bool is_told = !end_text(*job).empty() || (ended == kExitOk && jobs.size() > 1);
+    if (shown && !is_told) say_error("", "job " + job_label(*job) + " has ended" + outcome_text(*job));
     if (status == kExitOk) status = ended;
+  }
+  if (shown && jobs.size() > 1) {
+    say_error("", std::to_string(well) + " of " + std::to_string(jobs.size()) + " jobs have ended well");
   }
   return status;
 }

@@ -15,12 +15,8 @@ namespace {
 using api_client::Job;
 using api_client::QueueState;
 
-// A name may be cut to this so that a reason has a column.
-constexpr std::size_t kShortName = 12;
 // A command that is cut to less says nothing.
 constexpr std::size_t kShortestCommand = 16;
-constexpr std::size_t kGap = 2;
-constexpr std::size_t kIndentOfReason = 4;
 
 int rank_of(const Job& job) {
   if (job.state == "queued") return job.place ? 2 : 3;
@@ -78,74 +74,34 @@ QueueRow queue_row(const JobGroup& group, std::int64_t now) {
   return row;
 }
 
-// Whether the reasons have room beside the columns that a queue is not without.
-bool fits_beside(const std::vector<QueueRow>& rows, const Output& output) {
-  if (output.columns == 0) return true;
-  std::size_t label = 2, name = 0, state = 5, place = 0, gpus = 4, why = 0;
-  const auto widen = [](std::size_t& width, const std::string& text) {
-    width = std::max(width, display_width(printable(text)));
-  };
-  for (const QueueRow& row : rows) {
-    widen(label, row.label);
-    widen(name, row.name);
-    widen(state, row.state);
-    widen(place, row.place);
-    widen(gpus, row.gpus);
-    widen(why, row.why);
-  }
-  return label + std::min(name, kShortName) + state + std::max<std::size_t>(place, 5) + gpus + why + 5 * kGap <=
-         output.columns;
-}
-
-// At spaces, where there are any.
-std::vector<std::string> wrapped(const std::string& text, std::size_t columns) {
-  std::vector<std::string> lines;
-  std::string rest = text;
-  while (display_width(rest) > columns) {
-    std::size_t end = fit(rest, columns).size();
-    const std::size_t space = rest.rfind(' ', end);
-    if (space == std::string::npos || space == 0) break;
-    lines.push_back(rest.substr(0, space));
-    rest.erase(0, space + 1);
-  }
-  lines.push_back(fit(rest, columns));
-  return lines;
-}
-
 std::vector<std::string> table_of(const std::vector<QueueRow>& rows, const Output& output) {
-  const bool beside = fits_beside(rows, output);
-  std::vector<Column> columns{{.title = "ID"},
-                              {.title = "NAME", .leave_out = 1, .minimum = 8, .hide_if_empty = true},
-                              {.title = "USER", .leave_out = 5, .minimum = 6},
-                              {.title = "STATE"},
-                              {.title = "PLACE", .align = Align::kRight, .leave_out = 2, .hide_if_empty = true},
-                              {.title = "STARTS", .leave_out = 4, .hide_if_empty = true},
-                              {.title = "GPUS", .leave_out = 3, .minimum = 6},
-                              {.title = "MEM", .align = Align::kRight, .leave_out = 7},
-                              {.title = "TIME", .align = Align::kRight, .leave_out = 6},
-                              {.title = "LIMIT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
-                              {.title = "COMMAND", .leave_out = 9, .minimum = kShortestCommand, .hide_if_empty = true}};
-  if (beside) columns.push_back({.title = "WHY", .hide_if_empty = true});
-  Table table(columns);
+  Table table({{.title = "ID"},
+               {.title = "NAME", .leave_out = 1, .minimum = 8, .hide_if_empty = true},
+               {.title = "USER", .leave_out = 5, .minimum = 6},
+               {.title = "STATE"},
+               {.title = "PLACE", .align = Align::kRight, .leave_out = 2, .hide_if_empty = true},
+               {.title = "STARTS", .leave_out = 4, .hide_if_empty = true},
+               {.title = "GPUS", .leave_out = 3, .minimum = 6},
+               {.title = "MEM", .align = Align::kRight, .leave_out = 7},
+               {.title = "TIME", .align = Align::kRight, .leave_out = 6},
+               {.title = "LIMIT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
+               {.title = "COMMAND", .leave_out = 9, .minimum = kShortestCommand, .hide_if_empty = true},
+               {.title = "WHY", .hide_if_empty = true, .below = true}});
   for (const QueueRow& row : rows) {
-    std::vector<Cell> cells{{row.label}, {row.name},  {row.user},   {row.state, row.colour},
-                            {row.place}, {row.start}, {row.gpus},   {row.memory},
-                            {row.time},  {row.limit}, {row.command}};
-    if (beside) cells.push_back({row.why});
-    table.add_row(std::move(cells));
+    table.add_row({{row.label},
+                   {row.name},
+                   {row.user},
+                   {row.state, row.colour},
+                   {row.place},
+                   {row.start},
+                   {row.gpus},
+                   {row.memory},
+                   {row.time},
+                   {row.limit},
+                   {row.command},
+                   {row.why}});
   }
-  std::vector<std::string> lines = table.lines(output);
-  if (beside) return lines;
-  // A reason that is cut is none: each stands below its job.
-  std::vector<std::string> all{lines.front()};
-  const std::size_t room = output.columns - std::min(output.columns - 1, kIndentOfReason);
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    all.push_back(lines[i + 1]);
-    if (rows[i].why.empty()) continue;
-    for (const std::string& part : wrapped(printable(rows[i].why), room))
-      all.push_back(std::string(output.columns - room, ' ') + part);
-  }
-  return all;
+  return table.lines(output);
 }
 
 std::string exits_of(const JobGroup& group) {
@@ -199,17 +155,17 @@ std::vector<std::string> history_lines(const std::vector<JobGroup>& groups, std:
   if (groups.empty()) return {"No job has ended yet."};
   Table table({{.title = "ID"},
                {.title = "NAME", .leave_out = 2, .minimum = 8, .hide_if_empty = true},
-               {.title = "USER", .leave_out = 4, .minimum = 6},
+               {.title = "USER", .leave_out = 6, .minimum = 6},
                {.title = "OUTCOME"},
                {.title = "EXIT", .align = Align::kRight, .leave_out = 3},
-               {.title = "ENDED", .leave_out = 5},
-               {.title = "TIME", .align = Align::kRight, .leave_out = 6},
-               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 7, .hide_if_empty = true},
+               {.title = "ENDED", .leave_out = 7},
+               {.title = "TIME", .align = Align::kRight, .leave_out = 8},
+               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 4, .hide_if_empty = true},
                {.title = "GPUS", .leave_out = 9, .minimum = 6, .hide_if_empty = true},
                {.title = "MEM", .align = Align::kRight, .leave_out = 10},
-               {.title = "PEAK", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
+               {.title = "PEAK", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                {.title = "COMMAND", .leave_out = 11, .minimum = kShortestCommand, .hide_if_empty = true},
-               {.title = "NOTE", .leave_out = 1, .minimum = 10, .hide_if_empty = true}});
+               {.title = "NOTE", .hide_if_empty = true, .below = true}});
   for (const JobGroup& group : groups) {
     const Job& first = group.front();
     const auto noted = std::find_if(group.begin(), group.end(), [](const Job& job) { return !job.note.empty(); });

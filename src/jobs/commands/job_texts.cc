@@ -82,7 +82,8 @@ std::string start_text(const Job& job) {
 }
 
 std::string gpu_time_text(double gpu_seconds) {
-  return gpu_seconds <= 0 ? "" : time_text(base::Duration(std::llround(std::min(gpu_seconds, 9e9) * 1e9)));
+  // To whole seconds, as the report has it.
+  return gpu_seconds <= 0 ? "" : time_text(std::chrono::seconds(std::llround(std::min(gpu_seconds, 9e9))));
 }
 
 std::string peak_text(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }

@@ -102,12 +102,14 @@ std::string end_text(const Job& job) {
   return name + ": " + job.outcome + (job.note.empty() ? "" : ": " + job.note);
 }
 
-std::string finished_text(const Job& job) {
+std::string outcome_text(const Job& job) {
   std::string how = job.outcome;
   if (job.exit_status && *job.exit_status != 0)
     how += (how.empty() ? "" : ", ") + std::string("exit status ") + exit_text(job);
-  return "has ended already" + (how.empty() ? "" : " (" + how + ")");
+  return how.empty() ? how : " (" + how + ")";
 }
+
+std::string finished_text(const Job& job) { return "has ended already" + outcome_text(job); }
 
 std::string waiting_text(const Job& job) {
   std::string text = "job " + job_label(job) + (job.waits() ? " waits" : " is " + job.state);

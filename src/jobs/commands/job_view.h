@@ -26,6 +26,9 @@ std::string job_reason(const api_client::Job& job);
 // The text about a job's end besides its exit status; empty: there is none.
 std::string end_text(const api_client::Job& job);
 
+// " (failed, exit status 3)"; empty: nothing is known.
+std::string outcome_text(const api_client::Job& job);
+
 // Of a job that is done: "has ended already (failed, exit status 3)".
 std::string finished_text(const api_client::Job& job);
 
