@@ -46,7 +46,7 @@ std::string_view in_words(MemoryObstacle obstacle) {
     case MemoryObstacle::kContexts: return "memory that the contexts of programs use: they do not fit on the GPU";
     case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux and contexts use";
     case MemoryObstacle::kNothingMoves:
-      return "memory, of which nothing moves: host memory is used up, others do not answer, or it is stopped itself";
+      return "memory, of which nothing moves; it is tried again later";
   }
   return {};
 }

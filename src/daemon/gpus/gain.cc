@@ -22,6 +22,12 @@ constexpr double kMostRatio = 2;
 // A load whose seats are so many times faster or slower in the mean is another one.
 constexpr double kAnotherLoad = 1.5;
 
+// "86.3 %"
+std::string percent(double part) {
+  const auto permille = static_cast<std::uint64_t>(part * 1000 + 0.5);
+  return std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
+}
+
 std::string in_words(Way way) { return way == Way::kAtOnce ? ": they run at once" : ": they run by turns"; }
 
 }  // namespace
@@ -194,22 +200,22 @@ void Gain::conclude(TimePoint now) {
     return in_turns.count(one.first) > 0 && one.second.wanted < in_turns.time * kWantsAlways;
   });
   const double asked = has_pauses ? kPausesAsk : 1;
-  const bool changes =
-      tried_turns ? by_turns > 1 + asked * (kClearlyBetter + noise) : by_turns < 1 + asked * kClearlyBetter / 2;
+  // So fast they must be by turns to take turns.
+  const double bound = 1 + asked * (tried_turns ? kClearlyBetter + noise : kClearlyBetter / 2);
+  const bool changes = tried_turns ? by_turns > bound : by_turns < bound;
   if (changes) {
     way_ = other();
     doublings_ = 0;
   }
   if (has_pauses && way_ == Way::kAtOnce) doublings_ = kMostTrialDoublings;
   known_ = windows[changes ? 1 : 0];
-  const auto permille = static_cast<std::uint64_t>(by_turns * 1000 + 0.5);
   finding_ = Finding{.at = now,
-                     .by_turns = permille,
+                     .by_turns = static_cast<std::uint64_t>(by_turns * 1000 + 0.5),
                      .noise = static_cast<std::uint64_t>(noise * 1000 + 0.5),
                      .has_pauses = has_pauses,
-                     .why = "by turns its programs had " + std::to_string(permille / 10) + "." +
-                            std::to_string(permille % 10) + " % of the speed that they have at once" +
-                            (has_pauses ? ", and some have pauses" : "") + in_words(way_)};
+                     .why = "by turns its programs had " + percent(by_turns) + " of the speed that they have at once" +
+                            (by_turns > 1 && way_ == Way::kAtOnce ? ", and turns ask for " + percent(bound) : "") +
+                            in_words(way_)};
 }
 
 }  // namespace gpumux::daemon

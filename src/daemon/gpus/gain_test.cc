@@ -174,6 +174,7 @@ TEST(Gain, ProgramsWithPausesNeedAClearReason) {
   run.wants = 500;
   run.go(100s, steady(3, 100, 107));
   EXPECT_EQ(run.way, Way::kAtOnce);
+  EXPECT_NE(run.gain.finding()->why.find(", and turns ask for 1"), std::string::npos) << run.gain.finding()->why;
   run.go(400s, steady(3, 100, 130));
   EXPECT_EQ(run.way, Way::kByTurns);
   EXPECT_TRUE(run.gain.finding()->has_pauses);
