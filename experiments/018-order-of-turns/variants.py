@@ -5,7 +5,7 @@ An edit is (file, text before, text after). The text must be in the file once: r
 """
 from typing import NamedTuple
 
-H = "src/sched/state.h"
+H = "src/sched/units.h"
 Q = "src/sched/queueing.cc"
 S = "src/sched/standing.cc"
 P = "src/sched/paged_turns.cc"

@@ -1,0 +1,351 @@
+// SPDX-License-Identifier: Apache-2.0
+// Seats, units, GPUs, tenants and gangs: what the lease core's rules are about.
+//
+// A *unit* is what is queued, granted and revoked as one: a single seat, or a gang. Every seat is in exactly one unit
+// at any time; joining a gang moves a tenant's seats from their own units into the gang's. A *shape* is a set of GPUs
+// that units wait for together. All units of one shape can start at the same moments, so the queue is kept by shape:
+// finding who goes next on a GPU looks at the heads of the shapes that contain it, of which there are few, and never at
+// the waiters behind them.
+#pragma once
+
+#include <algorithm>
+#include <compare>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/histogram.h"
+#include "sched/cap_budget.h"
+#include "sched/events.h"
+#include "sched/flat_set.h"
+#include "sched/idle_watch.h"
+#include "sched/lease_core.h"
+#include "sched/pace.h"
+#include "sched/places.h"
+#include "sched/policy.h"
+#include "sched/share_groups.h"
+#include "sched/switch_cost.h"
+#include "sched/timers.h"
+
+namespace gpumux::sched {
+
+struct Gang;
+struct Gpu;
+struct Tenant;
+struct Unit;
+
+// A holder that has said that it has nothing to do.
+struct Idleness {
+  TimePoint since{};
+  bool rests = false;  // see rests()
+};
+
+// How far a revoked seat has got, as far as its tenant has said.
+enum class Closing : std::uint8_t {
+  kOpen,      // its gate may be open
+  kRecalled,  // the same; a Step was taken back, and what the tenant says counts when it has answered that Revoke
+  kClosed,    // its gate is closed
+  kDrained,   // and its work has finished; it has not been let through since
+  kRested,    // the same, of its own accord; its tenant does not know of the revocation
+};
+
+// A seat's part in a revocation of its unit, from the Revoke until the lease is over or goes on.
+struct SeatRevocation {
+  explicit SeatRevocation(Seat& seat) : answer(TimerKind::kAnswer, seat) {}
+
+  Closing closing = Closing::kOpen;
+  bool was_ahead = false;            // undrained at the last round of steps
+  bool late = false;                 // may exceed the one undrained predecessor: silent, stalled, lent, or claimed
+  std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
+  std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
+  std::uint32_t revokes_unseen = 0;  // not answered by RevokeSeen
+  TimePoint alive_at{};              // its last sign of life, or the first Revoke, which asks for one
+  // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
+  Timer answer;
+
+  bool gate_closed() const { return closing >= Closing::kClosed; }
+  bool drained() const { return closing >= Closing::kDrained; }
+};
+
+// The residency planner's word on a seat's memory.
+struct MemoryWait {
+  bool pages = false;                               // something of it is not on the GPU
+  MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
+  MemoryOutlook outlook = MemoryOutlook::kUnknown;
+  std::uint64_t coming = 0;  // bytes that have come, or come, since the seat last had all of its memory
+
+  bool comes() const { return outlook == MemoryOutlook::kComes; }
+  bool is_obstructed() const { return pages && obstacle != MemoryObstacle::kNone; }
+};
+
+struct Seat {
+  SeatId id;
+  Gpu* gpu = nullptr;
+  Tenant* tenant = nullptr;
+  Unit* unit = nullptr;
+  std::shared_ptr<ShareGroup> group;
+
+  SeatPhase phase = SeatPhase::kIdle;
+  LeaseKind kind = LeaseKind::kExclusive;
+  LeaseEpoch epoch;
+  Occupancy place = Occupancy::kNone;
+  bool poisoned = false;
+  bool suspended = false;  // to have no lease
+  MemoryWait memory;
+  bool keeps_place =
+      false;  // it waits as from before its last lease: it gave that up for want of memory, or borrowed it
+
+  bool ends_own_turns = false;
+  Limit<Duration> told_in_flight;
+  Limit<Duration> told_hold{Duration::zero()};  // how long it keeps an idle lease
+  std::int32_t priority = 0;
+  CapBudget budget;
+
+  TimePoint since{};
+  std::optional<TimePoint> stuck_since;  // its first revocation since it last drained
+  TimePoint charged_to{};                // while it holds or drains: up to when its time is accounted
+  std::optional<TimePoint> wants_since;  // it has asked, and was not granted since
+  TimePoint turn_since{};                // since when it had waited for its last lease
+  std::uint64_t grants = 0;
+  std::uint64_t switches = 0;  // SeatTotals
+  Duration held{};
+  Duration waited{};
+  Duration idle{};                   // of `held`: before it gave leases up that it did not use
+  std::optional<Idleness> idleness;  // of the lease that it holds
+  base::DurationHistogram waits;     // from request to grant
+  std::optional<SeatRevocation> revocation;
+};
+
+// Whether it holds, and drained of its own accord while its gang goes on. Its gate is closed.
+inline bool rests(const Seat& seat) { return seat.idleness && seat.idleness->rests; }
+
+inline bool is_in_revocation(const Seat& seat) { return seat.revocation.has_value(); }
+inline bool is_undrained(const Seat& seat) { return seat.revocation && !seat.revocation->drained(); }
+// Whether it may make submissions that a Step allowed.
+inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits > 0; }
+
+// One GPU of a unit.
+struct UnitGpu {
+  Gpu* gpu = nullptr;
+  Seat* lead = nullptr;       // the unit's first seat there: its standing is the unit's
+  std::uint32_t holding = 0;  // the unit's seats whose place is kHolding
+};
+
+struct QueueEntry {
+  bool obstructed = false;  // cannot run for want of memory: behind all that can
+  std::int64_t level = 0;   // level_of(): minus the priority, unless the unit is lifted or yields
+  std::int64_t rank = 0;    // rank() of the GPU's policy; 0 for lifted units
+  TimePoint requested{};
+  SeatId lead;
+  Unit* unit = nullptr;
+  friend bool operator<(const QueueEntry& a, const QueueEntry& b) {
+    if (a.obstructed != b.obstructed) return b.obstructed;
+    if (a.level != b.level) return a.level < b.level;
+    if (a.rank != b.rank) return a.rank < b.rank;
+    if (a.requested != b.requested) return a.requested < b.requested;
+    return a.lead < b.lead;
+  }
+};
+
+struct Shape {
+  std::vector<Gpu*> gpus;      // ascending
+  std::set<QueueEntry> queue;  // waiting units, next first, in the order of the first GPU's policy
+  std::set<QueueEntry> aged;   // those of them that have waited long (rank 0: longest first)
+  std::uint32_t units = 0;
+};
+
+enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
+
+// Of a holder.
+struct Quantum {
+  TimePoint began{};                      // it counts from then, as if it had never stood still since
+  std::optional<TimePoint> stands_since;  // still: the unit's memory is not all there, or is to be more
+  Duration lent{};                        // so long others had the GPU meanwhile, in loans that have ended
+};
+
+// From the moment when a unit is told to give its lease back until that is over, or goes on.
+struct UnitRevocation {
+  UnitRevocation(Unit& unit, StepPace steps, RevokeReason why, TimePoint at)
+      : reason(why), began(at), pace(steps), stall(TimerKind::kStall, unit), step(TimerKind::kStep, unit) {}
+
+  RevokeReason reason;
+  TimePoint began;
+  // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
+  std::optional<TimePoint> returning_since;
+  StepPace pace;
+  std::uint32_t seats = 0;      // that have a part in it
+  std::uint32_t undrained = 0;  // of those
+  std::uint32_t silent = 0;     // of those
+  std::uint32_t permits = 0;    // of those, that have permits
+  Timer stall;                  // when it counts as stalled
+  Timer step;
+};
+
+struct Unit {
+  std::uint64_t serial = 0;
+  std::vector<Seat*> seats;   // ascending
+  std::vector<UnitGpu> gpus;  // ascending
+  Shape* shape = nullptr;     // nullptr: no seats
+  Gang* gang = nullptr;       // nullptr: a seat by itself
+
+  UnitPhase phase = UnitPhase::kIdle;
+  bool aged = false;    // its GPUs may be reserved for it: age()
+  bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
+  bool told_contended = false;
+  std::set<QueueEntry>::const_iterator queued;  // its entry in its shape's queue, while it waits
+  TimePoint requested{};
+  TimePoint granted_at{};
+  // max_runtime ended its lease: it is behind all others until one of them has started.
+  std::optional<TimePoint> yields_since;
+  std::optional<UnitRevocation> revocation;
+  Retry retry;
+  std::uint32_t step_hurry = 0;  // as revocations before this one allow
+  std::uint32_t wanting = 0;     // seats that want
+  std::uint32_t resting = 0;     // seats that rest
+  std::uint32_t suspended = 0;   // seats that are
+  std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
+  Quantum quantum;
+  IdleWatch idle_watch;
+  bool is_safe = false;  // holding: higher priorities wait for the end of its quantum
+
+  Timer run{TimerKind::kRun, *this};  // when its quantum ends, or it may be revoked again
+  Timer age{TimerKind::kAge, *this};
+  Timer lift{TimerKind::kLift, *this};
+  Timer thaw{TimerKind::kThaw, *this};  // its cap has ended its lease, and allows the next one then
+
+  bool single() const { return seats.size() == 1; }
+  // None: it may be revoked now.
+  std::optional<TimePoint> spared_until(TimePoint now) const { return retry.spared_until(now); }
+  void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
+  bool passed_over() const { return revocation && revocation->silent > 0; }
+  bool is_returning() const { return revocation && revocation->returning_since; }
+};
+
+// Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
+inline bool runs(const Seat& seat) {
+  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
+}
+// A unit's seats, by what they do.
+struct SeatCounts {
+  std::uint32_t wanting = 0, resting = 0, suspended = 0, idle = 0, holding = 0;
+  std::uint32_t revoked = 0, undrained = 0, silent = 0, permits = 0;
+};
+SeatCounts count_seats(const Unit& unit);
+// Whether any of its seats is so.
+template <class Predicate>
+bool any_seat(const Unit& unit, Predicate is_so) {
+  for (const Seat* seat : unit.seats) {
+    if (is_so(*seat)) return true;
+  }
+  return false;
+}
+inline bool has_cap(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.budget.is_capped(); });
+}
+inline bool ends_own_turns(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
+}
+// The highest of its seats.
+inline std::int32_t priority_of(const Unit& unit) {
+  std::int32_t priority = std::numeric_limits<std::int32_t>::min();
+  for (const Seat* seat : unit.seats) priority = std::max(priority, seat->priority);
+  return priority;
+}
+// Whether something of its memory is not on the GPU.
+inline bool has_pages_to_move(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages; });
+}
+// Whether something of its memory cannot come.
+inline bool is_obstructed(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.is_obstructed(); });
+}
+// Whether it does not have all of its memory yet, or waits to allocate more that comes.
+inline bool waits_for_memory(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.comes(); });
+}
+// Whether it is a single seat that drains in time, lacks nothing, and will lose nothing to a holder that waits for its
+// memory.
+bool may_borrow(const Unit& unit);
+// Less: the holder goes first; greater: the waiter; equal: time decides.
+inline std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
+  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
+  return priority_of(waiter) <=> priority_of(holder);
+}
+
+struct BySerial {
+  bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
+};
+using UnitSet = FlatSet<Unit*, BySerial>;
+struct BySeat {
+  bool operator()(const Seat* a, const Seat* b) const { return a->id < b->id; }
+};
+
+struct Gpu {
+  GpuIndex index;
+  GpuSettings settings;
+  PolicyKind policy{};
+  bool has_own_turns = false;  // a seat that is not suspended ends its turns itself
+  LeaseEpoch next_epoch;
+  Places places;
+  UnitSet holders;  // with a seat whose place is kHolding
+  std::set<Seat*, BySeat> seats;
+  ShareGroups groups;
+  std::vector<Shape*> shapes;
+  std::uint32_t waiting = 0;  // units that wait for it, or return to it
+  bool contended = false;     // as last told to the holders
+  Unit* reserved = nullptr;   // kept free for it
+  Unit* lender = nullptr;     // of the holders: it waits for its memory, and another one may run meanwhile
+  TimePoint lent_since{};
+  SwitchCost cost;
+  std::uint64_t switches = 0;
+  std::uint64_t last_holder = 0;  // serial
+  Duration held{};
+  TimePoint held_since{};
+
+  bool can_start(LeaseKind kind) const { return places.can_start(kind, settings.overlap); }
+  Limit<Duration> quantum() const {
+    return settings.quantum.is_automatic() ? cost.automatic_quantum() : settings.quantum.value();
+  }
+};
+// The strictest of a setting of the unit's GPUs. REQUIRES: the unit has seats.
+template <class Member>
+auto least(const Unit& unit, Member setting) {
+  auto value = unit.gpus.front().gpu->settings.*setting;
+  for (const UnitGpu& on_gpu : unit.gpus) value = std::min(value, on_gpu.gpu->settings.*setting);
+  return value;
+}
+
+struct Tenant {
+  TenantId id;
+  std::uint32_t uid = 0;
+  Gang* gang = nullptr;
+  bool kill_sent = false;
+  std::vector<std::unique_ptr<Seat>> seats;  // ascending by GPU; at most kMaxSeatsPerTenant
+};
+
+struct Gang {
+  std::uint32_t uid = 0;
+  std::vector<std::string>
+      keys;  // empty: one tenant's own seats. Several: gangs that a common member has joined into one
+  std::uint32_t world = 0;
+  std::map<TenantId, Tenant*> members;
+  Unit* unit = nullptr;
+};
+
+// Weights beyond this say nothing that this does not.
+inline constexpr std::uint32_t kMaxWeight = 1'000'000;
+
+// Up to when the time of the seat's lease is its own: a turn that is lent is not.
+inline TimePoint used_until(const Seat& seat, TimePoint now) {
+  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
+}
+// Unlimited: never.
+inline TimePoint after(TimePoint now, const Limit<Duration>& limit) {
+  return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());
+}
+
+}  // namespace gpumux::sched
