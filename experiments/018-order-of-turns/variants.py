@@ -6,6 +6,7 @@ An edit is (file, text before, text after). The text must be in the file once: r
 from typing import NamedTuple
 
 H = "src/sched/units.h"
+O = "src/sched/order.cc"
 Q = "src/sched/queueing.cc"
 S = "src/sched/standing.cc"
 P = "src/sched/paged_turns.cc"
@@ -27,19 +28,19 @@ VARIANTS = [
     Variant("none", "nothing: the core as it is", []),
     # ---- the key --------------------------------------------------------------------------------
     Variant("obstructed", "a unit that cannot have its memory stands behind all others",
-            [(Q, ".obstructed = is_obstructed(unit),", ".obstructed = false,")]),
+            [(O, ".obstructed = is_obstructed(unit),", ".obstructed = false,")]),
     Variant("obstructed, all of it", "... and makes way for them",
             [(H, "  return any_seat(unit, [](const Seat& seat) { return seat.memory.is_obstructed(); });",
               "  return unit.seats.empty();")]),
     Variant("level", "a higher priority is ahead in the queue",
-            [(S, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),
+            [(O, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),
     Variant("precedence", "a holder goes at once for a higher priority",
             [(H, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
     Variant("rank", "the least time for its weight is first; instead: first come, first served",
-            [(Q, ".rank = unit.lifted ? 0 : rank(gpu.policy, view),", ".rank = 0,")]),
+            [(O, ".rank = unit.lifted ? 0 : rank(gpu.policy, view),", ".rank = 0,")]),
     Variant("extension", "a holder goes on until the waiter's turn has come",
-            [(Q, "  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) >", "  return Duration::zero() >"),
-             (Q, "  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), "
+            [(O, "  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) >", "  return Duration::zero() >"),
+             (O, "  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), "
                  "policy_view(waiter, gpu));", "  const Duration extension = Duration::zero();")]),
     Variant("lifted", "ageing puts a unit first",
             [(S, "  if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;\n",
@@ -83,10 +84,10 @@ VARIANTS = [
             [(Q, "    if (&gpu == &here) continue;", "    if (&gpu == &here || true) continue;")]),
     # ---- the end of a turn ----------------------------------------------------------------------
     Variant("short turns", "a turn is short while a unit that is behind waits",
-            [(Q, "  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;",
+            [(O, "  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;",
               "  return is_cheap ? quantum : quantum;")]),
     Variant("coming", "no holder goes for a unit whose memory still comes",
-            [(Q, "  if (is_coming(waiter)) return latest - now;\n", "")]),
+            [(O, "  if (is_coming(waiter)) return latest - now;\n", "")]),
     # ---- the idle hold --------------------------------------------------------------------------
     Variant("hold 200 us", "an idle lease is kept for a switch's cost; instead: 25 us",
             [(P, COST, "  const Duration cost = is_far_behind ? kIdleHoldBehind : kIdleHoldInLongGaps;")]),

@@ -13,7 +13,6 @@
 // Caps. A capped seat has an allowance of lease time (cap_budget.h). A seat that computes on the CPU with a lease would
 // spend it. So capped holders are told that their lease is contended, and give an idle lease up.
 #include <algorithm>
-#include <limits>
 
 #include "sched/state.h"
 
@@ -61,12 +60,6 @@ void LeaseCore::State::settle_order(Gpu& gpu) {
 }
 
 // ---- priorities ---------------------------------------------------------------------------------
-
-std::int64_t LeaseCore::State::level_of(const Unit& unit) {
-  if (unit.yields_since) return std::numeric_limits<std::int64_t>::max();
-  if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
-  return -static_cast<std::int64_t>(priority_of(unit));
-}
 
 // Where something that decides its place in the queue has changed.
 void LeaseCore::State::requeue(Unit& unit) {

@@ -9,11 +9,11 @@
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
 // and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; timers.h deadlines.
 //
-// The files: lease_core.cc events; queueing.cc order, grants, preemption, reservations; share_groups.cc charging the
-// time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls, stepping, silence; partners.cc the
-// seats that a stalled one may wait for; paged_turns.cc what moving memory changes; loans.cc turns that are lent;
-// suspension.cc seats that are to have no lease; gangs.cc joining, leaving, claims; invariants.cc and view.cc read
-// only.
+// The files: lease_core.cc events; order.cc the rules of the order; queueing.cc queues, grants, preemption,
+// reservations; share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking,
+// stalls, stepping, silence; partners.cc the seats that a stalled one may wait for; paged_turns.cc what moving memory
+// changes; loans.cc turns that are lent; suspension.cc seats that are to have no lease; gangs.cc joining, leaving,
+// claims; invariants.cc and view.cc read only.
 #pragma once
 
 #include <array>
@@ -127,7 +127,6 @@ struct LeaseCore::State {
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
-  static std::int64_t level_of(const Unit& unit);
   void requeue(Unit& unit);
   template <class Predicate>
   static bool any_before(const Unit& unit, Predicate outranks);
@@ -142,6 +141,15 @@ struct LeaseCore::State {
   bool freeze(Unit& unit);
   void cap_is_due(Unit& unit);
 
+  // ---- order.cc ---------------------------------------------------------------------------------
+  static std::int64_t level_of(const Unit& unit);
+  PolicyView policy_view(const Unit& unit, const Gpu& gpu) const;
+  QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
+  QueueEntry head_of(const Shape& shape, const Gpu& gpu) const;
+  bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const;
+  Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
+  Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
+
   // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();
   void settle_mode(Gpu& gpu);
@@ -151,9 +159,6 @@ struct LeaseCore::State {
   void rekey(Gpu& gpu);
   void age(Unit& unit);
   void reserve();
-  PolicyView policy_view(const Unit& unit, const Gpu& gpu) const;
-  QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
-  QueueEntry head_of(const Shape& shape, const Gpu& gpu) const;
   void insert_in_queue(Unit& unit) const;
   bool can_start(const Gpu& gpu) const;
   bool can_start(const Shape& shape) const;
@@ -171,9 +176,6 @@ struct LeaseCore::State {
   void preempt_for(Unit& waiter);
   void revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu);
   Unit* turn_on(const Gpu& gpu) const;
-  bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const;
-  Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
-  Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
   void arm_run(Unit& unit);
 
   // ---- revocation.cc ----------------------------------------------------------------------------

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of the order of turns: docs/order.md has them on one page.
+#include <algorithm>
+#include <limits>
+
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// A fair holder is not looked at again sooner: rounding would otherwise ask for moments that are a nanosecond apart.
+constexpr Duration kShortestExtension = std::chrono::microseconds(1);
+// A unit is *behind* another one if it has had less time by more than a quantum divided by this (is_behind). Units that
+// always have work are never that far apart.
+constexpr int kBehindPart = 2;
+// A holder's turn while a unit that is behind waits (turn_of): the longer of kTurnAhead and kSwitchCostsPerTurn times
+// the measured cost of a drain. So a change of hands and back takes a tenth of the turn at most.
+constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
+constexpr int kSwitchCostsPerTurn = 20;
+
+}  // namespace
+
+// ---- the key ------------------------------------------------------------------------------------
+
+std::int64_t LeaseCore::State::level_of(const Unit& unit) {
+  if (unit.yields_since) return std::numeric_limits<std::int64_t>::max();
+  if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
+  return -static_cast<std::int64_t>(priority_of(unit));
+}
+
+PolicyView LeaseCore::State::policy_view(const Unit& unit, const Gpu& gpu) const {
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu != &gpu) continue;
+    const Seat& lead = *on_gpu.lead;
+    const ShareGroup& group = *lead.group;
+    return {.virtual_time = runs(lead) ? group.virtual_time_after(uncharged(lead)) : group.virtual_time(),
+            .weight = group.weight(),
+            .requested = unit.requested};
+  }
+  return {};
+}
+
+QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
+  const PolicyView view = policy_view(unit, gpu);
+  return {.obstructed = is_obstructed(unit),
+          .level = level_of(unit),
+          .rank = unit.lifted ? 0 : rank(gpu.policy, view),
+          .requested = view.requested,
+          .lead = unit.seats.front()->id,
+          .unit = unit.seats.front()->unit};
+}
+
+// Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
+// REQUIRES: a unit waits.
+QueueEntry LeaseCore::State::head_of(const Shape& shape, const Gpu& gpu) const {
+  const QueueEntry& head = *shape.queue.begin();
+  return shape.gpus.front() == &gpu ? head : entry_of(*head.unit, gpu);
+}
+
+// ---- the end of a turn --------------------------------------------------------------------------
+
+// Whether `unit` has had much less time for its weight than `other` (kBehindPart). The present turn of `other` does not
+// count: every unit that waits falls behind by that. Under fifo no unit is behind.
+bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
+  PolicyView before = policy_view(other, gpu);
+  for (const UnitGpu& on_gpu : other.gpus) {
+    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time();
+  }
+  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
+}
+
+// How long a turn of `holder` is while `waiter` waits: the quantum, or less if the waiter is behind. A program that
+// pauses often gives the GPU up at each pause. If it waited for a whole quantum each time, it would get next to
+// nothing. No turn is shortened where switches are dear (memory that moves, gangs), if the quantum was set, or if the
+// holder is safe.
+Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
+  const Limit<Duration> quantum = gpu.quantum();
+  if (!gpu.settings.quantum.is_automatic() || holder.is_safe) return quantum;
+  const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
+  const bool is_cheap = gpu.cost.paging() == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
+  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;
+}
+
+// How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now. The rows are those of the table "Time
+// left" in docs/order.md.
+Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
+  // Row 1.
+  if (const auto spared_until = holder.spared_until(now)) return *spared_until - now;
+  // Row 2. An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed
+  // one.
+  if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
+  // Row 3. From the grant, so that no unit holds for ever while its memory comes and does not arrive.
+  const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
+  if (now >= latest) return Duration::zero();
+  const auto order = precedence(waiter, holder);
+  // Row 4.
+  if (order < 0) return latest - now;
+  // Row 5. A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a
+  // unit that can borrow it.
+  const bool is_borrowed = gpu.lender != nullptr && gpu.lender != &holder;
+  if (is_borrowed && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter)))) return latest - now;
+  // Rows 6 and 7.
+  if (order > 0 && !holder.is_safe) return Duration::zero();
+  if (ends_own_turns(holder)) return latest - now;
+  // Row 8.
+  const TimePoint quantum_end =
+      is_restoring(holder) ? TimePoint::max()
+                           : after(std::max(holder.granted_at, holder.quantum.began), turn_of(holder, gpu, waiter));
+  if (now < quantum_end) return std::min(quantum_end, latest) - now;
+  // Rows 9 and 10.
+  if (is_coming(waiter)) return latest - now;
+  if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
+  // Row 11. Under fifo there is no extension.
+  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), policy_view(waiter, gpu));
+  if (extension == Duration::zero()) return extension;
+  return std::min(std::max(extension, kShortestExtension), latest - now);
+}
+
+}  // namespace gpumux::sched
