@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 H = "src/sched/units.h"
 O = "src/sched/order.cc"
+OH = "src/sched/order.h"
 Q = "src/sched/queueing.cc"
 S = "src/sched/standing.cc"
 P = "src/sched/paged_turns.cc"
@@ -35,13 +36,14 @@ VARIANTS = [
     Variant("level", "a higher priority is ahead in the queue",
             [(O, "  return -static_cast<std::int64_t>(priority_of(unit));", "  return 0;")]),
     Variant("precedence", "a holder goes at once for a higher priority",
-            [(H, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
+            [(OH, "  return priority_of(waiter) <=> priority_of(holder);", "  return std::strong_ordering::equal;")]),
     Variant("rank", "the least time for its weight is first; instead: first come, first served",
             [(O, ".rank = unit.lifted ? 0 : rank(gpu.policy, view),", ".rank = 0,")]),
     Variant("extension", "a holder goes on until the waiter's turn has come",
-            [(O, "  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) >", "  return Duration::zero() >"),
-             (O, "  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), "
-                 "policy_view(waiter, gpu));", "  const Duration extension = Duration::zero();")]),
+            [(O, "  return goes_on_for(gpu.policy, policy_view(unit, gpu, now), before) >",
+              "  return Duration::zero() >"),
+             (O, "  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu, now), "
+                 "policy_view(waiter, gpu, now));", "  const Duration extension = Duration::zero();")]),
     Variant("lifted", "ageing puts a unit first",
             [(S, "  if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;\n",
               "  if (!unit.lifted) return;\n")]),
@@ -77,14 +79,12 @@ VARIANTS = [
             [(Q, "    if (reserved == nullptr || reserved == &unit) continue;\n    // Of its",
               "    if (reserved == nullptr || reserved != nullptr) continue;\n    // Of its")]),
     Variant("reserved, from all", "... and not from those ahead",
-            [(Q, "    if (reserved->is_returning() || "
-                 "!(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;",
-              "    return true;")]),
+            [(Q, "!(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now))", "true")]),
     Variant("gives way", "a gang gives way to single seats that are ahead on its other GPUs",
             [(Q, "    if (&gpu == &here) continue;", "    if (&gpu == &here || true) continue;")]),
     # ---- the end of a turn ----------------------------------------------------------------------
     Variant("short turns", "a turn is short while a unit that is behind waits",
-            [(O, "  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;",
+            [(O, "  return is_cheap && is_behind(waiter, holder, gpu, now) ? turn : quantum;",
               "  return is_cheap ? quantum : quantum;")]),
     Variant("coming", "no holder goes for a unit whose memory still comes",
             [(O, "  if (is_coming(waiter)) return latest - now;\n", "")]),

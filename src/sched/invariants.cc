@@ -3,6 +3,7 @@
 // what it indexes.
 #include <algorithm>
 
+#include "sched/order.h"
 #include "sched/state.h"
 
 namespace gpumux::sched {
@@ -163,7 +164,7 @@ std::string LeaseCore::check_invariants() const {
     if (unit->phase == UnitPhase::kWaiting) {
       const QueueEntry& queued = *unit->queued;
       if (unit->shape->queue.find(queued) != unit->queued) return name(*unit) + " is not queued";
-      const QueueEntry now = state.entry_of(*unit, *unit->shape->gpus.front());
+      const QueueEntry now = entry_of(*unit, *unit->shape->gpus.front(), state.now);
       if (now < queued || queued < now) return name(*unit) + " is queued where it no longer stands";
     }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
@@ -184,7 +185,7 @@ std::string LeaseCore::check_invariants() const {
   const Timer* const next_timer = state.timers.earliest();
   const bool is_settled = next_timer == nullptr || next_timer->at() > soon;
   for (const Gpu* gpu : state.gpu_list) {
-    const Unit* const turn = state.turn_on(*gpu);
+    const Unit* const turn = turn_on(*gpu);
     if (gpu->lender != nullptr && !state.may_lend(*gpu->lender, *gpu))
       return name(*gpu->lender) + " lends its turn and has what it waited for";
     if (!is_settled || turn == nullptr) continue;
@@ -192,19 +193,19 @@ std::string LeaseCore::check_invariants() const {
     for (const Shape* shape : gpu->shapes) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& waiter = *shape->queue.begin()->unit;
-      if (holder.phase == UnitPhase::kHolding && state.time_left(holder, *gpu, waiter) == Duration::zero())
+      if (holder.phase == UnitPhase::kHolding && time_left(holder, *gpu, waiter, state.now) == Duration::zero())
         return name(holder) + " keeps " + name(*gpu) + " from " + name(waiter) + ", which is to have it";
     }
   }
   // A unit that has to wait for a drain keeps its place, even if it keeps off a gang behind it on one GPU.
   const auto is_kept = [&state](const Unit& unit) {
-    if (state.must_wait_for_drain(unit)) return true;
+    if (must_wait_for_drain(unit)) return true;
     for (const Gpu* gpu : unit.shape->gpus) {
       for (const Shape* shape : gpu->shapes) {
         if (shape->queue.empty()) continue;
         const Unit& ahead = *shape->queue.begin()->unit;
-        if (&ahead != &unit && state.must_wait_for_drain(ahead) && !state.is_reserved_against(ahead) &&
-            state.entry_of(ahead, *gpu) < state.entry_of(unit, *gpu))
+        if (&ahead != &unit && must_wait_for_drain(ahead) && !state.is_reserved_against(ahead) &&
+            entry_of(ahead, *gpu, state.now) < entry_of(unit, *gpu, state.now))
           return true;
       }
     }
@@ -212,12 +213,11 @@ std::string LeaseCore::check_invariants() const {
   };
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const reserved = gpu->reserved;
-    if (reserved == nullptr || reserved->is_returning() || !state.can_start(*reserved->shape) || is_kept(*reserved))
-      continue;
+    if (reserved == nullptr || reserved->is_returning() || !can_start(*reserved->shape) || is_kept(*reserved)) continue;
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }
   for (const auto& [key, shape] : state.shapes) {
-    if (shape->queue.empty() || !state.can_start(*shape)) continue;
+    if (shape->queue.empty() || !can_start(*shape)) continue;
     const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved != nullptr; };
     if (std::any_of(shape->gpus.begin(), shape->gpus.end(), is_reserved)) continue;
     if (is_kept(*shape->queue.begin()->unit)) continue;

@@ -10,6 +10,7 @@
 // On each GPU one turn at most is lent, by a single seat to a single seat.
 #include <algorithm>
 
+#include "sched/order.h"
 #include "sched/state.h"
 
 namespace gpumux::sched {
@@ -42,7 +43,7 @@ Unit* LeaseCore::State::due_for(const Unit& lender, const Gpu& gpu) const {
   for (const Shape* shape : gpu.shapes) {
     if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
     Unit* const waiter = shape->queue.begin()->unit;
-    if (time_left(lender, gpu, *waiter) == Duration::zero()) return waiter;
+    if (time_left(lender, gpu, *waiter, now) == Duration::zero()) return waiter;
   }
   return nullptr;
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rules of the order of turns: docs/order.md has them on one page.
+#include "sched/order.h"
+
 #include <algorithm>
 #include <limits>
-
-#include "sched/state.h"
 
 namespace gpumux::sched {
 namespace {
@@ -18,30 +17,42 @@ constexpr int kBehindPart = 2;
 constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
 constexpr int kSwitchCostsPerTurn = 20;
 
-}  // namespace
-
-// ---- the key ------------------------------------------------------------------------------------
-
-std::int64_t LeaseCore::State::level_of(const Unit& unit) {
+std::int64_t level_of(const Unit& unit) {
   if (unit.yields_since) return std::numeric_limits<std::int64_t>::max();
   if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
   return -static_cast<std::int64_t>(priority_of(unit));
 }
 
-PolicyView LeaseCore::State::policy_view(const Unit& unit, const Gpu& gpu) const {
+// How long a turn of `holder` is while `waiter` waits: the quantum, or less if the waiter is behind. A program that
+// pauses often gives the GPU up at each pause. If it waited for a whole quantum each time, it would get next to
+// nothing. No turn is shortened where switches are dear (memory that moves, gangs), if the quantum was set, or if the
+// holder is safe.
+Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimePoint now) {
+  const Limit<Duration> quantum = gpu.quantum();
+  if (!gpu.settings.quantum.is_automatic() || holder.is_safe) return quantum;
+  const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
+  const bool is_cheap = gpu.cost.paging() == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
+  return is_cheap && is_behind(waiter, holder, gpu, now) ? turn : quantum;
+}
+
+}  // namespace
+
+// ---- the key ------------------------------------------------------------------------------------
+
+PolicyView policy_view(const Unit& unit, const Gpu& gpu, TimePoint now) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu != &gpu) continue;
     const Seat& lead = *on_gpu.lead;
     const ShareGroup& group = *lead.group;
-    return {.virtual_time = runs(lead) ? group.virtual_time_after(uncharged(lead)) : group.virtual_time(),
+    return {.virtual_time = runs(lead) ? group.virtual_time_after(uncharged(lead, now)) : group.virtual_time(),
             .weight = group.weight(),
             .requested = unit.requested};
   }
   return {};
 }
 
-QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
-  const PolicyView view = policy_view(unit, gpu);
+QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now) {
+  const PolicyView view = policy_view(unit, gpu, now);
   return {.obstructed = is_obstructed(unit),
           .level = level_of(unit),
           .rank = unit.lifted ? 0 : rank(gpu.policy, view),
@@ -50,40 +61,29 @@ QueueEntry LeaseCore::State::entry_of(const Unit& unit, const Gpu& gpu) const {
           .unit = unit.seats.front()->unit};
 }
 
-// Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
-// REQUIRES: a unit waits.
-QueueEntry LeaseCore::State::head_of(const Shape& shape, const Gpu& gpu) const {
+QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
   const QueueEntry& head = *shape.queue.begin();
-  return shape.gpus.front() == &gpu ? head : entry_of(*head.unit, gpu);
+  return shape.gpus.front() == &gpu ? head : entry_of(*head.unit, gpu, now);
 }
 
 // ---- the end of a turn --------------------------------------------------------------------------
 
-// Whether `unit` has had much less time for its weight than `other` (kBehindPart). The present turn of `other` does not
-// count: every unit that waits falls behind by that. Under fifo no unit is behind.
-bool LeaseCore::State::is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const {
-  PolicyView before = policy_view(other, gpu);
+Unit* turn_on(const Gpu& gpu) {
+  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (gpu.lender == nullptr ? 1u : 2u)) return nullptr;
+  Unit* const first = gpu.holders.front();
+  return first == gpu.lender ? gpu.holders.back() : first;
+}
+
+bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint now) {
+  PolicyView before = policy_view(other, gpu, now);
   for (const UnitGpu& on_gpu : other.gpus) {
     if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time();
   }
-  return goes_on_for(gpu.policy, policy_view(unit, gpu), before) > gpu.quantum().at_most(Duration::max()) / kBehindPart;
+  return goes_on_for(gpu.policy, policy_view(unit, gpu, now), before) >
+         gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
-// How long a turn of `holder` is while `waiter` waits: the quantum, or less if the waiter is behind. A program that
-// pauses often gives the GPU up at each pause. If it waited for a whole quantum each time, it would get next to
-// nothing. No turn is shortened where switches are dear (memory that moves, gangs), if the quantum was set, or if the
-// holder is safe.
-Limit<Duration> LeaseCore::State::turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
-  const Limit<Duration> quantum = gpu.quantum();
-  if (!gpu.settings.quantum.is_automatic() || holder.is_safe) return quantum;
-  const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
-  const bool is_cheap = gpu.cost.paging() == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
-  return is_cheap && is_behind(waiter, holder, gpu) ? turn : quantum;
-}
-
-// How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now. The rows are those of the table "Time
-// left" in docs/order.md.
-Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const {
+Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimePoint now) {
   // Row 1.
   if (const auto spared_until = holder.spared_until(now)) return *spared_until - now;
   // Row 2. An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed
@@ -103,15 +103,15 @@ Duration LeaseCore::State::time_left(const Unit& holder, const Gpu& gpu, const U
   if (order > 0 && !holder.is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;
   // Row 8.
-  const TimePoint quantum_end =
-      is_restoring(holder) ? TimePoint::max()
-                           : after(std::max(holder.granted_at, holder.quantum.began), turn_of(holder, gpu, waiter));
+  const TimePoint quantum_end = is_restoring(holder) ? TimePoint::max()
+                                                     : after(std::max(holder.granted_at, holder.quantum.began),
+                                                             turn_of(holder, gpu, waiter, now));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   // Rows 9 and 10.
   if (is_coming(waiter)) return latest - now;
   if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
   // Row 11. Under fifo there is no extension.
-  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu), policy_view(waiter, gpu));
+  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu, now), policy_view(waiter, gpu, now));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
 }

@@ -15,6 +15,7 @@
 // 5. While it holds and waits, its turn is lent (loans.cc).
 #include <algorithm>
 
+#include "sched/order.h"
 #include "sched/state.h"
 
 namespace gpumux::sched {
@@ -110,12 +111,6 @@ void LeaseCore::State::on(const MemoryObstructed& e) {
   touch(unit);
 }
 
-// Whether what it lacks comes, and needs no holder's memory.
-bool LeaseCore::State::is_coming(const Unit& unit) const {
-  const auto does_not_come = [](const Seat& seat) { return seat.memory.pages && !seat.memory.comes(); };
-  return has_pages_to_move(unit) && !any_seat(unit, does_not_come);
-}
-
 // A unit is being granted: its quantum begins now, or when its memory is there.
 void LeaseCore::State::start_quantum(Unit& unit) {
   unit.quantum = {.began = now, .stands_since = std::nullopt};
@@ -127,17 +122,6 @@ void LeaseCore::State::start_quantum(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->last_holder != unit.serial) add_paging(*on_gpu.gpu, cost);
   }
-}
-
-// The seat that lacked memory may have left its gang, so `stands_since` alone does not tell.
-bool LeaseCore::State::is_restoring(const Unit& unit) const {
-  return unit.quantum.stands_since && waits_for_memory(unit);
-}
-
-bool LeaseCore::State::must_wait_for_drain(const Unit& unit) const {
-  if (!has_pages_to_move(unit)) return false;
-  return std::any_of(unit.gpus.begin(), unit.gpus.end(),
-                     [](const UnitGpu& on_gpu) { return on_gpu.gpu->places.count(Occupancy::kOverlapping) > 0; });
 }
 
 // Units that a drain kept from their GPUs may start now, or may no longer be next.
@@ -168,7 +152,7 @@ Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gp
   if (gpu.cost.paging() > Duration::zero() && (next == nullptr || has_moved(*next)))
     return std::clamp(gpu.cost.total(), least, kMaxIdleHold) * holder.idle_watch.patience();
   if (is_above) return least;
-  const bool is_far_behind = next != nullptr && holder.single() && is_behind(holder, *next, gpu);
+  const bool is_far_behind = next != nullptr && holder.single() && is_behind(holder, *next, gpu, now);
   const Duration cost = is_far_behind ? kIdleHoldBehind : least;
   return holder.idle_watch.gap() > cost ? kIdleHoldInLongGaps : cost;
 }
@@ -204,12 +188,12 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     if (seat->phase == SeatPhase::kHolding) {
       one.turn.kind = TurnKind::kHolding;
       if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
-        one.turn.ends = after(state.now, state.time_left(unit, *gpu, *next));
+        one.turn.ends = after(state.now, time_left(unit, *gpu, *next, state.now));
     } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
       one.turn.kind = TurnKind::kNext;
     } else if (unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kWaiting;
-      one.entry = state.entry_of(unit, *gpu);
+      one.entry = entry_of(unit, *gpu, state.now);
     } else if (is_in_revocation(*seat)) {
       const bool may_go_on = !unit.single() && unit.revocation->undrained > 0 && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;

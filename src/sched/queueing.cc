@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "sched/order.h"
 #include "sched/state.h"
 
 namespace gpumux::sched {
@@ -20,7 +21,7 @@ namespace gpumux::sched {
 // Most units that come are the last.
 void LeaseCore::State::insert_in_queue(Unit& unit) const {
   std::set<QueueEntry>& queue = unit.shape->queue;
-  unit.queued = queue.insert(queue.end(), entry_of(unit, *unit.shape->gpus.front()));
+  unit.queued = queue.insert(queue.end(), entry_of(unit, *unit.shape->gpus.front(), now));
 }
 
 void LeaseCore::State::enqueue(Unit& unit) {
@@ -31,7 +32,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
     Gpu& gpu = *on_gpu.gpu;
     // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1)
-      gpu.groups.advance(policy_view(*gpu.holders.front(), gpu).virtual_time);
+      gpu.groups.advance(policy_view(*gpu.holders.front(), gpu, now).virtual_time);
   }
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
@@ -130,21 +131,13 @@ bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
     if (reserved == nullptr || reserved == &unit) continue;
     // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
     if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
-    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu) < entry_of(*reserved, *on_gpu.gpu))) return true;
+    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
+      return true;
   }
   return false;
 }
 
 // ---- grants -------------------------------------------------------------------------------------
-
-// A unit of the GPU's mode.
-bool LeaseCore::State::can_start(const Gpu& gpu) const {
-  return gpu.can_start(gpu.settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared);
-}
-
-bool LeaseCore::State::can_start(const Shape& shape) const {
-  return std::all_of(shape.gpus.begin(), shape.gpus.end(), [this](const Gpu* gpu) { return can_start(*gpu); });
-}
 
 // A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and can
 // start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
@@ -155,7 +148,7 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
     for (const Shape* shape : gpu.shapes) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& single = *shape->queue.begin()->unit;
-      if (is_reserved_against(single) || !(*single.queued < entry_of(gang, gpu))) continue;
+      if (is_reserved_against(single) || !(*single.queued < entry_of(gang, gpu, now))) continue;
       // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
       // the same, and two GPUs would look at each other for ever.
       if (must_wait_for_drain(single) || gave_way.has(here.index.value)) {
@@ -173,14 +166,14 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
   if (gpu.lender != nullptr) return borrower_on(gpu);
-  if (!can_start(gpu)) return nullptr;
+  if (!gpu.can_start()) return nullptr;
   Unit* next = nullptr;
   QueueEntry next_entry;
   for (const Shape* shape : gpu.shapes) {
     if (shape->queue.empty() || !can_start(*shape)) continue;
     Unit* const head = shape->queue.begin()->unit;
     if (is_reserved_against(*head) || gives_way(*head, gpu)) continue;
-    const QueueEntry entry = head_of(*shape, gpu);
+    const QueueEntry entry = head_of(*shape, gpu, now);
     if (next == nullptr || entry < next_entry) {
       next = head;
       next_entry = entry;
@@ -205,7 +198,7 @@ Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
   for (const Shape* shape : gpu.shapes) {
     if (shape->queue.empty()) continue;
     Unit* const head = shape->queue.begin()->unit;
-    const QueueEntry entry = head_of(*shape, gpu);
+    const QueueEntry entry = head_of(*shape, gpu, now);
     if (is_reserved_against(*head) || (next != nullptr && !(entry < next_entry))) continue;
     next = head;
     next_entry = entry;
@@ -247,7 +240,8 @@ void LeaseCore::State::start(Unit& unit) {
     // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
     std::int64_t least = on_gpu.lead->group->virtual_time();
     for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) least = std::min(least, policy_view(*shape->queue.begin()->unit, gpu).virtual_time);
+      if (!shape->queue.empty())
+        least = std::min(least, policy_view(*shape->queue.begin()->unit, gpu, now).virtual_time);
     }
     gpu.groups.advance(least);
     if (gpu.last_holder != unit.serial) {
@@ -309,11 +303,11 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     if (gpu.reserved != &waiter) is_reserved = false;
     Unit* const holder = turn_on(gpu);
     if (holder == nullptr) {
-      if (!can_start(gpu)) whole = false;
+      if (!gpu.can_start()) whole = false;
       continue;
     }
     const auto consider = [&](Unit* unit) {
-      if (time_left(*unit, gpu, waiter) > Duration::zero()) {
+      if (time_left(*unit, gpu, waiter, now) > Duration::zero()) {
         whole = false;
       } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == unit; })) {
         to_go.emplace_back(unit, &gpu);
@@ -344,20 +338,13 @@ void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
   revoke(holder, reason);
 }
 
-// The unit whose turn it is, or that has borrowed it; nullptr: none, several, or a lender's without a borrower.
-Unit* LeaseCore::State::turn_on(const Gpu& gpu) const {
-  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (gpu.lender == nullptr ? 1u : 2u)) return nullptr;
-  Unit* const first = gpu.holders.front();
-  return first == gpu.lender ? gpu.holders.back() : first;
-}
-
 void LeaseCore::State::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
     if (gpu.reserved != nullptr) preempt_for(*gpu.reserved);
     // In the GPU's order, so that a holder goes for the sake of whoever is next.
     heads.clear();
     for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) heads.push_back(head_of(*shape, gpu));
+      if (!shape->queue.empty()) heads.push_back(head_of(*shape, gpu, now));
     }
     std::sort(heads.begin(), heads.end());
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
@@ -373,7 +360,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
   if (unit.run.armed() && unit.run.at() <= now) return;
   TimePoint next = TimePoint::max();
   const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
-    const Duration left = time_left(unit, gpu, waiter);
+    const Duration left = time_left(unit, gpu, waiter, now);
     if (left > Duration::zero()) next = std::min(next, after(now, left));
   };
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -420,7 +407,7 @@ void LeaseCore::State::settle_incomplete() {
       const Gpu& gpu = *on_gpu.gpu;
       const bool alone = gpu.holders.size() == 1 && gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0;
       if (on_gpu.holding > 0 && alone) return true;
-      return can_start(gpu) && (gpu.reserved == nullptr || gpu.reserved == unit);
+      return gpu.can_start() && (gpu.reserved == nullptr || gpu.reserved == unit);
     };
     if (std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
       incomplete.erase(unit);

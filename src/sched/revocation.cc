@@ -363,8 +363,8 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
   };
   set_aside(unit);
   for (Unit* other : returning) set_aside(*other);
-  const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [this](const Seat* seat) {
-    if (!is_in_revocation(*seat)) return seat->suspended || can_start(*seat->gpu);
+  const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
+    if (!is_in_revocation(*seat)) return seat->suspended || seat->gpu->can_start();
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
     return seat->gpu->can_start(shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });

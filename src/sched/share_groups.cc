@@ -66,8 +66,7 @@ void LeaseCore::State::set_weight(ShareGroup& group, std::uint32_t weight) {
 
 // ---- time ---------------------------------------------------------------------------------------
 
-// The part of the time since the seat was charged that its group owes.
-Duration LeaseCore::State::uncharged(const Seat& seat) const {
+Duration uncharged(const Seat& seat, TimePoint now) {
   const Duration quantum = seat.gpu->quantum().at_most(Duration::max());
   const Duration most =
       quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
@@ -79,7 +78,7 @@ void LeaseCore::State::charge(Seat& seat) {
   if (!runs(seat)) return;
   ShareGroup& group = *seat.group;
   const std::int64_t before = group.virtual_time();
-  if (!is_behind_in_unit(seat)) group.charge(uncharged(seat));
+  if (!is_behind_in_unit(seat)) group.charge(uncharged(seat, now));
   const TimePoint until = used_until(seat, now);
   seat.held += until - seat.charged_to;
   seat.charged_to = until;

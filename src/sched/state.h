@@ -9,7 +9,7 @@
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
 // and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; timers.h deadlines.
 //
-// The files: lease_core.cc events; order.cc the rules of the order; queueing.cc queues, grants, preemption,
+// The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption,
 // reservations; share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking,
 // stalls, stepping, silence; partners.cc the seats that a stalled one may wait for; paged_turns.cc what moving memory
 // changes; loans.cc turns that are lent; suspension.cc seats that are to have no lease; gangs.cc joining, leaving,
@@ -27,7 +27,6 @@
 #include "sched/events.h"
 #include "sched/gpu_set.h"
 #include "sched/lease_core.h"
-#include "sched/policy.h"
 #include "sched/timers.h"
 #include "sched/units.h"
 
@@ -86,7 +85,6 @@ struct LeaseCore::State {
   // ---- share_groups.cc: the time that counts -----------------------------------------------------
   void charge(Seat& seat);
   void charge(Unit& unit);
-  Duration uncharged(const Seat& seat) const;
   void catch_up(Seat& seat);
   void begin_anew(Seat& seat);
   void set_weight(ShareGroup& group, std::uint32_t weight);
@@ -96,9 +94,6 @@ struct LeaseCore::State {
   void start_quantum(Unit& unit);
   void resume_quantum(Unit& unit);
   static Duration cost_of_moving(Unit& unit);
-  bool is_restoring(const Unit& unit) const;
-  bool is_coming(const Unit& unit) const;
-  bool must_wait_for_drain(const Unit& unit) const;
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
   Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu) const;
@@ -141,15 +136,6 @@ struct LeaseCore::State {
   bool freeze(Unit& unit);
   void cap_is_due(Unit& unit);
 
-  // ---- order.cc ---------------------------------------------------------------------------------
-  static std::int64_t level_of(const Unit& unit);
-  PolicyView policy_view(const Unit& unit, const Gpu& gpu) const;
-  QueueEntry entry_of(const Unit& unit, const Gpu& gpu) const;
-  QueueEntry head_of(const Shape& shape, const Gpu& gpu) const;
-  bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu) const;
-  Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
-  Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter) const;
-
   // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();
   void settle_mode(Gpu& gpu);
@@ -160,8 +146,6 @@ struct LeaseCore::State {
   void age(Unit& unit);
   void reserve();
   void insert_in_queue(Unit& unit) const;
-  bool can_start(const Gpu& gpu) const;
-  bool can_start(const Shape& shape) const;
   bool is_reserved_against(const Unit& unit) const;
   Unit* expected_on(const Gpu& gpu) const;
   void heads_up(Gpu& gpu);
@@ -175,7 +159,6 @@ struct LeaseCore::State {
   void preempt(Gpu& gpu);
   void preempt_for(Unit& waiter);
   void revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu);
-  Unit* turn_on(const Gpu& gpu) const;
   void arm_run(Unit& unit);
 
   // ---- revocation.cc ----------------------------------------------------------------------------

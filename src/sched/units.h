@@ -9,7 +9,6 @@
 #pragma once
 
 #include <algorithm>
-#include <compare>
 #include <limits>
 #include <map>
 #include <memory>
@@ -267,14 +266,16 @@ inline bool is_obstructed(const Unit& unit) {
 inline bool waits_for_memory(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.comes(); });
 }
+// Whether what it lacks comes, and needs no holder's memory.
+inline bool is_coming(const Unit& unit) {
+  const auto does_not_come = [](const Seat& seat) { return seat.memory.pages && !seat.memory.comes(); };
+  return has_pages_to_move(unit) && !any_seat(unit, does_not_come);
+}
+// The seat that lacked memory may have left its gang, so `stands_since` alone does not tell.
+inline bool is_restoring(const Unit& unit) { return unit.quantum.stands_since && waits_for_memory(unit); }
 // Whether it is a single seat that drains in time, lacks nothing, and will lose nothing to a holder that waits for its
 // memory.
 bool may_borrow(const Unit& unit);
-// Less: the holder goes first; greater: the waiter; equal: time decides.
-inline std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
-  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
-  return priority_of(waiter) <=> priority_of(holder);
-}
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
@@ -307,16 +308,30 @@ struct Gpu {
   TimePoint held_since{};
 
   bool can_start(LeaseKind kind) const { return places.can_start(kind, settings.overlap); }
+  // A unit of the GPU's mode.
+  bool can_start() const {
+    return can_start(settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared);
+  }
   Limit<Duration> quantum() const {
     return settings.quantum.is_automatic() ? cost.automatic_quantum() : settings.quantum.value();
   }
 };
+inline bool can_start(const Shape& shape) {
+  return std::all_of(shape.gpus.begin(), shape.gpus.end(), [](const Gpu* gpu) { return gpu->can_start(); });
+}
 // The strictest of a setting of the unit's GPUs. REQUIRES: the unit has seats.
 template <class Member>
 auto least(const Unit& unit, Member setting) {
   auto value = unit.gpus.front().gpu->settings.*setting;
   for (const UnitGpu& on_gpu : unit.gpus) value = std::min(value, on_gpu.gpu->settings.*setting);
   return value;
+}
+
+// Whether it must not start yet: nothing of its memory can come before a predecessor has drained.
+inline bool must_wait_for_drain(const Unit& unit) {
+  if (!has_pages_to_move(unit)) return false;
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(),
+                     [](const UnitGpu& on_gpu) { return on_gpu.gpu->places.count(Occupancy::kOverlapping) > 0; });
 }
 
 struct Tenant {
@@ -343,6 +358,8 @@ inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 inline TimePoint used_until(const Seat& seat, TimePoint now) {
   return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
 }
+// The part of the time since the seat was charged that its group owes.
+Duration uncharged(const Seat& seat, TimePoint now);
 // Unlimited: never.
 inline TimePoint after(TimePoint now, const Limit<Duration>& limit) {
   return limit.is_unlimited() ? TimePoint::max() : after(now, limit.value());

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rules of the order of turns, as they stand at one moment: docs/order.md has them on one page. Nothing here
+// changes anything.
+#pragma once
+
+#include <compare>
+
+#include "sched/policy.h"
+#include "sched/units.h"
+
+namespace gpumux::sched {
+
+// ---- the key ------------------------------------------------------------------------------------
+
+PolicyView policy_view(const Unit& unit, const Gpu& gpu, TimePoint now);
+QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now);
+// Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
+// REQUIRES: a unit waits.
+QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now);
+
+// ---- the end of a turn --------------------------------------------------------------------------
+
+// The unit whose turn it is, or that has borrowed it; nullptr: none, several, or a lender's without a borrower.
+Unit* turn_on(const Gpu& gpu);
+// Less: the holder goes first; greater: the waiter; equal: time decides.
+inline std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
+  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
+  return priority_of(waiter) <=> priority_of(holder);
+}
+// Whether `unit` has had much less time for its weight than `other` (kBehindPart). The present turn of `other` does not
+// count: every unit that waits falls behind by that. Under fifo no unit is behind.
+bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint now);
+// How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now. The rows are those of the table "Time
+// left" in docs/order.md.
+Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimePoint now);
+
+}  // namespace gpumux::sched
