@@ -46,7 +46,7 @@ void LeaseCore::State::unplace(Unit& unit) {
   touch(unit);
   drain_is_over();
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->lender == &unit) take_turn_back(*on_gpu.gpu);
+    if (on_gpu.gpu->loan.lender() == &unit) take_turn_back(*on_gpu.gpu);
   }
   for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
 }

@@ -134,9 +134,10 @@ std::string check_gpu(const Gpu& gpu) {
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
   const std::uint32_t exclusive = gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding);
-  const std::size_t most = gpu.lender == nullptr ? 1 : 2;
+  const std::size_t most = gpu.loan.lender() == nullptr ? 1 : 2;
   if (exclusive > 0 && holders.size() > most) return who + " has an exclusive holder and another holder";
-  if (gpu.lender != nullptr && (!holders.contains(gpu.lender) || !gpu.lender->single()))
+  const Unit* const lender = gpu.loan.lender();
+  if (lender != nullptr && (!holders.contains(lender) || !lender->single()))
     return who + " has a lender that does not hold";
   if (exclusive > 0 && open != nullptr && !holders.contains(open->unit))
     return name(open->id) + " may still submit beside an exclusive holder";
@@ -186,8 +187,9 @@ std::string LeaseCore::check_invariants() const {
   const bool is_settled = next_timer == nullptr || next_timer->at() > soon;
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const turn = turn_on(*gpu);
-    if (gpu->lender != nullptr && !state.may_lend(*gpu->lender, *gpu))
-      return name(*gpu->lender) + " lends its turn and has what it waited for";
+    const Unit* const lender = gpu->loan.lender();
+    if (lender != nullptr && !state.may_lend(*lender, *gpu))
+      return name(*lender) + " lends its turn and has what it waited for";
     if (!is_settled || turn == nullptr) continue;
     const Unit& holder = *turn;
     for (const Shape* shape : gpu->shapes) {

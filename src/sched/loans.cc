@@ -68,15 +68,13 @@ Unit* LeaseCore::State::borrower_on(const Gpu& gpu) const {
 }
 
 void LeaseCore::State::settle_loan(Gpu& gpu) {
-  if (gpu.lender == nullptr) {
+  if (gpu.loan.lender() == nullptr) {
     if (gpu.holders.size() != 1) return;
     Unit& holder = *gpu.holders.front();
     if (!may_lend(holder, gpu) || due_for(holder, gpu) != nullptr || borrower_on(gpu) == nullptr) return;
-    gpu.lender = &holder;
-    gpu.lent_since = now;
-    return;
+    return gpu.loan.begin(holder, now);
   }
-  Unit& lender = *gpu.lender;
+  Unit& lender = *gpu.loan.lender();
   if (Unit* const waiter = due_for(lender, gpu)) return revoke_for(*waiter, lender, gpu);
   Unit* const borrower = turn_on(gpu);
   if (borrower != nullptr && waits_for_memory(*borrower)) revoke(*borrower, RevokeReason::kMemory);
@@ -88,27 +86,26 @@ void LeaseCore::State::settle_loan(Gpu& gpu) {
 // lender goes on.
 void LeaseCore::State::take_turn_back(Gpu& gpu) {
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
-    if (unit == gpu.lender) continue;
+    if (unit == gpu.loan.lender()) continue;
     revoke(*unit, RevokeReason::kQuantum);
     for (Seat* seat : unit->seats) seat->keeps_place = true;
   }
-  end_loan(*gpu.lender);
+  end_loan(*gpu.loan.lender());
 }
 
 // The unit lends no turn any more. A unit that has borrowed it is a holder like any other from now on.
 void LeaseCore::State::end_loan(Unit& unit) {
   Gpu& gpu = *unit.gpus.front().gpu;
-  if (gpu.lender != &unit) return;
-  gpu.lender = nullptr;
-  unit.quantum.lent += now - gpu.lent_since;
-  unit.seats.front()->charged_to += now - gpu.lent_since;
+  if (gpu.loan.lender() != &unit) return;
+  const Duration lent = gpu.loan.end(now);
+  unit.quantum.lent += lent;
+  unit.seats.front()->charged_to += lent;
   touch(gpu);
 }
 
 // How long others have had the GPU in the holder's turn.
 Duration LeaseCore::State::lent(const Unit& holder) const {
-  const Gpu& gpu = *holder.gpus.front().gpu;
-  return holder.quantum.lent + (gpu.lender == &holder ? now - gpu.lent_since : Duration::zero());
+  return holder.quantum.lent + holder.gpus.front().gpu->loan.lent_by(holder, now);
 }
 
 }  // namespace gpumux::sched

@@ -69,9 +69,10 @@ QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
 // ---- the end of a turn --------------------------------------------------------------------------
 
 Unit* turn_on(const Gpu& gpu) {
-  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (gpu.lender == nullptr ? 1u : 2u)) return nullptr;
+  const Unit* const lender = gpu.loan.lender();
+  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (lender == nullptr ? 1u : 2u)) return nullptr;
   Unit* const first = gpu.holders.front();
-  return first == gpu.lender ? gpu.holders.back() : first;
+  return first == lender ? gpu.holders.back() : first;
 }
 
 bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint now) {
@@ -97,8 +98,8 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
   if (order < 0) return latest - now;
   // Row 5. A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a
   // unit that can borrow it.
-  const bool is_borrowed = gpu.lender != nullptr && gpu.lender != &holder;
-  if (is_borrowed && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter)))) return latest - now;
+  if (gpu.loan.is_from_other_than(holder) && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter))))
+    return latest - now;
   // Rows 6 and 7.
   if (order > 0 && !holder.is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;

@@ -201,7 +201,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kSuspended;
     }
     one.priority = priority_of(unit);
-    one.lends = gpu->lender == &unit;
+    one.lends = gpu->loan.lender() == &unit;
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {

@@ -165,7 +165,7 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
 
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
-  if (gpu.lender != nullptr) return borrower_on(gpu);
+  if (gpu.loan.lender() != nullptr) return borrower_on(gpu);
   if (!gpu.can_start()) return nullptr;
   Unit* next = nullptr;
   QueueEntry next_entry;
@@ -273,7 +273,7 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 
 void LeaseCore::State::announce(Seat& seat) {
   seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
-  const bool borrowed = seat.gpu->lender != nullptr && seat.gpu->lender != seat.unit;
+  const bool borrowed = seat.gpu->loan.is_from_other_than(*seat.unit);
   command(
       Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), seat.told_hold, borrowed});
 }
@@ -315,7 +315,8 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     };
     consider(holder);
     // A gang, or a unit that returns, does not borrow: the lender has to go, too.
-    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.lender);
+    Unit* const lender = gpu.loan.lender();
+    if (lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(lender);
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
   if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
@@ -350,7 +351,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
   }
   if (Unit* const holder = turn_on(gpu)) arm_run(*holder);
-  if (gpu.lender != nullptr) arm_run(*gpu.lender);
+  if (Unit* const lender = gpu.loan.lender()) arm_run(*lender);
 }
 
 // The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
@@ -383,7 +384,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
-    if (gpu.lender != nullptr) end_loan(*gpu.lender);
+    if (Unit* const lender = gpu.loan.lender()) end_loan(*lender);
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
       convert(*unit, gpu, LeaseKind::kShared);
     return;

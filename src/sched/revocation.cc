@@ -93,7 +93,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   }
   seat.idleness.reset();  // it may have found work since
   SeatRevocation& revocation = seat.revocation.emplace(seat);
-  revocation.late = seat.gpu->lender != nullptr;
+  revocation.late = seat.gpu->loan.lender() != nullptr;
   if (rested) {
     revocation.closing = Closing::kRested;
     return set_phase(seat, SeatPhase::kDraining);
@@ -193,7 +193,7 @@ void LeaseCore::State::finish(Unit& unit) {
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
-      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->lender != nullptr;
+      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->loan.lender() != nullptr;
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // Beside whoever has started meanwhile its last work cost nobody anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();

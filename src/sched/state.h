@@ -7,7 +7,8 @@
 // again and compares.
 //
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
-// and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; timers.h deadlines.
+// and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn that is
+// lent; timers.h deadlines.
 //
 // The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption,
 // reservations; share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking,

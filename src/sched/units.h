@@ -23,6 +23,7 @@
 #include "sched/flat_set.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
+#include "sched/loan.h"
 #include "sched/pace.h"
 #include "sched/places.h"
 #include "sched/policy.h"
@@ -299,8 +300,7 @@ struct Gpu {
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
   Unit* reserved = nullptr;   // kept free for it
-  Unit* lender = nullptr;     // of the holders: it waits for its memory, and another one may run meanwhile
-  TimePoint lent_since{};
+  Loan loan;                  // of the turn, while a holder waits for its memory
   SwitchCost cost;
   std::uint64_t switches = 0;
   std::uint64_t last_holder = 0;  // serial
@@ -355,9 +355,7 @@ struct Gang {
 inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
 // Up to when the time of the seat's lease is its own: a turn that is lent is not.
-inline TimePoint used_until(const Seat& seat, TimePoint now) {
-  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
-}
+inline TimePoint used_until(const Seat& seat, TimePoint now) { return now - seat.gpu->loan.lent_by(*seat.unit, now); }
 // The part of the time since the seat was charged that its group owes.
 Duration uncharged(const Seat& seat, TimePoint now);
 // Unlimited: never.
