@@ -188,7 +188,7 @@ std::string LeaseCore::check_invariants() const {
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const turn = turn_on(*gpu);
     const Unit* const lender = gpu->loan.lender();
-    if (lender != nullptr && !state.may_lend(*lender, *gpu))
+    if (lender != nullptr && !may_lend(*lender, *gpu))
       return name(*lender) + " lends its turn and has what it waited for";
     if (!is_settled || turn == nullptr) continue;
     const Unit& holder = *turn;

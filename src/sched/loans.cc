@@ -14,32 +14,11 @@
 #include "sched/state.h"
 
 namespace gpumux::sched {
-
 namespace {
-
-// A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
-bool is_complete(const Unit& unit) {
-  const Seat& seat = *unit.seats.front();
-  return unit.single() && !unit.retry.has_stalled() && !seat.memory.pages &&
-         seat.memory.outlook != MemoryOutlook::kWants;
-}
-
-}  // namespace
-
-bool may_borrow(const Unit& unit) {
-  return is_complete(unit) && unit.seats.front()->memory.outlook == MemoryOutlook::kStays;
-}
-
-bool LeaseCore::State::may_lend(const Unit& holder, const Gpu& gpu) const {
-  if (!holder.quantum.stands_since) return false;  // most have all their memory
-  if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
-  return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 &&
-         holder.seats.front()->memory.comes();
-}
 
 // A single unit that waits and is to have the lender's turn now, lent or not; nullptr: none. For gangs see
 // preempt_for().
-Unit* LeaseCore::State::due_for(const Unit& lender, const Gpu& gpu) const {
+Unit* due_for(const Unit& lender, const Gpu& gpu, TimePoint now) {
   for (const Shape* shape : gpu.shapes) {
     if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
     Unit* const waiter = shape->queue.begin()->unit;
@@ -48,34 +27,17 @@ Unit* LeaseCore::State::due_for(const Unit& lender, const Gpu& gpu) const {
   return nullptr;
 }
 
-// The first complete unit in the queue.
-Unit* LeaseCore::State::complete_on(const Gpu& gpu) const {
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->gpus.size() > 1) continue;
-    for (const QueueEntry& entry : shape->queue) {
-      if (is_complete(*entry.unit)) return entry.unit;
-    }
-  }
-  return nullptr;
-}
-
-// The unit to which the turn on `gpu` may be lent now; nullptr: none, or some unit has borrowed it, or drains.
-Unit* LeaseCore::State::borrower_on(const Gpu& gpu) const {
-  const bool is_free = gpu.holders.size() == 1 && gpu.places.leaving() == 0;
-  if (!is_free || gpu.reserved != nullptr) return nullptr;
-  Unit* const borrower = complete_on(gpu);
-  return borrower != nullptr && may_borrow(*borrower) ? borrower : nullptr;
-}
+}  // namespace
 
 void LeaseCore::State::settle_loan(Gpu& gpu) {
   if (gpu.loan.lender() == nullptr) {
     if (gpu.holders.size() != 1) return;
     Unit& holder = *gpu.holders.front();
-    if (!may_lend(holder, gpu) || due_for(holder, gpu) != nullptr || borrower_on(gpu) == nullptr) return;
+    if (!may_lend(holder, gpu) || due_for(holder, gpu, now) != nullptr || borrower_on(gpu) == nullptr) return;
     return gpu.loan.begin(holder, now);
   }
   Unit& lender = *gpu.loan.lender();
-  if (Unit* const waiter = due_for(lender, gpu)) return revoke_for(*waiter, lender, gpu);
+  if (Unit* const waiter = due_for(lender, gpu, now)) return revoke_for(*waiter, lender, gpu);
   Unit* const borrower = turn_on(gpu);
   if (borrower != nullptr && waits_for_memory(*borrower)) revoke(*borrower, RevokeReason::kMemory);
   const bool any_borrower = gpu.holders.size() > 1 || borrower_on(gpu) != nullptr;
@@ -101,11 +63,6 @@ void LeaseCore::State::end_loan(Unit& unit) {
   unit.quantum.lent += lent;
   unit.seats.front()->charged_to += lent;
   touch(gpu);
-}
-
-// How long others have had the GPU in the holder's turn.
-Duration LeaseCore::State::lent(const Unit& holder) const {
-  return holder.quantum.lent + holder.gpus.front().gpu->loan.lent_by(holder, now);
 }
 
 }  // namespace gpumux::sched

@@ -17,6 +17,13 @@ constexpr int kBehindPart = 2;
 constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
 constexpr int kSwitchCostsPerTurn = 20;
 
+// A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
+bool is_complete(const Unit& unit) {
+  const Seat& seat = *unit.seats.front();
+  return unit.single() && !unit.retry.has_stalled() && !seat.memory.pages &&
+         seat.memory.outlook != MemoryOutlook::kWants;
+}
+
 std::int64_t level_of(const Unit& unit) {
   if (unit.yields_since) return std::numeric_limits<std::int64_t>::max();
   if (unit.lifted) return std::numeric_limits<std::int64_t>::min();
@@ -59,6 +66,13 @@ QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now) {
           .requested = view.requested,
           .lead = unit.seats.front()->id,
           .unit = unit.seats.front()->unit};
+}
+
+bool is_outranked(const Unit& unit) {
+  if (unit.lifted) return false;
+  return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
+    return !other->yields_since && priority_of(*other) > priority;
+  });
 }
 
 QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
@@ -115,6 +129,36 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
   const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu, now), policy_view(waiter, gpu, now));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
+}
+
+// ---- lent turns ---------------------------------------------------------------------------------
+
+bool may_borrow(const Unit& unit) {
+  return is_complete(unit) && unit.seats.front()->memory.outlook == MemoryOutlook::kStays;
+}
+
+bool may_lend(const Unit& holder, const Gpu& gpu) {
+  if (!holder.quantum.stands_since) return false;  // most have all their memory
+  if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
+  return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 &&
+         holder.seats.front()->memory.comes();
+}
+
+Unit* complete_on(const Gpu& gpu) {
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->gpus.size() > 1) continue;
+    for (const QueueEntry& entry : shape->queue) {
+      if (is_complete(*entry.unit)) return entry.unit;
+    }
+  }
+  return nullptr;
+}
+
+Unit* borrower_on(const Gpu& gpu) {
+  const bool is_free = gpu.holders.size() == 1 && gpu.places.leaving() == 0;
+  if (!is_free || gpu.reserved != nullptr) return nullptr;
+  Unit* const borrower = complete_on(gpu);
+  return borrower != nullptr && may_borrow(*borrower) ? borrower : nullptr;
 }
 
 }  // namespace gpumux::sched

@@ -3,6 +3,7 @@
 // changes anything.
 #pragma once
 
+#include <algorithm>
 #include <compare>
 
 #include "sched/policy.h"
@@ -17,6 +18,18 @@ QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now);
 // Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
 // REQUIRES: a unit waits.
 QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now);
+// Whether any unit is so that holds one of this unit's GPUs, or is the first of a shape in the queue for it.
+template <class Predicate>
+bool any_before(const Unit& unit, Predicate is_so) {
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
+    const Gpu& gpu = *on_gpu.gpu;
+    if (std::any_of(gpu.holders.begin(), gpu.holders.end(), is_so)) return true;
+    return std::any_of(gpu.shapes.begin(), gpu.shapes.end(),
+                       [&](const Shape* shape) { return !shape->queue.empty() && is_so(shape->queue.begin()->unit); });
+  });
+}
+// Whether a unit that holds or waits for one of its GPUs has a higher priority, and need not wait for it all the same.
+bool is_outranked(const Unit& unit);
 
 // ---- the end of a turn --------------------------------------------------------------------------
 
@@ -33,5 +46,17 @@ bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint no
 // How long `holder` may keep `gpu` although `waiter` waits. Zero: it must go now. The rows are those of the table "Time
 // left" in docs/order.md.
 Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimePoint now);
+
+// ---- lent turns ---------------------------------------------------------------------------------
+
+// Whether it is a single seat that drains in time, lacks nothing, and will lose nothing to a holder that waits for its
+// memory.
+bool may_borrow(const Unit& unit);
+// Whether the holder waits for memory that comes, where turns can be lent.
+bool may_lend(const Unit& holder, const Gpu& gpu);
+// The first unit in the queue that lacks nothing; nullptr: none.
+Unit* complete_on(const Gpu& gpu);
+// The unit to which the turn on `gpu` may be lent now; nullptr: none, or some unit has borrowed it, or drains.
+Unit* borrower_on(const Gpu& gpu);
 
 }  // namespace gpumux::sched

@@ -42,6 +42,13 @@ bool has_moved(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.coming > 0; });
 }
 
+// The cost to other programs of the unit's memory that came while they ran. Counts it once.
+Duration cost_of_moving(Unit& unit) {
+  std::uint64_t bytes = 0;
+  for (Seat* seat : unit.seats) bytes += std::exchange(seat->memory.coming, 0);
+  return kCostPerGiB * static_cast<std::int64_t>(bytes >> 20) / 1024;
+}
+
 // Where programs take turns.
 void add_paging(Gpu& gpu, Duration cost) {
   if (gpu.settings.mode == Mode::kSerial) gpu.cost.add_paging(cost);
@@ -88,15 +95,9 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
   unit.quantum.began += now - since;
   // Memory that is asked for later is not the price of the switch.
   if (unit.phase != UnitPhase::kHolding || since != unit.granted_at) return;
-  const Duration cost = now - unit.granted_at - lent(unit) + cost_of_moving(unit);
+  const Duration lent = unit.quantum.lent + unit.gpus.front().gpu->loan.lent_by(unit, now);
+  const Duration cost = now - unit.granted_at - lent + cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) add_paging(*on_gpu.gpu, cost);
-}
-
-// The cost to other programs of the unit's memory that came while they ran. Counts it once.
-Duration LeaseCore::State::cost_of_moving(Unit& unit) {
-  std::uint64_t bytes = 0;
-  for (Seat* seat : unit.seats) bytes += std::exchange(seat->memory.coming, 0);
-  return kCostPerGiB * static_cast<std::int64_t>(bytes >> 20) / 1024;
 }
 
 // A unit that waits changes its place in the queue; one that holds may have to make way.

@@ -14,6 +14,7 @@
 // spend it. So capped holders are told that their lease is contended, and give an idle lease up.
 #include <algorithm>
 
+#include "sched/order.h"
 #include "sched/state.h"
 
 namespace gpumux::sched {
@@ -69,25 +70,6 @@ void LeaseCore::State::requeue(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->reserved == &unit) touch_around(*on_gpu.gpu);
   }
-}
-
-template <class Predicate>
-bool LeaseCore::State::any_before(const Unit& unit, Predicate outranks) {
-  return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
-    const Gpu& gpu = *on_gpu.gpu;
-    if (std::any_of(gpu.holders.begin(), gpu.holders.end(), outranks)) return true;
-    return std::any_of(gpu.shapes.begin(), gpu.shapes.end(), [&](const Shape* shape) {
-      return !shape->queue.empty() && outranks(shape->queue.begin()->unit);
-    });
-  });
-}
-
-// Whether somebody who holds or waits for one of its GPUs has a higher priority, and need not wait for it all the same.
-bool LeaseCore::State::is_outranked(const Unit& unit) {
-  if (unit.lifted) return false;
-  return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
-    return !other->yields_since && priority_of(*other) > priority;
-  });
 }
 
 // It has waited for priority_ageing. A unit that waits among equals only is looked at again: shares decide there.

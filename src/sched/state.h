@@ -94,21 +94,15 @@ struct LeaseCore::State {
   // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
   void start_quantum(Unit& unit);
   void resume_quantum(Unit& unit);
-  static Duration cost_of_moving(Unit& unit);
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
   Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu) const;
   void begin_gap(const Seat& seat) const;
 
   // ---- loans.cc: turns that are lent while memory comes ------------------------------------------------
-  bool may_lend(const Unit& holder, const Gpu& gpu) const;
-  Unit* due_for(const Unit& lender, const Gpu& gpu) const;
-  Unit* complete_on(const Gpu& gpu) const;
-  Unit* borrower_on(const Gpu& gpu) const;
   void settle_loan(Gpu& gpu);
   void take_turn_back(Gpu& gpu);
   void end_loan(Unit& unit);
-  Duration lent(const Unit& holder) const;
 
   // ---- suspension.cc ----------------------------------------------------------------------------
   void suspend(Seat& seat);
@@ -124,9 +118,6 @@ struct LeaseCore::State {
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
   void requeue(Unit& unit);
-  template <class Predicate>
-  static bool any_before(const Unit& unit, Predicate outranks);
-  static bool is_outranked(const Unit& unit);
   void lift(Unit& unit);
   void watch_held_up(const Unit& lifted, Duration ageing);
   void settle_order(Gpu& gpu);

@@ -274,9 +274,6 @@ inline bool is_coming(const Unit& unit) {
 }
 // The seat that lacked memory may have left its gang, so `stands_since` alone does not tell.
 inline bool is_restoring(const Unit& unit) { return unit.quantum.stands_since && waits_for_memory(unit); }
-// Whether it is a single seat that drains in time, lacks nothing, and will lose nothing to a holder that waits for its
-// memory.
-bool may_borrow(const Unit& unit);
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
