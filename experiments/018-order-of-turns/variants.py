@@ -12,6 +12,7 @@ Q = "src/sched/queueing.cc"
 S = "src/sched/standing.cc"
 P = "src/sched/paged_turns.cc"
 R = "src/sched/revocation.cc"
+V = "src/sched/reservations.cc"
 L = "src/sched/loans.cc"
 
 
@@ -62,24 +63,23 @@ VARIANTS = [
     # ---- several GPUs ---------------------------------------------------------------------------
     Variant("returning", "a stalled unit that has lost a GPU gets it back first; instead: it waits for the next stall",
             [(R, "  unit.revocation->returning_since = now;\n"
-                 "  returning.insert(&unit);\n"
                  "  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;\n"
-                 "  reservations_dirty = true;\n",
+                 "  reservations.add_returning(unit);\n",
               "  timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));\n")]),
     Variant("returning, open gate", "... an open gate goes first of those",
-            [(Q, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
+            [(V, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
     Variant("aged", "a gang that has waited long has its GPUs reserved",
-            [(Q, "unit.aged || is_obstructed(unit)) return;", "!unit.aged || is_obstructed(unit)) return;")]),
+            [(Q, "  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);\n",
+              "")]),
     Variant("aged, preempting", "... and so has one for which holders go",
             [(Q, "    age(waiter);  // so that what is given up for it goes to it\n", "")]),
     Variant("aged, outranked", "... and none that must wait for a higher priority elsewhere",
-            [(Q, "[](const QueueEntry& entry) { return !is_outranked(*entry.unit); }",
-              "[](const QueueEntry&) { return true; }")]),
+            [(V, "[](const Unit* unit) { return !is_outranked(*unit); }", "[](const Unit*) { return true; }")]),
     Variant("reserved", "a reserved GPU is kept from the units behind",
-            [(Q, "    if (reserved == nullptr || reserved == &unit) continue;\n    // Of its",
+            [(O, "    if (reserved == nullptr || reserved == &unit) continue;\n    // Of its",
               "    if (reserved == nullptr || reserved != nullptr) continue;\n    // Of its")]),
     Variant("reserved, from all", "... and not from those ahead",
-            [(Q, "!(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now))", "true")]),
+            [(O, "!(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now))", "true")]),
     Variant("gives way", "a gang gives way to single seats that are ahead on its other GPUs",
             [(Q, "    if (&gpu == &here) continue;", "    if (&gpu == &here || true) continue;")]),
     # ---- the end of a turn ----------------------------------------------------------------------

@@ -80,7 +80,6 @@ std::string check_unit(const Unit& unit) {
   const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.is_returning();
   if (may_stall && !unit.revocation->stall.armed()) return who + " may drain for ever";
   if (unit.is_returning() && unit.passed_over()) return who + " returns from nowhere";
-  if (unit.aged && unit.phase != UnitPhase::kWaiting) return who + " is aged and does not wait";
   std::uint32_t contended = 0;
   for (const UnitGpu& on_gpu : unit.gpus) contended += on_gpu.holding > 0 && on_gpu.gpu->contended ? 1u : 0u;
   if (contended != unit.contended) return who + " has miscounted its contention";
@@ -156,12 +155,14 @@ std::string LeaseCore::check_invariants() const {
     for (const Seat* seat : gpu->seats) {
       if (std::string wrong = check_seat(*seat); !wrong.empty()) return wrong;
     }
-    if (gpu->reserved != nullptr && gpu->reserved->phase != UnitPhase::kWaiting && !gpu->reserved->is_returning()) {
+    const Unit* const reserved = gpu->reserved();
+    if (reserved != nullptr && reserved->phase != UnitPhase::kWaiting && !reserved->is_returning())
       return name(*gpu) + " is reserved for nobody who waits";
-    }
   }
   for (const auto& [serial, unit] : state.units) {
     if (std::string wrong = check_unit(*unit); !wrong.empty()) return wrong;
+    if (state.reservations.is_aged(*unit) && unit->phase != UnitPhase::kWaiting)
+      return name(*unit) + " is aged and does not wait";
     if (unit->phase == UnitPhase::kWaiting) {
       const QueueEntry& queued = *unit->queued;
       if (unit->shape->queue.find(queued) != unit->queued) return name(*unit) + " is not queued";
@@ -206,7 +207,7 @@ std::string LeaseCore::check_invariants() const {
       for (const Shape* shape : gpu->shapes) {
         if (shape->queue.empty()) continue;
         const Unit& ahead = *shape->queue.begin()->unit;
-        if (&ahead != &unit && must_wait_for_drain(ahead) && !state.is_reserved_against(ahead) &&
+        if (&ahead != &unit && must_wait_for_drain(ahead) && !is_reserved_against(ahead, state.now) &&
             entry_of(ahead, *gpu, state.now) < entry_of(unit, *gpu, state.now))
           return true;
       }
@@ -214,13 +215,13 @@ std::string LeaseCore::check_invariants() const {
     return false;
   };
   for (const Gpu* gpu : state.gpu_list) {
-    const Unit* const reserved = gpu->reserved;
+    const Unit* const reserved = gpu->reserved();
     if (reserved == nullptr || reserved->is_returning() || !can_start(*reserved->shape) || is_kept(*reserved)) continue;
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }
   for (const auto& [key, shape] : state.shapes) {
     if (shape->queue.empty() || !can_start(*shape)) continue;
-    const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved != nullptr; };
+    const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved() != nullptr; };
     if (std::any_of(shape->gpus.begin(), shape->gpus.end(), is_reserved)) continue;
     if (is_kept(*shape->queue.begin()->unit)) continue;
     return name(*shape->queue.begin()->unit) + " waits although all its GPUs are free";

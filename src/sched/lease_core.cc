@@ -116,7 +116,7 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
   const GpuSettings& limits = gpu.settings;
   for (Seat* seat : gpu.seats) {
     Unit& unit = *seat->unit;
-    if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !unit.aged) {
+    if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !reservations.is_aged(unit)) {
       timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
     }
     if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
@@ -230,7 +230,7 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
   set_closing(*seat, Closing::kClosed);
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
-  if (seat->unit->is_returning()) reservations_dirty = true;  // who goes first among those depends on their gates
+  reservations.gate_closed(*seat->unit);
   place(*seat);
   touch(*seat->gpu);
   if (!has_open_gate(*seat->unit)) {

@@ -68,6 +68,18 @@ QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now) {
           .unit = unit.seats.front()->unit};
 }
 
+bool is_reserved_against(const Unit& unit, TimePoint now) {
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    const Unit* const reserved = on_gpu.gpu->reserved();
+    if (reserved == nullptr || reserved == &unit) continue;
+    // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
+    if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
+    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
+      return true;
+  }
+  return false;
+}
+
 bool is_outranked(const Unit& unit) {
   if (unit.lifted) return false;
   return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
@@ -156,7 +168,7 @@ Unit* complete_on(const Gpu& gpu) {
 
 Unit* borrower_on(const Gpu& gpu) {
   const bool is_free = gpu.holders.size() == 1 && gpu.places.leaving() == 0;
-  if (!is_free || gpu.reserved != nullptr) return nullptr;
+  if (!is_free || gpu.reserved() != nullptr) return nullptr;
   Unit* const borrower = complete_on(gpu);
   return borrower != nullptr && may_borrow(*borrower) ? borrower : nullptr;
 }

@@ -30,6 +30,8 @@ bool any_before(const Unit& unit, Predicate is_so) {
 }
 // Whether a unit that holds or waits for one of its GPUs has a higher priority, and need not wait for it all the same.
 bool is_outranked(const Unit& unit);
+// Whether one of its GPUs is kept free for another unit that goes first.
+bool is_reserved_against(const Unit& unit, TimePoint now);
 
 // ---- the end of a turn --------------------------------------------------------------------------
 

@@ -1,15 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who goes next, and who must go: docs/order.md has the rules on one page.
-//
-// A gang needs all its GPUs in the same moment, and on a busy machine that moment may never come by itself. Two rules
-// make it come. A gang whose GPUs are each free or held beyond its holder's quantum gets them all: the holders are
-// revoked together. And a gang that has waited long enough has its GPUs *reserved*: nobody who is behind it in a GPU's
-// order is granted there any more. Reservations are made in one order, longest wait first, each for all GPUs of the
-// gang or not at all, so two gangs never keep half of each other's GPUs. Those who are ahead of it in a GPU's order
-// still go first; they are finitely many, because whoever has had its turn is behind (fair: its virtual time grew;
-// fifo: it asked later). So neither a stream of single seats starves a gang, nor a stream of gangs a single seat.
 #include <algorithm>
-#include <tuple>
 
 #include "sched/order.h"
 #include "sched/state.h"
@@ -46,7 +37,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
   if (unit.shape->gpus.size() > 1)
     timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
   timers.arm(unit.lift, after(now, least(unit, &GpuSettings::priority_ageing)));
-  if (aged > 0) reservations_dirty = true;
+  reservations.units_changed();
   touch(unit);
 }
 
@@ -58,15 +49,7 @@ void LeaseCore::State::dequeue(Unit& unit) {
   for (Seat* seat : unit.seats) set_phase(*seat, SeatPhase::kIdle);
   timers.stop(unit.age);
   timers.stop(unit.lift);
-  if (unit.aged) {
-    unit.aged = false;
-    --aged;
-    unit.shape->aged.erase(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
-    for (const UnitGpu& on_gpu : unit.gpus) {
-      if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
-    }
-    reservations_dirty = true;
-  }
+  reservations.remove(unit);
   touch(unit);
 }
 
@@ -83,58 +66,15 @@ void LeaseCore::State::rekey(Gpu& gpu) {
 
 // ---- reservations -------------------------------------------------------------------------------
 
-// The unit has waited for gang_ageing, or holders go for it: reserve() may keep its GPUs free. (A unit that has waited
-// for priority_ageing is lifted: lift() in standing.cc.)
+// No GPU is kept free for a unit that could not use it. (A unit that has waited for priority_ageing is lifted: lift()
+// in standing.cc.)
 void LeaseCore::State::age(Unit& unit) {
-  // No GPU is kept free for a unit that could not use it.
-  if (unit.phase != UnitPhase::kWaiting || unit.aged || is_obstructed(unit)) return;
-  unit.aged = true;
-  ++aged;
-  unit.shape->aged.insert(QueueEntry{false, 0, 0, unit.requested, unit.seats.front()->id, &unit});
-  reservations_dirty = true;
+  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);
 }
 
-// Units that must have their leases back come first: those with an open gate before the others, which have to wait for
-// that. Then come the gangs, longest wait first. Only the first gang of a shape can get anything. A unit that starts,
-// goes or asks may change which units are outranked.
-void LeaseCore::State::reserve() {
-  reservations_dirty = false;
-  enum Class { kWithOpenGate, kReturning, kAged };
-  std::vector<std::tuple<Class, TimePoint, SeatId, Unit*>> candidates;
-  for (Unit* unit : returning) {
-    candidates.emplace_back(has_open_gate(*unit) ? kWithOpenGate : kReturning, *unit->revocation->returning_since,
-                            unit->seats.front()->id, unit);
-  }
-  for (const auto& [key, shape] : shapes) {
-    // Nothing is kept free for who has to wait for a higher priority on another of its GPUs, for as long as that likes.
-    const auto first = std::find_if(shape->aged.begin(), shape->aged.end(),
-                                    [](const QueueEntry& entry) { return !is_outranked(*entry.unit); });
-    if (first != shape->aged.end()) candidates.emplace_back(kAged, first->requested, first->lead, first->unit);
-  }
-  std::sort(candidates.begin(), candidates.end());
-  std::array<Unit*, base::kMaxGpus> before{};
-  for (Gpu* gpu : gpu_list) before[gpu->index.value] = std::exchange(gpu->reserved, nullptr);
-  for (const auto& candidate : candidates) {
-    Unit* const unit = std::get<Unit*>(candidate);
-    const auto is_free = [](const UnitGpu& on_gpu) { return on_gpu.gpu->reserved == nullptr; };
-    if (!std::all_of(unit->gpus.begin(), unit->gpus.end(), is_free)) continue;
-    for (const UnitGpu& on_gpu : unit->gpus) on_gpu.gpu->reserved = unit;
-  }
-  for (Gpu* gpu : gpu_list) {
-    if (gpu->reserved != before[gpu->index.value]) touch_around(*gpu);
-  }
-}
-
-bool LeaseCore::State::is_reserved_against(const Unit& unit) const {
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    const Unit* const reserved = on_gpu.gpu->reserved;
-    if (reserved == nullptr || reserved == &unit) continue;
-    // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
-    if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
-    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
-      return true;
-  }
-  return false;
+void LeaseCore::State::settle_reservations() {
+  if (!reservations.is_stale()) return;
+  for (GpuSet changed = reservations.renew(gpu_list); !changed.empty();) touch_around(*gpus[changed.take_first()]);
 }
 
 // ---- grants -------------------------------------------------------------------------------------
@@ -148,7 +88,7 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
     for (const Shape* shape : gpu.shapes) {
       if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
       const Unit& single = *shape->queue.begin()->unit;
-      if (is_reserved_against(single) || !(*single.queued < entry_of(gang, gpu, now))) continue;
+      if (is_reserved_against(single, now) || !(*single.queued < entry_of(gang, gpu, now))) continue;
       // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
       // the same, and two GPUs would look at each other for ever.
       if (must_wait_for_drain(single) || gave_way.has(here.index.value)) {
@@ -172,7 +112,7 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   for (const Shape* shape : gpu.shapes) {
     if (shape->queue.empty() || !can_start(*shape)) continue;
     Unit* const head = shape->queue.begin()->unit;
-    if (is_reserved_against(*head) || gives_way(*head, gpu)) continue;
+    if (is_reserved_against(*head, now) || gives_way(*head, gpu)) continue;
     const QueueEntry entry = head_of(*shape, gpu, now);
     if (next == nullptr || entry < next_entry) {
       next = head;
@@ -188,7 +128,7 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
 // The unit that is next, as far as it can be told while another one still has the GPU. While a holder waits for its
 // memory, that is one to which its turn can be lent.
 Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
-  if (gpu.waiting == 0 || gpu.reserved != nullptr) return gpu.reserved;
+  if (gpu.waiting == 0 || gpu.reserved() != nullptr) return gpu.reserved();
   const auto lends = [&](const Unit* holder) { return may_lend(*holder, gpu); };
   if (std::any_of(gpu.holders.begin(), gpu.holders.end(), lends)) {
     if (Unit* const complete = complete_on(gpu)) return complete;
@@ -199,7 +139,7 @@ Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
     if (shape->queue.empty()) continue;
     Unit* const head = shape->queue.begin()->unit;
     const QueueEntry entry = head_of(*shape, gpu, now);
-    if (is_reserved_against(*head) || (next != nullptr && !(entry < next_entry))) continue;
+    if (is_reserved_against(*head, now) || (next != nullptr && !(entry < next_entry))) continue;
     next = head;
     next_entry = entry;
   }
@@ -216,9 +156,9 @@ void LeaseCore::State::heads_up(Gpu& gpu) {
 
 void LeaseCore::State::grant_all(Gpu& gpu) {
   for (;;) {
-    if (reservations_dirty) reserve();
-    if (gpu.reserved != nullptr && gpu.reserved->is_returning() && can_reopen(*gpu.reserved)) {
-      reopen(*gpu.reserved);
+    settle_reservations();
+    if (gpu.reserved() != nullptr && gpu.reserved()->is_returning() && can_reopen(*gpu.reserved())) {
+      reopen(*gpu.reserved());
       continue;
     }
     Unit* const next = next_on(gpu);
@@ -232,7 +172,7 @@ void LeaseCore::State::start(Unit& unit) {
   gave_way = {};
   unit.phase = UnitPhase::kHolding;
   unit.granted_at = now;
-  if (aged > 0) reservations_dirty = true;
+  reservations.units_changed();
   start_quantum(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
@@ -300,7 +240,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
   bool is_reserved = true;
   for (const UnitGpu& on_gpu : waiter.gpus) {
     Gpu& gpu = *on_gpu.gpu;
-    if (gpu.reserved != &waiter) is_reserved = false;
+    if (gpu.reserved() != &waiter) is_reserved = false;
     Unit* const holder = turn_on(gpu);
     if (holder == nullptr) {
       if (!gpu.can_start()) whole = false;
@@ -320,7 +260,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
   if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
-    if (is_reserved_against(waiter)) return;
+    if (is_reserved_against(waiter, now)) return;
     age(waiter);  // so that what is given up for it goes to it
   }
   for (const auto& [holder, gpu] : to_go) revoke_for(waiter, *holder, *gpu);
@@ -341,7 +281,7 @@ void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
 
 void LeaseCore::State::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
-    if (gpu.reserved != nullptr) preempt_for(*gpu.reserved);
+    if (gpu.reserved() != nullptr) preempt_for(*gpu.reserved());
     // In the GPU's order, so that a holder goes for the sake of whoever is next.
     heads.clear();
     for (const Shape* shape : gpu.shapes) {
@@ -370,7 +310,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
     for (const Shape* shape : gpu.shapes) {
       if (!shape->queue.empty()) consider(gpu, *shape->queue.begin()->unit);
     }
-    if (gpu.reserved != nullptr && gpu.reserved != &unit) consider(gpu, *gpu.reserved);
+    if (gpu.reserved() != nullptr && gpu.reserved() != &unit) consider(gpu, *gpu.reserved());
   }
   const auto spared_until = unit.spared_until(now);
   if (spared_until && (incomplete.contains(&unit) || unit.suspended > 0)) next = std::min(next, *spared_until);
@@ -408,7 +348,7 @@ void LeaseCore::State::settle_incomplete() {
       const Gpu& gpu = *on_gpu.gpu;
       const bool alone = gpu.holders.size() == 1 && gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0;
       if (on_gpu.holding > 0 && alone) return true;
-      return gpu.can_start() && (gpu.reserved == nullptr || gpu.reserved == unit);
+      return gpu.can_start() && (gpu.reserved() == nullptr || gpu.reserved() == unit);
     };
     if (std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
       incomplete.erase(unit);
@@ -434,7 +374,7 @@ void LeaseCore::State::settle() {
   for (;;) {
     if (!grants_held && !to_suspend.empty()) settle_suspended();
     if (!grants_held && !incomplete.empty()) settle_incomplete();
-    if (reservations_dirty) reserve();
+    settle_reservations();
     if (dirty.empty()) break;
     const std::uint32_t index = dirty.take_first();
     told_dirty.set(index);

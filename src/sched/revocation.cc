@@ -52,7 +52,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
   timers.stop(unit.run);
-  if (aged > 0) reservations_dirty = true;
+  reservations.units_changed();
   for (Seat* seat : unit.seats) {
     if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
   }
@@ -211,7 +211,7 @@ void LeaseCore::State::finish(Unit& unit) {
   unit.resting = 0;
   unit.revocation.reset();
   unit.phase = UnitPhase::kIdle;
-  if (aged > 0) reservations_dirty = true;
+  reservations.units_changed();
   timers.stop(unit.thaw);
   touch(unit);
   if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
@@ -308,7 +308,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   // A unit that never closed its gate has never given up its GPUs, and goes first. Otherwise it waits behind others.
   const bool others_first =
       !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
-        return on_gpu.gpu->reserved != nullptr && on_gpu.gpu->reserved->is_returning();
+        return on_gpu.gpu->reserved() != nullptr && on_gpu.gpu->reserved()->is_returning();
       });
   if (!others_first && can_reopen(unit)) return reopen(unit);
   // From now on nobody looks at its gates when others that cannot be drained go on.
@@ -324,29 +324,17 @@ void LeaseCore::State::take_back(Unit& unit) {
     if (seat->revocation) seat->revocation->late = true;
   }
   unit.revocation->returning_since = now;
-  returning.insert(&unit);
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
-  reservations_dirty = true;
+  reservations.add_returning(unit);
   touch(unit);
 }
 
 void LeaseCore::State::stop_returning(Unit& unit) {
   if (!unit.is_returning()) return;
   unit.revocation->returning_since.reset();
-  returning.erase(&unit);
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    --on_gpu.gpu->waiting;
-    if (on_gpu.gpu->reserved == &unit) on_gpu.gpu->reserved = nullptr;
-  }
-  reservations_dirty = true;
+  for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
+  reservations.remove(unit);
   touch(unit);
-}
-
-// Somebody may still be inside: in a launch, say, that waits for room behind a kernel that spins.
-bool LeaseCore::State::has_open_gate(const Unit& unit) const {
-  return any_seat(unit, [](const Seat& seat) {
-    return seat.revocation && seat.phase != SeatPhase::kSilent && !seat.revocation->gate_closed();
-  });
 }
 
 // Others that cannot be drained either do not stand in the way: two gangs that spin on one GPU each and wait for the
@@ -362,14 +350,14 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
     }
   };
   set_aside(unit);
-  for (Unit* other : returning) set_aside(*other);
+  for (Unit* other : reservations.returning()) set_aside(*other);
   const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
     if (!is_in_revocation(*seat)) return seat->suspended || seat->gpu->can_start();
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
     return seat->gpu->can_start(shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });
   place(unit);
-  for (Unit* other : returning) place(*other);
+  for (Unit* other : reservations.returning()) place(*other);
   return can;
 }
 

@@ -41,7 +41,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
   }
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
   for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
-  reservations_dirty = true;
+  reservations.units_changed();
   touch(unit);
 }
 
@@ -68,7 +68,7 @@ void LeaseCore::State::requeue(Unit& unit) {
   insert_in_queue(unit);
   touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->reserved == &unit) touch_around(*on_gpu.gpu);
+    if (on_gpu.gpu->reserved() == &unit) touch_around(*on_gpu.gpu);
   }
 }
 

@@ -8,13 +8,13 @@
 //
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
 // and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn that is
-// lent; timers.h deadlines.
+// lent; reservations.h GPUs that are kept free; timers.h deadlines.
 //
-// The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption,
-// reservations; share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking,
-// stalls, stepping, silence; partners.cc the seats that a stalled one may wait for; paged_turns.cc what moving memory
-// changes; loans.cc turns that are lent; suspension.cc seats that are to have no lease; gangs.cc joining, leaving,
-// claims; invariants.cc and view.cc read only.
+// The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption;
+// share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls,
+// stepping, silence; partners.cc the seats that a stalled one may wait for; paged_turns.cc what moving memory changes;
+// loans.cc turns that are lent; suspension.cc seats that are to have no lease; gangs.cc joining, leaving, claims;
+// invariants.cc and view.cc read only.
 #pragma once
 
 #include <array>
@@ -28,6 +28,7 @@
 #include "sched/events.h"
 #include "sched/gpu_set.h"
 #include "sched/lease_core.h"
+#include "sched/reservations.h"
 #include "sched/timers.h"
 #include "sched/units.h"
 
@@ -136,9 +137,8 @@ struct LeaseCore::State {
   void dequeue(Unit& unit);
   void rekey(Gpu& gpu);
   void age(Unit& unit);
-  void reserve();
+  void settle_reservations();
   void insert_in_queue(Unit& unit) const;
-  bool is_reserved_against(const Unit& unit) const;
   Unit* expected_on(const Gpu& gpu) const;
   void heads_up(Gpu& gpu);
   void grant_all(Gpu& gpu);
@@ -175,7 +175,6 @@ struct LeaseCore::State {
   void report_stall(const Unit& unit);
   void take_back(Unit& unit);
   bool can_reopen(Unit& unit);
-  bool has_open_gate(const Unit& unit) const;
   void reopen(Unit& unit);
   void stop_returning(Unit& unit);
   void kill_stuck(const Unit& unit);
@@ -214,7 +213,7 @@ struct LeaseCore::State {
   std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
   std::map<Gang*, std::unique_ptr<Gang>> gangs;  // looked up, never iterated: its order is that of addresses
   std::map<std::vector<std::uint32_t>, std::unique_ptr<Shape>> shapes;
-  UnitSet returning;
+  Reservations reservations;
   UnitSet incomplete;  // holding, but for members that have joined since
   UnitSet to_suspend;  // holding, although a member is suspended
   std::uint64_t next_serial = 1;
@@ -224,8 +223,6 @@ struct LeaseCore::State {
   GpuSet handing_over;            // whoever is next there is given a heads-up at the end of settle()
   GpuSet told_dirty;              // their contention is compared at the end of settle()
   std::vector<QueueEntry> heads;  // of preempt(), kept so that it does not allocate each time
-  bool reservations_dirty = false;
-  std::uint32_t aged = 0;  // units
   bool grants_held = false;
   Timer grants_held_timer{TimerKind::kGrantsHeld};
 };

@@ -154,7 +154,6 @@ struct QueueEntry {
 struct Shape {
   std::vector<Gpu*> gpus;      // ascending
   std::set<QueueEntry> queue;  // waiting units, next first, in the order of the first GPU's policy
-  std::set<QueueEntry> aged;   // those of them that have waited long (rank 0: longest first)
   std::uint32_t units = 0;
 };
 
@@ -193,7 +192,6 @@ struct Unit {
   Gang* gang = nullptr;       // nullptr: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
-  bool aged = false;    // its GPUs may be reserved for it: age()
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
   bool told_contended = false;
   std::set<QueueEntry>::const_iterator queued;  // its entry in its shape's queue, while it waits
@@ -267,6 +265,12 @@ inline bool is_obstructed(const Unit& unit) {
 inline bool waits_for_memory(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.comes(); });
 }
+// Whether a thread may still be inside: in a launch, say, that waits for room behind a kernel that spins.
+inline bool has_open_gate(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) {
+    return seat.revocation && seat.phase != SeatPhase::kSilent && !seat.revocation->gate_closed();
+  });
+}
 // Whether what it lacks comes, and needs no holder's memory.
 inline bool is_coming(const Unit& unit) {
   const auto does_not_come = [](const Seat& seat) { return seat.memory.pages && !seat.memory.comes(); };
@@ -296,7 +300,6 @@ struct Gpu {
   std::vector<Shape*> shapes;
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
-  Unit* reserved = nullptr;   // kept free for it
   Loan loan;                  // of the turn, while a holder waits for its memory
   SwitchCost cost;
   std::uint64_t switches = 0;
@@ -304,6 +307,8 @@ struct Gpu {
   Duration held{};
   TimePoint held_since{};
 
+  // The unit that the GPU is kept free for; nullptr: none.
+  Unit* reserved() const { return reserved_; }
   bool can_start(LeaseKind kind) const { return places.can_start(kind, settings.overlap); }
   // A unit of the GPU's mode.
   bool can_start() const {
@@ -312,6 +317,10 @@ struct Gpu {
   Limit<Duration> quantum() const {
     return settings.quantum.is_automatic() ? cost.automatic_quantum() : settings.quantum.value();
   }
+
+ private:
+  friend class Reservations;
+  Unit* reserved_ = nullptr;
 };
 inline bool can_start(const Shape& shape) {
   return std::all_of(shape.gpus.begin(), shape.gpus.end(), [](const Gpu* gpu) { return gpu->can_start(); });

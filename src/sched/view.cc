@@ -36,7 +36,7 @@ std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
     if (seat->unit == &waiter || seat->place == Occupancy::kNone) continue;
     return name(*seat->unit) + (seat->place == Occupancy::kOverlapping ? " drains" : " closes its gate");
   }
-  if (gpu.reserved != nullptr && gpu.reserved != &waiter) return "kept free for " + name(*gpu.reserved);
+  if (gpu.reserved() != nullptr && gpu.reserved() != &waiter) return "kept free for " + name(*gpu.reserved());
   return {};
 }
 
@@ -150,7 +150,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     std::sort(order.begin(), order.end());
     std::map<const Unit*, std::uint32_t> place_of;
     std::uint32_t next_place = 1;
-    for (const Unit* unit : state.returning) {
+    for (const Unit* unit : state.reservations.returning()) {
       const auto is_here = [gpu](const UnitGpu& on_gpu) { return on_gpu.gpu == gpu; };
       if (std::any_of(unit->gpus.begin(), unit->gpus.end(), is_here)) place_of[unit] = next_place++;
     }
