@@ -10,7 +10,6 @@ O = "src/sched/order.cc"
 OH = "src/sched/order.h"
 Q = "src/sched/queueing.cc"
 S = "src/sched/standing.cc"
-P = "src/sched/paged_turns.cc"
 R = "src/sched/revocation.cc"
 V = "src/sched/reservations.cc"
 L = "src/sched/loans.cc"
@@ -90,18 +89,18 @@ VARIANTS = [
             [(O, "  if (is_coming(waiter)) return latest - now;\n", "")]),
     # ---- the idle hold --------------------------------------------------------------------------
     Variant("hold 200 us", "an idle lease is kept for a switch's cost; instead: 25 us",
-            [(P, COST, "  const Duration cost = is_far_behind ? kIdleHoldBehind : kIdleHoldInLongGaps;")]),
+            [(O, COST, "  const Duration cost = is_far_behind ? kIdleHoldBehind : kIdleHoldInLongGaps;")]),
     Variant("hold 25 us", "... and for 25 us if the gaps are longer",
-            [(P, BY_GAP, "  return cost;")]),
+            [(O, BY_GAP, "  return cost;")]),
     Variant("hold 25 us, behind", "... also if the unit is behind",
-            [(P, BY_GAP, "  return holder.idle_watch.gap() > cost && !is_far_behind ? kIdleHoldInLongGaps : cost;")]),
+            [(O, BY_GAP, "  return holder.idle_watch.gap() > cost && !is_far_behind ? kIdleHoldInLongGaps : cost;")]),
     Variant("hold 500 us", "a unit that is behind keeps it longer",
-            [(P, COST, "  const Duration cost = is_far_behind ? least : least;")]),
+            [(O, COST, "  const Duration cost = is_far_behind ? least : least;")]),
     Variant("hold 1 ms", "a higher priority keeps it longer",
-            [(P, "  const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);\n",
+            [(O, "  const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);\n",
               "  const bool is_above = false;\n")]),
     Variant("hold, paging", "it is kept for as long as memory takes to come; instead: 200 us",
-            [(P, MOVES, "  if (next == nullptr && next != nullptr)\n")]),
+            [(O, MOVES, "  if (next == nullptr && next != nullptr)\n")]),
     Variant("hold x8", "... and up to eight times as long while switches are useless",
-            [(P, " * holder.idle_watch.patience();", ";")]),
+            [(O, " * holder.idle_watch.patience();", ";")]),
 ]

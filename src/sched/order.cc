@@ -17,11 +17,29 @@ constexpr int kBehindPart = 2;
 constexpr Duration kTurnAhead = std::chrono::milliseconds(5);
 constexpr int kSwitchCostsPerTurn = 20;
 
+// The idle holds of idle_hold_of(): how long an idle holder keeps a contended lease.
+//
+// No idle hold is longer, whatever the switch costs, before IdleWatch::patience() multiplies it: people
+// wait for nothing.
+constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
+// The hold of a holder to which nothing below applies. To give the lease up sooner saves less than the message costs.
+constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
+// The hold of a holder that is behind the next unit (is_behind): what a change of hands and back takes.
+constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
+// The hold of a holder whose priority is higher than the next unit's. The next unit's queued work (kInFlightBelow in
+// places.cc) would run beside the holder's next kernels, and costs the holder as much (decision 0014).
+constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
+
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
 bool is_complete(const Unit& unit) {
   const Seat& seat = *unit.seats.front();
   return unit.single() && !unit.retry.has_stalled() && !seat.memory.pages &&
          seat.memory.outlook != MemoryOutlook::kWants;
+}
+
+// Whether memory has to move for its next turn, or did.
+bool has_moved(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.coming > 0; });
 }
 
 std::int64_t level_of(const Unit& unit) {
@@ -171,6 +189,41 @@ Unit* borrower_on(const Gpu& gpu) {
   if (!is_free || gpu.reserved() != nullptr) return nullptr;
   Unit* const borrower = complete_on(gpu);
   return borrower != nullptr && may_borrow(*borrower) ? borrower : nullptr;
+}
+
+// ---- the next unit, and what a holder does for it -----------------------------------------------
+
+Unit* expected_on(const Gpu& gpu, TimePoint now) {
+  if (gpu.waiting == 0 || gpu.reserved() != nullptr) return gpu.reserved();
+  const auto lends = [&](const Unit* holder) { return may_lend(*holder, gpu); };
+  if (std::any_of(gpu.holders.begin(), gpu.holders.end(), lends)) {
+    if (Unit* const complete = complete_on(gpu)) return complete;
+  }
+  Unit* next = nullptr;
+  QueueEntry next_entry;
+  for (const Shape* shape : gpu.shapes) {
+    if (shape->queue.empty()) continue;
+    Unit* const head = shape->queue.begin()->unit;
+    const QueueEntry entry = head_of(*shape, gpu, now);
+    if (is_reserved_against(*head, now) || (next != nullptr && !(entry < next_entry))) continue;
+    next = head;
+    next_entry = entry;
+  }
+  return next;
+}
+
+Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu, TimePoint now) {
+  if (may_lend(holder, gpu)) return Limit<Duration>();
+  if (!gpu.settings.idle_hold.is_automatic()) return gpu.settings.idle_hold.value();
+  const Unit* const next = expected_on(gpu, now);
+  const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
+  const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
+  if (gpu.cost.paging() > Duration::zero() && (next == nullptr || has_moved(*next)))
+    return std::clamp(gpu.cost.total(), least, kMaxIdleHold) * holder.idle_watch.patience();
+  if (is_above) return least;
+  const bool is_far_behind = next != nullptr && holder.single() && is_behind(holder, *next, gpu, now);
+  const Duration cost = is_far_behind ? kIdleHoldBehind : least;
+  return holder.idle_watch.gap() > cost ? kIdleHoldInLongGaps : cost;
 }
 
 }  // namespace gpumux::sched

@@ -61,4 +61,15 @@ Unit* complete_on(const Gpu& gpu);
 // The unit to which the turn on `gpu` may be lent now; nullptr: none, or some unit has borrowed it, or drains.
 Unit* borrower_on(const Gpu& gpu);
 
+// ---- the next unit, and what a holder does for it -----------------------------------------------
+
+// The unit that is next, as far as it can be told while another one still has the GPU. While a holder waits for its
+// memory, that is one to which its turn can be lent.
+Unit* expected_on(const Gpu& gpu, TimePoint now);
+// The table "Idle hold" of docs/order.md. It is the ski-rental rule: a holder keeps an idle lease for as long as giving
+// it up costs, and so loses at most twice what the best choice would have cost. If no memory has to come for the next
+// unit, a switch costs next to nothing, whatever other switches cost. A holder whose pauses are longer than that gives
+// the lease up as soon as it is seen to idle. A holder that waits for its memory is not idle: it lends its turn.
+Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu, TimePoint now);
+
 }  // namespace gpumux::sched

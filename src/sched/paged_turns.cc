@@ -21,26 +21,9 @@
 namespace gpumux::sched {
 namespace {
 
-// The idle holds of idle_hold_of(): how long an idle holder keeps a contended lease.
-//
-// No idle hold is longer, whatever the switch costs, before IdleWatch::patience() multiplies it: people
-// wait for nothing.
-constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
-// The hold of a holder to which nothing below applies. To give the lease up sooner saves less than the message costs.
-constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
-// The hold of a holder that is behind the next unit (is_behind): what a change of hands and back takes.
-constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
-// The hold of a holder whose priority is higher than the next unit's. The next unit's queued work (kInFlightBelow in
-// places.cc) would run beside the holder's next kernels, and costs the holder as much (decision 0014).
-constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
 // The cost to the running program of each GiB that comes to the GPU, with the GiB that leaves for it. Matrix products
 // were 6 % slower while 32 GiB moved each way in 0.64 s (experiment 011).
 constexpr Duration kCostPerGiB = std::chrono::microseconds(1200);
-
-// Whether memory has to move for its next turn, or did.
-bool has_moved(const Unit& unit) {
-  return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.coming > 0; });
-}
 
 // The cost to other programs of the unit's memory that came while they ran. Counts it once.
 Duration cost_of_moving(Unit& unit) {
@@ -140,24 +123,6 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
-// The table "Idle hold" of docs/order.md. It is the ski-rental rule: a holder keeps an idle lease for as long as giving
-// it up costs, and so loses at most twice what the best choice would have cost. If no memory has to come for the next
-// unit, a switch costs next to nothing, whatever other switches cost. A holder whose pauses are longer than that gives
-// the lease up as soon as it is seen to idle. A holder that waits for its memory is not idle: it lends its turn.
-Limit<Duration> LeaseCore::State::idle_hold_of(const Unit& holder, const Gpu& gpu) const {
-  if (may_lend(holder, gpu)) return Limit<Duration>();
-  if (!gpu.settings.idle_hold.is_automatic()) return gpu.settings.idle_hold.value();
-  const Unit* const next = expected_on(gpu);
-  const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
-  const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
-  if (gpu.cost.paging() > Duration::zero() && (next == nullptr || has_moved(*next)))
-    return std::clamp(gpu.cost.total(), least, kMaxIdleHold) * holder.idle_watch.patience();
-  if (is_above) return least;
-  const bool is_far_behind = next != nullptr && holder.single() && is_behind(holder, *next, gpu, now);
-  const Duration cost = is_far_behind ? kIdleHoldBehind : least;
-  return holder.idle_watch.gap() > cost ? kIdleHoldInLongGaps : cost;
-}
-
 // How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
 void LeaseCore::State::begin_gap(const Seat& seat) const {
   if (!seat.unit->single()) return;
@@ -172,7 +137,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
   State& state = *state_;
   Gpu* const gpu = state.gpu_of(index);
   if (gpu == nullptr) return;
-  const Unit* const next = state.expected_on(*gpu);
+  const Unit* const next = expected_on(*gpu, state.now);
 
   struct Ranked {
     Turn turn;

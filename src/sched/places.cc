@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "sched/order.h"
 #include "sched/state.h"
 
 namespace gpumux::sched {
@@ -124,7 +125,7 @@ void LeaseCore::State::tell_contention(Unit& unit, bool always) {
 
 void LeaseCore::State::tell_contention(Seat& seat) {
   const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
-  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
+  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now);
   command(Contention{seat.id, contended, seat.told_hold, seat.told_in_flight});
 }
 

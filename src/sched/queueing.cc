@@ -125,29 +125,8 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   return nullptr;
 }
 
-// The unit that is next, as far as it can be told while another one still has the GPU. While a holder waits for its
-// memory, that is one to which its turn can be lent.
-Unit* LeaseCore::State::expected_on(const Gpu& gpu) const {
-  if (gpu.waiting == 0 || gpu.reserved() != nullptr) return gpu.reserved();
-  const auto lends = [&](const Unit* holder) { return may_lend(*holder, gpu); };
-  if (std::any_of(gpu.holders.begin(), gpu.holders.end(), lends)) {
-    if (Unit* const complete = complete_on(gpu)) return complete;
-  }
-  Unit* next = nullptr;
-  QueueEntry next_entry;
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->queue.empty()) continue;
-    Unit* const head = shape->queue.begin()->unit;
-    const QueueEntry entry = head_of(*shape, gpu, now);
-    if (is_reserved_against(*head, now) || (next != nullptr && !(entry < next_entry))) continue;
-    next = head;
-    next_entry = entry;
-  }
-  return next;
-}
-
 void LeaseCore::State::heads_up(Gpu& gpu) {
-  const Unit* const next = expected_on(gpu);
+  const Unit* const next = expected_on(gpu, now);
   if (next == nullptr || grants_held) return;
   for (const Seat* seat : next->seats) {
     if (seat->phase != SeatPhase::kSilent) command(HeadsUp{seat->id});
@@ -212,7 +191,7 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 }
 
 void LeaseCore::State::announce(Seat& seat) {
-  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu);
+  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now);
   const bool borrowed = seat.gpu->loan.is_from_other_than(*seat.unit);
   command(
       Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), seat.told_hold, borrowed});

@@ -97,7 +97,6 @@ struct LeaseCore::State {
   void resume_quantum(Unit& unit);
   void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
-  Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu) const;
   void begin_gap(const Seat& seat) const;
 
   // ---- loans.cc: turns that are lent while memory comes ------------------------------------------------
@@ -139,7 +138,6 @@ struct LeaseCore::State {
   void age(Unit& unit);
   void settle_reservations();
   void insert_in_queue(Unit& unit) const;
-  Unit* expected_on(const Gpu& gpu) const;
   void heads_up(Gpu& gpu);
   void grant_all(Gpu& gpu);
   bool gives_way(const Unit& gang, const Gpu& here);
