@@ -69,30 +69,10 @@ void LeaseCore::State::set_shape(Unit& unit) {
   }
   std::sort(unit.gpus.begin(), unit.gpus.end(),
             [](const UnitGpu& a, const UnitGpu& b) { return a.gpu->index < b.gpu->index; });
-  std::vector<std::uint32_t> key;
-  for (const UnitGpu& on_gpu : unit.gpus) key.push_back(on_gpu.gpu->index.value);
-
-  Shape* shape = nullptr;
-  if (!key.empty()) {
-    auto& slot = shapes[key];
-    if (slot == nullptr) {
-      slot = std::make_unique<Shape>();
-      for (const UnitGpu& on_gpu : unit.gpus) {
-        slot->gpus.push_back(on_gpu.gpu);
-        on_gpu.gpu->shapes.push_back(slot.get());
-      }
-    }
-    shape = slot.get();
-    ++shape->units;
-  }
-  Shape* const old = std::exchange(unit.shape, shape);
-  if (old == nullptr || --old->units > 0) return;
-  std::vector<std::uint32_t> old_key;
-  for (Gpu* gpu : old->gpus) {
-    std::erase(gpu->shapes, old);
-    old_key.push_back(gpu->index.value);
-  }
-  shapes.erase(old_key);
+  std::vector<Gpu*> here;
+  for (const UnitGpu& on_gpu : unit.gpus) here.push_back(on_gpu.gpu);
+  Shape* const old = std::exchange(unit.shape, here.empty() ? nullptr : &shapes.join(std::move(here)));
+  if (old != nullptr) shapes.leave(*old);
 }
 
 // Derives an unplaced unit's state from its seats. `tell_all`: its seats may have been told different things about

@@ -164,9 +164,10 @@ std::string LeaseCore::check_invariants() const {
     if (state.reservations.is_aged(*unit) && unit->phase != UnitPhase::kWaiting)
       return name(*unit) + " is aged and does not wait";
     if (unit->phase == UnitPhase::kWaiting) {
-      const QueueEntry& queued = *unit->queued;
-      if (unit->shape->queue.find(queued) != unit->queued) return name(*unit) + " is not queued";
-      const QueueEntry now = entry_of(*unit, *unit->shape->gpus.front(), state.now);
+      const QueueEntry& queued = unit->queued();
+      const auto found = unit->shape->queue().find(queued);
+      if (found == unit->shape->queue().end() || &*found != &queued) return name(*unit) + " is not queued";
+      const QueueEntry now = entry_of(*unit, *unit->shape->gpus().front(), state.now);
       if (now < queued || queued < now) return name(*unit) + " is queued where it no longer stands";
     }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
@@ -193,22 +194,20 @@ std::string LeaseCore::check_invariants() const {
       return name(*lender) + " lends its turn and has what it waited for";
     if (!is_settled || turn == nullptr) continue;
     const Unit& holder = *turn;
-    for (const Shape* shape : gpu->shapes) {
-      if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
-      const Unit& waiter = *shape->queue.begin()->unit;
-      if (holder.phase == UnitPhase::kHolding && time_left(holder, *gpu, waiter, state.now) == Duration::zero())
-        return name(holder) + " keeps " + name(*gpu) + " from " + name(waiter) + ", which is to have it";
-    }
+    const Unit* const waiter = gpu->first_single();
+    if (waiter == nullptr || holder.phase != UnitPhase::kHolding) continue;
+    if (time_left(holder, *gpu, *waiter, state.now) == Duration::zero())
+      return name(holder) + " keeps " + name(*gpu) + " from " + name(*waiter) + ", which is to have it";
   }
   // A unit that has to wait for a drain keeps its place, even if it keeps off a gang behind it on one GPU.
   const auto is_kept = [&state](const Unit& unit) {
     if (must_wait_for_drain(unit)) return true;
-    for (const Gpu* gpu : unit.shape->gpus) {
-      for (const Shape* shape : gpu->shapes) {
-        if (shape->queue.empty()) continue;
-        const Unit& ahead = *shape->queue.begin()->unit;
-        if (&ahead != &unit && must_wait_for_drain(ahead) && !is_reserved_against(ahead, state.now) &&
-            entry_of(ahead, *gpu, state.now) < entry_of(unit, *gpu, state.now))
+    for (const Gpu* gpu : unit.shape->gpus()) {
+      for (const Shape* shape : gpu->shapes()) {
+        const Unit* const ahead = shape->first();
+        if (ahead != nullptr && ahead != &unit && must_wait_for_drain(*ahead) &&
+            !is_reserved_against(*ahead, state.now) &&
+            entry_of(*ahead, *gpu, state.now) < entry_of(unit, *gpu, state.now))
           return true;
       }
     }
@@ -220,11 +219,12 @@ std::string LeaseCore::check_invariants() const {
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }
   for (const auto& [key, shape] : state.shapes) {
-    if (shape->queue.empty() || !can_start(*shape)) continue;
+    const Unit* const first = shape->first();
+    if (first == nullptr || !can_start(*shape)) continue;
     const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved() != nullptr; };
-    if (std::any_of(shape->gpus.begin(), shape->gpus.end(), is_reserved)) continue;
-    if (is_kept(*shape->queue.begin()->unit)) continue;
-    return name(*shape->queue.begin()->unit) + " waits although all its GPUs are free";
+    if (std::any_of(shape->gpus().begin(), shape->gpus().end(), is_reserved)) continue;
+    if (is_kept(*first)) continue;
+    return name(*first) + " waits although all its GPUs are free";
   }
   return {};
 }

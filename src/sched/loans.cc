@@ -19,12 +19,8 @@ namespace {
 // A single unit that waits and is to have the lender's turn now, lent or not; nullptr: none. For gangs see
 // preempt_for().
 Unit* due_for(const Unit& lender, const Gpu& gpu, TimePoint now) {
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
-    Unit* const waiter = shape->queue.begin()->unit;
-    if (time_left(lender, gpu, *waiter, now) == Duration::zero()) return waiter;
-  }
-  return nullptr;
+  Unit* const waiter = gpu.first_single();
+  return waiter != nullptr && time_left(lender, gpu, *waiter, now) == Duration::zero() ? waiter : nullptr;
 }
 
 }  // namespace

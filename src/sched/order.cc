@@ -106,8 +106,8 @@ bool is_outranked(const Unit& unit) {
 }
 
 QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
-  const QueueEntry& head = *shape.queue.begin();
-  return shape.gpus.front() == &gpu ? head : entry_of(*head.unit, gpu, now);
+  const QueueEntry& head = *shape.queue().begin();
+  return shape.gpus().front() == &gpu ? head : entry_of(*head.unit, gpu, now);
 }
 
 // ---- the end of a turn --------------------------------------------------------------------------
@@ -175,11 +175,10 @@ bool may_lend(const Unit& holder, const Gpu& gpu) {
 }
 
 Unit* complete_on(const Gpu& gpu) {
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->gpus.size() > 1) continue;
-    for (const QueueEntry& entry : shape->queue) {
-      if (is_complete(*entry.unit)) return entry.unit;
-    }
+  const Shape* const shape = gpu.single_shape();
+  if (shape == nullptr) return nullptr;
+  for (const QueueEntry& entry : shape->queue()) {
+    if (is_complete(*entry.unit)) return entry.unit;
   }
   return nullptr;
 }
@@ -201,9 +200,9 @@ Unit* expected_on(const Gpu& gpu, TimePoint now) {
   }
   Unit* next = nullptr;
   QueueEntry next_entry;
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->queue.empty()) continue;
-    Unit* const head = shape->queue.begin()->unit;
+  for (const Shape* shape : gpu.shapes()) {
+    Unit* const head = shape->first();
+    if (head == nullptr) continue;
     const QueueEntry entry = head_of(*shape, gpu, now);
     if (is_reserved_against(*head, now) || (next != nullptr && !(entry < next_entry))) continue;
     next = head;

@@ -24,8 +24,8 @@ bool any_before(const Unit& unit, Predicate is_so) {
   return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
     const Gpu& gpu = *on_gpu.gpu;
     if (std::any_of(gpu.holders.begin(), gpu.holders.end(), is_so)) return true;
-    return std::any_of(gpu.shapes.begin(), gpu.shapes.end(),
-                       [&](const Shape* shape) { return !shape->queue.empty() && is_so(shape->queue.begin()->unit); });
+    return std::any_of(gpu.shapes().begin(), gpu.shapes().end(),
+                       [&](const Shape* shape) { return shape->first() != nullptr && is_so(shape->first()); });
   });
 }
 // Whether a unit that holds or waits for one of its GPUs has a higher priority, and need not wait for it all the same.

@@ -103,9 +103,9 @@ void LeaseCore::State::touch(Unit& unit) {
 // longer in the way of units behind it, on the rest of its GPUs as well.
 void LeaseCore::State::touch_around(Gpu& gpu) {
   touch(gpu);
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->queue.empty()) continue;
-    for (Gpu* other : shape->gpus) touch(*other);
+  for (const Shape* shape : gpu.shapes()) {
+    if (shape->first() == nullptr) continue;
+    for (Gpu* other : shape->gpus()) touch(*other);
   }
 }
 

@@ -9,10 +9,8 @@ namespace gpumux::sched {
 
 // ---- queues -------------------------------------------------------------------------------------
 
-// Most units that come are the last.
 void LeaseCore::State::insert_in_queue(Unit& unit) const {
-  std::set<QueueEntry>& queue = unit.shape->queue;
-  unit.queued = queue.insert(queue.end(), entry_of(unit, *unit.shape->gpus.front(), now));
+  unit.shape->insert(entry_of(unit, *unit.shape->gpus().front(), now));
 }
 
 void LeaseCore::State::enqueue(Unit& unit) {
@@ -34,7 +32,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
   settle_yielded(unit);
   insert_in_queue(unit);
-  if (unit.shape->gpus.size() > 1)
+  if (unit.shape->gpus().size() > 1)
     timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
   timers.arm(unit.lift, after(now, least(unit, &GpuSettings::priority_ageing)));
   reservations.units_changed();
@@ -44,7 +42,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
 void LeaseCore::State::dequeue(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting) return;
   unit.phase = UnitPhase::kIdle;
-  unit.shape->queue.erase(unit.queued);
+  unit.shape->erase(unit);
   for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
   for (Seat* seat : unit.seats) set_phase(*seat, SeatPhase::kIdle);
   timers.stop(unit.age);
@@ -55,11 +53,12 @@ void LeaseCore::State::dequeue(Unit& unit) {
 
 // The GPU's policy has changed: the queues that it orders are sorted anew.
 void LeaseCore::State::rekey(Gpu& gpu) {
-  for (Shape* shape : gpu.shapes) {
-    if (shape->gpus.front() != &gpu) continue;
-    const std::set<QueueEntry> old = std::move(shape->queue);
-    shape->queue.clear();
-    for (const QueueEntry& entry : old) insert_in_queue(*entry.unit);
+  for (Shape* shape : gpu.shapes()) {
+    if (shape->gpus().front() != &gpu) continue;
+    for (const QueueEntry& entry : std::set<QueueEntry>(shape->queue())) {
+      shape->erase(*entry.unit);
+      insert_in_queue(*entry.unit);
+    }
   }
   touch_around(gpu);
 }
@@ -85,20 +84,18 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
   for (const UnitGpu& on_gpu : gang.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     if (&gpu == &here) continue;
-    for (const Shape* shape : gpu.shapes) {
-      if (shape->gpus.size() > 1 || shape->queue.empty()) continue;
-      const Unit& single = *shape->queue.begin()->unit;
-      if (is_reserved_against(single, now) || !(*single.queued < entry_of(gang, gpu, now))) continue;
-      // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
-      // the same, and two GPUs would look at each other for ever.
-      if (must_wait_for_drain(single) || gave_way.has(here.index.value)) {
-        held_up.set(here.index.value);
-      } else {
-        gave_way.set(here.index.value);
-        touch(gpu);
-      }
-      return true;
+    const Unit* const single = gpu.first_single();
+    if (single == nullptr || is_reserved_against(*single, now) || !(single->queued() < entry_of(gang, gpu, now)))
+      continue;
+    // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
+    // the same, and two GPUs would look at each other for ever.
+    if (must_wait_for_drain(*single) || gave_way.has(here.index.value)) {
+      held_up.set(here.index.value);
+    } else {
+      gave_way.set(here.index.value);
+      touch(gpu);
     }
+    return true;
   }
   return false;
 }
@@ -109,9 +106,9 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (!gpu.can_start()) return nullptr;
   Unit* next = nullptr;
   QueueEntry next_entry;
-  for (const Shape* shape : gpu.shapes) {
-    if (shape->queue.empty() || !can_start(*shape)) continue;
-    Unit* const head = shape->queue.begin()->unit;
+  for (const Shape* shape : gpu.shapes()) {
+    Unit* const head = shape->first();
+    if (head == nullptr || !can_start(*shape)) continue;
     if (is_reserved_against(*head, now) || gives_way(*head, gpu)) continue;
     const QueueEntry entry = head_of(*shape, gpu, now);
     if (next == nullptr || entry < next_entry) {
@@ -158,9 +155,8 @@ void LeaseCore::State::start(Unit& unit) {
     if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
     // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
     std::int64_t least = on_gpu.lead->group->virtual_time();
-    for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty())
-        least = std::min(least, policy_view(*shape->queue.begin()->unit, gpu, now).virtual_time);
+    for (const Shape* shape : gpu.shapes()) {
+      if (const Unit* const head = shape->first()) least = std::min(least, policy_view(*head, gpu, now).virtual_time);
     }
     gpu.groups.advance(least);
     if (gpu.last_holder != unit.serial) {
@@ -263,8 +259,8 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     if (gpu.reserved() != nullptr) preempt_for(*gpu.reserved());
     // In the GPU's order, so that a holder goes for the sake of whoever is next.
     heads.clear();
-    for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) heads.push_back(head_of(*shape, gpu, now));
+    for (const Shape* shape : gpu.shapes()) {
+      if (shape->first() != nullptr) heads.push_back(head_of(*shape, gpu, now));
     }
     std::sort(heads.begin(), heads.end());
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
@@ -286,8 +282,8 @@ void LeaseCore::State::arm_run(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     const Gpu& gpu = *on_gpu.gpu;
     if (on_gpu.holding == 0 || gpu.waiting == 0 || gpu.settings.mode != Mode::kSerial) continue;
-    for (const Shape* shape : gpu.shapes) {
-      if (!shape->queue.empty()) consider(gpu, *shape->queue.begin()->unit);
+    for (const Shape* shape : gpu.shapes()) {
+      if (const Unit* const head = shape->first()) consider(gpu, *head);
     }
     if (gpu.reserved() != nullptr && gpu.reserved() != &unit) consider(gpu, *gpu.reserved());
   }

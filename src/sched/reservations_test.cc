@@ -35,7 +35,7 @@ class ReservationsTest : public testing::Test {
       unit.seats.push_back(&seat);
       unit.gpus.push_back({.gpu = gpus_[index], .lead = &seat});
     }
-    unit.shape = &shapes_[indices];
+    unit.shape = &shapes_.try_emplace(indices, std::vector<Gpu*>()).first->second;
     return unit;
   }
 

@@ -64,7 +64,7 @@ void LeaseCore::State::settle_order(Gpu& gpu) {
 
 // Where something that decides its place in the queue has changed.
 void LeaseCore::State::requeue(Unit& unit) {
-  unit.shape->queue.erase(unit.queued);
+  unit.shape->erase(unit);
   insert_in_queue(unit);
   touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -93,8 +93,8 @@ void LeaseCore::State::lift(Unit& unit) {
 // Those who wait where they do not age are looked at when they have waited for this one as long as it has.
 void LeaseCore::State::watch_held_up(const Unit& lifted, Duration ageing) {
   for (const UnitGpu& on_gpu : lifted.gpus) {
-    for (const Shape* shape : on_gpu.gpu->shapes) {
-      for (const QueueEntry& entry : shape->queue) {
+    for (const Shape* shape : on_gpu.gpu->shapes()) {
+      for (const QueueEntry& entry : shape->queue()) {
         if (!entry.unit->lifted && !entry.unit->lift.armed()) timers.arm(entry.unit->lift, after(now, ageing));
       }
     }
@@ -120,10 +120,10 @@ void LeaseCore::State::settle_yielding(Unit& started) {
   started.lifted = false;
   started.yields_since.reset();
   for (const UnitGpu& on_gpu : started.gpus) {
-    for (const Shape* shape : on_gpu.gpu->shapes) {
+    for (const Shape* shape : on_gpu.gpu->shapes()) {
       // Behind them are only those that cannot run at all.
       std::vector<Unit*> yielding;
-      for (auto entry = shape->queue.rbegin(); entry != shape->queue.rend(); ++entry) {
+      for (auto entry = shape->queue().rbegin(); entry != shape->queue().rend(); ++entry) {
         if (entry->unit->yields_since) yielding.push_back(entry->unit);
         if (!entry->unit->yields_since && !entry->obstructed) break;
       }

@@ -8,7 +8,7 @@
 //
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
 // and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn that is
-// lent; reservations.h GPUs that are kept free; timers.h deadlines.
+// lent; shapes.h queues; reservations.h GPUs that are kept free; timers.h deadlines.
 //
 // The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption;
 // share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls,
@@ -210,7 +210,7 @@ struct LeaseCore::State {
   std::map<std::uint64_t, std::unique_ptr<Unit>> units;
   std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
   std::map<Gang*, std::unique_ptr<Gang>> gangs;  // looked up, never iterated: its order is that of addresses
-  std::map<std::vector<std::uint32_t>, std::unique_ptr<Shape>> shapes;
+  Shapes shapes;
   Reservations reservations;
   UnitSet incomplete;  // holding, but for members that have joined since
   UnitSet to_suspend;  // holding, although a member is suspended

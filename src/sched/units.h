@@ -2,10 +2,7 @@
 // Seats, units, GPUs, tenants and gangs: what the lease core's rules are about.
 //
 // A *unit* is what is queued, granted and revoked as one: a single seat, or a gang. Every seat is in exactly one unit
-// at any time; joining a gang moves a tenant's seats from their own units into the gang's. A *shape* is a set of GPUs
-// that units wait for together. All units of one shape can start at the same moments, so the queue is kept by shape:
-// finding who goes next on a GPU looks at the heads of the shapes that contain it, of which there are few, and never at
-// the waiters behind them.
+// at any time; joining a gang moves a tenant's seats from their own units into the gang's.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +24,7 @@
 #include "sched/pace.h"
 #include "sched/places.h"
 #include "sched/policy.h"
+#include "sched/shapes.h"
 #include "sched/share_groups.h"
 #include "sched/switch_cost.h"
 #include "sched/timers.h"
@@ -135,28 +133,6 @@ struct UnitGpu {
   std::uint32_t holding = 0;  // the unit's seats whose place is kHolding
 };
 
-struct QueueEntry {
-  bool obstructed = false;  // cannot run for want of memory: behind all that can
-  std::int64_t level = 0;   // level_of(): minus the priority, unless the unit is lifted or yields
-  std::int64_t rank = 0;    // rank() of the GPU's policy; 0 for lifted units
-  TimePoint requested{};
-  SeatId lead;
-  Unit* unit = nullptr;
-  friend bool operator<(const QueueEntry& a, const QueueEntry& b) {
-    if (a.obstructed != b.obstructed) return b.obstructed;
-    if (a.level != b.level) return a.level < b.level;
-    if (a.rank != b.rank) return a.rank < b.rank;
-    if (a.requested != b.requested) return a.requested < b.requested;
-    return a.lead < b.lead;
-  }
-};
-
-struct Shape {
-  std::vector<Gpu*> gpus;      // ascending
-  std::set<QueueEntry> queue;  // waiting units, next first, in the order of the first GPU's policy
-  std::uint32_t units = 0;
-};
-
 enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
 
 // Of a holder.
@@ -194,7 +170,6 @@ struct Unit {
   UnitPhase phase = UnitPhase::kIdle;
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
   bool told_contended = false;
-  std::set<QueueEntry>::const_iterator queued;  // its entry in its shape's queue, while it waits
   TimePoint requested{};
   TimePoint granted_at{};
   // max_runtime ended its lease: it is behind all others until one of them has started.
@@ -221,6 +196,12 @@ struct Unit {
   void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
   bool passed_over() const { return revocation && revocation->silent > 0; }
   bool is_returning() const { return revocation && revocation->returning_since; }
+  // Its entry in its shape's queue. REQUIRES: it waits.
+  const QueueEntry& queued() const { return *queued_; }
+
+ private:
+  friend class Shape;
+  std::set<QueueEntry>::const_iterator queued_;
 };
 
 // Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
@@ -297,7 +278,6 @@ struct Gpu {
   UnitSet holders;  // with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
   ShareGroups groups;
-  std::vector<Shape*> shapes;
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
   Loan loan;                  // of the turn, while a holder waits for its memory
@@ -307,6 +287,20 @@ struct Gpu {
   Duration held{};
   TimePoint held_since{};
 
+  // Those that contain it.
+  const std::vector<Shape*>& shapes() const { return shapes_; }
+  // The one that has no other GPU; nullptr: no unit has it.
+  const Shape* single_shape() const {
+    for (const Shape* shape : shapes_) {
+      if (shape->gpus().size() == 1) return shape;
+    }
+    return nullptr;
+  }
+  // The first unit that waits for this GPU alone; nullptr: none.
+  Unit* first_single() const {
+    const Shape* const shape = single_shape();
+    return shape == nullptr ? nullptr : shape->first();
+  }
   // The unit that the GPU is kept free for; nullptr: none.
   Unit* reserved() const { return reserved_; }
   bool can_start(LeaseKind kind) const { return places.can_start(kind, settings.overlap); }
@@ -320,10 +314,12 @@ struct Gpu {
 
  private:
   friend class Reservations;
+  friend class Shapes;
+  std::vector<Shape*> shapes_;
   Unit* reserved_ = nullptr;
 };
 inline bool can_start(const Shape& shape) {
-  return std::all_of(shape.gpus.begin(), shape.gpus.end(), [](const Gpu* gpu) { return gpu->can_start(); });
+  return std::all_of(shape.gpus().begin(), shape.gpus().end(), [](const Gpu* gpu) { return gpu->can_start(); });
 }
 // The strictest of a setting of the unit's GPUs. REQUIRES: the unit has seats.
 template <class Member>

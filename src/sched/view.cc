@@ -144,8 +144,8 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
 
     // How far each unit is from the GPU: those that return to it, then all shapes' queues in this GPU's order.
     std::vector<QueueEntry> order;
-    for (const Shape* shape : gpu->shapes) {
-      for (const QueueEntry& queued : shape->queue) order.push_back(entry_of(*queued.unit, *gpu, state.now));
+    for (const Shape* shape : gpu->shapes()) {
+      for (const QueueEntry& queued : shape->queue()) order.push_back(entry_of(*queued.unit, *gpu, state.now));
     }
     std::sort(order.begin(), order.end());
     std::map<const Unit*, std::uint32_t> place_of;
