@@ -43,8 +43,8 @@ void LeaseCore::State::unplace(Unit& unit) {
   stop_returning(unit);
   incomplete.erase(&unit);
   to_suspend.erase(&unit);
-  touch(unit);
-  drain_is_over();
+  agenda.touch(unit);
+  agenda.drain_is_over();
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->loan.lender() == &unit) take_turn_back(*on_gpu.gpu);
   }
@@ -87,7 +87,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   unit.suspended = seats.suspended;
   unit.contended = 0;
   unit.phase = UnitPhase::kIdle;
-  touch(unit);
+  agenda.touch(unit);
   if (seats.revoked > 0) {
     UnitRevocation& revocation = *unit.revocation;
     revocation.seats = seats.revoked;

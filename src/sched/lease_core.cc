@@ -100,7 +100,7 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   const GpuSettings before = gpu->settings;
   gpu->settings = sane(e.settings);
   settle_order(*gpu);
-  touch(*gpu);
+  agenda.touch(*gpu);
   rearm(*gpu, before);
   settle_in_flight(*gpu);
   // Without overlap no turn is lent, and an idle holder does not keep its own.
@@ -142,7 +142,7 @@ void LeaseCore::State::on(const GrantsHeld& e) {
 void LeaseCore::State::on(const GrantsAllowed&) {
   grants_held = false;
   timers.stop(grants_held_timer);
-  for (Gpu* gpu : gpu_list) touch(*gpu);
+  for (Gpu* gpu : gpu_list) agenda.touch(*gpu);
 }
 
 // ---- tenants and seats --------------------------------------------------------------------------
@@ -232,9 +232,9 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
   reservations.gate_closed(*seat->unit);
   place(*seat);
-  touch(*seat->gpu);
+  agenda.touch(*seat->gpu);
   if (!has_open_gate(*seat->unit)) {
-    for (const UnitGpu& on_gpu : seat->unit->gpus) handing_over.set(on_gpu.gpu->index.value);
+    for (const UnitGpu& on_gpu : seat->unit->gpus) agenda.hand_over(*on_gpu.gpu);
   }
   progress(*seat->unit);
 }
@@ -301,7 +301,7 @@ void LeaseCore::State::on(const TimePassed&) {
 
 void LeaseCore::State::fire(Timer& timer) {
   switch (timer.kind) {
-    case TimerKind::kRun: return touch(*timer.unit);
+    case TimerKind::kRun: return agenda.touch(*timer.unit);
     case TimerKind::kStall: return stalled(*timer.unit);
     case TimerKind::kStep: return step(*timer.unit);
     case TimerKind::kAge: return age(*timer.unit);

@@ -58,7 +58,7 @@ void LeaseCore::State::end_loan(Unit& unit) {
   const Duration lent = gpu.loan.end(now);
   unit.quantum.lent += lent;
   unit.seats.front()->charged_to += lent;
-  touch(gpu);
+  agenda.touch(gpu);
 }
 
 }  // namespace gpumux::sched

@@ -48,8 +48,8 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   seat->memory.pages = e.pages;
   if (!e.pages) seat->keeps_place = false;
   if (changes_place) enqueue(unit);
-  touch(unit);
-  drain_is_over();  // or needs no waiting for
+  agenda.touch(unit);
+  agenda.drain_is_over();  // or needs no waiting for
   // How long an idle holder is to wait follows from what the next one would have to move.
   for (Unit* holder : seat->gpu->holders) {
     if (holder->told_contended) tell_contention(*holder, true);
@@ -64,7 +64,7 @@ void LeaseCore::State::on(const MemoryExpected& e) {
   MemoryWait& memory = seat->memory;
   memory.outlook = e.outlook;
   if (memory.comes()) memory.coming = std::max(memory.coming, e.evicted);
-  touch(unit);
+  agenda.touch(unit);
   if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.quantum.stands_since)
     unit.quantum.stands_since = now;
   resume_quantum(unit);
@@ -92,7 +92,7 @@ void LeaseCore::State::on(const MemoryObstructed& e) {
   if (waits) dequeue(unit);
   seat->memory.obstacle = e.obstacle;
   if (waits) enqueue(unit);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.
@@ -106,11 +106,6 @@ void LeaseCore::State::start_quantum(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->last_holder != unit.serial) add_paging(*on_gpu.gpu, cost);
   }
-}
-
-// Units that a drain kept from their GPUs may start now, or may no longer be next.
-void LeaseCore::State::drain_is_over() {
-  while (!held_up.empty()) dirty.set(held_up.take_first());
 }
 
 // `waiter` takes the GPU at once, for its priority, from `holder`, which had got it because that one idled. If memory

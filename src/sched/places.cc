@@ -81,7 +81,7 @@ void LeaseCore::State::place(Seat& seat) {
     if (seat.phase == SeatPhase::kRevoked) place = Occupancy::kBlocking;
     if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Occupancy::kOverlapping : Occupancy::kBlocking;
   }
-  if (seat.place == Occupancy::kOverlapping && place != Occupancy::kOverlapping) drain_is_over();
+  if (seat.place == Occupancy::kOverlapping && place != Occupancy::kOverlapping) agenda.drain_is_over();
   set_place(seat, place);
 }
 
@@ -93,20 +93,6 @@ void LeaseCore::State::place(Unit& unit) {
 void LeaseCore::State::settle_idle(Seat& seat) const {
   if (seat.idleness) seat.idle += now - seat.idleness->since;
   seat.idleness.reset();
-}
-
-void LeaseCore::State::touch(Unit& unit) {
-  for (const UnitGpu& on_gpu : unit.gpus) touch(*on_gpu.gpu);
-}
-
-// The GPU's reservation has changed, or the place of the unit that has it. A gang that the reservation keeps off is no
-// longer in the way of units behind it, on the rest of its GPUs as well.
-void LeaseCore::State::touch_around(Gpu& gpu) {
-  touch(gpu);
-  for (const Shape* shape : gpu.shapes()) {
-    if (shape->first() == nullptr) continue;
-    for (Gpu* other : shape->gpus()) touch(*other);
-  }
 }
 
 LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }

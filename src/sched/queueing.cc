@@ -36,7 +36,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
     timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
   timers.arm(unit.lift, after(now, least(unit, &GpuSettings::priority_ageing)));
   reservations.units_changed();
-  touch(unit);
+  agenda.touch(unit);
 }
 
 void LeaseCore::State::dequeue(Unit& unit) {
@@ -48,7 +48,7 @@ void LeaseCore::State::dequeue(Unit& unit) {
   timers.stop(unit.age);
   timers.stop(unit.lift);
   reservations.remove(unit);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 // The GPU's policy has changed: the queues that it orders are sorted anew.
@@ -60,7 +60,7 @@ void LeaseCore::State::rekey(Gpu& gpu) {
       insert_in_queue(*entry.unit);
     }
   }
-  touch_around(gpu);
+  agenda.touch_around(gpu);
 }
 
 // ---- reservations -------------------------------------------------------------------------------
@@ -73,7 +73,8 @@ void LeaseCore::State::age(Unit& unit) {
 
 void LeaseCore::State::settle_reservations() {
   if (!reservations.is_stale()) return;
-  for (GpuSet changed = reservations.renew(gpu_list); !changed.empty();) touch_around(*gpus[changed.take_first()]);
+  for (GpuSet changed = reservations.renew(gpu_list); !changed.empty();)
+    agenda.touch_around(*gpus[changed.take_first()]);
 }
 
 // ---- grants -------------------------------------------------------------------------------------
@@ -87,14 +88,7 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
     const Unit* const single = gpu.first_single();
     if (single == nullptr || is_reserved_against(*single, now) || !(single->queued() < entry_of(gang, gpu, now)))
       continue;
-    // It starts in a moment; or when a drain is over that keeps it, or those before it. Looking again now would find
-    // the same, and two GPUs would look at each other for ever.
-    if (must_wait_for_drain(*single) || gave_way.has(here.index.value)) {
-      held_up.set(here.index.value);
-    } else {
-      gave_way.set(here.index.value);
-      touch(gpu);
-    }
+    agenda.give_way(here, *single, gpu);
     return true;
   }
   return false;
@@ -118,7 +112,7 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   }
   // Nobody behind it starts instead: it would wait for that one's drain next.
   if (next == nullptr || !must_wait_for_drain(*next)) return next;
-  held_up.set(gpu.index.value);
+  agenda.wait_for_drain(gpu);
   return nullptr;
 }
 
@@ -145,7 +139,7 @@ void LeaseCore::State::grant_all(Gpu& gpu) {
 
 void LeaseCore::State::start(Unit& unit) {
   dequeue(unit);
-  gave_way = {};
+  agenda.look_again();
   unit.phase = UnitPhase::kHolding;
   unit.granted_at = now;
   reservations.units_changed();
@@ -170,7 +164,7 @@ void LeaseCore::State::start(Unit& unit) {
   unit.told_contended = unit.contended > 0 || has_cap(unit);
   arm_cap(unit);
   for (Seat* seat : unit.seats) announce(*seat);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 void LeaseCore::State::grant_seat(Seat& seat) {
@@ -337,7 +331,7 @@ void LeaseCore::State::settle_incomplete() {
       for (Seat* seat : missing) grant_seat(*seat);
       for (Seat* seat : missing) announce(*seat);
       tell_contention(*unit, false);
-      touch(*unit);
+      agenda.touch(*unit);
     } else {
       revoke_unless_spared(*unit, RevokeReason::kGang);
     }
@@ -345,27 +339,25 @@ void LeaseCore::State::settle_incomplete() {
 }
 
 void LeaseCore::State::settle() {
-  gave_way = {};
+  agenda.look_again();
   for (;;) {
     if (!grants_held && !to_suspend.empty()) settle_suspended();
     if (!grants_held && !incomplete.empty()) settle_incomplete();
     settle_reservations();
-    if (dirty.empty()) break;
-    const std::uint32_t index = dirty.take_first();
-    told_dirty.set(index);
+    if (agenda.is_at_rest()) break;
+    Gpu& gpu = *gpus[agenda.take_changed()];
     if (grants_held) continue;
-    Gpu& gpu = *gpus[index];
     settle_mode(gpu);
     settle_loan(gpu);
     grant_all(gpu);
     preempt(gpu);
   }
-  while (!handing_over.empty()) {
-    Gpu& gpu = *gpus[handing_over.take_first()];
+  for (GpuSet set = agenda.take_handing_over(); !set.empty();) {
+    Gpu& gpu = *gpus[set.take_first()];
     if (gpu.holders.empty()) heads_up(gpu);  // otherwise the next one has it already
   }
-  while (!told_dirty.empty()) {
-    Gpu& gpu = *gpus[told_dirty.take_first()];
+  for (GpuSet set = agenda.take_looked_at(); !set.empty();) {
+    Gpu& gpu = *gpus[set.take_first()];
     const bool contended = gpu.waiting > 0;
     if (contended == gpu.contended) continue;
     gpu.contended = contended;

@@ -66,12 +66,12 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   place(unit);
   timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
   progress(unit);
-  touch(unit);
+  agenda.touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     // Where a closed gate is all that the next one waits for, it is nearly there.
     const Gpu& gpu = *on_gpu.gpu;
     if (unit.single() && gpu.settings.overlap && gpu.places.count(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0)
-      handing_over.set(gpu.index.value);
+      agenda.hand_over(gpu);
   }
 }
 
@@ -213,7 +213,7 @@ void LeaseCore::State::finish(Unit& unit) {
   unit.phase = UnitPhase::kIdle;
   reservations.units_changed();
   timers.stop(unit.thaw);
-  touch(unit);
+  agenda.touch(unit);
   if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
 }
 
@@ -326,7 +326,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   unit.revocation->returning_since = now;
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
   reservations.add_returning(unit);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 void LeaseCore::State::stop_returning(Unit& unit) {
@@ -334,7 +334,7 @@ void LeaseCore::State::stop_returning(Unit& unit) {
   unit.revocation->returning_since.reset();
   for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
   reservations.remove(unit);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 // Others that cannot be drained either do not stand in the way: two gangs that spin on one GPU each and wait for the
@@ -365,7 +365,7 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
 // theirs.
 void LeaseCore::State::reopen(Unit& unit) {
   stop_returning(unit);
-  drain_is_over();
+  agenda.drain_is_over();
   unit.revocation.reset();
   unit.phase = UnitPhase::kHolding;
   unit.yields_since.reset();
@@ -395,7 +395,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   if (unit.suspended > 0) to_suspend.insert(&unit);
   arm_cap(unit);
   tell_contention(unit, true);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 // Nobody who is to stand still: whoever wants that gives it up in time. And only for somebody's sake.
@@ -424,7 +424,7 @@ void LeaseCore::State::heard(Seat& seat) {
     if (--unit.revocation->silent == 0) {
       count_again(unit);
       place(unit);
-      touch(unit);
+      agenda.touch(unit);
       timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
       progress(unit);
     }
@@ -487,7 +487,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   ++unit.revocation->silent;
   set_phase(seat, SeatPhase::kSilent);
   place(unit);
-  touch(unit);
+  agenda.touch(unit);
   command(ReportSilent{seat.id, now - revocation.alive_at});
   const TimePoint kill_at = after(revocation.alive_at, seat.gpu->settings.kill_silent_after);
   timers.arm(revocation.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));

@@ -42,7 +42,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
   for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
   reservations.units_changed();
-  touch(unit);
+  agenda.touch(unit);
 }
 
 void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
@@ -66,9 +66,9 @@ void LeaseCore::State::settle_order(Gpu& gpu) {
 void LeaseCore::State::requeue(Unit& unit) {
   unit.shape->erase(unit);
   insert_in_queue(unit);
-  touch(unit);
+  agenda.touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->reserved() == &unit) touch_around(*on_gpu.gpu);
+    if (on_gpu.gpu->reserved() == &unit) agenda.touch_around(*on_gpu.gpu);
   }
 }
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lease core's state. Private to src/sched: everybody else sees lease_core.h.
 //
-// An event marks the GPUs that it changes as dirty. settle() then brings those to rest: modes, whole gangs, grants,
+// An event puts the GPUs that it changes on the agenda. settle() then brings those to rest: modes, whole gangs, grants,
 // revocations, and at the end the contention that tenants are told. Counters replace scans: each seat has a *place* on
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
 // and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn that is
-// lent; shapes.h queues; reservations.h GPUs that are kept free; timers.h deadlines.
+// lent; agenda.h what is to be looked at; shapes.h queues; reservations.h GPUs that are kept free; timers.h deadlines.
 //
 // The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption;
 // share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls,
@@ -25,8 +25,8 @@
 #include <vector>
 
 #include "base/limits.h"
+#include "sched/agenda.h"
 #include "sched/events.h"
-#include "sched/gpu_set.h"
 #include "sched/lease_core.h"
 #include "sched/reservations.h"
 #include "sched/timers.h"
@@ -78,9 +78,6 @@ struct LeaseCore::State {
   void place(Seat& seat);  // where its state puts it
   void place(Unit& unit);
   void settle_idle(Seat& seat) const;
-  void touch(Gpu& gpu) { dirty.set(gpu.index.value); }
-  void touch(Unit& unit);
-  void touch_around(Gpu& gpu);
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Unit& unit, bool always);
 
@@ -95,7 +92,6 @@ struct LeaseCore::State {
   // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
   void start_quantum(Unit& unit);
   void resume_quantum(Unit& unit);
-  void drain_is_over();
   void note_return(Unit& waiter, const Unit& holder) const;
   void begin_gap(const Seat& seat) const;
 
@@ -215,11 +211,7 @@ struct LeaseCore::State {
   UnitSet incomplete;  // holding, but for members that have joined since
   UnitSet to_suspend;  // holding, although a member is suspended
   std::uint64_t next_serial = 1;
-  GpuSet dirty;
-  GpuSet gave_way;  // a gang there waits for who is ahead of it elsewhere; since the last start that was looked at
-  GpuSet held_up;   // somebody's start there waits for a drain, which may be another GPU's: to be looked at after it
-  GpuSet handing_over;            // whoever is next there is given a heads-up at the end of settle()
-  GpuSet told_dirty;              // their contention is compared at the end of settle()
+  Agenda agenda;
   std::vector<QueueEntry> heads;  // of preempt(), kept so that it does not allocate each time
   bool grants_held = false;
   Timer grants_held_timer{TimerKind::kGrantsHeld};

@@ -39,7 +39,7 @@ void LeaseCore::State::suspend(Seat& seat) {
   note_incomplete(unit);
   settle_order(gpu);
   settle_in_flight(gpu);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 void LeaseCore::State::on(const SeatsResumed& e) {
@@ -61,7 +61,7 @@ void LeaseCore::State::resume(Seat& seat) {
   settle_in_flight(gpu);
   tell_contention(seat);  // what has changed meanwhile it was not told
   if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
-  touch(unit);
+  agenda.touch(unit);
 }
 
 bool LeaseCore::State::may_queue(Unit& unit) { return unit.suspended == 0 && !freeze(unit); }
