@@ -20,16 +20,15 @@ constexpr std::size_t kMaxGangKeys = 64;
 
 }  // namespace
 
-Unit& LeaseCore::State::make_unit(Gang* gang) {
+Unit& LeaseCore::State::make_unit() {
   auto unit = std::make_unique<Unit>();
   unit->serial = next_serial++;
-  unit->gang = gang;
   Unit& made = *unit;
   units.emplace(made.serial, std::move(unit));
   return made;
 }
 
-// It has no seats any more.
+// It has no seats any more. Its gang goes with it.
 void LeaseCore::State::destroy_unit(Unit& unit) {
   unplace(unit);
   set_shape(unit);
@@ -168,12 +167,11 @@ void LeaseCore::State::remove_seat(Seat& seat) {
 // ---- gangs --------------------------------------------------------------------------------------
 
 Gang& LeaseCore::State::make_gang(std::uint32_t uid) {
-  auto gang = std::make_unique<Gang>();
-  gang->uid = uid;
-  Gang& made = *gang;
-  made.unit = &make_unit(&made);
-  gangs.emplace(&made, std::move(gang));
-  return made;
+  Unit& unit = make_unit();
+  unit.gang = std::make_unique<Gang>();
+  unit.gang->uid = uid;
+  unit.gang->unit = &unit;
+  return *unit.gang;
 }
 
 void LeaseCore::State::add_to_gang(Tenant& tenant, Gang& gang) {
@@ -210,7 +208,6 @@ void LeaseCore::State::merge_gangs(Gang& into, Gang& from) {
     into.keys.push_back(key);
   }
   destroy_unit(*from.unit);
-  gangs.erase(&from);
   rebuild(*into.unit, true);
 }
 
@@ -221,7 +218,6 @@ void LeaseCore::State::leave_gang(Tenant& tenant) {
   if (!gang->members.empty()) return;
   for (const std::string& key : gang->keys) gang_by_key.erase({gang->uid, key});
   destroy_unit(*gang->unit);
-  gangs.erase(gang);
 }
 
 void LeaseCore::State::on(const GangJoined& e) {

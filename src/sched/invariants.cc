@@ -54,7 +54,7 @@ std::string check_members(const Unit& unit) {
     if (seat->tenant->uid != unit.seats.front()->tenant->uid) return who + " is of two users";
   }
   if (loners + gangs.size() > 1) return who + " has seats that do not belong together";
-  if (!gangs.empty() && !gangs.contains(unit.gang)) return who + " is another gang's";
+  if (!gangs.empty() && !gangs.contains(unit.gang.get())) return who + " is another gang's";
   return {};
 }
 

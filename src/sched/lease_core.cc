@@ -177,7 +177,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
   seat->since = now;
-  Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit(nullptr);
+  Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit();
   unplace(unit);
   attach(*seat, unit);
   gpu->seats.insert(seat.get());

@@ -181,7 +181,7 @@ struct LeaseCore::State {
   std::vector<Unit*> partners_of(const Unit& stalled) const;
 
   // ---- gangs.cc ---------------------------------------------------------------------------------
-  Unit& make_unit(Gang* gang);
+  Unit& make_unit();
   void destroy_unit(Unit& unit);
   void attach(Seat& seat, Unit& unit);
   void detach(Seat& seat);
@@ -205,7 +205,6 @@ struct LeaseCore::State {
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<std::uint64_t, std::unique_ptr<Unit>> units;
   std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
-  std::map<Gang*, std::unique_ptr<Gang>> gangs;  // looked up, never iterated: its order is that of addresses
   Shapes shapes;
   Reservations reservations;
   UnitSet incomplete;  // holding, but for members that have joined since

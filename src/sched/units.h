@@ -160,12 +160,21 @@ struct UnitRevocation {
   Timer step;
 };
 
+struct Gang {
+  std::uint32_t uid = 0;
+  // Empty: one tenant's own seats. Several: gangs that a common member has joined into one.
+  std::vector<std::string> keys;
+  std::uint32_t world = 0;
+  std::map<TenantId, Tenant*> members;
+  Unit* unit = nullptr;
+};
+
 struct Unit {
   std::uint64_t serial = 0;
-  std::vector<Seat*> seats;   // ascending
-  std::vector<UnitGpu> gpus;  // ascending
-  Shape* shape = nullptr;     // nullptr: no seats
-  Gang* gang = nullptr;       // nullptr: a seat by itself
+  std::vector<Seat*> seats;    // ascending
+  std::vector<UnitGpu> gpus;   // ascending
+  Shape* shape = nullptr;      // nullptr: no seats
+  std::unique_ptr<Gang> gang;  // nullptr: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
@@ -342,15 +351,6 @@ struct Tenant {
   Gang* gang = nullptr;
   bool kill_sent = false;
   std::vector<std::unique_ptr<Seat>> seats;  // ascending by GPU; at most kMaxSeatsPerTenant
-};
-
-struct Gang {
-  std::uint32_t uid = 0;
-  std::vector<std::string>
-      keys;  // empty: one tenant's own seats. Several: gangs that a common member has joined into one
-  std::uint32_t world = 0;
-  std::map<TenantId, Tenant*> members;
-  Unit* unit = nullptr;
 };
 
 // Weights beyond this say nothing that this does not.
