@@ -87,12 +87,9 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   unit.contended = 0;
   unit.phase = UnitPhase::kIdle;
   agenda.touch(unit);
-  if (seats.revoked > 0) {
+  if (seats.revoked.all > 0) {
     UnitRevocation& revocation = *unit.revocation;
-    revocation.seats = seats.revoked;
-    revocation.undrained = seats.undrained;
-    revocation.silent = seats.silent;
-    revocation.permits = seats.permits;
+    revocation.recount(seats.revoked);
     unit.phase = UnitPhase::kRevoking;
     timers.stop(unit.run);
     if (was_passed_over && !unit.passed_over()) count_again(unit);

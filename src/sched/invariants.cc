@@ -34,8 +34,8 @@ std::string check_seat(const Seat& seat) {
   const SeatRevocation& revocation = *seat.revocation;
   if (seat.phase == SeatPhase::kDraining && !revocation.gate_closed()) return who + " drains behind an open gate";
   if (seat.phase == SeatPhase::kRevoked && revocation.gate_closed()) return who + " has closed its gate unnoticed";
-  if (revocation.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
-  if (revocation.permits > 0 && !revocation.gate_closed()) return who + " may step although it was recalled";
+  if (revocation.permits() > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
+  if (revocation.permits() > 0 && !revocation.gate_closed()) return who + " may step although it was recalled";
   const bool waits_for_answer = seat.phase != SeatPhase::kSilent && !revocation.drained();
   if (waits_for_answer && !revocation.answer.armed()) return who + " may stay silent for ever";
   return {};
@@ -65,16 +65,13 @@ std::string check_unit(const Unit& unit) {
   if (seats.wanting != unit.wanting || seats.resting != unit.resting || seats.suspended != unit.suspended)
     return who + " has miscounted its seats";
   if ((unit.phase == UnitPhase::kRevoking) != unit.revocation.has_value()) return who + " is revoked, and is not";
-  const bool is_counted =
-      !unit.revocation || (seats.silent == unit.revocation->silent && seats.permits == unit.revocation->permits &&
-                           seats.revoked == unit.revocation->seats && seats.undrained == unit.revocation->undrained);
-  if (!is_counted) return who + " has miscounted its revoked seats";
+  if (unit.revocation && seats.revoked != unit.revocation->seats()) return who + " has miscounted its revoked seats";
   if (unit.phase == UnitPhase::kIdle && seats.wanting > 0 && seats.suspended == 0 && !unit.thaw.armed())
     return who + " wants and does not wait";
   if (unit.phase == UnitPhase::kWaiting && seats.suspended > 0)
     return who + " waits although a seat of it is suspended";
   if (unit.phase == UnitPhase::kWaiting && seats.wanting == 0) return who + " waits and does not want";
-  if (unit.phase == UnitPhase::kRevoking && seats.undrained == 0) return who + " has drained and is not done";
+  if (unit.phase == UnitPhase::kRevoking && seats.revoked.undrained == 0) return who + " has drained and is not done";
   if (unit.phase == UnitPhase::kHolding && seats.resting + seats.idle == unit.seats.size())
     return who + " holds and no seat of it does";
   const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.is_returning();

@@ -227,8 +227,8 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   heard(*seat);
   SeatRevocation& revocation = *seat->revocation;
-  if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
-  set_closing(*seat, Closing::kClosed);
+  if (revocation.gate_closed() || (revocation.closing() == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
+  seat->unit->revocation->set_closing(revocation, Closing::kClosed);
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
   reservations.gate_closed(*seat->unit);
   place(*seat);
@@ -249,7 +249,7 @@ void LeaseCore::State::on(const Drained& e) {
     seat->poisoned |= e.poisoned;
     heard(*seat);
     // Said before it knew that what it was let through has been taken back: it will say so again.
-    if (seat->revocation->closing != Closing::kRecalled) drained(*seat);
+    if (seat->revocation->closing() != Closing::kRecalled) drained(*seat);
   }
 }
 
@@ -273,9 +273,10 @@ void LeaseCore::State::on(const Stepped& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   Unit& unit = *seat->unit;
-  if (const std::uint32_t permits = seat->revocation->permits; permits > 0 && e.count > 0) {
-    set_permits(*seat, permits - std::min(permits, e.count));
-    set_closing(*seat, Closing::kClosed);
+  SeatRevocation& revocation = *seat->revocation;
+  if (const std::uint32_t permits = revocation.permits(); permits > 0 && e.count > 0) {
+    unit.revocation->set_permits(revocation, permits - std::min(permits, e.count));
+    unit.revocation->set_closing(revocation, Closing::kClosed);
   }
   heard(*seat);
   progress(unit);

@@ -156,7 +156,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = entry_of(unit, *gpu, state.now);
     } else if (is_in_revocation(*seat)) {
-      const bool may_go_on = !unit.single() && unit.revocation->undrained > 0 && !unit.passed_over();
+      const bool may_go_on = !unit.single() && unit.revocation->seats().undrained > 0 && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
     } else if (seat->suspended) {
       one.turn.kind = TurnKind::kSuspended;

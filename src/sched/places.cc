@@ -24,10 +24,10 @@ SeatCounts count_seats(const Unit& unit) {
     counts.suspended += seat->suspended ? 1u : 0u;
     counts.idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
     counts.holding += seat->phase == SeatPhase::kHolding ? 1u : 0u;
-    counts.revoked += is_in_revocation(*seat) ? 1u : 0u;
-    counts.undrained += is_undrained(*seat) ? 1u : 0u;
-    counts.silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
-    counts.permits += has_permits(*seat) ? 1u : 0u;
+    counts.revoked.all += is_in_revocation(*seat) ? 1u : 0u;
+    counts.revoked.undrained += is_undrained(*seat) ? 1u : 0u;
+    counts.revoked.silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
+    counts.revoked.permitted += has_permits(*seat) ? 1u : 0u;
   }
   return counts;
 }

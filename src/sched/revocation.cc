@@ -85,7 +85,6 @@ void LeaseCore::State::revoke_unless_spared(Unit& unit, RevokeReason reason) {
 // told.
 void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   Unit& unit = *seat.unit;
-  ++unit.revocation->seats;
   const bool rested = rests(seat);
   if (rested) {
     settle_idle(seat);
@@ -94,12 +93,9 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   seat.idleness.reset();  // it may have found work since
   SeatRevocation& revocation = seat.revocation.emplace(seat);
   revocation.late = seat.gpu->loan.lender() != nullptr;
-  if (rested) {
-    revocation.closing = Closing::kRested;
-    return set_phase(seat, SeatPhase::kDraining);
-  }
+  unit.revocation->add(revocation, rested);
+  if (rested) return set_phase(seat, SeatPhase::kDraining);
   if (!seat.stuck_since) seat.stuck_since = now;
-  ++unit.revocation->undrained;
   set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
 }
@@ -116,33 +112,9 @@ void LeaseCore::State::send_revoke(Seat& seat, RevokeReason reason) {
   command(Revoke{seat.id, seat.epoch, reason});
 }
 
-void LeaseCore::State::set_closing(Seat& seat, Closing closing) {
-  const bool was_undrained = is_undrained(seat);
-  seat.revocation->closing = closing;
-  std::uint32_t& undrained = seat.unit->revocation->undrained;
-  undrained += (is_undrained(seat) ? 1u : 0u);
-  undrained -= (was_undrained ? 1u : 0u);
-}
-
-void LeaseCore::State::set_permits(Seat& seat, std::uint32_t count) {
-  const bool had_permits = has_permits(seat);
-  seat.revocation->permits = count;
-  std::uint32_t& permits = seat.unit->revocation->permits;
-  permits += (has_permits(seat) ? 1u : 0u);
-  permits -= (had_permits ? 1u : 0u);
-}
-
-// A Revoke must follow. Submissions may have been made since the tenant last said that it had drained, and it may have
-// said that before it knew of the Revoke: what it says counts again when it has answered.
-void LeaseCore::State::take_back_step(Seat& seat) {
-  if (!has_permits(seat)) return;
-  set_permits(seat, 0);
-  set_closing(seat, Closing::kRecalled);
-}
-
 void LeaseCore::State::drained(Seat& seat) {
   if (seat.revocation->drained()) return;
-  set_closing(seat, Closing::kDrained);
+  seat.unit->revocation->set_closing(*seat.revocation, Closing::kDrained);
   seat.stuck_since.reset();
   set_phase(seat, SeatPhase::kDraining);
   timers.stop(seat.revocation->answer);
@@ -151,7 +123,7 @@ void LeaseCore::State::drained(Seat& seat) {
 
 // Ends the revocation if all seats have drained, or goes on with it.
 void LeaseCore::State::settle_drains(Unit& unit) {
-  if (!take_back_steps(unit) && unit.revocation->undrained == 0) return finish(unit);
+  if (!take_back_steps(unit) && unit.revocation->seats().undrained == 0) return finish(unit);
   progress(unit);
 }
 
@@ -159,13 +131,13 @@ void LeaseCore::State::settle_drains(Unit& unit) {
 // that comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that
 // nothing has slipped through. False: there is nothing to take back, or not yet.
 bool LeaseCore::State::take_back_steps(Unit& unit) {
-  if (unit.revocation->permits == 0) return false;
+  if (unit.revocation->seats().permitted == 0) return false;
   for (const Seat* seat : unit.seats) {
     if (is_undrained(*seat) && seat->revocation->was_ahead && !unit.passed_over()) return false;
   }
   for (Seat* seat : unit.seats) {
     if (!has_permits(*seat)) continue;
-    take_back_step(*seat);
+    unit.revocation->take_back_step(*seat->revocation);
     ask_again(*seat);
   }
   return true;
@@ -221,7 +193,7 @@ void LeaseCore::State::finish(Unit& unit) {
 
 void LeaseCore::State::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
-  if (revocation.undrained > 0 && revocation.undrained < revocation.seats && !unit.passed_over()) {
+  if (revocation.is_divided() && !unit.passed_over()) {
     timers.arm(revocation.step, after(now, revocation.pace.pause(least(unit, &GpuSettings::step_delay))));
   } else {
     timers.stop(revocation.step);
@@ -249,16 +221,16 @@ void LeaseCore::State::step(Unit& unit) {
   }
   for (Seat* seat : unit.seats) {
     if (!is_behind(*seat) || !may_step(*seat)) continue;
-    if (seat->revocation->closing == Closing::kRested) {
+    if (seat->revocation->closing() == Closing::kRested) {
       // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
       // answered.
-      set_closing(*seat, Closing::kOpen);
+      revocation.set_closing(*seat->revocation, Closing::kOpen);
       ask_again(*seat);
       continue;
     }
     std::uint32_t& count = seat->revocation->last_step;
     count = revocation.pace.next(count);
-    set_permits(*seat, count);
+    revocation.set_permits(*seat->revocation, count);
     command(Step{seat->id, seat->epoch, count});
   }
 }
@@ -270,9 +242,9 @@ bool LeaseCore::State::may_step(const Seat& seat) const {
   const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
   if (alone) return true;
   return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
-    const bool open =
-        other->place == Occupancy::kHolding ||
-        (other->place == Occupancy::kBlocking && (!other->revocation->gate_closed() || other->revocation->permits > 0));
+    const bool open = other->place == Occupancy::kHolding ||
+                      (other->place == Occupancy::kBlocking &&
+                       (!other->revocation->gate_closed() || other->revocation->permits() > 0));
     return open && other->unit != seat.unit &&
            (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
   });
@@ -314,7 +286,7 @@ void LeaseCore::State::take_back(Unit& unit) {
   // From now on nobody looks at its gates when others that cannot be drained go on.
   for (Seat* seat : unit.seats) {
     if (!has_permits(*seat)) continue;
-    take_back_step(*seat);
+    unit.revocation->take_back_step(*seat->revocation);
     ask_again(*seat);
   }
   // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
@@ -421,7 +393,8 @@ void LeaseCore::State::heard(Seat& seat) {
     set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
-    if (--unit.revocation->silent == 0) {
+    unit.revocation->end_silence();
+    if (!unit.passed_over()) {
       count_again(unit);
       place(unit);
       agenda.touch(unit);
@@ -462,7 +435,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   const TimePoint silent_at = after(revocation.alive_at, seat.gpu->settings.silence_limit);
   if (now < silent_at) {
     if (has_permits(seat)) {
-      take_back_step(seat);
+      seat.unit->revocation->take_back_step(revocation);
       set_phase(seat, SeatPhase::kRevoked);
       place(seat);
     }
@@ -474,7 +447,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   for (Seat* member : unit.seats) {
     if (!has_permits(*member)) continue;
     // Nobody waits for its members' gates from now on: they are closed at least.
-    take_back_step(*member);
+    unit.revocation->take_back_step(*member->revocation);
     if (member != &seat) {
       ask_again(*member);
     } else {
@@ -484,7 +457,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   stop_returning(unit);
   timers.stop(unit.revocation->stall);
   timers.stop(unit.revocation->step);
-  ++unit.revocation->silent;
+  unit.revocation->begin_silence();
   set_phase(seat, SeatPhase::kSilent);
   place(unit);
   agenda.touch(unit);

@@ -8,7 +8,8 @@
 //
 // Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
 // and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn that is
-// lent; agenda.h what is to be looked at; shapes.h queues; reservations.h GPUs that are kept free; timers.h deadlines.
+// lent; revocation.h how far a revocation has got; agenda.h what is to be looked at; shapes.h queues; reservations.h
+// GPUs that are kept free; timers.h deadlines.
 //
 // The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption;
 // share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls,
@@ -155,10 +156,7 @@ struct LeaseCore::State {
   void ask_again(Seat& seat);
   void heard(Seat& seat);
   void drained(Seat& seat);
-  static void set_closing(Seat& seat, Closing closing);
-  static void set_permits(Seat& seat, std::uint32_t count);
   void send_revoke(Seat& seat, RevokeReason reason);
-  void take_back_step(Seat& seat);
   bool take_back_steps(Unit& unit);
   void progress(Unit& unit);
   void step(Unit& unit);

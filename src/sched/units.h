@@ -24,6 +24,7 @@
 #include "sched/pace.h"
 #include "sched/places.h"
 #include "sched/policy.h"
+#include "sched/revocation.h"
 #include "sched/shapes.h"
 #include "sched/share_groups.h"
 #include "sched/switch_cost.h"
@@ -40,33 +41,6 @@ struct Unit;
 struct Idleness {
   TimePoint since{};
   bool rests = false;  // see rests()
-};
-
-// How far a revoked seat has got, as far as its tenant has said.
-enum class Closing : std::uint8_t {
-  kOpen,      // its gate may be open
-  kRecalled,  // the same; a Step was taken back, and what the tenant says counts when it has answered that Revoke
-  kClosed,    // its gate is closed
-  kDrained,   // and its work has finished; it has not been let through since
-  kRested,    // the same, of its own accord; its tenant does not know of the revocation
-};
-
-// A seat's part in a revocation of its unit, from the Revoke until the lease is over or goes on.
-struct SeatRevocation {
-  explicit SeatRevocation(Seat& seat) : answer(TimerKind::kAnswer, seat) {}
-
-  Closing closing = Closing::kOpen;
-  bool was_ahead = false;            // undrained at the last round of steps
-  bool late = false;                 // may exceed the one undrained predecessor: silent, stalled, lent, or claimed
-  std::uint32_t permits = 0;         // submissions that a Step allows, not answered by Stepped nor taken back
-  std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
-  std::uint32_t revokes_unseen = 0;  // not answered by RevokeSeen
-  TimePoint alive_at{};              // its last sign of life, or the first Revoke, which asks for one
-  // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
-  Timer answer;
-
-  bool gate_closed() const { return closing >= Closing::kClosed; }
-  bool drained() const { return closing >= Closing::kDrained; }
 };
 
 // The residency planner's word on a seat's memory.
@@ -124,7 +98,7 @@ inline bool rests(const Seat& seat) { return seat.idleness && seat.idleness->res
 inline bool is_in_revocation(const Seat& seat) { return seat.revocation.has_value(); }
 inline bool is_undrained(const Seat& seat) { return seat.revocation && !seat.revocation->drained(); }
 // Whether it may make submissions that a Step allowed.
-inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits > 0; }
+inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits() > 0; }
 
 // One GPU of a unit.
 struct UnitGpu {
@@ -140,24 +114,6 @@ struct Quantum {
   TimePoint began{};                      // it counts from then, as if it had never stood still since
   std::optional<TimePoint> stands_since;  // still: the unit's memory is not all there, or is to be more
   Duration lent{};                        // so long others had the GPU meanwhile, in loans that have ended
-};
-
-// From the moment when a unit is told to give its lease back until that is over, or goes on.
-struct UnitRevocation {
-  UnitRevocation(Unit& unit, StepPace steps, RevokeReason why, TimePoint at)
-      : reason(why), began(at), pace(steps), stall(TimerKind::kStall, unit), step(TimerKind::kStep, unit) {}
-
-  RevokeReason reason;
-  TimePoint began;
-  // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
-  std::optional<TimePoint> returning_since;
-  StepPace pace;
-  std::uint32_t seats = 0;      // that have a part in it
-  std::uint32_t undrained = 0;  // of those
-  std::uint32_t silent = 0;     // of those
-  std::uint32_t permits = 0;    // of those, that have permits
-  Timer stall;                  // when it counts as stalled
-  Timer step;
 };
 
 struct Gang {
@@ -203,7 +159,7 @@ struct Unit {
   // None: it may be revoked now.
   std::optional<TimePoint> spared_until(TimePoint now) const { return retry.spared_until(now); }
   void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
-  bool passed_over() const { return revocation && revocation->silent > 0; }
+  bool passed_over() const { return revocation && revocation->seats().silent > 0; }
   bool is_returning() const { return revocation && revocation->returning_since; }
   // Its entry in its shape's queue. REQUIRES: it waits.
   const QueueEntry& queued() const { return *queued_; }
@@ -220,7 +176,7 @@ inline bool runs(const Seat& seat) {
 // A unit's seats, by what they do.
 struct SeatCounts {
   std::uint32_t wanting = 0, resting = 0, suspended = 0, idle = 0, holding = 0;
-  std::uint32_t revoked = 0, undrained = 0, silent = 0, permits = 0;
+  RevokedSeats revoked;
 };
 SeatCounts count_seats(const Unit& unit);
 // Whether any of its seats is so.
