@@ -18,6 +18,20 @@ constexpr std::uint64_t kMaxClaimedEpoch = std::uint64_t{1} << 62;
 // few.
 constexpr std::size_t kMaxGangKeys = 64;
 
+// Whether this could have been so beside what is known already. Seats that have drained since the restart, or were
+// silent, prove nothing.
+bool is_believable(const Seat& seat, const SeatClaimed& claim) {
+  std::uint32_t overlapping = 0;
+  for (const Seat* other : seat.gpu->seats) {
+    if (other->unit == seat.unit || other->place == Occupancy::kNone) continue;
+    if (other->revocation && other->revocation->late) continue;
+    if (other->kind == LeaseKind::kShared && claim.kind == LeaseKind::kShared) continue;
+    if (other->place != Occupancy::kOverlapping) return false;
+    ++overlapping;
+  }
+  return overlapping <= 1;
+}
+
 }  // namespace
 
 Unit& LeaseCore::State::make_unit() {
@@ -245,20 +259,6 @@ void LeaseCore::State::on(const GangJoined& e) {
 }
 
 // ---- claims -------------------------------------------------------------------------------------
-
-// Whether this could have been so beside what is known already. Seats that have drained since the restart, or were
-// silent, prove nothing.
-bool LeaseCore::State::is_believable(const Seat& seat, const SeatClaimed& claim) const {
-  std::uint32_t overlapping = 0;
-  for (const Seat* other : seat.gpu->seats) {
-    if (other->unit == seat.unit || other->place == Occupancy::kNone) continue;
-    if (other->revocation && other->revocation->late) continue;
-    if (other->kind == LeaseKind::kShared && claim.kind == LeaseKind::kShared) continue;
-    if (other->place != Occupancy::kOverlapping) return false;
-    ++overlapping;
-  }
-  return overlapping <= 1;
-}
 
 void LeaseCore::State::on(const SeatClaimed& e) {
   Seat* const seat = seat_of(e.seat);

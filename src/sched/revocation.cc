@@ -42,6 +42,21 @@ constexpr std::int64_t kProbesPerSilenceLimit = 4;
 // More of them say nothing to whoever reads it.
 constexpr std::size_t kMostPartners = 16;
 
+// No seat is let through beside others. It may have become one too many: one that was silent, stalled, or came back too
+// late with a claim finds its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
+bool may_step(const Seat& seat) {
+  const Gpu& gpu = *seat.gpu;
+  const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
+  if (alone) return true;
+  return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
+    const bool open = other->place == Occupancy::kHolding ||
+                      (other->place == Occupancy::kBlocking &&
+                       (!other->revocation->gate_closed() || other->revocation->permits() > 0));
+    return open && other->unit != seat.unit &&
+           (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
+  });
+}
+
 }  // namespace
 
 // ---- revoking -----------------------------------------------------------------------------------
@@ -233,21 +248,6 @@ void LeaseCore::State::step(Unit& unit) {
     revocation.set_permits(*seat->revocation, count);
     command(Step{seat->id, seat->epoch, count});
   }
-}
-
-// Not beside others. It may have become one too many: one that was silent, stalled, or came back too late with a claim
-// finds its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
-bool LeaseCore::State::may_step(const Seat& seat) const {
-  const Gpu& gpu = *seat.gpu;
-  const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
-  if (alone) return true;
-  return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
-    const bool open = other->place == Occupancy::kHolding ||
-                      (other->place == Occupancy::kBlocking &&
-                       (!other->revocation->gate_closed() || other->revocation->permits() > 0));
-    return open && other->unit != seat.unit &&
-           (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
-  });
 }
 
 // ---- stalls -------------------------------------------------------------------------------------

@@ -160,7 +160,6 @@ struct LeaseCore::State {
   bool take_back_steps(Unit& unit);
   void progress(Unit& unit);
   void step(Unit& unit);
-  bool may_step(const Seat& seat) const;
   void settle_drains(Unit& unit);
   void finish(Unit& unit);
   void stalled(Unit& unit);
@@ -193,7 +192,6 @@ struct LeaseCore::State {
   void remove_seat(Seat& seat);
   void unplace(Unit& unit);
   void absorb(Unit& unit, const Unit& other);
-  bool is_believable(const Seat& seat, const SeatClaimed& claim) const;
 
   TimePoint now{};
   std::vector<Command>* out = nullptr;
