@@ -1,18 +1,34 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Goal: the generator refuses a line that cannot be true, and the documents list every setting. Method: small tables;
-the real one beside the real documents."""
+"""Goal: the generator refuses a line that cannot be true, the documents list every setting, and some code reads it.
+Method: small tables; the real one beside the real documents and the real code."""
 
+import re
 import unittest
 from pathlib import Path
 
 import gen_settings
 
 ROOT = Path(__file__).resolve().parent.parent
+# Where code reads a setting, by its column "where", and the file that only logs those of the lease core.
+READING = {"core": ("src/sched",), "plugin": ("src/k8s",)}
+READING_ELSEWHERE = ("src/daemon", "src/node", "src/jobs")
+LOG = ROOT / "src/sched/events.cc"
 
 
 def read(line, section="gpu", meaning="It is a setting."):
     return gen_settings.read(f"[{section}]\n{line}\n  {meaning}\n")
+
+
+def is_read(setting):
+    """Whether code reads a field of that name. Tests do not count."""
+    field = re.compile(rf"(\.|->|::){setting.name}\b(?!\()")
+    for folder in READING.get(setting.where, READING_ELSEWHERE):
+        for path in (ROOT / folder).rglob("*.[ch]*"):
+            is_product = path != LOG and not re.search(r"_(test|bench|fuzz)\.cc$|\.gen\.", path.name)
+            if is_product and field.search(path.read_text(encoding="utf-8")):
+                return True
+    return False
 
 
 class TableTest(unittest.TestCase):
@@ -80,6 +96,18 @@ class DocumentsTest(unittest.TestCase):
 
     def test_nothing_else_has_been_made(self):
         self.assertTrue(gen_settings.verify(ROOT, gen_settings.generate(ROOT)))
+
+
+class CodeTest(unittest.TestCase):
+
+    def test_every_setting_is_read(self):
+        settings = gen_settings.read((ROOT / gen_settings.TABLE).read_text(encoding="utf-8"))
+        fields = [setting for setting in settings if setting.section in gen_settings.SETTINGS]
+        self.assertEqual([setting.name for setting in fields if not is_read(setting)], [], "no code reads these")
+
+    def test_a_setting_that_no_code_reads_is_found(self):
+        for where in ("core", "daemon", "plugin"):
+            self.assertFalse(is_read(*read(f"never_read | bool | true | {where} |")), where)
 
 
 if __name__ == "__main__":
