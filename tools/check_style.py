@@ -130,6 +130,29 @@ class Style:
         return problems
 
 
+class Includes:
+    """Which files name an integer type of the library without its header: only some compilers let that pass."""
+    INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+    NAMES = re.compile(r"\bstd::u?int(8|16|32|64)_t\b")
+
+    def __init__(self, texts):
+        self.texts = texts  # {path from the root: text}
+        self.known = {}
+
+    def has_cstdint(self, name):
+        """Whether the file includes it, or a header of ours that does."""
+        if name not in self.known:
+            self.known[name] = False
+            included = self.INCLUDE.findall(self.texts.get(name, ""))
+            self.known[name] = "cstdint" in included or any(
+                self.has_cstdint(prefix + other) for other in included for prefix in ("src/", ""))
+        return self.known[name]
+
+    def problems(self):
+        return [f"{name}: it names std::int64_t or the like: include <cstdint>" for name, text in self.texts.items()
+                if not self.has_cstdint(name) and self.NAMES.search(code_only(text))]
+
+
 def files_of(root):
     command = ["git", "-C", str(root), "ls-files", "-co", "--exclude-standard", "-z"]
     listing = subprocess.run(command, capture_output=True, check=False)
@@ -152,6 +175,7 @@ def main():
     folders = tomllib.loads((here / "layers.toml").read_text(encoding="utf-8"))["folders"]
     style = Style(tomllib.loads(arguments.table.read_text(encoding="utf-8")), folders)
     problems = []
+    texts = {}
     for name in files_of(arguments.root):
         if pathlib.PurePosixPath(name).suffix in BINARY or "/corpus/" in name:
             continue
@@ -161,6 +185,9 @@ def main():
             problems.append(f"{name}: not UTF-8 text; fuzz inputs belong in a corpus/ folder")
             continue
         problems += style.check_file(name, text)
+        if pathlib.PurePosixPath(name).suffix in CPP:
+            texts[name] = text
+    problems += Includes(texts).problems()
     for problem in problems:
         print(f"style: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -92,6 +92,13 @@ class StyleTest(unittest.TestCase):
         self.passes("docs/a.md", "/usr/lib and https://example.org/work/x are fine\n".replace("/work/", "/works/"))
         self.passes("LICENSE", "TODO\n")
 
+    def test_an_integer_type_needs_its_header(self):
+        for text, good in (("", False), ("#include <cstdint>", True), ('#include "base/b.h"', True),
+                           ('#include "base/c.h"', False)):
+            texts = {"src/base/a.h": text + "\nstd::uint64_t a;", "src/base/b.h": "#include <cstdint>",
+                     "src/base/c.h": '#include "base/a.h"\n// std::int32_t'}
+            self.assertEqual(len(check_style.Includes(texts).problems()), 0 if good else 1, text)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <time.h>
 
+#include <cstdint>
+
 #include "base/clock.h"
 
 namespace gpumux::base {

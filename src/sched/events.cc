@@ -84,7 +84,7 @@ std::string text(const GpuSettings& s) {
 }
 
 // A hostile program chooses these strings: they must not break a log's lines.
-std::string quoted(std::string_view raw) {
+std::string in_quotes(std::string_view raw) {
   static constexpr char kDigits[] = "0123456789abcdef";
   std::string out = "\"";
   for (const char c : raw) {
@@ -116,14 +116,14 @@ struct EventText {
   }
   std::string operator()(const TenantGone& e) const { return "gone " + std::to_string(e.tenant.value); }
   std::string operator()(const GangJoined& e) const {
-    return "gang " + std::to_string(e.tenant.value) + " " + quoted(e.key) + " of " + std::to_string(e.world);
+    return "gang " + std::to_string(e.tenant.value) + " " + in_quotes(e.key) + " of " + std::to_string(e.world);
   }
   std::string operator()(const SeatOpened& e) const {
     return "open " + text(e.seat) + " weight " + std::to_string(e.weight) +
            (e.ends_own_turns ? " ends_own_turns" : "") +
            (e.priority != 0 ? " priority " + std::to_string(e.priority) : "") +
            (e.cap != kNoCap ? " cap " + std::to_string(e.cap) : "") + (e.is_suspended ? " suspended" : "") +
-           (e.share_group.empty() ? "" : " group " + quoted(e.share_group));
+           (e.share_group.empty() ? "" : " group " + in_quotes(e.share_group));
   }
   std::string operator()(const StandingChanged& e) const {
     return "standing " + text(e.seat) + " priority " + std::to_string(e.priority) + " weight " +
