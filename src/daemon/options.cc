@@ -108,6 +108,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
       ->type_name("FD");
   app.add_option("--gpus", daemon.gpus, "Serve only these GPUs, by index or UUID, separated by commas")
       ->delimiter(',')
+      ->allow_extra_args(false)
       ->type_name("GPUS");
   app.add_flag("--check-config", parsed.check_config, "Check the configuration and the environment, and stop");
   bool print_api = false;

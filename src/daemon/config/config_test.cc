@@ -311,6 +311,7 @@ TEST(Options, ThatAreWrongEndEarly) {
       {{"gpumuxd", "--help"}, kExitStopped, "Exit status"},
       {{"gpumuxd", "--version"}, kExitStopped, GPUMUX_VERSION},
       {{"gpumuxd", "--colour"}, kExitUsage, "--colour"},
+      {{"gpumuxd", "--gpus", "0,1", "WORD"}, kExitUsage, "WORD"},
       {{"gpumuxd", "--quantum", "5"}, kExitUsage, "--quantum"},
       {{"gpumuxd", "--exit-when-unused", "0"}, kExitUsage, "such as 10s"},
       {{"gpumuxd", "--log-level", "loud"}, kExitUsage, "debug"},
