@@ -115,16 +115,18 @@ std::string check_lane(const State& s, const Lane& lane, std::uint64_t& jobs) {
 }
 
 std::string check_user(const State& s, const User& user) {
-  std::uint32_t running = 0, gpus = 0, queued = 0;
+  std::uint32_t running = 0, gpus = 0, suspended_gpus = 0, queued = 0;
   for (const auto& [id, job] : s.jobs) {
     if (job->user != &user) continue;
     if (is_waiting(*job)) ++queued;
+    if (job->state == JobState::kSuspended) suspended_gpus += job->gpus.size();
     if (!job->occupies()) continue;
     ++running;
     gpus += job->gpus.size();
   }
   const std::string who = "user " + std::to_string(user.uid);
-  if (running != user.running || gpus != user.gpus || queued != user.queued) return who + " is miscounted";
+  const bool is_counted = running == user.running && gpus == user.gpus && suspended_gpus == user.suspended_gpus;
+  if (!is_counted || queued != user.queued) return who + " is miscounted";
   if ((running > 0) != s.active_users.contains(user.uid)) return who + " is active or not, against his jobs";
   return {};
 }

@@ -391,6 +391,22 @@ TEST(Limits, GpusOfAUserKeepHisOwnOrder) {
   EXPECT_EQ(s.core().refusal(s.spec(3)), Refusal::kGpuLimit);
 }
 
+TEST(Limits, CountAJobThatIsToStartNext) {
+  Script s(2);
+  s.tell(UserLimitsChanged{1000, UserLimits{1, kUnlimited, kUnlimited, kUnlimited}});
+  JobSpec other = s.spec(2, 50);
+  other.uid = 1001;
+  s.run(other);
+  EXPECT_EQ(s.submit(1, 60), "");  // has the reservation
+  // There is room beside both. But it would reach the limit, and keep the job before it waiting.
+  EXPECT_EQ(s.submit(1, 10), "");
+  JobSpec stranger = s.spec(1, 10);
+  stranger.uid = 1002;
+  EXPECT_EQ(s.submit(stranger), "Start job 4.1 on 0");
+  EXPECT_EQ(s.end(1), "Start job 2.1 on 0");
+  EXPECT_EQ(s.end(2), "Start job 3.1 on 0");
+}
+
 TEST(Limits, WaitingJobsOfAUser) {
   Script s;
   s.tell(UserLimitsChanged{1000, UserLimits{kUnlimited, 1, kUnlimited, kUnlimited}});

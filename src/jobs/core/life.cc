@@ -111,7 +111,9 @@ void JobCore::State::change_counts(Job& job, Change change) {
   if (job.state != JobState::kSuspended) return;
   for (const GpuIndex index : job.gpus) {
     if (Gpu* const gpu = gpu_of(index)) change(gpu->suspended);
+    change(job.user->suspended_gpus);
   }
+  rank(*job.user);
 }
 
 void JobCore::State::set_state(Job& job, JobState state) {

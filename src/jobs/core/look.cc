@@ -62,11 +62,11 @@ class Candidates {
 
 }  // namespace
 
-bool JobCore::State::user_may(const Job& job) const {
+bool JobCore::State::user_may(const Job& job, const ToStart& before) const {
   const User& user = *job.user;
   const UserLimits& limits = limits_of(user);
   const std::uint32_t wanted = job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
-  return user.running < limits.running && user.gpus + wanted <= limits.gpus;
+  return user.running + before.jobs < limits.running && user.gpus + before.gpus + wanted <= limits.gpus;
 }
 
 void JobCore::State::look_through() {
@@ -77,6 +77,7 @@ void JobCore::State::look_through() {
   ++look;
   const Reservation before = std::exchange(reservation, {});
   GpuSet closed;                                   // kept for those who wait for others to go
+  std::map<const User*, ToStart> kept;             // of users for whose jobs GPUs are kept
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
   std::uint32_t depth = 0;
   survey_room();
@@ -95,8 +96,10 @@ void JobCore::State::look_through() {
       to_park.push_back({c, Parked::kGpus});
       continue;
     }
-    if (!user_may(job)) {
-      // His own order holds within his limits: his smaller jobs do not pass his larger ones there.
+    const auto of_user = kept.find(job.user);
+    if (!user_may(job, of_user == kept.end() ? ToStart() : of_user->second)) {
+      // His own order holds within his limits: his smaller jobs do not pass his larger ones there. A job for which GPUs
+      // are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it waiting.
       job.user->limited = look;
       continue;
     }
@@ -107,7 +110,13 @@ void JobCore::State::look_through() {
       continue;
     }
     c->seen = look;
+    const auto keep = [&] {
+      ToStart& of_its_user = kept[job.user];
+      ++of_its_user.jobs;
+      of_its_user.gpus += wanted;
+    };
     if (const std::optional<WayIn> way = way_in(job, closed)) {
+      keep();
       make_way(*way);
       closed = closed | way->gpus;
       if (reservation.job == kNoJob) {
@@ -117,6 +126,7 @@ void JobCore::State::look_through() {
         reservation = reserve(*jobs.at(reservation.job), reservation);
       }
     } else if (reservation.job == kNoJob) {
+      keep();
       reservation = reserve(job, before);
     }
     const std::uint64_t least = least_need_of_all();

@@ -451,5 +451,25 @@ TEST(Preempt, NotEqualsAndKeepsItsPlace) {
   EXPECT_EQ(s.end(3), "Resume job 1.1 on 0");
 }
 
+TEST(Preempt, MovesTheUserOfTheJobThatMakesWayToNoOtherPlace) {
+  QueueSettings settings;
+  settings.preempt = true;
+  Script s(2, settings);
+  const auto on = [](JobSpec spec, const GpuSet& gpus) {
+    spec.gpus = gpus;
+    return spec;
+  };
+  s.run(on(of(s.spec(), 2), {1}));
+  s.wait(seconds(30));
+  s.end(1);
+  s.run(on(of(s.spec(), 3), {0}));
+  s.run(on(of(s.spec(), 1, -1), {1}));
+  EXPECT_EQ(s.submit(on(of(s.spec(), 1), {0, 1})), "");
+  EXPECT_EQ(s.submit(on(of(s.spec(), 2), {0})), "");  // goes first: user 1 has a job that counts a minute
+  EXPECT_EQ(s.submit(on(of(s.spec(), 2), {1})), "Suspend job 3.1 priority");
+  // Job 3 counts as before. Otherwise both GPUs would be kept for job 4 now.
+  EXPECT_EQ(s.suspended(3), "Start job 6.1 on 1");
+}
+
 }  // namespace
 }  // namespace gpumux::jobs

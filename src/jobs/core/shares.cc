@@ -57,7 +57,7 @@ void JobCore::State::update_shares() {
 std::uint64_t JobCore::State::usage_key(const User& user) const {
   if (settings.order == Order::kFifo) return 0;
   constexpr std::uint64_t kAdvanceMicroseconds = kAdvance / std::chrono::microseconds(1);
-  return user.usage + user.gpus * kAdvanceMicroseconds * shares.weight(settled_at);
+  return user.usage + (user.gpus + user.suspended_gpus) * kAdvanceMicroseconds * shares.weight(settled_at);
 }
 
 }  // namespace gpumux::jobs

@@ -44,8 +44,9 @@ inline constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
 inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
 // The core charges users for their GPUs this often while jobs run. Turns among users are minutes and hours.
 inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
-// Each GPU of a job counts this much for its user from the start and as long as the job runs. So users take turns also
-// when many jobs start in one moment, when no user has had any time yet.
+// Each GPU of a job counts this much for its user from the start to the end. So users take turns also when many jobs
+// start in one moment, when no user has had any time yet. While the job is suspended it counts, too. Otherwise its user
+// would go before others as soon as it makes way for them, and it would be resumed.
 inline constexpr Duration kAdvance = std::chrono::seconds(60);
 
 // The time limit of a job that runs, running down.
@@ -157,6 +158,7 @@ struct User {
   std::uint64_t usage = 0;  // in Shares' units
   TimePoint charged_to{};
   std::uint32_t running = 0, gpus = 0;  // that occupy GPUs
+  std::uint32_t suspended_gpus = 0;     // of suspended jobs
   std::uint32_t queued = 0;             // that wait: queued, held, suspended
   std::uint64_t limited = 0;            // the last look in which one of his could not start because of his limits
   std::map<std::pair<std::int32_t, JobId>, std::unique_ptr<Lane>> lanes;
@@ -217,6 +219,11 @@ struct Reservation {
   JobId job;
   GpuSet gpus;
   TimePoint start = TimePoint::max();  // when it can start at the latest, as far as time limits tell
+};
+
+// A user's jobs that are to start, for GPUs are kept for them.
+struct ToStart {
+  std::uint32_t jobs = 0, gpus = 0;
 };
 
 // A job's way onto GPUs that are not free: who has to go.
@@ -395,7 +402,7 @@ struct JobCore::State {
 
   // ---- look.cc: who starts
   void look_through();
-  bool user_may(const Job& job) const;
+  bool user_may(const Job& job, const ToStart& before = {}) const;  // within its user's limits
   void start(Job& job, const GpuSet& on);
   void make_way(const WayIn& way);
 
