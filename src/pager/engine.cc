@@ -39,7 +39,7 @@ CUresult Engine::open_streams() {
   return cuda::CUDA_SUCCESS;
 }
 
-CUresult Engine::load_kernel() {
+void Engine::load_kernel() {
   int major = 0;
   int minor = 0;
   driver_.cuDeviceGetAttribute(&major, cuda::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device_);
@@ -50,18 +50,15 @@ CUresult Engine::load_kernel() {
   if (result != cuda::CUDA_SUCCESS) result = driver_.cuModuleLoadData(&module_, block_hash_ptx());
   if (result != cuda::CUDA_SUCCESS) {
     module_ = nullptr;
-    return result;
+    return;
   }
   cuda::CUfunction kernel = nullptr;
-  result = driver_.cuModuleGetFunction(&kernel, module_, kBlockHashKernel);
-  if (result != cuda::CUDA_SUCCESS) return result;
-  result = driver_.cuMemHostAlloc(&lists_, kBatches * kBatchBytes, cuda::kMemHostAllocPortable);
-  if (result != cuda::CUDA_SUCCESS) {
+  if (driver_.cuModuleGetFunction(&kernel, module_, kBlockHashKernel) != cuda::CUDA_SUCCESS) return;
+  if (driver_.cuMemHostAlloc(&lists_, kBatches * kBatchBytes, cuda::kMemHostAllocPortable) != cuda::CUDA_SUCCESS) {
     lists_ = nullptr;
-    return result;
+    return;
   }
   kernel_ = kernel;
-  return cuda::CUDA_SUCCESS;
 }
 
 CUresult Engine::open(cuda::CUcontext context) {
@@ -73,7 +70,7 @@ CUresult Engine::open(cuda::CUcontext context) {
     const Current current(*this);
     result = current.result();
     if (result == cuda::CUDA_SUCCESS) result = open_streams();
-    if (result == cuda::CUDA_SUCCESS && hashing_) hash_error_ = load_kernel();
+    if (result == cuda::CUDA_SUCCESS && hashing_) load_kernel();
   }
   if (result != cuda::CUDA_SUCCESS) close();
   return result;

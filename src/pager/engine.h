@@ -41,8 +41,6 @@ class Engine {
 
   cuda::CUcontext context() const { return context_.load(); }
   bool can_hash() const { return kernel_ != nullptr; }
-  // Why it cannot, though it should; CUDA_SUCCESS: it can, or was told not to.
-  cuda::CUresult hash_error() const { return hash_error_; }
 
   cuda::CUstream out() const { return out_; }
   cuda::CUstream in() const { return in_; }
@@ -75,7 +73,7 @@ class Engine {
 
  private:
   cuda::CUresult open_streams();
-  cuda::CUresult load_kernel();
+  void load_kernel();  // can_hash() says whether that went well
 
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
@@ -87,7 +85,6 @@ class Engine {
   cuda::CUstream hash_ = nullptr;
   cuda::CUmodule module_ = nullptr;
   cuda::CUfunction kernel_ = nullptr;
-  cuda::CUresult hash_error_ = cuda::CUDA_SUCCESS;
   void* lists_ = nullptr;  // pinned
   std::vector<cuda::CUevent> events_;
 };

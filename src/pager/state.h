@@ -49,7 +49,6 @@ struct State {
   // Contexts of the program's on this device that are alive: handles belong to none, and copying needs one.
   std::vector<cuda::CUcontext> contexts;
   std::vector<cuda::CUdevice> peers;  // devices that get rights to all ranges
-  std::uint64_t peers_version = 0;    // changes with `peers`
   std::uint64_t next_id = 1;
   Moved moved;
   bool job_running = false;

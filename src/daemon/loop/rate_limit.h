@@ -22,12 +22,6 @@ class RateLimit {
     return true;
   }
 
-  // Whether one could be taken.
-  bool has_one(base::TimePoint now) {
-    refill(now);
-    return credit_ >= interval_;
-  }
-
   bool is_full(base::TimePoint now) {
     refill(now);
     return credit_ == most_;

@@ -40,7 +40,6 @@ class GpuSet {
     return static_cast<std::uint32_t>(count);
   }
   constexpr bool empty() const { return *this == GpuSet(); }
-  constexpr bool intersects(const GpuSet& other) const { return !(*this & other).empty(); }
   constexpr bool is_subset_of(const GpuSet& other) const { return (*this & other) == *this; }
 
   constexpr auto operator<=>(const GpuSet&) const = default;

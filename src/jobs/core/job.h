@@ -129,12 +129,6 @@ struct JobSpec {
   bool operator==(const JobSpec&) const = default;
 };
 
-// Those that have memory on GPUs, or are about to have or to lose it.
-constexpr bool occupies_gpus(JobState state) {
-  return state == JobState::kStarting || state == JobState::kRunning || state == JobState::kSuspending ||
-         state == JobState::kResuming;
-}
-
 // As in the API: "queued", "running", ...; "ok", "timed out", ...
 std::string_view to_string(JobState state);
 std::string_view to_string(Outcome outcome);
