@@ -224,7 +224,10 @@ void LeaseCore::State::on(const RevokeSeen& e) {
 
 void LeaseCore::State::on(const GateClosed& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
-  if (seat == nullptr || !is_in_revocation(*seat)) return;
+  if (seat == nullptr) return;
+  // Unasked, before a release: its program gives the lease up, as at its end. It has not been idle for its hold.
+  if (!is_in_revocation(*seat) && !rests(*seat)) seat->idleness.reset();
+  if (!is_in_revocation(*seat)) return;
   heard(*seat);
   SeatRevocation& revocation = *seat->revocation;
   if (revocation.gate_closed() || (revocation.closing() == Closing::kRecalled && revocation.revokes_unseen > 0)) return;

@@ -521,6 +521,23 @@ TEST(Statistics, ASeatThatWorkedOnHasIdledForItsHold) {
   EXPECT_EQ(script.view(a).idle, 2ms);
 }
 
+// A program that gives its lease up itself, as at its end, closes its gate first. An old report says nothing then.
+TEST(Statistics, AProgramThatEndsHasNotIdledForItsHold) {
+  GpuSettings settings = plain();
+  settings.idle_hold = 2ms;
+  Script script(1, settings);
+  const SeatId a = seat(1, 0);
+  script.tenant(1, {0});
+  script.request(a);
+  script.wait(1ms);
+  script.tell(Idling{a, script.epoch(a)});
+  script.wait(20ms);
+  EXPECT_EQ(script.tell(GateClosed{a, script.epoch(a)}), "");
+  script.drained(a);
+  EXPECT_EQ(script.view(a).held, 21ms);
+  EXPECT_EQ(script.view(a).idle, 0ms);
+}
+
 // A member of a gang that has drained while the others go on does not use its GPU.
 TEST(Statistics, AMemberThatRestsIsIdle) {
   Script script(2, {});
