@@ -46,8 +46,7 @@ std::string_view in_words(MemoryObstacle obstacle) {
     case MemoryObstacle::kOtherTenants: return "memory that other tenants cannot give up";
     case MemoryObstacle::kContexts: return "memory that the contexts of programs use: they do not fit on the GPU";
     case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux and contexts use";
-    case MemoryObstacle::kNothingMoves:
-      return "memory, of which nothing moves; it is tried again later";
+    case MemoryObstacle::kNothingMoves: return "memory, of which nothing moves; it is tried again later";
   }
   return {};
 }
