@@ -163,12 +163,12 @@ def screens(build):
         machine.run(["gpumux", "set", "0", "--mode", "serial", "--quantum", "200ms"])
         time.sleep(2)
         yield "turns", "gpumux status: two programs take turns", machine.screen(["gpumux", "status"])
-        for script in ("prepare.sh", "train.sh"):
-            path = machine.folder / "home" / script
-            path.write_text(f"#!/bin/sh\n{machine.demo} --seconds 30\n", encoding="utf-8")
-            path.chmod(0o755)
-        machine.run(["gpumux", "submit", "--mem", "2G", "./prepare.sh"])
-        machine.run(["gpumux", "submit", "--mem", "2G", "--after", "ok:1", "./train.sh"])
+        program = pathlib.Path("dist", "demo", "gpumux_demo")
+        (machine.folder / "home" / program.parent).mkdir(parents=True)
+        (machine.folder / "home" / program).symlink_to(machine.demo)
+        submit = ["gpumux", "submit", "--mem", "2G", "--name"]
+        machine.run([*submit, "first", "--", program, "--seconds", 10])
+        machine.run([*submit, "second", "--after", "ok:1", "--", program, "--seconds", 1])
         machine.wait_for(lambda: "running" in machine.run(["gpumux", "queue"]).stdout, "the first job runs")
         yield "queue", "gpumux queue: a job runs and one waits for it", machine.screen(["gpumux", "queue"])
     finally:
