@@ -26,7 +26,7 @@ enum class Nvidia { kAuto, kCdi, kEnv };
 
 // Of a GPU: what the lease core takes.
 struct LeaseSettings {
-  // The next tenant is the one that has had the least GPU time (fair), or has waited longest (fifo).
+  // The next tenant is the one that has held the GPU least (fair), or has waited longest (fifo).
   Policy policy = Policy::kFair;
   // How long a tenant may hold the GPU while others wait.
   Auto<Limit<base::Duration>> quantum = kAutomatic;
@@ -72,9 +72,9 @@ struct GpuSettings : LeaseSettings {
 
 // Of the job queue.
 struct QueueSettings {
-  // Jobs of one priority run by users in turn, least GPU time first (fair), or in order of arrival (fifo).
+  // Jobs of one priority run by users in turn, least occupied time first (fair), or in order of arrival (fifo).
   Order order = Order::kFair;
-  // GPU time that was used this long ago counts half.
+  // Occupied time of this long ago counts half.
   base::Duration half_life = base::Duration(86400000000000);
   // GPU memory, on each GPU, of a job that does not say how much it needs.
   std::optional<std::uint64_t> default_mem = std::nullopt;
