@@ -31,7 +31,7 @@ SHARED_WORDS = 0.75
 
 # A command that only looks is repeated for this long until it shows what the document shows.
 PATIENCE = 60
-LOOKS = re.compile(r"(\w+=\S+ )*gpumux (status|trace|queue|history|report|doctor)\b")
+LOOKS = re.compile(r"(\w+=\S+ )*gpumux (--simulated )?(status|trace|queue|history|report|doctor)\b")
 
 PRELUDE = f"""\
 exec 3>&1
@@ -144,6 +144,8 @@ class Documents(GpumuxTest):
         path.write_text(script, encoding="utf-8")
         self.runtime_dir = str(home / "run")
         os.mkdir(self.runtime_dir, 0o700)
+        # `gpumux --simulated` has a machine of its own next to this one.
+        self.addCleanup(shutil.rmtree, f"{self.machine.directory}-simulated", ignore_errors=True)
         self.start_daemon()
         environment = self.environment(
             preload=False, HOME=home, PATH=f"{folder}/dist/bin:{home}/bin:{os.environ['PATH']}", TMPDIR=self.directory,

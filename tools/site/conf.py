@@ -11,6 +11,7 @@ html_title = "gpumux"
 extensions = ["myst_parser"]
 html_theme = "furo"
 html_show_sphinx = False
+html_show_copyright = False
 html_copy_source = False
 html_use_index = False
 html_static_path = ["static"]
