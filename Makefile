@@ -9,13 +9,17 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build test test-compat test-kubelet test-loaded docs demo experiment run bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build python test test-compat test-kubelet test-loaded docs demo experiment run bench install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
 
 build: setup
 	tools/build.sh dist
+
+# The Python client: a wheel and a source archive, without the network.
+python: setup
+	tools/build_python.py dist/python
 
 test: setup
 	tools/build.sh dev
@@ -83,6 +87,7 @@ clean-all:
 
 help:
 	@echo 'make, make build   builds gpumux into dist/ (release); SLURM_INCLUDE=DIR names the headers of another Slurm'
+	@echo 'make python        builds the Python client into dist/python/: a wheel and a source archive'
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'

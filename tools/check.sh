@@ -19,6 +19,7 @@ check prose tools/check_prose.py
 check documents tools/check_documents.py
 check bools tools/check_bools.py
 check environment tools/check_environment.py
+check python tools/check_python.py
 check format tools/check_format.sh
 check generated tools/check_generated.sh
 if [ ${#failed[@]} -gt 0 ]; then

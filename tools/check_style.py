@@ -4,8 +4,8 @@
 
     tools/check_style.py [--root DIR] [--table FILE]
 
-Looks at what is under version control and at new files that are not ignored. Generated files (*.gen.*) need a licence
-line and #pragma once; their lengths are their own.
+Looks at what is under version control and at new files that are not ignored. Generated files (*.gen.* and *_gen.py)
+need a licence line and #pragma once; their lengths are their own.
 """
 
 import argparse
@@ -52,7 +52,7 @@ def line_of(text, position):
 
 
 def is_generated(name):
-    return ".gen." in name
+    return ".gen." in name or name.endswith("_gen.py")
 
 
 def is_in(folder, folders):

@@ -45,6 +45,11 @@ python3-sphinx|sphinx-build|the site of the documents
 python3-myst-parser|/usr/lib/python3/dist-packages/myst_parser|the same, its Markdown
 furo|/usr/lib/python3/dist-packages/furo|the same, its looks
 python3-jsonschema|/usr/lib/python3/dist-packages/jsonschema|tests of the description of the API
+python3-venv|/usr/lib/python3.11/ensurepip|tests of the Python client
+python3-setuptools|/usr/lib/python3/dist-packages/setuptools|the wheel of the Python client
+python3-wheel|/usr/lib/python3/dist-packages/wheel|the same
+python3-ipython|/usr/lib/python3/dist-packages/IPython|tests of the magic for notebooks
+mypy|mypy|checks the types of the Python client
 musl-tools|musl-gcc|tests of containers without glibc
 prometheus|promtool|tests of the metrics
 slurmctld|slurmctld|tests of the plugin for Slurm
