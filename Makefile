@@ -9,13 +9,17 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build python test test-compat test-kubelet test-loaded docs demo experiment run bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build packages python test test-compat test-kubelet test-packages test-loaded docs demo experiment run bench install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
 
 build: setup
 	tools/build.sh dist
+
+# Debian packages, of what make build has made.
+packages: setup
+	tools/build_packages.sh dist/packages
 
 # The Python client: a wheel and a source archive, without the network.
 python: setup
@@ -38,6 +42,10 @@ test-kubelet: setup
 	python3 -B tests/kubelet/claims_test.py
 	python3 -B tests/kubelet/manifests_test.py
 	python3 -B tests/kubelet/deployment_test.py
+
+# Debian packages of dist/ on a clean Debian that boots with systemd. Needs root, and make build.
+test-packages: setup
+	python3 -B tests/packages/packages_test.py
 
 # The suite on a machine that others keep busy. No test may depend on the machine's speed.
 test-loaded: setup
@@ -87,10 +95,12 @@ clean-all:
 
 help:
 	@echo 'make, make build   builds gpumux into dist/ (release); SLURM_INCLUDE=DIR names the headers of another Slurm'
+	@echo 'make packages      makes Debian packages of dist/ in dist/packages/, after make build'
 	@echo 'make python        builds the Python client into dist/python/: a wheel and a source archive'
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
+	@echo 'make test-packages tests the Debian packages on a clean Debian (as root, after make build)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'
 	@echo 'make docs          builds the documents as a site with search: open build/site/index.html'
 	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'

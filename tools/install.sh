@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Copies dist/ and its company into the system, or takes it away again: tools/install.sh install|uninstall
-# DESTDIR (default empty), PREFIX (/usr) and SYSCONFDIR (/etc) say where. One list serves both directions.
+# Copies dist/ and its company into the system, or takes it away again: tools/install.sh install|uninstall|list
+# DESTDIR (default empty), PREFIX (/usr) and SYSCONFDIR (/etc) say where. One list serves both directions, and packages:
+# `list` prints it (packaging/deb).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-action=${1:?install or uninstall}
+action=${1:?install, uninstall or list}
 prefix=${PREFIX:-/usr}
 etc=${SYSCONFDIR:-/etc}
 root=${DESTDIR:-}
@@ -26,47 +27,55 @@ pages() {
   } | LC_ALL=C sort -u
 }
 
-# from <tab> to <tab> mode. Containers have the library by its version: the next version leaves it where it is.
+# The package that has the page or the completions of a program.
+package_of() {
+  case $1 in *kubelet-plugin*) echo gpumux-kubernetes ;; *) echo gpumux ;; esac
+}
+
+# from <tab> to <tab> mode <tab> package. Containers have the library by its version: the next version leaves it where
+# it is.
 files() {
-  printf '%s\t%s\t%s\n' \
-    dist/bin/gpumux "$prefix/bin/gpumux" 755 \
-    dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 \
-    dist/bin/gpumux-kubelet-plugin "$prefix/bin/gpumux-kubelet-plugin" 755 \
-    dist/libexec/gpumux/gpumux-runner "$prefix/libexec/gpumux/gpumux-runner" 755 \
-    dist/libexec/gpumux/gpumux-cdi-hook "$prefix/libexec/gpumux/gpumux-cdi-hook" 755 \
-    dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 755 \
-    dist/lib/libgpumux.so "$prefix/lib/gpumux/containers/$version/libgpumux.so" 755 \
-    dist/demo/gpumux_demo "$prefix/libexec/gpumux/gpumux_demo" 755 \
-    dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 755 \
-    dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 755 \
-    packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 \
-    packaging/systemd/gpumux-runner.socket "$prefix/lib/systemd/system/gpumux-runner.socket" 644 \
-    packaging/systemd/gpumux-jobs.slice "$prefix/lib/systemd/system/gpumux-jobs.slice" 644 \
-    packaging/systemd/gpumux-runner@.service "$prefix/lib/systemd/system/gpumux-runner@.service" 644 \
-    packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 \
-    packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 \
-    packaging/slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 \
-    packaging/slurm/job_submit.lua "$prefix/share/doc/gpumux/job_submit.lua" 644 \
-    LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 \
-    README.md "$prefix/share/doc/gpumux/README.md" 644 \
-    CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644
+  printf '%s\t%s\t%s\t%s\n' \
+    dist/bin/gpumux "$prefix/bin/gpumux" 755 gpumux \
+    dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 gpumux \
+    dist/bin/gpumux-kubelet-plugin "$prefix/bin/gpumux-kubelet-plugin" 755 gpumux-kubernetes \
+    dist/libexec/gpumux/gpumux-runner "$prefix/libexec/gpumux/gpumux-runner" 755 gpumux \
+    dist/libexec/gpumux/gpumux-cdi-hook "$prefix/libexec/gpumux/gpumux-cdi-hook" 755 gpumux-kubernetes \
+    dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 644 libgpumux \
+    dist/lib/libgpumux.so "$prefix/lib/gpumux/containers/$version/libgpumux.so" 644 gpumux-kubernetes \
+    dist/demo/gpumux_demo "$prefix/libexec/gpumux/gpumux_demo" 755 gpumux-sim \
+    dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 644 gpumux-sim \
+    dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 644 gpumux-sim \
+    packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 gpumux \
+    packaging/systemd/gpumux-runner.socket "$prefix/lib/systemd/system/gpumux-runner.socket" 644 gpumux \
+    packaging/systemd/gpumux-jobs.slice "$prefix/lib/systemd/system/gpumux-jobs.slice" 644 gpumux \
+    packaging/systemd/gpumux-runner@.service "$prefix/lib/systemd/system/gpumux-runner@.service" 644 gpumux \
+    packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 gpumux \
+    packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 gpumux \
+    packaging/slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 gpumux-slurm \
+    packaging/slurm/job_submit.lua "$prefix/share/doc/gpumux/job_submit.lua" 644 gpumux-slurm \
+    LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 gpumux \
+    README.md "$prefix/share/doc/gpumux/README.md" 644 gpumux \
+    CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644 gpumux
   # Built where Slurm's headers are.
   if [ "$action" = uninstall ] || [ -e dist/lib/gpumux/spank_gpumux.so ]; then
-    printf '%s\t%s\t%s\n' dist/lib/gpumux/spank_gpumux.so "$prefix/lib/gpumux/spank_gpumux.so" 755
+    printf '%s\t%s\t%s\t%s\n' dist/lib/gpumux/spank_gpumux.so "$prefix/lib/gpumux/spank_gpumux.so" 644 gpumux-slurm
   fi
   local page
   for page in $(pages); do
-    printf '%s\t%s\t%s\n' "dist/share/man/$page" "$prefix/share/man/$page" 644
+    printf '%s\t%s\t%s\t%s\n' "dist/share/man/$page" "$prefix/share/man/$page" 644 "$(package_of "$page")"
   done
-  local name
+  local name package
   for name in gpumux gpumuxd gpumux-kubelet-plugin $old_names; do
-    printf '%s\t%s\t%s\n' \
-      "dist/share/bash-completion/completions/$name" "$prefix/share/bash-completion/completions/$name" 644 \
-      "dist/share/zsh/site-functions/_$name" "$zsh_folder/_$name" 644 \
-      "dist/share/fish/vendor_completions.d/$name.fish" "$prefix/share/fish/vendor_completions.d/$name.fish" 644
+    package=$(package_of "$name")
+    printf '%s\t%s\t%s\t%s\n' \
+      "dist/share/bash-completion/completions/$name" "$prefix/share/bash-completion/completions/$name" 644 "$package" \
+      "dist/share/zsh/site-functions/_$name" "$zsh_folder/_$name" 644 "$package" \
+      "dist/share/fish/vendor_completions.d/$name.fish" "$prefix/share/fish/vendor_completions.d/$name.fish" 644 \
+      "$package"
   done
   for page in docs/*.md docs/how-to/*.md docs/pictures/*.svg; do
-    printf '%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/${page#docs/}" 644
+    printf '%s\t%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/${page#docs/}" 644 gpumux
   done
 }
 
@@ -105,6 +114,10 @@ is_preloaded() {
 }
 
 case $action in
+  list)
+    files
+    while IFS=$'\t' read -r link to; do printf '%s\t%s\tlink\tgpumux\n' "$to" "$link"; done < <(links)
+    ;;
   install)
     missing=()
     while IFS=$'\t' read -r from _ _; do [ -e "$from" ] || missing+=("$from"); done < <(files)
@@ -114,7 +127,7 @@ case $action in
     fi
     unfinished=
     trap 'rm -f "$unfinished"' EXIT
-    while IFS=$'\t' read -r from to mode; do place "$root$to" copy "$from" "$mode"; done < <(files)
+    while IFS=$'\t' read -r from to mode _; do place "$root$to" copy "$from" "$mode"; done < <(files)
     while IFS=$'\t' read -r link to; do place "$root$link" ln -s "$to"; done < <(links)
     install -d -m 755 "$root$etc/gpumux"
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
@@ -146,7 +159,7 @@ case $action in
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then systemctl daemon-reload; fi
     ;;
   *)
-    echo "install or uninstall, not $action" >&2
+    echo "install, uninstall or list, not $action" >&2
     exit 2
     ;;
 esac

@@ -102,7 +102,7 @@ class Install(unittest.TestCase):
         # A process that has the old library goes on with it.
         self.assertTrue(mapped[:].startswith(b"first "))
         self.assertTrue(self.library.read_text().startswith("second "))
-        self.assertEqual(self.library.stat().st_mode & 0o777, 0o755)
+        self.assertEqual(self.library.stat().st_mode & 0o777, 0o644)
         unit = self.dest / "usr" / "lib" / "systemd" / "system" / "gpumuxd.service"
         self.assertEqual(unit.stat().st_mode & 0o777, 0o644)
 

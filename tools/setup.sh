@@ -49,6 +49,7 @@ python3-venv|/usr/lib/python3.11/ensurepip|tests of the Python client
 python3-setuptools|/usr/lib/python3/dist-packages/setuptools|the wheel of the Python client
 python3-wheel|/usr/lib/python3/dist-packages/wheel|the same
 python3-ipython|/usr/lib/python3/dist-packages/IPython|tests of the magic for notebooks
+lintian|lintian|checks the Debian packages
 mypy|mypy|checks the types of the Python client
 musl-tools|musl-gcc|tests of containers without glibc
 prometheus|promtool|tests of the metrics
