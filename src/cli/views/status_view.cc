@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <cstdio>
 
 #include "base/units.h"
 #include "cli/frame/table.h"
-#include "cli/views/settings_change.h"
+#include "cli/views/seat_texts.h"
 
 namespace gpumux::cli {
 namespace {
@@ -16,141 +15,24 @@ namespace {
 using api_client::Gpu;
 using api_client::Seat;
 
-// In this order seats are shown; each phase has its colour.
-struct Phase {
-  std::string_view name;
-  Colour colour;
-};
-constexpr std::array<Phase, 7> kPhases{{{"holding", Colour::kGreen},
-                                        {"revoked", Colour::kCyan},
-                                        {"draining", Colour::kCyan},
-                                        {"silent", Colour::kRed},
-                                        {"waiting", Colour::kYellow},
-                                        {"idle", Colour::kNone},
-                                        {"suspended", Colour::kNone}}};
-
-std::size_t phase_rank(const std::string& name) {
-  for (std::size_t i = 0; i < kPhases.size(); ++i) {
-    if (kPhases[i].name == name) return i;
-  }
-  return kPhases.size();
-}
-
-// The daemon's scheduler knows tenants by number ("quantum of tenant 3"); people know them by name. The tenant may be
-// on another GPU.
-std::string name_tenants(std::string_view text, const std::vector<Gpu>& gpus) {
-  constexpr std::string_view kWord = "tenant ";
-  const auto name_of = [&](std::uint64_t tenant) -> std::string {
-    for (const Gpu& gpu : gpus) {
-      for (const Seat& seat : gpu.seats) {
-        if (seat.tenant == tenant) return seat.program + " (" + std::to_string(seat.pid) + ")";
-      }
-    }
-    return {};
-  };
-  std::string named;
-  for (std::size_t at; (at = text.find(kWord)) != std::string_view::npos;) {
-    const std::size_t begin = at + kWord.size();
-    const std::size_t end = std::min(text.find_first_not_of("0123456789", begin), text.size());
-    const auto number = base::parse_integer(text.substr(begin, end - begin), 0, UINT64_MAX);
-    const std::string name = number ? name_of(*number) : "";
-    named += text.substr(0, at);
-    named += name.empty() ? std::string(text.substr(at, end - at)) : name;
-    text.remove_prefix(end);
-  }
-  return named + std::string(text);
-}
-
-// How far a switch is that moves much memory. Empty: nothing is to move.
-std::string move_of(const Seat& seat) {
-  if (!seat.memory) return {};
-  const api_client::SeatMemory& memory = *seat.memory;
-  const std::string all = base::format_bytes(memory.allocated);
-  if (seat.phase == "holding" && memory.evicted > 0) {
-    const std::uint64_t there = memory.allocated - std::min(memory.allocated, memory.evicted);
-    return "its memory comes: " + base::format_bytes(there) + " of " + all + " are on the GPU";
-  }
-  if (seat.phase != "holding" && memory.resident > memory.room)
-    return "its memory leaves: " + base::format_bytes(memory.resident) + " of " + all + " are still on the GPU";
-  return {};
-}
-
-std::string why(const Seat& seat, const std::vector<Gpu>& gpus) {
-  std::string text = name_tenants(seat.waits_for, gpus);
-  const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
-  if (seat.poisoned) add("its context has failed and can run nothing more");
-  add(move_of(seat));
-  if (seat.memory && seat.memory->wanted > 0)
-    add("its allocation waits for room: " + base::format_bytes(seat.memory->wanted) + " in all");
-  add(seat.note);
-  return text;
-}
-
-// The seat's share and its bound, where they are not the standard ones.
-std::string share_of(const Seat& seat) {
-  std::string text = seat.share == "1" ? "" : seat.share;
-  if (!seat.max_share.empty() && seat.max_share != "100%") text += (text.empty() ? "<= " : ", <= ") + seat.max_share;
-  return text;
-}
-
-// Of a wait, as a rule and at worst.
-std::string waits_of(const Seat& seat) {
-  if (seat.wait_p99 == base::Duration::zero()) return {};
-  return short_duration(seat.wait_p50) + " / " + short_duration(seat.wait_p99);
-}
-
-Cell phase_cell(const Seat& seat) {
-  const std::size_t rank = phase_rank(seat.phase);
-  Colour colour = rank < kPhases.size() ? kPhases[rank].colour : Colour::kNone;
-  if (seat.poisoned) colour = Colour::kRed;
-  std::string phase = seat.phase;
-  if (seat.queue_place > 0) phase += " #" + std::to_string(seat.queue_place);
-  return {phase, colour};
-}
-
-// "python3 in team-a/train-0", "python3 in Slurm job 42", "python3 in container 0123456789ab", "python3"
-Cell program_cell(const Seat& seat) {
-  constexpr std::size_t kShortId = 12;  // as other tools shorten it
-  constexpr std::string_view kSlurm = "slurm-";
-  std::string text = seat.program.empty() ? "?" : seat.program;
-  const api_client::Container& container = seat.container;
-  if (!container.pod.empty()) {
-    text += " in " + container.pod_namespace + "/" + container.pod;
-  } else if (container.id.starts_with(kSlurm)) {
-    text += " in Slurm job " + container.id.substr(kSlurm.size());
-  } else if (!container.id.empty()) {
-    text += " in container " + container.id.substr(0, kShortId);
-  }
-  return {std::move(text)};
-}
-Cell user_cell(const Seat& seat) { return {seat.user.empty() ? std::to_string(seat.uid) : seat.user}; }
-
-// The part of the window for which the seat had the GPU to use. Empty: the daemon has just started.
-std::string recent_use(const Seat& seat, base::Duration window) {
-  if (window <= base::Duration::zero()) return {};
-  const double percent = 100 * static_cast<double>(seat.recent_gpu_time.count()) / static_cast<double>(window.count());
-  const bool is_little = percent > 0 && percent < 0.5;
-  return is_little ? "<1%" : std::to_string(std::lround(std::clamp(percent, 0.0, 100.0))) + "%";
-}
-
 std::vector<Cell> seat_cells(const Seat& seat, const std::vector<Gpu>& gpus, base::Duration window) {
-  return {program_cell(seat),
+  return {{program_text(seat)},
           {std::to_string(seat.pid)},
-          user_cell(seat),
-          phase_cell(seat),
+          {user_text(seat)},
+          {phase_text(seat), colour_of(seat)},
           {short_duration(seat.since)},
-          {recent_use(seat, window)},
+          {recent_use_text(seat, window)},
           {seat.lease},
           {seat.gang},
           {seat.priority != 0 ? std::to_string(seat.priority) : ""},
-          {share_of(seat)},
+          {share_text(seat)},
           {std::to_string(seat.grants)},
           {short_duration(seat.gpu_time)},
           {short_duration(seat.waited)},
-          {waits_of(seat)},
+          {waits_text(seat)},
           {seat.memory ? base::format_bytes(seat.memory->allocated) : ""},
           {seat.memory ? base::format_bytes(seat.memory->resident + seat.memory->unpageable) : ""},
-          {why(seat, gpus)}};
+          {why_text(seat, gpus)}};
 }
 
 // Nothing where there is none.
@@ -168,10 +50,10 @@ std::string reasons_of(const api_client::SeatMemory& memory) {
 
 std::vector<Cell> memory_cells(const Seat& seat) {
   const api_client::SeatMemory memory = seat.memory.value_or(api_client::SeatMemory{});
-  return {program_cell(seat),
+  return {{program_text(seat)},
           {std::to_string(seat.pid)},
-          user_cell(seat),
-          phase_cell(seat),
+          {user_text(seat)},
+          {phase_text(seat), colour_of(seat)},
           {bytes_of(memory.allocated)},
           {bytes_of(memory.quota)},
           {bytes_of(memory.resident)},
@@ -221,18 +103,6 @@ Table seat_table() {
                 {.title = "ON GPU", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
                 {.title = "WHY", .hide_if_empty = true, .below = true}},
                2);
-}
-
-// Holders, the queue in its order, the rest.
-std::vector<const Seat*> in_order(const Gpu& gpu) {
-  std::vector<const Seat*> seats;
-  for (const Seat& seat : gpu.seats) seats.push_back(&seat);
-  std::stable_sort(seats.begin(), seats.end(), [](const Seat* a, const Seat* b) {
-    const std::size_t rank_a = phase_rank(a->phase);
-    const std::size_t rank_b = phase_rank(b->phase);
-    return rank_a != rank_b ? rank_a < rank_b : a->queue_place < b->queue_place;
-  });
-  return seats;
 }
 
 // The owners of the memory on the GPU.
