@@ -158,6 +158,25 @@ class ApiDescription(JobsTest):
         self.assertEqual(listed, {(path, method) for method, path, _ in self.operations()})
         self.assertEqual(root["description"], "/v1/openapi.json")
 
+    def test_a_trace_that_ends_leaves_the_connection(self):
+        connection = self.daemon.api.connect()
+        connection.connect()
+        socket = connection.sock
+        for target in ("/v1/trace", "/v1/trace?limit=1", "/v1/trace?since=1000000", "/v1/status", "/v1/trace"):
+            connection.request("GET", target)
+            answer = connection.getresponse()
+            lines = answer.read().decode().splitlines()
+            self.assertEqual(answer.status, 200, target)
+            self.assertFalse(answer.will_close, target)
+            self.assertIs(connection.sock, socket, target)
+            for line in lines if "trace" in target else []:
+                json.loads(line)
+        connection.request("GET", "/v1/trace", headers={"Connection": "close"})
+        answer = connection.getresponse()
+        answer.read()
+        self.assertTrue(answer.will_close)
+        connection.close()
+
     def test_lists_have_limits(self):
         self.fill()
         wait_until(lambda: self.daemon.api.ask("GET", "/v1/report?by=job")["rows"], 20, "the ledger knows something")

@@ -117,19 +117,21 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     const Account& account_;
   };
 
-  // The trace, which is made while it is sent; its end closes the connection.
+  // The trace, which is made while it is sent. Its end may be the connection's: with HTTP/1.0 nothing else tells it.
   struct SentTrace {
     // `last`: of all events that there are.
-    SentTrace(const ApiTrace& asked, unsigned version, std::uint64_t last)
+    SentTrace(const ApiTrace& asked, AnswerForm form, unsigned version, std::uint64_t last)
         : follow(asked.follow),
+          keep(form.keep && version >= 11 && !asked.follow),
           names_of(asked.names_of),
           cursor(std::max<std::uint64_t>({asked.since, 1, last < asked.limit ? 1 : last - asked.limit + 1})) {
       pieces.version(version);
       pieces.chunked(version >= 11);
-      set_fields(pieces, "application/x-ndjson", false);
+      set_fields(pieces, "application/x-ndjson", keep);
       pieces.body().more = true;
     }
     const bool follow;
+    const bool keep;
     const std::optional<uid_t> names_of;
     std::uint64_t cursor;
     bool caught_up = false;    // has been sent something: from here on there may be no gap
@@ -233,7 +235,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     ApiAnswer answer = server_.api_.answer(request);
     if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), form);
     if (auto* trace = std::get_if<ApiTrace>(&answer)) {
-      if (form.has_body) return start_trace(*trace, version);
+      if (form.has_body) return start_trace(*trace, form, version);
       return respond({200, "", "application/x-ndjson"}, form);
     }
     if (auto* later = std::get_if<ApiLater>(&answer)) {
@@ -289,8 +291,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // ---- the trace
 
-  void start_trace(const ApiTrace& asked, unsigned version) {
-    trace_.emplace(asked, version, server_.trace_.last_sequence());
+  void start_trace(const ApiTrace& asked, AnswerForm form, unsigned version) {
+    trace_.emplace(asked, form, version, server_.trace_.last_sequence());
     if (trace_->follow) {
       server_.followers_.insert(this);
       watch();
@@ -308,7 +310,11 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void end_pieces() {
     trace_->pieces.body() = {nullptr, 0, false};
-    write_piece([this] { server_.remove(*this); });
+    write_piece([this] {
+      const bool keep = trace_->keep;
+      trace_.reset();
+      next_request(keep);
+    });
   }
 
   template <class Then>
@@ -356,7 +362,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   std::optional<http::request_parser<http::string_body>> parser_;
   http::response<http::string_body> response_;
   std::optional<LargeRequest> large_;  // until it is answered
-  std::optional<SentTrace> trace_;     // no request follows it
+  std::optional<SentTrace> trace_;     // until its end was sent
 };
 
 HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
