@@ -164,6 +164,11 @@ std::size_t display_width(std::string_view text) {
   return width;
 }
 
+Character first_character(std::string_view text) {
+  const Decoded character = decode(text);
+  return {text.substr(0, character.bytes), width_of(character)};
+}
+
 std::string fit(std::string_view text, std::size_t columns) {
   if (display_width(text) <= columns) return std::string(text);
   if (columns == 0) return {};

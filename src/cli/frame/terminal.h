@@ -46,6 +46,14 @@ std::string json_for(const Output& output, std::string_view json);
 // Columns that `text` (printable UTF-8) takes on a terminal.
 std::size_t display_width(std::string_view text);
 
+// The first character of `text` (printable UTF-8, not empty), and the columns that it takes. 0: it is a mark over the
+// character before it.
+struct Character {
+  std::string_view bytes;
+  std::size_t width = 1;
+};
+Character first_character(std::string_view text);
+
 // The longest beginning of `text` that takes at most `columns`, its last character '~' where something was cut off.
 std::string fit(std::string_view text, std::size_t columns);
 

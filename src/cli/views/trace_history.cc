@@ -40,13 +40,6 @@ bool is_end(const std::string& event) {
   return event == "gate_closed" || event == "drained" || event == "close" || event == "gone";
 }
 
-// Which shade stands for so much of a cell.
-std::string_view shade(Duration held, Duration cell) {
-  static constexpr std::array<std::string_view, 4> kShades{" ", "\u2591", "\u2592", "\u2588"};
-  if (held <= Duration::zero()) return kShades[0];
-  return kShades[static_cast<std::size_t>(std::clamp<std::int64_t>((3 * held + cell / 2) / cell, 1, 3))];
-}
-
 std::string percent(Duration part, Duration whole) {
   if (whole <= Duration::zero()) return "-";
   char text[16];
@@ -56,6 +49,12 @@ std::string percent(Duration part, Duration whole) {
 }
 
 }  // namespace
+
+std::string_view shade(Duration held, Duration cell) {
+  static constexpr std::array<std::string_view, 4> kShades{" ", "\u2591", "\u2592", "\u2588"};
+  if (held <= Duration::zero()) return kShades[0];
+  return kShades[static_cast<std::size_t>(std::clamp<std::int64_t>((3 * held + cell / 2) / cell, 1, 3))];
+}
 
 Duration TraceHistory::within(TimePoint from, TimePoint to) const {
   if (begin_) from = std::max(from, *begin_);
@@ -95,6 +94,7 @@ void TraceHistory::add(const TraceEvent& event) {
 void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
   if (!event.program.empty()) program.name = event.program;
   program.pid = event.pid;
+  program.is_gone = false;
   const std::string& kind = event.event;
   if (kind == "request" || (kind == "claim" && event.detail == "waiting")) {
     if (!program.asked && !program.since) program.asked = event.time;
@@ -105,7 +105,10 @@ void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
     // Of a lease, the trace may have the end only.
     if (!program.is_known && kind != "gone" && kind != "close") program.since = begin_;
     end_hold(gpu, program, event.time);
-    if (kind == "gone" || kind == "close") end_wait(program, event.time);
+    if (kind == "gone" || kind == "close") {
+      end_wait(program, event.time);
+      program.is_gone = true;
+    }
     program.is_known = true;
   } else if (kind == "evicted") {
     program.is_away = true;
@@ -124,7 +127,7 @@ void TraceHistory::begin_hold(Gpu& gpu, Program& program, const TraceEvent& even
   if (counts(event.time)) ++program.grants;
   if (event.lease == "shared") return;
   const bool is_switch = gpu.last_exclusive && *gpu.last_exclusive != event.tenant;
-  if (is_switch && counts(event.time)) ++gpu.switches;
+  if (is_switch && counts(event.time)) gpu.switches.push_back(event.time);
   gpu.last_exclusive = event.tenant;
 }
 
@@ -152,6 +155,32 @@ void TraceHistory::finish(TimePoint end) {
       end_hold(gpu, program, end_);
       end_wait(program, end_);
     }
+  }
+}
+
+std::vector<TraceHistory::Turn> TraceHistory::turns(std::uint32_t gpu, TimePoint now) const {
+  std::vector<Turn> turns;
+  const auto found = gpus_.find(gpu);
+  if (found == gpus_.end()) return turns;
+  for (const auto& [tenant, program] : found->second.programs) {
+    for (const auto& [from, to] : program.held) turns.push_back({tenant, program.name, from, to});
+    if (program.since && *program.since < now) turns.push_back({tenant, program.name, *program.since, now});
+  }
+  std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.from < b.from; });
+  return turns;
+}
+
+std::vector<TimePoint> TraceHistory::switches(std::uint32_t gpu) const {
+  const auto found = gpus_.find(gpu);
+  return found == gpus_.end() ? std::vector<TimePoint>() : found->second.switches;
+}
+
+void TraceHistory::forget(TimePoint before) {
+  for (auto& [index, gpu] : gpus_) {
+    std::erase_if(gpu.switches, [&](TimePoint time) { return time < before; });
+    for (auto& [tenant, program] : gpu.programs)
+      std::erase_if(program.held, [&](const auto& turn) { return turn.second < before; });
+    std::erase_if(gpu.programs, [](const auto& one) { return one.second.is_gone && one.second.held.empty(); });
   }
 }
 
@@ -247,11 +276,12 @@ std::vector<std::string> TraceHistory::summary(const Output& output) const {
     }
     for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
     const Duration cost = gpu.unheld + gpu.memory;
-    std::string text = std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
-    if (gpu.switches > 0 && cost > Duration::zero()) {
-      text += ", " + short_duration(cost / static_cast<std::int64_t>(gpu.switches)) +
-              " each: no program had the GPU for " + short_duration(gpu.unheld) +
-              " while some waited, and holders waited " + short_duration(gpu.memory) + " for their memory";
+    const std::size_t switches = gpu.switches.size();
+    std::string text = std::to_string(switches) + (switches == 1 ? " switch" : " switches");
+    if (switches > 0 && cost > Duration::zero()) {
+      text += ", " + short_duration(cost / static_cast<std::int64_t>(switches)) + " each: no program had the GPU for " +
+              short_duration(gpu.unheld) + " while some waited, and holders waited " + short_duration(gpu.memory) +
+              " for their memory";
     }
     for (const std::string& line : wrap("  " + text, output.columns, 4)) lines.push_back(line);
   }

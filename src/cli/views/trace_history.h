@@ -7,6 +7,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,6 +15,9 @@
 #include "cli/frame/terminal.h"
 
 namespace gpumux::cli {
+
+// One of four shades for a cell: nothing of its time was held, a little, about half, all of it.
+std::string_view shade(base::Duration held, base::Duration cell);
 
 // Events go in, in their order, and finish() ends them. Only what is between `begin` and the end counts; what was
 // before says who had the GPU then. A program holds a GPU from a grant until its gate has closed.
@@ -25,11 +29,24 @@ class TraceHistory {
   void add(const api_client::TraceEvent& event);
   void finish(base::TimePoint end);
 
-  // For each GPU a row of shades for each program, over the time. Four shades: the program had the GPU for nothing of
-  // the cell's time, for a little, for about half, for all of it.
+  // For each GPU a row of shades for each program, over the time.
   std::vector<std::string> picture(const Output& output) const;
   // For each GPU how long each program had it and waited for it, and what its switches cost.
   std::vector<std::string> summary(const Output& output) const;
+
+  // For a view of what happens now, which never finishes.
+  struct Turn {
+    std::uint64_t tenant = 0;
+    std::string program;
+    base::TimePoint from{};
+    base::TimePoint to{};
+  };
+  // The turns of one GPU, in the order of their beginnings. A turn that goes on ends at `now`.
+  std::vector<Turn> turns(std::uint32_t gpu, base::TimePoint now) const;
+  // When another program got an exclusive lease than had the last one.
+  std::vector<base::TimePoint> switches(std::uint32_t gpu) const;
+  // Drops all that ended before: the memory of an endless history has a bound.
+  void forget(base::TimePoint before);
 
  private:
   struct Program {
@@ -44,11 +61,12 @@ class TraceHistory {
     std::optional<base::TimePoint> memory_due{};  // of a hold whose memory has not come yet
     bool is_known = false;                        // has had an event of a lease
     bool is_away = false;                         // something of its memory
+    bool is_gone = false;                         // from this GPU
   };
   struct Gpu {
     std::map<std::uint64_t, Program> programs{};  // by tenant
     std::optional<std::uint64_t> last_exclusive{};
-    std::uint64_t switches = 0;
+    std::vector<base::TimePoint> switches{};
     base::Duration unheld{};  // no program held a lease, while some program waited
     base::Duration memory{};  // holders waited for it
     base::TimePoint seen{};   // up to which `unheld` was counted

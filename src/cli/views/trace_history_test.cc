@@ -164,5 +164,35 @@ TEST_F(TraceHistoryTest, OfNothingItSaysSo) {
   EXPECT_EQ(history_.picture(Output{}).size(), 1u);
 }
 
+TEST_F(TraceHistoryTest, TurnsAreThereWhileTheyGoOn) {
+  two_turns();
+  grant(14, 7);
+  const auto turns = history_.turns(0, at(15));
+  ASSERT_EQ(turns.size(), 3u);
+  EXPECT_EQ(turns[0].from, at(10));
+  EXPECT_EQ(turns[0].to, at(12));
+  EXPECT_EQ(turns[1].program, "beta");
+  EXPECT_EQ(turns[2].tenant, 7u);
+  EXPECT_EQ(turns[2].to, at(15));
+  EXPECT_EQ(history_.switches(0), (std::vector<base::TimePoint>{at(12), at(14)}));
+  EXPECT_TRUE(history_.turns(1, at(15)).empty());
+  EXPECT_TRUE(history_.switches(1).empty());
+}
+
+TEST_F(TraceHistoryTest, WhatIsForgottenIsNotShown) {
+  two_turns();
+  history_.forget(at(13));
+  ASSERT_EQ(history_.turns(0, at(15)).size(), 1u);
+  EXPECT_EQ(history_.turns(0, at(15))[0].program, "beta");
+  EXPECT_TRUE(history_.switches(0).empty());
+  // A program that has been forgotten holds nothing by its end.
+  add(16, "gone", 7);
+  add(16, "gone", 8);
+  history_.forget(at(20));
+  EXPECT_TRUE(history_.turns(0, at(20)).empty());
+  grant(21, 7);
+  EXPECT_EQ(history_.turns(0, at(22)).size(), 1u);
+}
+
 }  // namespace
 }  // namespace gpumux::cli
