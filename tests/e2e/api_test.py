@@ -158,6 +158,16 @@ class ApiDescription(JobsTest):
         self.assertEqual(listed, {(path, method) for method, path, _ in self.operations()})
         self.assertEqual(root["description"], "/v1/openapi.json")
 
+    def test_a_status_may_be_shared(self):
+        first = self.daemon.api.lines("/v1/status")
+        self.daemon.api.set(quantum="123ms")
+        self.assertEqual(self.daemon.api.lines("/v1/status?max_age_ns=60000000000"), first)
+        second = self.daemon.api.lines("/v1/status?max_age_ns=0")
+        self.assertEqual(json.loads(second)["gpus"][0]["quantum"], "123ms")
+        self.assertEqual(self.daemon.api.lines("/v1/status?max_age_ns=60000000000"), second)
+        for wrong in ("-1", "soon", "60000000001"):
+            self.assertEqual(self.request("GET", f"/v1/status?max_age_ns={wrong}")[0], 400, wrong)
+
     def test_a_trace_that_ends_leaves_the_connection(self):
         connection = self.daemon.api.connect()
         connection.connect()

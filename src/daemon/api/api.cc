@@ -27,6 +27,9 @@ constexpr std::size_t kMaxLimitedUsers = 4096;
 
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
+// The most that a client may take an old status for.
+constexpr base::Duration kOldestStatus = std::chrono::minutes(1);
+
 // More tenants than this a client asks for in pages.
 constexpr std::uint64_t kMostTenants = 1000;
 
@@ -94,7 +97,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
     case Address::kApi: return ApiResponse{200, api_text()};
     case Address::kDescription: return ApiResponse{200, openapi_text()};
     case Address::kDaemon: return daemon(request.peer);
-    case Address::kStatus: return status(request.peer);
+    case Address::kStatus: return status(request.peer, query);
     case Address::kGpus:
       return status_part(request.peer, {}, [](const std::string& text) { return ApiResponse{200, gpus_part(text)}; });
     case Address::kGpu: return gpu(request.peer, match.variable);
@@ -158,12 +161,23 @@ std::optional<ApiResponse> Api::refuse_status(const Peer& peer) {
                              " times a second: ask less often, or follow /v1/trace"});
 }
 
-ApiAnswer Api::status(const Peer& peer) {
+ApiAnswer Api::status(const Peer& peer, std::string_view query) {
   if (auto refused = refuse_status(peer)) return std::move(*refused);
+  const std::optional<uid_t> names = names_of(peer);
+  if (const auto text = query_value(query, "max_age_ns")) {
+    const auto age = base::parse_integer(*text, 0, static_cast<std::uint64_t>(kOldestStatus.count()));
+    if (!age) return error_response({base::Code::kInvalid, 0, "max_age_ns: " + age.error().message()});
+    const base::TimePoint since = leases_.now() - base::Duration(static_cast<std::int64_t>(*age));
+    if (auto recent = recent_->find(names, since)) return ApiResponse{200, std::move(*recent)};
+  }
   // Shared, because a std::function must be copyable.
   auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
-  if (const auto only = names_of(peer)) snapshot->hide_names_but_of(*only);
-  return ApiWork([snapshot, renderer = renderer_] { return ApiResponse{200, renderer->render(*snapshot)}; });
+  if (names) snapshot->hide_names_but_of(*names);
+  return ApiWork([snapshot, names, renderer = renderer_, recent = recent_] {
+    std::string text = renderer->render(*snapshot);
+    recent->keep(names, snapshot->now, text);
+    return ApiResponse{200, std::move(text)};
+  });
 }
 
 ApiAnswer Api::status_part(const Peer& peer, std::optional<base::GpuIndex> only,

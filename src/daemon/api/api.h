@@ -16,6 +16,7 @@
 #include "daemon/api/api_types.h"
 #include "daemon/api/daemon_info.h"
 #include "daemon/api/metrics.h"
+#include "daemon/api/recent_status.h"
 #include "daemon/api/status.h"
 #include "daemon/gpus/holds.h"
 #include "daemon/gpus/leases.h"
@@ -57,7 +58,7 @@ class Api {
   std::optional<uid_t> names_of(const Peer& peer) const;
   // Whether the account asks for the status too often, or too often for parts of it.
   std::optional<ApiResponse> refuse_status(const Peer& peer);
-  ApiAnswer status(const Peer& peer);
+  ApiAnswer status(const Peer& peer, std::string_view query);
   // A part of the status. `only`: of this GPU alone; `part` makes the answer of the whole status' text.
   ApiAnswer status_part(const Peer& peer, std::optional<base::GpuIndex> only,
                         std::function<ApiResponse(const std::string&)> part);
@@ -80,6 +81,7 @@ class Api {
   JobRoutes* jobs_ = nullptr;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
+  std::shared_ptr<RecentStatus> recent_ = std::make_shared<RecentStatus>();
 };
 
 }  // namespace gpumux::daemon
