@@ -22,7 +22,7 @@ NEEDS = {
 }
 COMMANDS = {"sh", "bash", "console"}
 # Commands that go on until the user ends them.
-ENDLESS = re.compile(r"\s(--watch|--follow|--interactive)\b|gpumux (logs .*-f|attach)\b")
+ENDLESS = re.compile(r"\s(--watch|--follow|--interactive)\b|gpumux (logs .*-f|attach|top)\b")
 
 FENCE = re.compile(r"^(\s*)(```+|~~~+)\s*([\w+-]*)")
 MARK = re.compile(r"^\s*<!--\s*(needs|exits):\s*(.*?)\s*-->\s*$")

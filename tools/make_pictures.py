@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Makes the pictures of README.md and of the tutorial: tools/make_pictures.py [--build DIR] [--only NAME...]
+"""Makes the pictures of README.md and of other documents: tools/make_pictures.py [--build DIR] [--only NAME...]
 
 `overview` is drawn. The others are screens: the script runs the programs that the tutorial runs, on a simulated machine
-of its own, and draws what the commands print on a terminal. Run it again when a screen has changed. DIR is build/dev by
-default and may be dist.
+of its own, and draws what the commands print on a terminal. `top` needs tmux. Run it again when a screen has changed.
+DIR is build/dev by default and may be dist.
 """
 
 import argparse
@@ -21,8 +21,12 @@ import sys
 import tempfile
 import termios
 import time
+from dataclasses import dataclass, replace
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+from framework.terminal import Terminal  # noqa: E402
+
 PICTURES = ROOT / "docs" / "pictures"
 COLUMNS = 120
 
@@ -33,26 +37,58 @@ GLYPH, LEADING, MARGIN = 7.8, 19, 14
 BACK, FORE, PROMPT = "#10151c", "#d7dde5", "#8fa3b8"
 COLOURS = {"30": "#5c6773", "31": "#f2777a", "32": "#8fd18f", "33": "#f5c76a", "34": "#7aa6f0", "35": "#cc99cd",
            "36": "#6fc9c9", "90": "#7d8b99"}
+# How much of a cell the shades of a timeline fill.
+SHADES = {"\u2591": 0.3, "\u2592": 0.6, "\u2588": 1.0}
+DRAWN = re.compile("[\u2591\u2592\u2588\u258f]")
 SGR = re.compile(r"\x1b\[([0-9;]*)m")
 
 
+@dataclass(frozen=True)
+class Style:
+    colour: str = ""
+    bold: bool = False
+    reversed: bool = False
+
+    def after(self, code):
+        """The style that follows a code of a terminal."""
+        if code in ("", "0"):
+            return Style()
+        if code == "1":
+            return replace(self, bold=True)
+        if code == "2":
+            return replace(self, colour=COLOURS["90"])
+        if code == "7":
+            return replace(self, reversed=True)
+        if code == "39":
+            return replace(self, colour="")
+        return replace(self, colour=COLOURS[code]) if code in COLOURS else self
+
+
 def spans(line):
-    """(text, colour, bold) of each part of a line with the colours of a terminal."""
-    colour, bold, end, found = None, False, 0, []
+    """(text, style) of each part of a line with the colours of a terminal."""
+    style, end, found = Style(), 0, []
     for match in SGR.finditer(line):
-        found.append((line[end:match.start()], colour, bold))
+        found.append((line[end:match.start()], style))
         end = match.end()
         for code in match.group(1).split(";"):
-            if code in ("", "0"):
-                colour, bold = None, False
-            elif code == "1":
-                bold = True
-            elif code == "2":
-                colour = COLOURS["90"]
-            elif code in COLOURS:
-                colour = COLOURS[code]
-    found.append((line[end:], colour, bold))
+            style = style.after(code)
+    found.append((line[end:], style))
     return [span for span in found if span[0]]
+
+
+def box(column, row, width, fill, opacity=1.0):
+    """A part of a line in one colour."""
+    return (f'<rect x="{MARGIN + column * GLYPH:.1f}" y="{MARGIN + row * LEADING}" width="{width * GLYPH:.1f}" '
+            f'height="{LEADING}" fill="{fill}"' + (f' fill-opacity="{opacity}"' if opacity < 1 else "") + "/>")
+
+
+def blocks(text, column, row, colour):
+    """The characters of `text` that are shades and lines, drawn, for fonts differ in them."""
+    for index, character in enumerate(text):
+        if character in SHADES:
+            yield box(column + index, row, 1, colour, SHADES[character])
+        elif character == "\u258f":
+            yield box(column + index, row, 0.15, colour)
 
 
 def screen_svg(title, lines):
@@ -65,8 +101,13 @@ def screen_svg(title, lines):
              f'<g font-family="{html.escape(FONT)}" font-size="13" fill="{FORE}">']
     for number, line in enumerate(lines):
         column, y = 0, MARGIN + number * LEADING + 13
-        for text, colour, bold in spans(line):
-            style = (f' fill="{colour}"' if colour else "") + (' font-weight="bold"' if bold else "")
+        for text, look in spans(line):
+            colour = BACK if look.reversed else look.colour
+            if look.reversed:
+                parts.append(box(column, number, len(text), look.colour or FORE))
+            style = (f' fill="{colour}"' if colour else "") + (' font-weight="bold"' if look.bold else "")
+            parts += blocks(text, column, number, colour or FORE)
+            text = DRAWN.sub(" ", text)
             # Browsers take several spaces for one, so what stands between them has a place of its own. textLength keeps
             # columns aligned whatever font a browser finds.
             for part in re.finditer(r"\S+(?: \S+)*", text):
@@ -175,6 +216,42 @@ def screens(build):
         machine.remove()
 
 
+def with_their_styles(lines):
+    """Each line begins with the style that the one before has left."""
+    left = ""
+    for line in lines:
+        yield left + line
+        left = "".join(match.group(0) for match in SGR.finditer(left + line)).rpartition("\x1b[0m")[2]
+
+
+def top_screen(build):
+    """`gpumux top` while three programs take turns, as (name, title, lines)."""
+    machine = Machine(build)
+    try:
+        machine.start_daemon()
+        machine.run(["gpumux", "set", "0", "--mode", "serial", "--quantum", "3s"])
+        for name, memory in (("train.py", "3G"), ("tune.py", "2G"), ("serve.py", "1G")):
+            machine.start(["gpumux", "run", "--name", name, "--", machine.demo, "--seconds", 200])
+            machine.run(["gpumux", "submit", "--mem", memory, "--name", f"job-{name[:-3]}", "sleep", "1000"])
+        machine.run(["gpumux", "submit", "--mem", "8G", "--name", "whole", "sleep", "1000"])
+        time.sleep(70)  # until the timeline is full
+        terminal = Terminal(machine.folder, [build / "bin" / "gpumux", "top"],
+                            {**machine.environment, "TERM": "screen-256color", "LANG": "C.UTF-8"}, COLUMNS, 24)
+        try:
+            terminal.wait_for("^gpumux top")
+            terminal.wait_for("next .* serve|then .* serve|held by .* serve")
+            time.sleep(3)
+            lines = terminal.coloured().rstrip("\n").split("\n")
+        finally:
+            terminal.end()
+        usual = "/run/gpumux"
+        here = machine.environment["GPUMUX_RUNTIME_DIR"]
+        lines[0] = lines[0].replace(here, usual + " " * (len(here) - len(usual)))
+        yield "top", "gpumux top: three programs take turns", list(with_their_styles(lines))
+    finally:
+        machine.remove()
+
+
 # ---- the overview
 
 BLUE, GREEN, ORANGE, GREY, INK, PAPER = "#3b6fb6", "#3f9a6b", "#d9822b", "#8a94a3", "#26313d", "#ffffff"
@@ -262,8 +339,10 @@ def main():
     wanted = set(arguments.only or [])
     if not wanted or "overview" in wanted:
         (PICTURES / "overview.svg").write_text(overview(), encoding="utf-8")
-    if wanted != {"overview"}:
-        for name, title, lines in screens(arguments.build.resolve()):
+    for makes, names in ((screens, {"status", "turns", "queue"}), (top_screen, {"top"})):
+        if wanted and not wanted & names:
+            continue
+        for name, title, lines in makes(arguments.build.resolve()):
             if not wanted or name in wanted:
                 (PICTURES / f"{name}.svg").write_text(screen_svg(title, lines), encoding="utf-8")
     return 0

@@ -35,7 +35,9 @@ libgrpc++-dev|<grpcpp/grpcpp.h>|calls of a kubelet
 libssl-dev|<openssl/ssl.h>|TLS to the API server of Kubernetes
 libslurm-dev|<slurm/spank.h>|the plugin for Slurm, which is left out without it
 pkg-config|pkg-config|names the archives of gRPC
+libncurses-dev|<curses.h>|the screen of gpumux top
 libgtest-dev|<gtest/gtest.h>|tests
+tmux|tmux|tests of gpumux top
 runc|runc|tests of containers
 buildah|buildah|tests of the image of pods
 mmdebstrap|mmdebstrap|the same, its base

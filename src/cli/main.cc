@@ -27,6 +27,7 @@ namespace {
 constexpr std::array kCommands{
     Command{"run", "Run a program under gpumux", run_command},
     Command{"status", "Show GPUs, the programs that hold and wait for them, and why", status_command},
+    Command{"top", "Show GPUs, programs and jobs on the whole terminal", top_command},
     Command{"set", "Change mode, policy, quantum and limits of GPUs", set_command},
     Command{"trace", "Show which program held which GPU when", trace_command},
     Command{"doctor", "Check this installation and say what to do", doctor_command},

@@ -36,6 +36,7 @@ PARSED = [
     ("gpumux status --watch never", "gpumux status: --watch: 'never' is not a number of seconds from 0.1 to 86400"),
     ("gpumux status 7", "gpumux status: the word '7' is one too many"),
     ("gpumux status --json=yes", "gpumux status: --json takes no value"),
+    ("gpumux top --watch", "gpumux top: there is no option '--watch'"),
     ("gpumux set --mode", "gpumux set: --mode needs a value: --mode WORD"),
     ("gpumux trace --gpu zero", "gpumux trace: --gpu: 'zero' is not a number"),
     ("gpumux doctor --strcit", "gpumux doctor: there is no option '--strcit'. Did you mean '--strict'?"),

@@ -36,6 +36,7 @@ struct Command {
 
 int run_command(const std::vector<char*>& arguments);      // gpumux run
 int status_command(const std::vector<char*>& arguments);   // gpumux status
+int top_command(const std::vector<char*>& arguments);      // gpumux top
 int set_command(const std::vector<char*>& arguments);      // gpumux set
 int trace_command(const std::vector<char*>& arguments);    // gpumux trace
 int doctor_command(const std::vector<char*>& arguments);   // gpumux doctor
