@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build packages python test test-compat test-kubelet test-packages test-loaded docs demo experiment run bench install uninstall clean clean-all format check tidy setup help
+.PHONY: all build packages python test test-compat test-kubelet test-packages test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -47,6 +47,13 @@ test-kubelet: setup
 test-packages: setup
 	python3 -B tests/packages/packages_test.py
 
+# The page of `gpumux web` in Debian's chromium, and whether the committed page is what its sources make. Needs Node.js
+# 20.19 or newer and npm's registry.
+test-web: setup
+	tools/build.sh dev
+	tools/web.sh verify
+	tools/web.sh test
+
 # The suite on a machine that others keep busy. No test may depend on the machine's speed.
 test-loaded: setup
 	tools/build.sh dev
@@ -67,6 +74,10 @@ experiment run: build
 bench: setup
 	tools/build.sh release
 	tools/bench.sh
+
+# The page of `gpumux web`, from TypeScript. What it makes is committed: no other target needs Node.js.
+web:
+	tools/web.sh build
 
 # Copies what dist/ holds; it never builds, so that `sudo make install` leaves no files of root's in the tree.
 install:
@@ -101,12 +112,14 @@ help:
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
 	@echo 'make test-packages tests the Debian packages on a clean Debian (as root, after make build)'
+	@echo 'make test-web      tests the page of gpumux web in chromium (needs Node.js 20.19 or newer, and npm)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'
 	@echo 'make docs          builds the documents as a site with search: open build/site/index.html'
 	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
 	@echo 'make experiment    a latency-sensitive model beside a training loop, under everything that can decide who goes first;'
 	@echo '                   under five minutes after the build (also make run; EXPERIMENT="--only native priority" and the like)'
 	@echo 'make bench         runs the benchmarks; prints figures beside their baselines'
+	@echo 'make web           rebuilds the page of gpumux web, which is committed (needs Node.js 20.19 or newer, and npm)'
 	@echo 'make install       copies dist/ to $$(DESTDIR)$$(PREFIX), default /usr, with the systemd unit'
 	@echo 'make uninstall     removes what make install put there; keeps the configuration; refuses while /etc/ld.so.preload names it'
 	@echo 'make check         format, layers, style, prose, generated files'

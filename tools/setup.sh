@@ -60,6 +60,8 @@ slurmd|slurmd|the same
 slurm-client|srun|the same
 slurm-wlm-basic-plugins|/usr/lib/x86_64-linux-gnu/slurm-wlm/job_submit_lua.so|the same
 munge|munged|the same: by it the parts of Slurm know each other
+chromium|chromium|tests of the web view
+chromium-sandbox|/usr/lib/chromium/chrome-sandbox|the same
 libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
 clang-format-14|clang-format-14|the format check
 clang-tidy-14|clang-tidy-14|make tidy

@@ -46,6 +46,7 @@ constexpr std::array kCommands{
     Command{"history", "Show finished jobs", history_command},
     Command{"report", "Show what users, jobs, pods and programs have had of GPUs", report_command},
     Command{"admin", "Pause the queue, drain GPUs, set limits of users", admin_command},
+    Command{"web", "Show GPUs, programs and jobs in a browser", web_command},
     Command{"version", "Print the version", version_command},
 };
 

@@ -61,6 +61,7 @@ PARSED = [
     ("gpumux history -n 0", "gpumux history: -n: '0' is not a whole number from 1 to 1000000000"),
     ("gpumux report --by colour", "gpumux report: --by: 'colour' is none of user, job, pod, program"),
     ("gpumux admin", "gpumux admin: ACTION is missing"),
+    ("gpumux web --port high", "gpumux web: --port: 'high' is not a whole number from 0 to 1000000000"),
     ("gpumux version now", "gpumux version: the word 'now' is one too many"),
     ("gpumuxd 3 --max-job-tim", "gpumuxd: there is no option '--max-job-tim'. Did you mean '--max-job-time'?"),
     ("gpumuxd --notify-fd three", "gpumuxd: --notify-fd: 'three' is not a number"),
@@ -88,6 +89,7 @@ SAID = [
     ("gpumux show x", "gpumux show: 'x' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17;\n"
      "  `gpumux queue` lists them"),
     ("gpumux set", "gpumux set: nothing to change: name at least one setting, such as --quantum 50ms"),
+    ("gpumux web --port 65536", "gpumux web: --port: '65536' is not a port: name one from 1 to 65535"),
     ("gpumuxd --exit-when-unused soon", "gpumuxd: --exit-when-unused must be a time such as 10s"),
 ]
 

@@ -21,8 +21,8 @@ class Process:
         self.started = time.monotonic()
         self.ended = None
         self.popen = subprocess.Popen(
-            self.arguments, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, start_new_session=True, text=True, errors="replace", **popen)
+            self.arguments, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            start_new_session=True, text=True, errors="replace", **{"stdin": subprocess.DEVNULL, **popen})
         self._readers = [threading.Thread(target=self._read, args=pair, daemon=True)
                          for pair in ((self.popen.stdout, self.lines), (self.popen.stderr, self.errors))]
         for reader in self._readers:

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: only a browser that has used a link, on this page's own address, is told anything; nobody else can keep it out;
+// and the daemon is asked once, however many views there are. Method: the server in this process, clients with plain
+// sockets, and a daemon that counts what it is asked.
+#include "view/web/server.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/post.hpp>
+#include <boost/asio/read.hpp>
+#include <boost/asio/write.hpp>
+#include <boost/beast/core/buffers_to_string.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <boost/beast/websocket.hpp>
+#include <condition_variable>
+#include <cstdio>
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/unit/temporary_directory.h"
+#include "view/web/limits.h"
+
+namespace gpumux::view::web {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using asio::ip::tcp;
+using asio::local::stream_protocol;
+using Response = http::response<http::string_body>;
+
+// Answers {"asked": "METHOD TARGET BODY", "count": how often it was asked that before}. A followed trace stays open.
+class CountingDaemon {
+ public:
+  explicit CountingDaemon(const std::string& path) : acceptor_(io_, stream_protocol::endpoint(path)) {
+    accept();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  ~CountingDaemon() {
+    asio::post(io_, [this] { io_.stop(); });
+    thread_.join();
+  }
+
+  int asked(const std::string& what) {
+    const std::lock_guard lock(mutex_);
+    return asked_[what];
+  }
+  void wait_for(const std::string& what, int times) {
+    std::unique_lock lock(mutex_);
+    came_.wait(lock, [&] { return asked_[what] >= times; });
+  }
+  // The connections on which the trace is followed now.
+  void wait_for_followers(int followers) {
+    std::unique_lock lock(mutex_);
+    came_.wait(lock, [&] { return followers_ == followers; });
+  }
+  void say(std::string event) {
+    asio::post(io_, [this, event = std::move(event)] {
+      char size[32];
+      std::snprintf(size, sizeof size, "%zx\r\n", event.size() + 1);
+      const std::string chunk = size + event + "\n\r\n";
+      for (const auto& one : following_) asio::write(one->socket, asio::buffer(chunk));
+    });
+  }
+
+ private:
+  struct Connection {
+    explicit Connection(stream_protocol::socket s) : socket(std::move(s)) {}
+    stream_protocol::socket socket;
+    beast::flat_buffer buffer;
+    http::request<http::string_body> request;
+    Response response;
+    char end = 0;
+  };
+  using Shared = std::shared_ptr<Connection>;
+
+  void accept() {
+    acceptor_.async_accept([this](boost::system::error_code error, stream_protocol::socket socket) {
+      if (error) return;
+      read(std::make_shared<Connection>(std::move(socket)));
+      accept();
+    });
+  }
+  void read(const Shared& connection) {
+    connection->request = {};
+    http::async_read(connection->socket, connection->buffer, connection->request,
+                     [this, connection](boost::system::error_code error, std::size_t) {
+                       if (!error) answer(connection);
+                     });
+  }
+  void answer(const Shared& connection) {
+    const auto& request = connection->request;
+    const std::string what = std::string(request.method_string()) + " " + std::string(request.target());
+    if (what == "GET /v1/trace?follow=1&limit=0") {
+      const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+      asio::write(connection->socket, asio::buffer(head));
+      following_.push_back(connection);
+      count(what, 1);
+      asio::async_read(connection->socket, asio::buffer(&connection->end, 1),
+                       [this, connection](boost::system::error_code, std::size_t) {
+                         std::erase(following_, connection);
+                         count("", -1);
+                       });
+      return;
+    }
+    const std::string body = request.body().empty() ? "" : " " + request.body();
+    connection->response = Response(http::status::ok, 11);
+    connection->response.set(http::field::content_type, "application/json");
+    connection->response.body() = nlohmann::json{{"asked", what + body}, {"count", asked(what)}}.dump();
+    connection->response.prepare_payload();
+    count(what, 0);
+    http::async_write(connection->socket, connection->response,
+                      [this, connection](boost::system::error_code error, std::size_t) {
+                        if (!error) read(connection);
+                      });
+  }
+  void count(const std::string& what, int followers) {
+    const std::lock_guard lock(mutex_);
+    ++asked_[what];
+    followers_ += followers;
+    came_.notify_all();
+  }
+
+  asio::io_context io_;
+  stream_protocol::acceptor acceptor_;
+  std::vector<Shared> following_;
+  std::mutex mutex_;
+  std::condition_variable came_;
+  std::map<std::string, int> asked_;
+  int followers_ = 0;
+  std::thread thread_;
+};
+
+class Client {
+ public:
+  explicit Client(std::uint16_t port) : socket_(*io_), host_("127.0.0.1:" + std::to_string(port)) {
+    socket_.connect({asio::ip::make_address("127.0.0.1"), port});
+  }
+
+  http::request<http::string_body> request(http::verb method, const std::string& target, std::string body = "") const {
+    http::request<http::string_body> made(method, target, 11);
+    made.set(http::field::host, host_);
+    made.set(http::field::origin, "http://" + host_);
+    if (!cookie.empty()) made.set(http::field::cookie, cookie);
+    if (!key.empty()) made.set("X-Gpumux-Key", key);
+    made.body() = std::move(body);
+    made.prepare_payload();
+    return made;
+  }
+  Response ask(const http::request<http::string_body>& wanted) {
+    http::write(socket_, wanted);
+    Response response;
+    http::read(socket_, buffer_, response);
+    return response;
+  }
+  Response get(const std::string& target) { return ask(request(http::verb::get, target)); }
+  unsigned status(const http::request<http::string_body>& wanted) { return ask(wanted).result_int(); }
+
+  // The link's token, or another text.
+  Response log_in(const std::string& token) {
+    Response response = ask(request(http::verb::post, "/session", token));
+    if (response.result() != http::status::ok) return response;
+    cookie = std::string(response[http::field::set_cookie]);
+    cookie = cookie.substr(0, cookie.find(';'));
+    key = nlohmann::json::parse(response.body())["key"];
+    return response;
+  }
+  // Waits until the server has said something or has ended the connection.
+  bool is_closed() {
+    char byte = 0;
+    boost::system::error_code error;
+    asio::read(socket_, asio::buffer(&byte, 1), error);
+    return error.failed();
+  }
+  tcp::socket& socket() { return socket_; }
+  const std::string& host() const { return host_; }
+
+  std::string cookie;
+  std::string key;
+
+ private:
+  std::unique_ptr<asio::io_context> io_ = std::make_unique<asio::io_context>();
+  tcp::socket socket_;
+  std::string host_;
+  beast::flat_buffer buffer_;
+};
+
+// A page that is open. `change` changes its request before it is sent.
+class Page {
+ public:
+  using Change = std::function<void(beast::websocket::request_type&)>;
+  Page(const Client& client, std::uint16_t port, const Change& change = {}) : socket_(io_) {
+    socket_.next_layer().connect({asio::ip::make_address("127.0.0.1"), port});
+    socket_.set_option(beast::websocket::stream_base::decorator([&](beast::websocket::request_type& request) {
+      request.set(http::field::origin, "http://" + client.host());
+      request.set(http::field::cookie, client.cookie);
+      request.set(http::field::sec_websocket_protocol, "gpumux, " + client.key);
+      if (change) change(request);
+    }));
+    socket_.handshake(response_, client.host(), "/live", error_);
+  }
+  unsigned status() const { return response_.result_int(); }
+  const beast::websocket::response_type& response() const { return response_; }
+  nlohmann::json next() {
+    beast::flat_buffer buffer;
+    socket_.read(buffer);
+    return nlohmann::json::parse(beast::buffers_to_string(buffer.data()));
+  }
+  void say(const std::string& text) { socket_.write(asio::buffer(text)); }
+  bool is_closed() {
+    beast::flat_buffer buffer;
+    boost::system::error_code error;
+    while (!error) socket_.read(buffer, error);
+    return true;
+  }
+
+ private:
+  asio::io_context io_;
+  beast::websocket::stream<tcp::socket> socket_;
+  beast::websocket::response_type response_;
+  boost::system::error_code error_;
+};
+
+class WebServerTest : public ::testing::Test {
+ protected:
+  void open(bool read_only = false) {
+    Settings settings;
+    settings.read_only = read_only;
+    settings.runtime_dir = directory_.path();
+    settings.user = "eva <b>";
+    settings.host = "node\"1";
+    auto server = Server::open(io_, settings);
+    ASSERT_TRUE(server) << server.error().message();
+    server_ = std::move(*server);
+    port_ = server_->port();
+    thread_ = std::thread([this] { io_.run(); });
+  }
+  void TearDown() override {
+    asio::post(io_, [this] {
+      server_.reset();
+      io_.stop();
+    });
+    if (thread_.joinable()) thread_.join();
+  }
+  std::string token() {
+    std::promise<std::string> made;
+    asio::post(io_, [&] { made.set_value(*server_->new_link()); });
+    const std::string link = made.get_future().get();
+    const std::string begin = "http://127.0.0.1:" + std::to_string(port_) + "/#";
+    EXPECT_EQ(link.substr(0, begin.size()), begin);
+    return link.substr(begin.size());
+  }
+  Client client() { return Client(port_); }
+  Client member() {
+    Client made(port_);
+    EXPECT_EQ(made.log_in(token()).result_int(), 200U);
+    return made;
+  }
+
+  TemporaryDirectory directory_;
+  CountingDaemon daemon_{directory_.file("api.sock")};
+  asio::io_context io_;
+  std::unique_ptr<Server> server_;
+  std::uint16_t port_ = 0;
+  std::thread thread_;
+};
+
+TEST_F(WebServerTest, ThePageIsForEverybodyAndSaysNothing) {
+  open();
+  for (const char* path : {"/", "/app.gen.js", "/app.gen.css", "/app.gen.svg"}) {
+    const Response file = client().get(path);
+    EXPECT_EQ(file.result_int(), 200U) << path;
+    EXPECT_FALSE(file.body().empty());
+    EXPECT_NE(file["Content-Security-Policy"].find("default-src 'none'; script-src 'self';"), std::string::npos);
+    EXPECT_EQ(file["Content-Security-Policy"].find("unsafe"), std::string::npos);
+    EXPECT_EQ(file["X-Content-Type-Options"], "nosniff");
+    EXPECT_EQ(file["Cache-Control"], "no-store");
+    EXPECT_EQ(file.body().find("eva"), std::string::npos);
+  }
+  for (const char* path : {"/session", "/live", "/v1/status", "/log/1", "/other"})
+    EXPECT_EQ(client().get(path).result_int(), 401U) << path;
+  EXPECT_EQ(daemon_.asked("GET /v1/status"), 0);
+}
+
+TEST_F(WebServerTest, ALinkOpensOneSession) {
+  open();
+  const std::string link = token();
+  Client first = client();
+  const Response opened = first.log_in(link);
+  EXPECT_EQ(opened.result_int(), 200U);
+  const std::string cookie(opened[http::field::set_cookie]);
+  EXPECT_EQ(cookie.substr(0, cookie.find('=')), "gpumux-" + std::to_string(port_));
+  EXPECT_EQ(cookie.substr(cookie.find(';')), "; HttpOnly; SameSite=Strict; Path=/");
+  EXPECT_EQ(opened.body().find(first.cookie.substr(first.cookie.find('=') + 1)), std::string::npos);
+  const auto said = nlohmann::json::parse(first.get("/session").body());
+  EXPECT_EQ(said["user"], "eva <b>");
+  EXPECT_EQ(said["host"], "node\"1");
+  EXPECT_EQ(client().log_in(link).result_int(), 401U);
+  EXPECT_EQ(client().log_in("").result_int(), 401U);
+  EXPECT_EQ(first.get("/v1/status").result_int(), 200U);
+}
+
+TEST_F(WebServerTest, BothSecretsAreNeeded) {
+  open();
+  const Client whole = member();
+  Client without_key = client();
+  without_key.cookie = whole.cookie;
+  EXPECT_EQ(without_key.get("/v1/status").result_int(), 401U);
+  Client without_cookie = client();
+  without_cookie.key = whole.key;
+  EXPECT_EQ(without_cookie.get("/v1/status").result_int(), 401U);
+}
+
+TEST_F(WebServerTest, AnotherNameOfThisAddressIsRefused) {
+  open();
+  Client rebound = member();
+  for (const char* target : {"/", "/app.gen.js", "/session", "/v1/status"}) {
+    auto request = rebound.request(http::verb::get, target);
+    request.set(http::field::host, "evil.example:" + std::to_string(port_));
+    request.set(http::field::origin, "http://evil.example:" + std::to_string(port_));
+    EXPECT_EQ(rebound.status(request), 421U) << target;
+  }
+  auto nameless = rebound.request(http::verb::get, "/");
+  nameless.erase(http::field::host);
+  EXPECT_EQ(rebound.status(nameless), 421U);
+  auto local = rebound.request(http::verb::get, "/v1/status");
+  local.set(http::field::host, "localhost:" + std::to_string(port_));
+  local.set(http::field::origin, "http://localhost:" + std::to_string(port_));
+  EXPECT_EQ(rebound.status(local), 200U);
+}
+
+TEST_F(WebServerTest, AnotherPagesRequestsAreRefused) {
+  open();
+  Client victim = member();
+  const auto cancel = victim.request(http::verb::patch, "/v1/jobs/17", R"({"cancel":true})");
+  const std::string other_port = "http://127.0.0.1:" + std::to_string(port_ ^ 1);
+  for (const std::string& origin : {std::string("http://evil.example"), std::string("null"), other_port}) {
+    auto request = cancel;
+    request.set(http::field::origin, origin);
+    EXPECT_EQ(victim.status(request), 403U) << origin;
+    auto read = victim.request(http::verb::get, "/v1/status");
+    read.set(http::field::origin, origin);
+    EXPECT_EQ(victim.status(read), 403U) << origin;
+    auto log_in = victim.request(http::verb::post, "/session", token());
+    log_in.set(http::field::origin, origin);
+    EXPECT_EQ(victim.status(log_in), 403U) << origin;
+    const Page page(victim, port_, [&](auto& wanted) { wanted.set(http::field::origin, origin); });
+    EXPECT_EQ(page.status(), 403U) << origin;
+  }
+  auto nameless = cancel;
+  nameless.erase(http::field::origin);
+  EXPECT_EQ(victim.status(nameless), 403U);
+  auto same_site = victim.request(http::verb::get, "/v1/status");
+  same_site.set("Sec-Fetch-Site", "same-site");
+  EXPECT_EQ(victim.status(same_site), 403U);
+  EXPECT_EQ(daemon_.asked("PATCH /v1/jobs/17"), 0);
+  EXPECT_EQ(victim.status(cancel), 200U);
+  EXPECT_EQ(daemon_.asked("PATCH /v1/jobs/17"), 1);
+}
+
+TEST_F(WebServerTest, AReadOnlyViewChangesNothing) {
+  open(true);
+  Client viewer = member();
+  EXPECT_EQ(viewer.status(viewer.request(http::verb::patch, "/v1/jobs/17", R"({"cancel":true})")), 403U);
+  EXPECT_EQ(daemon_.asked("PATCH /v1/jobs/17"), 0);
+  EXPECT_EQ(viewer.get("/v1/jobs/17").result_int(), 200U);
+}
+
+TEST_F(WebServerTest, OnlyListedRequestsReachTheDaemon) {
+  open();
+  Client user = member();
+  EXPECT_EQ(nlohmann::json::parse(user.get("/v1/jobs?state=done").body())["asked"], "GET /v1/jobs?state=done");
+  EXPECT_EQ(user.get("/v1/hold").result_int(), 404U);
+  EXPECT_EQ(user.get("/v1/jobs/17?environment=1").result_int(), 404U);
+  EXPECT_EQ(user.status(user.request(http::verb::post, "/v1/jobs", "{}")), 405U);
+  EXPECT_EQ(user.status(user.request(http::verb::delete_, "/v1/jobs/17")), 405U);
+  EXPECT_EQ(user.status(user.request(http::verb::patch, "/v1/gpus/0", R"({"cancel":true})")), 404U);
+  EXPECT_EQ(user.status(user.request(http::verb::patch, "/v1/jobs/all", R"({"cancel":true})")), 404U);
+  EXPECT_EQ(user.status(user.request(http::verb::patch, "/v1/jobs/17", R"({"signal":"KILL"})")), 400U);
+  const auto held = user.ask(user.request(http::verb::patch, "/v1/jobs/17", R"( {"held": true} )"));
+  EXPECT_EQ(nlohmann::json::parse(held.body())["asked"], R"(PATCH /v1/jobs/17 {"held":true})");
+}
+
+TEST_F(WebServerTest, ALongRequestIsRefused) {
+  open();
+  Client loud = client();
+  auto request = loud.request(http::verb::get, "/");
+  request.set("X-Long", std::string(kMaxHeaderBytes, 'x'));
+  boost::system::error_code ignored;
+  http::write(loud.socket(), request, ignored);
+  EXPECT_TRUE(loud.is_closed());
+  Client big = client();
+  http::write(big.socket(), big.request(http::verb::post, "/session", std::string(kMaxBodyBytes + 1, 'x')), ignored);
+  EXPECT_TRUE(big.is_closed());
+  EXPECT_EQ(client().get("/").result_int(), 200U);
+}
+
+TEST_F(WebServerTest, StrangersCannotKeepAViewOut) {
+  open();
+  const Client owner = member();
+  Page page(owner, port_);
+  EXPECT_EQ(page.status(), 101U);
+  std::vector<std::unique_ptr<Client>> strangers;
+  for (std::size_t i = 0; i < kMaxConnections + 1; ++i) {
+    strangers.push_back(std::make_unique<Client>(port_));
+    // An answer shows that the server has accepted it.
+    EXPECT_EQ(strangers.back()->get("/").result_int(), 200U);
+  }
+  EXPECT_TRUE(strangers.front()->is_closed());
+  while (page.next()["kind"] != "snapshot") continue;
+  EXPECT_EQ(client().get("/").result_int(), 200U);
+}
+
+TEST_F(WebServerTest, AllViewsShareOneSnapshotAndOneTrace) {
+  open();
+  const Client owner = member();
+  EXPECT_EQ(daemon_.asked("GET /v1/status"), 0);  // while nobody looks, nobody asks
+  std::vector<std::unique_ptr<Page>> pages;
+  for (int i = 0; i < 20; ++i) pages.push_back(std::make_unique<Page>(owner, port_));
+  daemon_.wait_for_followers(1);
+  for (const auto& page : pages) {
+    auto snapshot = page->next();
+    if (snapshot["kind"] == "following") snapshot = page->next();
+    EXPECT_EQ(snapshot["kind"], "snapshot");
+    EXPECT_EQ(snapshot["status"]["asked"], "GET /v1/status");
+    EXPECT_EQ(snapshot["queue"]["asked"], "GET /v1/queue");
+  }
+  daemon_.say(R"({"sequence":1,"event":"grant"})");
+  for (const auto& page : pages) {
+    auto message = page->next();
+    while (message["kind"] != "trace") message = page->next();
+    EXPECT_EQ(message["events"][0]["sequence"], 1);
+  }
+  EXPECT_EQ(daemon_.asked("GET /v1/trace?follow=1&limit=0"), 1);
+  // Each page sees every question that the daemon was asked.
+  for (const auto& page : {pages.front().get(), pages.back().get()}) {
+    std::vector<int> counts;
+    while (counts.size() < 3) {
+      const auto message = page->next();
+      if (message["kind"] == "snapshot") counts.push_back(message["status"]["count"]);
+    }
+    EXPECT_EQ(counts[1], counts[0] + 1);
+    EXPECT_EQ(counts[2], counts[1] + 1);
+  }
+  pages.clear();
+  daemon_.wait_for_followers(0);
+}
+
+TEST_F(WebServerTest, ADaemonThatIsGoneIsTold) {
+  open();
+  const Client owner = member();
+  std::remove(directory_.file("api.sock").c_str());
+  Page page(owner, port_);
+  const auto message = page.next();
+  EXPECT_EQ(message["kind"], "gone");
+  EXPECT_NE(message["why"].get<std::string>().find("no gpumux daemon answers at"), std::string::npos);
+  Client reader = client();
+  reader.cookie = owner.cookie;
+  reader.key = owner.key;
+  EXPECT_EQ(reader.get("/v1/jobs").result_int(), 503U);
+}
+
+TEST_F(WebServerTest, AViewNeedsASessionAndSaysNothing) {
+  open();
+  const Client owner = member();
+  for (const std::string& protocols : {std::string(), std::string("gpumux"), "gpumux, " + owner.cookie, owner.key}) {
+    const Page stranger(owner, port_, [&](auto& request) {
+      request.erase(http::field::sec_websocket_protocol);
+      if (!protocols.empty()) request.set(http::field::sec_websocket_protocol, protocols);
+    });
+    EXPECT_EQ(stranger.status(), 401U) << protocols;
+  }
+  Page page(owner, port_);
+  EXPECT_EQ(page.status(), 101U);
+  EXPECT_EQ(page.response()[http::field::sec_websocket_protocol], "gpumux");
+  page.say("hello");
+  EXPECT_TRUE(page.is_closed());
+}
+
+}  // namespace
+}  // namespace gpumux::view::web

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "view/web/upstream.h"
+
+#include <sys/un.h>
+
+#include <boost/asio/as_tuple.hpp>
+#include <boost/asio/use_awaitable.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http.hpp>
+#include <utility>
+
+#include "os/runtime_dir.h"
+
+namespace gpumux::view::web {
+namespace {
+
+namespace asio = boost::asio;
+namespace beast = boost::beast;
+namespace http = beast::http;
+using base::Code;
+
+constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
+
+http::request<http::string_body> request_of(http::verb method, const std::string& target, std::string body) {
+  http::request<http::string_body> request(method, target, 11);
+  request.set(http::field::host, "gpumux");
+  request.set(http::field::user_agent, "gpumux-web/" GPUMUX_VERSION);
+  if (!body.empty()) {
+    request.set(http::field::content_type, "application/json");
+    request.body() = std::move(body);
+  }
+  request.prepare_payload();
+  return request;
+}
+
+base::Error no_answer() {
+  return {Code::kUnavailable, 0, "the gpumux daemon closed the connection: it was stopped or restarted"};
+}
+
+// A daemon that turns a client away answers before it is asked, so a failed write is no failure yet.
+asio::awaitable<base::Result<Answer>> exchange(Upstream::Stream& stream, beast::flat_buffer& buffer,
+                                               const http::request<http::string_body>& request) {
+  stream.expires_after(kAnswerTimeout);
+  co_await http::async_write(stream, request, kAwait);
+  http::response_parser<http::string_body> parser;
+  parser.body_limit(kMaxAnswerBytes);
+  auto [error, size] = co_await http::async_read(stream, buffer, parser, kAwait);
+  if (error == beast::error::timeout)
+    co_return base::fail(Code::kTimeout, "the gpumux daemon does not answer: it hangs or is overloaded");
+  if (error) co_return tl::unexpected(no_answer());
+  auto& response = parser.get();
+  co_return Answer{response.result_int(), std::string(response[http::field::content_type]), std::move(response.body())};
+}
+
+}  // namespace
+
+asio::awaitable<base::Status> Upstream::connect(Stream& stream) const {
+  std::string dir = runtime_dir_;
+  if (dir.empty()) {
+    auto found = os::find_runtime_dir();
+    if (!found) co_return tl::unexpected(found.error());
+    dir = std::move(*found);
+  }
+  const std::string path = os::api_socket(dir);
+  if (path.size() >= sizeof(sockaddr_un::sun_path))
+    co_return base::fail(Code::kInvalid, "the path of the daemon's socket is longer than 107 bytes: " + path);
+  stream.expires_after(kAnswerTimeout);
+  auto [error] = co_await stream.async_connect(asio::local::stream_protocol::endpoint(path), kAwait);
+  if (error == asio::error::access_denied)
+    co_return base::fail(Code::kDenied, "this user may not connect to the gpumux daemon at " + path);
+  if (error) co_return base::fail(Code::kUnavailable, "no gpumux daemon answers at " + path);
+  co_return base::Status();
+}
+
+asio::awaitable<base::Result<std::vector<Answer>>> Upstream::read_all(std::vector<std::string> targets) const {
+  Stream stream(io_);
+  const base::Status connected = co_await connect(stream);
+  if (!connected) co_return tl::unexpected(connected.error());
+  beast::flat_buffer buffer;
+  std::vector<Answer> answers;
+  for (const std::string& target : targets) {
+    const auto request = request_of(http::verb::get, target, "");
+    auto answer = co_await exchange(stream, buffer, request);
+    if (!answer) co_return tl::unexpected(answer.error());
+    answers.push_back(std::move(*answer));
+  }
+  co_return answers;
+}
+
+asio::awaitable<Upstream::Shared> Upstream::read(std::string target) {
+  const auto now = std::chrono::steady_clock::now();
+  std::erase_if(shared_, [&](const auto& one) { return one.second->answer && now - one.second->asked > kSharedFor; });
+  const auto found = shared_.find(target);
+  if (found != shared_.end()) {
+    const std::shared_ptr<Question> question = found->second;
+    while (!question->answer) co_await question->answered.async_wait(kAwait);
+    co_return question->answer;
+  }
+  const auto question = std::make_shared<Question>(io_);
+  shared_.emplace(target, question);
+  std::vector<std::string> targets{std::move(target)};
+  auto answers = co_await read_all(std::move(targets));
+  base::Result<Answer> answer = tl::unexpected(no_answer());
+  if (answers) answer = std::move(answers->front());
+  if (!answers) answer = tl::unexpected(answers.error());
+  question->answer = std::make_shared<const base::Result<Answer>>(std::move(answer));
+  question->answered.cancel();
+  co_return question->answer;
+}
+
+asio::awaitable<base::Result<Answer>> Upstream::change(std::string target, std::string body) {
+  Stream stream(io_);
+  const base::Status connected = co_await connect(stream);
+  if (!connected) co_return tl::unexpected(connected.error());
+  beast::flat_buffer buffer;
+  const auto request = request_of(http::verb::patch, target, std::move(body));
+  auto answer = co_await exchange(stream, buffer, request);
+  forget_answers();
+  co_return answer;
+}
+
+}  // namespace gpumux::view::web

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The daemon's API as the web view asks it: with this user's rights, over api.sock, without blocking.
+//
+// However many views there are, the daemon is asked the same thing once: read() shares an answer for kSharedFor, and a
+// request that is under way. A change and forget_answers() end that.
+//
+// Owned by the thread that runs the io_context.
+#pragma once
+
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/local/stream_protocol.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/beast/core/basic_stream.hpp>
+#include <chrono>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace gpumux::view::web {
+
+inline constexpr std::chrono::seconds kSharedFor{1};
+
+// The daemon answers from memory; this is for a machine that swaps.
+inline constexpr std::chrono::seconds kAnswerTimeout{10};
+
+// A page of 1,000 jobs has about 1 MiB, and the status of 1,000 seats 400 KiB.
+inline constexpr std::size_t kMaxAnswerBytes = 16 << 20;
+
+struct Answer {
+  unsigned status = 0;
+  std::string content_type;
+  std::string body;
+};
+
+class Upstream {
+ public:
+  using Stream = boost::beast::basic_stream<boost::asio::local::stream_protocol>;
+  using Shared = std::shared_ptr<const base::Result<Answer>>;
+
+  // `runtime_dir`: empty: where os::find_runtime_dir() says, asked for each connection.
+  Upstream(boost::asio::io_context& io, std::string runtime_dir) : io_(io), runtime_dir_(std::move(runtime_dir)) {}
+  Upstream(const Upstream&) = delete;
+  Upstream& operator=(const Upstream&) = delete;
+
+  // kUnavailable: no daemon answers.
+  boost::asio::awaitable<base::Status> connect(Stream& stream) const;
+
+  // These targets, one after the other on one connection.
+  boost::asio::awaitable<base::Result<std::vector<Answer>>> read_all(std::vector<std::string> targets) const;
+
+  boost::asio::awaitable<Shared> read(std::string target);
+
+  boost::asio::awaitable<base::Result<Answer>> change(std::string target, std::string body);
+
+  void forget_answers() { shared_.clear(); }
+
+ private:
+  struct Question {
+    explicit Question(boost::asio::io_context& io) : answered(io, std::chrono::steady_clock::time_point::max()) {}
+    boost::asio::steady_timer answered;  // ends when there is an answer
+    std::chrono::steady_clock::time_point asked = std::chrono::steady_clock::now();
+    Shared answer;  // none: it is under way
+  };
+
+  boost::asio::io_context& io_;
+  const std::string runtime_dir_;
+  std::map<std::string, std::shared_ptr<Question>> shared_;
+};
+
+}  // namespace gpumux::view::web

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# The page of `gpumux web`: tools/web.sh build | verify | test
+#
+# build makes src/view/web/built/ from src/view/web/page/. verify fails if the committed files are not what a build
+# makes now. test runs the page's tests in Debian's chromium. All need Node.js 20.19 or newer, npm and its registry: the
+# lock files name every package with its checksum, and no package's script runs. Nothing else needs them.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+page=src/view/web/page
+built=src/view/web/built
+
+command -v npm >/dev/null || { echo "web: npm is missing: install Node.js 20.19 or newer" >&2; exit 1; }
+install() { (cd "$1" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error); }
+build_into() {
+  install $page
+  (cd $page && npx --no-install tsc --noEmit && npx --no-install vite build --logLevel warn --outDir "$1")
+}
+differs() {
+  echo "web: $built differs from a fresh build: run make web and commit both" >&2
+  exit 1
+}
+
+case ${1:-} in
+  build) build_into "$PWD/$built" ;;
+  verify)
+    fresh=$(mktemp -d)
+    trap 'rm -rf "$fresh"' EXIT
+    build_into "$fresh"
+    diff -r "$fresh" $built || differs
+    echo "web: $built is what a build makes"
+    ;;
+  test)
+    install tests/web
+    python3 -B tests/web/page_test.py
+    ;;
+  *) sed -n '3,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+esac
