@@ -82,7 +82,7 @@ def main():
             return used
 
         def events(self):
-            return json.loads(self.daemon.api.lines("/v1/trace?limit=1"))["sequence"]
+            return json.loads(self.daemon.api.lines("/v1/trace?limit=1").splitlines()[-1])["sequence"]
 
         def test(self):
             self.daemon = self.start_daemon(quantum="5ms")
