@@ -48,7 +48,7 @@ TEST_F(ClientTest, NoDaemonSaysWhereItLookedAndWhatToDo) {
   EXPECT_NE(client.error().what.find(socket_path()), std::string::npos) << client.error().what;
   // Only where that can work.
   EXPECT_EQ(client.error().what.find("systemctl start gpumuxd") != std::string::npos, os::has_system_unit());
-  EXPECT_NE(client.error().what.find("gpumux run"), std::string::npos);
+  EXPECT_NE(client.error().what.find("the commands `run` and `submit` start one"), std::string::npos);
 }
 
 TEST_F(ClientTest, SocketOfADeadDaemonIsNoDaemon) {

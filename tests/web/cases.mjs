@@ -62,6 +62,7 @@ const cases = {
     await card.getByText("two", { exact: true }).first().waitFor();
     await card.getByText("by turns").waitFor();
     await card.getByText("waiting").first().waitFor();
+    await card.getByText(/quantum of (one|two) \(\d+\)/).first().waitFor();
     await page.getByRole("article", { name: "GPU 1" }).waitFor();
     await go(page, "Timeline");
     const table = page.getByRole("table", { name: "GPU 0, in this window" });

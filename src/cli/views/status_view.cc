@@ -84,8 +84,11 @@ Table memory_table() {
                2);
 }
 
+// A program is known by its name: other columns go before it is cut to less.
+constexpr std::size_t kLeastName = 16;
+
 Table seat_table() {
-  return Table({{.title = "PROGRAM", .minimum = 8},
+  return Table({{.title = "PROGRAM", .minimum = kLeastName},
                 {.title = "PID", .align = Align::kRight, .leave_out = 2},
                 {.title = "USER", .leave_out = 4, .minimum = 6},
                 {.title = "STATE"},

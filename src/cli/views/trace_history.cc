@@ -18,7 +18,9 @@ using base::TimePoint;
 // Without a terminal a picture has so many columns for the time.
 constexpr std::size_t kPictureWidth = 64;
 constexpr std::size_t kLeastPictureWidth = 8;
+// A narrow terminal gives a name and its number so many columns, a wide one a quarter of all.
 constexpr std::size_t kMostNameWidth = 24;
+constexpr std::string_view kLegend = "The program had the GPU: \u2591 a little, \u2592 half, \u2588 all of the time";
 
 std::string seconds(Duration duration, int digits) {
   char text[48];
@@ -147,13 +149,18 @@ void TraceHistory::end_wait(Program& program, TimePoint now) const {
   program.asked.reset();
 }
 
+void TraceHistory::end_unmet_wait(Program& program, TimePoint now) const {
+  if (program.asked && counts(now)) ++program.unmet;
+  end_wait(program, now);
+}
+
 void TraceHistory::finish(TimePoint end) {
   end_ = std::max(end, end_);
   for (auto& [index, gpu] : gpus_) {
     pass(gpu, end_);
     for (auto& [tenant, program] : gpu.programs) {
       end_hold(gpu, program, end_);
-      end_wait(program, end_);
+      end_unmet_wait(program, end_);
     }
   }
 }
@@ -212,9 +219,13 @@ std::vector<std::string> TraceHistory::picture(const Output& output) const {
     if (programs.empty()) continue;
     std::vector<std::string> names;
     std::size_t name_width = 10;
+    // A process's number is never cut: it tells programs of one name apart.
+    const std::size_t most = std::max(output.columns / 4, kMostNameWidth);
     for (const Program* program : programs) {
-      names.push_back(printable(program->name) + " (" + std::to_string(program->pid) + ")");
-      name_width = std::max(name_width, std::min(display_width(names.back()), kMostNameWidth));
+      const std::string number = " (" + std::to_string(program->pid) + ")";
+      const std::string name = printable(program->name);
+      names.push_back((output.columns == 0 ? name : fit(name, most - number.size())) + number);
+      name_width = std::max(name_width, display_width(names.back()));
     }
     const std::size_t beside = name_width + 1 + kTitles.size();
     const std::size_t width = output.columns == 0
@@ -242,7 +253,8 @@ std::vector<std::string> TraceHistory::picture(const Output& output) const {
                       right(seconds(sum(*programs[i]), 2), 9) + right(seconds(programs[i]->waited, 2), 9));
     }
   }
-  if (lines.empty()) lines.emplace_back("No program had a GPU or waited for one.");
+  if (lines.empty()) return {"No program had a GPU or waited for one."};
+  lines.push_back(paint(output, Colour::kDim, kLegend));
   return lines;
 }
 
@@ -264,14 +276,14 @@ std::vector<std::string> TraceHistory::summary(const Output& output) const {
                  {.title = "LONGEST WAIT", .align = Align::kRight, .leave_out = 2}},
                 2);
     for (const Program* program : programs) {
-      const auto grants = static_cast<std::int64_t>(std::max<std::uint64_t>(program->grants, 1));
+      const auto waits = static_cast<std::int64_t>(std::max<std::uint64_t>(program->grants + program->unmet, 1));
       table.add_row({{program->name},
                      {std::to_string(program->pid)},
                      {short_duration(sum(*program))},
                      {percent(sum(*program), span)},
                      {std::to_string(program->grants)},
                      {short_duration(program->waited)},
-                     {short_duration(program->waited / grants)},
+                     {short_duration(program->waited / waits)},
                      {short_duration(program->longest_wait)}});
     }
     for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
@@ -280,8 +292,9 @@ std::vector<std::string> TraceHistory::summary(const Output& output) const {
     std::string text = std::to_string(switches) + (switches == 1 ? " switch" : " switches");
     if (switches > 0 && cost > Duration::zero()) {
       text += ", " + short_duration(cost / static_cast<std::int64_t>(switches)) + " each: no program had the GPU for " +
-              short_duration(gpu.unheld) + " while some waited, and holders waited " + short_duration(gpu.memory) +
-              " for their memory";
+              short_duration(gpu.unheld) + " while some waited";
+      if (gpu.memory > Duration::zero())
+        text += ", and holders waited " + short_duration(gpu.memory) + " for their memory";
     }
     for (const std::string& line : wrap("  " + text, output.columns, 4)) lines.push_back(line);
   }

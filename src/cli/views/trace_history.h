@@ -56,6 +56,7 @@ class TraceHistory {
     base::Duration waited{};
     base::Duration longest_wait{};
     std::uint64_t grants = 0;
+    std::uint64_t unmet = 0;  // waits that no grant ended
     std::optional<base::TimePoint> since{};  // of the present hold
     std::optional<base::TimePoint> asked{};
     std::optional<base::TimePoint> memory_due{};  // of a hold whose memory has not come yet
@@ -79,6 +80,7 @@ class TraceHistory {
   void begin_hold(Gpu& gpu, Program& program, const api_client::TraceEvent& event);
   void end_hold(Gpu& gpu, Program& program, base::TimePoint now);
   void end_wait(Program& program, base::TimePoint now) const;
+  void end_unmet_wait(Program& program, base::TimePoint now) const;
   static base::Duration sum(const Program& program);
   std::vector<const Program*> shown(const Gpu& gpu) const;
   std::string heading(std::uint32_t index) const;

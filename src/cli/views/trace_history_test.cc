@@ -48,7 +48,7 @@ class TraceHistoryTest : public testing::Test {
     std::vector<std::string> rows;
     // Names take ten columns, the figures 26.
     const auto lines = history_.picture({.terminal = true, .columns = 10 + 1 + 8 + 26, .rows = 24});
-    for (std::size_t i = 2; i < lines.size(); ++i) {
+    for (std::size_t i = 2; i + 1 < lines.size(); ++i) {
       std::string row;
       const std::string rest = lines[i].substr(11);
       for (std::size_t byte = 0, cell = 0; cell < 8; ++cell) {
@@ -146,8 +146,9 @@ TEST_F(TraceHistoryTest, GpusAreToldApart) {
   grant(0, 8);
   history_.finish(at(2));
   const auto lines = history_.picture(Output{});
-  ASSERT_EQ(lines.size(), 7u);
+  ASSERT_EQ(lines.size(), 8u);
   EXPECT_EQ(lines[4], "GPU 1, 2.0 s");
+  EXPECT_EQ(lines[7], "The program had the GPU: ░ a little, ▒ half, █ all of the time");
 }
 
 TEST_F(TraceHistoryTest, ProgramsThatWaitAreShown) {
@@ -155,6 +156,20 @@ TEST_F(TraceHistoryTest, ProgramsThatWaitAreShown) {
   add(0, "request", 8);
   const std::string text = summary(3);
   EXPECT_NE(text.find("beta       8      -    0.0%       0   3.00s      3.00s         3.00s"), std::string::npos)
+      << text;
+}
+
+// A mean is not longer than the longest: the wait that goes on counts in both.
+TEST_F(TraceHistoryTest, AWaitThatGoesOnIsOneOfItsWaits) {
+  grant(0, 7);
+  add(0, "request", 8);
+  add(1, "drained", 7);
+  grant(1, 8);
+  add(2, "drained", 8);
+  grant(2, 7);
+  add(2, "request", 8);
+  const std::string text = summary(5);
+  EXPECT_NE(text.find("beta       8  1.00s  20.0%       1   4.00s      2.00s         3.00s"), std::string::npos)
       << text;
 }
 

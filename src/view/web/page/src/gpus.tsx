@@ -74,8 +74,17 @@ function Memory({ state, gpu }: { state: State; gpu: Gpu }) {
   );
 }
 
-function why(seat: Seat): string {
-  return printable([seat.waits_for, seat.note].filter((text) => text !== "").join("; "));
+// The daemon's scheduler knows tenants by number; people know them by name. The tenant may be on another GPU.
+function namingTenants(state: State, text: string): string {
+  return text.replace(/\btenant (\d+)\b/g, (words, tenant: string) => {
+    const seats = (state.status?.gpus ?? []).flatMap((gpu) => gpu.seats ?? []);
+    const seat = seats.find((one) => one.tenant === Number(tenant));
+    return seat ? `${seat.program} (${seat.pid})` : words;
+  });
+}
+
+function why(state: State, seat: Seat): string {
+  return printable(namingTenants(state, [seat.waits_for, seat.note].filter((text) => text !== "").join("; ")));
 }
 
 function SeatLine({ state, seat, recent }: { state: State; seat: Seat; recent: number }) {
@@ -93,7 +102,7 @@ function SeatLine({ state, seat, recent }: { state: State; seat: Seat; recent: n
             {seat.phase}{seat.lease === "shared" ? " with others" : ""}
           </span>{" "}
           {duration(seat.since_ns)}
-          {why(seat) && <> · <bdi>{why(seat)}</bdi></>}
+          {why(state, seat) && <> · <bdi>{why(state, seat)}</bdi></>}
         </div>
       </div>
       <div class="recent" title="The part of the last five seconds for which the program had the GPU">
