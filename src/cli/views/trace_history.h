@@ -56,7 +56,7 @@ class TraceHistory {
     base::Duration waited{};
     base::Duration longest_wait{};
     std::uint64_t grants = 0;
-    std::uint64_t unmet = 0;  // waits that no grant ended
+    std::uint64_t unmet = 0;                 // waits that no grant ended
     std::optional<base::TimePoint> since{};  // of the present hold
     std::optional<base::TimePoint> asked{};
     std::optional<base::TimePoint> memory_due{};  // of a hold whose memory has not come yet
