@@ -192,7 +192,7 @@ int history_command(const std::vector<char*>& arguments) {
   app.add_option("-n,--limit", limit, "Number of jobs to show, an array being one (default 30)")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("-S,--since", since, "Only jobs that have ended since then: 7d ago, a date, today, 12:30")
+  app.add_option("-S,--since", since, "Only jobs that have ended since then: 7d (7 days ago), a date, today, 12:30")
       ->type_name("TIME")
       ->check(not_empty());
   app.add_option("-s,--state", states, "Only jobs that have ended so, such as failed or lost,timed-out")

@@ -36,12 +36,12 @@ constexpr std::uint64_t kMostTenants = 1000;
 base::Error no_tenant(std::string_view which) {
   return {base::Code::kNotFound, 0,
           "there is no tenant '" + std::string(which.substr(0, 64)) +
-              "': use a number that /v1/status shows as a seat's tenant"};
+              "': use a number that `gpumux status --json` shows as a seat's tenant"};
 }
 
 tl::unexpected<base::Error> no_gpu(std::string_view which) {
   return base::fail(base::Code::kNotFound, "there is no GPU '" + std::string(which.substr(0, 64)) +
-                                               "': use an index or UUID that /v1/status shows");
+                                               "': use an index or UUID that `gpumux status` shows");
 }
 
 bool is_of_jobs(std::string_view path) {

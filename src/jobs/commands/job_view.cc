@@ -63,7 +63,11 @@ constexpr std::array<JobField, 32> kFields{{
     {"submitted", [](const Job& job, std::int64_t) { return seconds_of(job.submitted_unix_ns); }},
     {"started", [](const Job& job, std::int64_t) { return seconds_of(job.started_unix_ns); }},
     {"ended", [](const Job& job, std::int64_t) { return seconds_of(job.ended_unix_ns); }},
-    {"elapsed", [](const Job& job, std::int64_t now) { return seconds_of(elapsed(job, now)); }},
+    {"elapsed",
+     [](const Job& job, std::int64_t now) {
+       // A job that has ended without a start ran for no time; one that waits has waited so long.
+       return job.is_done() && job.started_unix_ns <= 0 ? "" : seconds_of(elapsed(job, now));
+     }},
     {"gpu-time",
      [](const Job& job, std::int64_t) { return std::to_string(std::llround(std::clamp(job.gpu_seconds, 0.0, 9e9))); }},
     {"peak-memory", [](const Job& job, std::int64_t) { return number_or_empty(job.peak_memory_bytes); }},
@@ -265,7 +269,7 @@ std::vector<std::string> queue_state_lines(const QueueState& queue, const Output
                  {.title = "RUNNING", .align = Align::kRight},
                  {.title = "WAITING", .align = Align::kRight},
                  {.title = "GPUS", .align = Align::kRight},
-                 {.title = "GPU TIME", .align = Align::kRight, .leave_out = 2},
+                 {.title = "OCCUPIED", .align = Align::kRight, .leave_out = 2},
                  {.title = "OWN LIMITS", .leave_out = 1, .minimum = 10, .hide_if_empty = true}});
     for (const api_client::QueueUser& user : queue.users) {
       const std::string limits = limits_text(user.limits);

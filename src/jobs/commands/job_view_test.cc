@@ -314,6 +314,10 @@ TEST_F(JobViewTest, FieldsForPrograms) {
   jobs[2].name = "a\tb";
   EXPECT_EQ(format_fields(*fields, jobs[2], kNow), "17\t17\ta b\trunning\t\t21474836480\t5400\t1699999875\t125\t0,2\t");
   EXPECT_EQ(format_fields(*fields, jobs[3], kNow), "18\t15_3\tsecond\tqueued\t2\t\t\t\t600\t\t");
+  Job never = make_job(19, "never", "done");
+  never.submitted_unix_ns = kNow - 60'000'000'000;
+  never.ended_unix_ns = kNow;
+  EXPECT_EQ(format_fields(*parse_fields("id,started,elapsed"), never, kNow), "19\t\t") << "it has not run";
   for (const char* wrong : {"", "id,", "%i", "ids", "interactive"}) EXPECT_FALSE(parse_fields(wrong)) << wrong;
   EXPECT_NE(parse_fields("stat").error().what.find("did you mean state?"), std::string::npos);
 }

@@ -159,7 +159,7 @@ ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which)
   if (gpus.empty())
     return error_response({Code::kNotFound, 0,
                            "there is no GPU '" + std::string(which.substr(0, 64)) +
-                               "': use an index or UUID that /v1/status shows, or all"});
+                               "': use an index or UUID that `gpumux status` shows, or all"});
   return ApiLater([this, peer = request.peer, gpus, is_drained = (*json)["drained"].get<bool>()](ApiReply reply) {
     log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
              {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
