@@ -69,7 +69,8 @@ class CountingDaemon {
       char size[32];
       std::snprintf(size, sizeof size, "%zx\r\n", event.size() + 1);
       const std::string chunk = size + event + "\n\r\n";
-      for (const auto& one : following_) asio::write(one->socket, asio::buffer(chunk));
+      boost::system::error_code gone;
+      for (const auto& one : following_) asio::write(one->socket, asio::buffer(chunk), gone);
     });
   }
 
@@ -103,7 +104,9 @@ class CountingDaemon {
     const std::string what = std::string(request.method_string()) + " " + std::string(request.target());
     if (what == "GET /v1/trace?follow=1&limit=0") {
       const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-      asio::write(connection->socket, asio::buffer(head));
+      boost::system::error_code gone;  // the last page may have been closed meanwhile
+      asio::write(connection->socket, asio::buffer(head), gone);
+      if (gone) return;
       following_.push_back(connection);
       count(what, 1);
       asio::async_read(connection->socket, asio::buffer(&connection->end, 1),
