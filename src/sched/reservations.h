@@ -2,12 +2,12 @@
 // The GPUs that are kept free for a unit.
 //
 // A gang needs all its GPUs in the same moment, and on a busy machine that moment may never come by itself. Two rules
-// make it come. A gang whose GPUs are each free or held beyond its holder's quantum gets them all: the holders are
-// revoked together. And a gang that has waited long enough has its GPUs *reserved*: nobody who is behind it in a GPU's
-// order is granted there any more. Reservations are made in one order, longest wait first, each for all GPUs of the
-// gang or not at all, so two gangs never keep half of each other's GPUs. Those who are ahead of it in a GPU's order
-// still go first; they are finitely many, because whoever has had its turn is behind (fair: its virtual time grew;
-// fifo: it asked later). So neither a stream of single seats starves a gang, nor a stream of gangs a single seat.
+// make it come. A gang whose GPUs are each free or held beyond its holder's quantum gets them all: the core revokes the
+// holders together. A gang that has waited for gang_ageing has its GPUs *reserved*: the core grants no unit behind the
+// gang there any more. The core makes reservations in one order, longest wait first. Each is for all GPUs of a gang, or
+// it is not made. So two gangs never keep half of each other's GPUs. Units ahead of the gang still go first. They are
+// finitely many, because a unit that has had its turn is behind (fair: its virtual time grew; fifo: it asked later). So
+// neither a stream of single seats starves a gang, nor a stream of gangs a single seat.
 #pragma once
 
 #include <map>

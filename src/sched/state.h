@@ -6,10 +6,10 @@
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// Classes that own their fields: places.h who may start beside whom; share_groups.h virtual times; switch_cost.h costs
-// and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn that is
-// lent; revocation.h how far a revocation has got; agenda.h what is to be looked at; shapes.h queues; reservations.h
-// GPUs that are kept free; timers.h deadlines.
+// Each class owns its fields: places.h which units may start together; share_groups.h virtual times; switch_cost.h
+// costs and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn
+// that is lent; revocation.h the progress of a revocation; agenda.h the GPUs that settle() has to look at; shapes.h
+// queues; reservations.h GPUs that are kept free; timers.h deadlines.
 //
 // The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption;
 // share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls,

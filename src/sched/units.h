@@ -113,7 +113,7 @@ enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
 struct Quantum {
   TimePoint began{};                      // it counts from then, as if it had never stood still since
   std::optional<TimePoint> stands_since;  // still: the unit's memory is not all there, or is to be more
-  Duration lent{};                        // so long others had the GPU meanwhile, in loans that have ended
+  Duration lent{};                        // the time of other units on the GPU, in loans that have ended
 };
 
 struct Gang {
@@ -133,7 +133,7 @@ struct Unit {
   std::unique_ptr<Gang> gang;  // nullptr: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
-  bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of whoever holds
+  bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of the holder
   bool told_contended = false;
   TimePoint requested{};
   TimePoint granted_at{};

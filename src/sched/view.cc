@@ -60,7 +60,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
       if (member->memory.is_obstructed()) return std::string(in_words(member->memory.obstacle));
     }
   }
-  if (seat.gpu->loan.lender() == &unit) return "its memory, which comes; another tenant has its turn meanwhile";
+  if (seat.gpu->loan.lender() == &unit) return "its memory to come; meanwhile another tenant has its turn";
   if (unit.is_returning()) return obstacle(unit, *seat.gpu, now);
   if (seat.wants_since && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);

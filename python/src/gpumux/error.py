@@ -18,5 +18,5 @@ class Error(Exception):
         self.code = code
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        # For processes that hand exceptions to each other.
+        # pickle needs it: concurrent.futures passes exceptions from process to process.
         return Error, (self.code, str(self))

@@ -7,7 +7,7 @@
 namespace gpumux::view {
 namespace {
 
-// The daemon takes names of users and jobs that are longer, but nobody types them.
+// Enough to find a name. The daemon accepts longer names of users and jobs.
 constexpr std::size_t kLongestInput = 64;
 
 template <class... Kinds>

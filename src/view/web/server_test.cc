@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: only a browser that has used a link, on this page's own address, is told anything; nobody else can keep it out;
-// and the daemon is asked once, however many views there are. Method: the server in this process, clients with plain
-// sockets, and a daemon that counts what it is asked.
+// Goal: the server answers only a browser that has used a link, at the page's own address. No other client can keep
+// that browser out. The server asks the daemon once for all views. Method: the server in this process, clients with
+// plain sockets, and a daemon that counts its requests.
 #include "view/web/server.h"
 
 #include <gtest/gtest.h>
@@ -427,7 +427,7 @@ TEST_F(WebServerTest, StrangersCannotKeepAViewOut) {
 TEST_F(WebServerTest, AllViewsShareOneSnapshotAndOneTrace) {
   open();
   const Client owner = member();
-  EXPECT_EQ(daemon_.asked("GET /v1/status"), 0);  // while nobody looks, nobody asks
+  EXPECT_EQ(daemon_.asked("GET /v1/status"), 0);  // without a page the server asks nothing
   std::vector<std::unique_ptr<Page>> pages;
   for (int i = 0; i < 20; ++i) pages.push_back(std::make_unique<Page>(owner, port_));
   daemon_.wait_for_followers(1);
