@@ -21,7 +21,8 @@ struct Loans : OneGpu {
   // The holder of which status says that another tenant has its turn.
   std::optional<SeatId> lender() {
     for (const SeatId one : {kA, kB, kC}) {
-      if (holds(one) && view(one).waits_for.find("meanwhile another tenant has its turn") != std::string::npos) return one;
+      if (holds(one) && view(one).waits_for.find("meanwhile another tenant has its turn") != std::string::npos)
+        return one;
     }
     return std::nullopt;
   }
