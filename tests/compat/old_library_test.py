@@ -136,7 +136,7 @@ class Turns(OldLibraryTest):
         programs = self.start_each("worker", (old_library, old_library), steps=20, step_us=300, sync_every=1,
                                    pause_us=20_000, until=self.enough)
         self.work_until(lambda: self.have_turns(daemon, programs, 4), "4 turns of each", *programs)
-        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.assertEqual(daemon.trace.revocations(), [])
 
     def start_jobs(self, libraries, **variables):
         """Two jobs of two processes whose kernels wait for each other; a process with each of the two libraries."""

@@ -49,7 +49,7 @@ class Turns(GpumuxTest):
         self.work_until(lambda: True, "nothing more", a)
         c.expect_success()
         self.assertEqual(daemon.trace.switches(0), [a.pid, c.pid])
-        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.assertEqual(daemon.trace.revocations(), [])
         first_c = next(lease for lease in daemon.trace.leases(0) if lease.pid == c.pid)
         self.assertGreaterEqual(first_c.granted, int(a.field("t")), "C was granted while A still worked")
 
@@ -80,7 +80,7 @@ class Turns(GpumuxTest):
         c = self.start("worker", name="C", gpu=0, steps=20, step_us=500, sync_every=1, pause_us=20_000,
                        until=self.enough)
         self.work_until(lambda: len(daemon.trace.switches(0)) >= 6, "6 turns", a, c)
-        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.assertEqual(daemon.trace.revocations(), [])
         self.assertEqual(daemon.trace.check_exclusive(), [])
 
     def test_a_long_drain_is_asked_after_and_still_exclusive(self):
@@ -101,7 +101,7 @@ class Turns(GpumuxTest):
             program.expect_success()
         leases = daemon.trace.leases(0)
         self.assertFalse(any(lease.exclusive for lease in leases))
-        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.assertEqual(daemon.trace.revocations(), [])
 
     def test_a_higher_priority_takes_the_gpu_at_once(self):
         daemon = self.start_daemon(mode="auto", quantum="30s")
@@ -208,7 +208,7 @@ class Turns(GpumuxTest):
 
         self.work_until(have_turns, "4 turns of each", *programs)
         self.assertEqual(daemon.trace.check_exclusive(), [])
-        self.assertEqual(daemon.trace.events(event="revoke"), [])
+        self.assertEqual(daemon.trace.revocations(), [])
 
     def test_a_lock_that_is_kept_through_synchronisations(self):
         daemon = self.start_daemon(mode="auto")

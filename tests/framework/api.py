@@ -36,6 +36,17 @@ class Api:
         """A connection for several requests."""
         return _Connection(self.path, self.timeout)
 
+    def is_served(self):
+        """Whether a daemon listens on the socket. A daemon that starts makes the file before it listens."""
+        connection = self.connect()
+        try:
+            connection.connect()
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        finally:
+            connection.close()
+        return True
+
     def ask(self, method, target, body=None):
         text = self._text(method, target, body)
         return json.loads(text) if text else None

@@ -54,6 +54,13 @@ class Trace:
         self._ask_daemon()
         return self._matching(wanted)
 
+    def revocations(self):
+        """The revocations of a program's own turns. A program that borrowed the GPU while another's memory moved has
+        to give it back, whatever the settings are."""
+        events = self.events()
+        borrowed = {event["epoch"] for event in events if event.get("detail") == "borrowed"}
+        return [event for event in events if event["event"] == "revoke" and event["epoch"] not in borrowed]
+
     def wait_for(self, count=1, timeout=20, **wanted):
 
         def found():
