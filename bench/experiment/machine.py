@@ -6,11 +6,13 @@ import ctypes
 import json
 import os
 import pathlib
+import platform
 import queue
 import select
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -24,6 +26,23 @@ DAEMON_START_S = 60
 # If this process is killed, its programs end when they hear nothing more, and the daemon when it is alone.
 UNUSED = "60s"
 SIMULATED = {"gpus": "1", "memory": "1GiB", "context_memory": "16MiB"}
+
+PACKAGES = ("torch", "torchvision", "timm", "transformers")
+# Says what there is, without importing what takes long.
+PROBE = """
+import importlib.metadata, importlib.util, json
+found = {}
+for name in %r:
+    if importlib.util.find_spec(name) is not None:
+        found[name] = importlib.metadata.version(name)
+gpu = None
+if "torch" in found:
+    import torch
+    if torch.cuda.is_available():
+        gpu = torch.cuda.get_device_name(0)
+print("FOUND " + json.dumps({"packages": found, "gpu": gpu}))
+""" % (PACKAGES,)
+PROBE_S = 180
 
 
 class Failed(Exception):
@@ -43,6 +62,32 @@ def has_gpu():
 def clean_environment():
     return {name: value for name, value in os.environ.items()
             if not name.startswith(FOREIGN) and name not in ("LD_PRELOAD", "WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+
+
+def probe(python, environment):
+    """The packages of a Python with their versions, and the GPU as PyTorch calls it."""
+    nothing = {"packages": {}, "gpu": None}
+    try:
+        answer = subprocess.run([python, "-c", PROBE], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
+                                text=True, timeout=PROBE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        print(f"{python} cannot be asked for its packages: {error}", file=sys.stderr)
+        return nothing
+    for line in answer.stdout.splitlines():
+        if line.startswith("FOUND "):
+            return json.loads(line[6:])
+    print(f"{python} cannot be asked for its packages: {answer.stderr.strip()[-300:]}", file=sys.stderr)
+    return nothing
+
+
+def cpu_model():
+    """As the kernel calls it."""
+    try:
+        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    return next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")),
+                platform.machine())
 
 
 class Machine:

@@ -20,7 +20,6 @@ import pathlib
 import platform
 import shutil
 import signal
-import subprocess
 import sys
 import tarfile
 import time
@@ -30,24 +29,7 @@ import configurations
 import drawings
 import measures
 import report
-from machine import ROOT, Daemon, Failed, Machine, Program, has_gpu
-
-PACKAGES = ("torch", "torchvision", "timm", "transformers")
-# Says what there is, without importing what takes long.
-PROBE = """
-import importlib.metadata, importlib.util, json
-found = {}
-for name in %r:
-    if importlib.util.find_spec(name) is not None:
-        found[name] = importlib.metadata.version(name)
-gpu = None
-if "torch" in found:
-    import torch
-    if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_name(0)
-print("FOUND " + json.dumps({"packages": found, "gpu": gpu}))
-""" % (PACKAGES,)
-PROBE_S = 180
+from machine import PACKAGES, ROOT, Daemon, Failed, Machine, Program, cpu_model, has_gpu, probe
 
 # From both programs' start until they are ready, before anything was measured: PyTorch takes most of it.
 FIRST_GUESS_S = {True: 3, False: 30}
@@ -102,32 +84,6 @@ def options():
     if not all("=" in setting for setting in arguments.daemon):
         parser.error("--daemon wants NAME=VALUE, such as in_flight=2ms")
     return parser, arguments
-
-
-def probe(python, environment):
-    """The packages of a Python with their versions, and the GPU as PyTorch calls it."""
-    nothing = {"packages": {}, "gpu": None}
-    try:
-        answer = subprocess.run([python, "-c", PROBE], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
-                                text=True, timeout=PROBE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        print(f"{python} cannot be asked for its packages: {error}", file=sys.stderr)
-        return nothing
-    for line in answer.stdout.splitlines():
-        if line.startswith("FOUND "):
-            return json.loads(line[6:])
-    print(f"{python} cannot be asked for its packages: {answer.stderr.strip()[-300:]}", file=sys.stderr)
-    return nothing
-
-
-def cpu_model():
-    """As the kernel calls it."""
-    try:
-        text = pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        text = ""
-    return next((line.split(":", 1)[1].strip() for line in text.splitlines() if line.startswith("model name")),
-                platform.machine())
 
 
 class Experiment:
