@@ -78,7 +78,7 @@ class Daemon::Impl {
                 .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
         trials_(leases_),
         translator_(leases_, trials_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
-        succession_(io_, worker_, clock_, leases_, translator_, options_.runtime_dir),
+        succession_(clock_, leases_, translator_, options_.runtime_dir),
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
         job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
@@ -225,7 +225,7 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   });
   tenants_.on_gone([this](const Session&) {
     last_tenant_ = clock_.now();
-    succession_.tenant_gone();
+    succession_.write();
   });
   leases_.apply(node::HostBudget{host_memory_.lendable(), host_memory_.chunk_bytes(),
                                  host_memory_.budget() - host_memory_.lendable()});
@@ -235,9 +235,10 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
   last_tenant_ = clock_.now();
-  succession_.begin(locks_.has_taken_over());
+  succession_.read(locks_.has_taken_over());
   open_jobs();
   if (auto opened = open_sockets(); !opened) return opened;
+  succession_.wait();
   if (const auto opened = metrics_.open(options_.config); !opened) return fail(kExitConfig, opened.error());
   return {};
 }
@@ -555,7 +556,7 @@ void Daemon::Impl::finish(ExitCode code, const std::string& successor) {
   if (exit_code_) return;
   exit_code_ = code;
   service_.stopping();
-  succession_.end();
+  succession_.write();
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
   for (const char* socket : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket}) {
     const std::string path = options_.runtime_dir + "/" + socket;

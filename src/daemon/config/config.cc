@@ -324,7 +324,7 @@ base::Status save_settings(const std::string& config_file, const std::string& se
   }
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  return replace_file(path, text, 0644);
+  return replace_file(path, text, 0644, Outlives::kMachine);
 }
 
 }  // namespace gpumux::daemon

@@ -29,7 +29,7 @@ base::Result<std::string> read_file(const std::string& path, std::size_t maximum
   }
 }
 
-base::Status replace_file(const std::string& path, std::string_view text, mode_t mode) {
+base::Status replace_file(const std::string& path, std::string_view text, mode_t mode, Outlives outlives) {
   const std::string temporary = path + ".new";
   os::FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode));
   if (!file) return base::fail_errno(errno, "cannot write " + temporary);
@@ -40,7 +40,8 @@ base::Status replace_file(const std::string& path, std::string_view text, mode_t
     text.remove_prefix(static_cast<std::size_t>(put));
   }
   // The name must not reach the disk before the bytes do.
-  if (::fsync(file.get()) != 0) return base::fail_errno(errno, "cannot write " + temporary);
+  if (outlives == Outlives::kMachine && ::fsync(file.get()) != 0)
+    return base::fail_errno(errno, "cannot write " + temporary);
   if (std::rename(temporary.c_str(), path.c_str()) != 0) return base::fail_errno(errno, "cannot replace " + path);
   return {};
 }

@@ -15,7 +15,10 @@ namespace gpumux::daemon {
 // All of a file; kExhausted if it is longer than `maximum`.
 base::Result<std::string> read_file(const std::string& path, std::size_t maximum);
 
-// Puts `text` at `path` so that a reader sees the old file or the new one, never a part, also after a crash.
-base::Status replace_file(const std::string& path, std::string_view text, mode_t mode);
+// A written file outlives the daemon that is killed, or the machine that crashes, too.
+enum class Outlives { kDaemon, kMachine };
+
+// Puts `text` at `path` so that a reader sees the old file or the new one, never a part. kMachine waits for the disk.
+base::Status replace_file(const std::string& path, std::string_view text, mode_t mode, Outlives outlives);
 
 }  // namespace gpumux::daemon

@@ -293,7 +293,7 @@ TEST(Files, AreReplacedWholeAndReadUpToALimit) {
   const TemporaryDirectory dir;
   const std::string path = dir.path() + "/file";
   EXPECT_EQ(read_file(path, 10).error().code, base::Code::kNotFound);
-  ASSERT_TRUE(replace_file(path, "0123456789", 0600));
+  ASSERT_TRUE(replace_file(path, "0123456789", 0600, Outlives::kDaemon));
   EXPECT_EQ(read_file(path, 10).value(), "0123456789");
   EXPECT_EQ(read_file(path, 9).error().code, base::Code::kExhausted);
 }

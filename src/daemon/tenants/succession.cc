@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/limits.h"
@@ -15,14 +14,10 @@
 namespace gpumux::daemon {
 namespace {
 
-namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
-// Tenants come in bursts (the ranks of a job): one file for all of them. A daemon that dies within this time waits for
-// fewer.
-constexpr auto kWriteDelay = 20ms;
-// The list may lack tenants that came in the last moments of a daemon that was killed. Tenants look for a new daemon
-// every 50 ms: this is time for a few tries, also of those that are not in the list.
+// The list may be missing or damaged. Tenants look for a new daemon every 50 ms: this is time for a few tries, also of
+// those that are not in the list.
 constexpr auto kPauseAfterKill = 200ms;
 // A line has less than 64 bytes. The list has the tenants that are here and those that are still awaited.
 constexpr std::size_t kMaxListBytes = 64 * 2 * base::kMaxTenants;
@@ -31,29 +26,26 @@ std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" +
 
 }  // namespace
 
-Succession::Succession(asio::io_context& io, asio::thread_pool& files, const base::Clock& clock, Leases& leases,
-                       Translator& translator, std::string runtime_dir)
-    : files_(files),
-      clock_(clock),
-      leases_(leases),
-      translator_(translator),
-      runtime_dir_(std::move(runtime_dir)),
-      write_timer_(io, LoopTimer::never(), [this](base::TimePoint) { write(); }) {}
+Succession::Succession(const base::Clock& clock, Leases& leases, Translator& translator, std::string runtime_dir)
+    : clock_(clock), leases_(leases), translator_(translator), runtime_dir_(std::move(runtime_dir)) {}
 
-void Succession::begin(bool takes_over) {
+void Succession::read(bool takes_over) {
   if (const auto text = read_file(list_of(runtime_dir_), kMaxListBytes))
     returning_ = Returning(still_living(parse_known_tenants(*text)));
   // A daemon that stops in good order takes its sockets away.
-  const bool was_killed = takes_over || ::access((runtime_dir_ + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
+  was_killed_ = takes_over || ::access((runtime_dir_ + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
+}
+
+void Succession::wait() {
   grants_held_until_ = clock_.now();
-  if (was_killed) earliest_grant_ = grants_held_until_ = clock_.now() + kPauseAfterKill;
+  if (was_killed_) earliest_grant_ = grants_held_until_ = clock_.now() + kPauseAfterKill;
   if (returning_.waiting()) {
     grants_held_until_ = clock_.now() + kReturnTimeout;
     log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
   }
-  translator_.set_tenants_return(was_killed || returning_.waiting());
+  translator_.set_tenants_return(was_killed_ || returning_.waiting());
   leases_.apply(node::TenantsAwaited{grants_held_until_});
-  if (was_killed || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
+  if (was_killed_ || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
 
 bool Succession::may_return() const { return returning_.waiting() || clock_.now() < grants_held_until_; }
@@ -65,7 +57,7 @@ void Succession::look() {
 }
 
 void Succession::tenant_changed(const Session& session) {
-  write_timer_.arm_in(kWriteDelay);
+  write();
   if (!returning_.has(session.peer.pid, session.open_slots())) return;
   log_info("all tenants of the earlier daemon are back");
   leases_.apply(node::TenantsAwaited{std::max(clock_.now(), earliest_grant_)});
@@ -75,8 +67,6 @@ void Succession::tenant_changed(const Session& session) {
     leases_.apply(sched::GrantsAllowed{});
   }
 }
-
-void Succession::tenant_gone() { write_timer_.arm_in(kWriteDelay); }
 
 KnownTenants Succession::known_tenants() const {
   // Tenants that are still awaited are known, too: the next daemon has to wait for them if this one ends before that.
@@ -93,14 +83,8 @@ KnownTenants Succession::known_tenants() const {
 }
 
 void Succession::write() {
-  asio::post(files_, [text = format_known_tenants(known_tenants()), path = list_of(runtime_dir_)] {
-    if (const auto written = replace_file(path, text, 0600); !written)
-      log_warning("a restarted daemon will not know its tenants", {{"why", written.error().message()}});
-  });
-}
-
-void Succession::end() {
-  const auto written = replace_file(list_of(runtime_dir_), format_known_tenants(known_tenants()), 0600);
+  const auto written =
+      replace_file(list_of(runtime_dir_), format_known_tenants(known_tenants()), 0600, Outlives::kDaemon);
   if (!written) log_warning("a later daemon will not know its tenants", {{"why", written.error().message()}});
 }
 
