@@ -77,12 +77,10 @@ class Remedies {
     if (asked == kAskForCommitment) return ended(answer == Answer::kGiven || answer == Answer::kNoBounds);
     if (answer == Answer::kNoBounds) return kGiveUp;
     if (asked == kAskForRoom) {
-      refused_ = given_;  // asked for once
+      has_proof_ = true;  // asked for once
       return ended(answer == Answer::kGiven);
     }
-    (answer == Answer::kGiven ? given_ : refused_) = room_;
-    if (answer == Answer::kRefused) given_ = refused_;  // nothing moves for less either
-    room_ = refused_ == kNever ? std::min(room_ * 2, kNever - 1) : given_ + (refused_ - given_) / 2;
+    search(answer);
     return kTry;  // whatever the answer: what was given before may have come by now
   }
 
@@ -95,10 +93,9 @@ class Remedies {
   // Paged memory asks for room once, although it can do without: memory that is born evicted closes the gate until the
   // mover is done.
   //
-  // The driver alone knows how much its memory takes. So the thread asks for twice as much free room after each try,
-  // and after a refusal for half of what lies between that and what it was given. When less than a block lies between,
-  // all that can leave the GPU has left it. After that nothing moves any more but what the driver itself still owes:
-  // the memory of processes that have ended.
+  // The driver alone knows how much its memory takes. So the thread searches for the most free room that it can have:
+  // search(). When it has been given that, all that can leave the GPU has left it. After that nothing moves any more
+  // but what the driver itself still owes: the memory of processes that have ended.
   static constexpr Remedy kOrders[][4] = {
       {},                                                        // kNone
       {kReleasePools, kAskForRoom, kDoWithoutRoom},              // kRoom
@@ -114,7 +111,26 @@ class Remedies {
 
   bool is_used_up(Remedy remedy) const {
     if (remedy == kAwaitDriver) return owed_for_ >= kDriverOwes;
-    return (remedy == kAskForRoom || remedy == kAskInTurn) && refused_ - given_ <= pager::kBlockBytes;
+    return (remedy == kAskForRoom || remedy == kAskInTurn) && has_proof_;
+  }
+  // It asks for twice as much after each try, and after a refusal for half of what lies between that and what it was
+  // given. When less than a block lies between, it asks once more for what it was given: others may have taken that
+  // since, and then the search goes on below it.
+  void search(Answer answer) {
+    if (answer == Answer::kGiven) {
+      given_ = room_;
+    } else {
+      refused_ = room_;
+      if (given_ >= refused_) given_ = 0;
+    }
+    const bool is_narrow = refused_ - given_ <= pager::kBlockBytes;
+    // Nothing moves for less either if the daemon refuses whatever it is asked.
+    has_proof_ = answer == Answer::kRefused || (is_narrow && (answer == Answer::kGiven || given_ == 0));
+    if (refused_ == kNever) {
+      room_ = std::min(room_ * 2, kNever - 1);
+    } else {
+      room_ = is_narrow ? given_ : given_ + (refused_ - given_) / 2;
+    }
   }
   Remedy next() {
     while (is_used_up(*next_)) ++next_;
@@ -133,6 +149,7 @@ class Remedies {
   std::uint64_t room_;              // to ask for next
   std::uint64_t given_ = 0;         // the most that was given
   std::uint64_t refused_ = kNever;  // the least that was refused
+  bool has_proof_ = false;          // asking again can bring nothing
   base::Duration pause_{};
   base::Duration next_pause_{};
   base::Duration owed_for_{};

@@ -562,5 +562,26 @@ TEST(Remedies, TheDriverGetsAllThatCanLeaveTheGpu) {
   }
 }
 
+// What was given may be gone when the search ends: other contexts were made meanwhile, or were seen late. A search that
+// believed in it ended without asking for what could still leave.
+TEST(Remedies, TheDriverGetsAllThatCanStillLeaveTheGpu) {
+  constexpr std::uint64_t kBefore = 512, kAfter = 448;  // MiB
+  for (int change = 0; change < 30; ++change) {
+    Remedies remedies(2 * pager::kMebibyte);
+    std::uint64_t has_left = 0;
+    int asked = 0;
+    for (; driver_fails(remedies) == Remedy::kAskInTurn; ++asked) {
+      ASSERT_LT(asked, 80);
+      if (asked == change) has_left = 0;
+      const std::uint64_t can_leave = (asked < change ? kBefore : kAfter) * pager::kMebibyte;
+      const bool is_given = remedies.room() <= can_leave;
+      if (is_given) has_left = std::max(has_left, remedies.room());
+      ASSERT_EQ(remedies.answered(is_given ? Answer::kGiven : Answer::kTooMuch), Remedy::kTry);
+    }
+    if (asked <= change) continue;  // it had ended before
+    EXPECT_GE(has_left + pager::kBlockBytes, kAfter * pager::kMebibyte) << "after question " << change;
+  }
+}
+
 }  // namespace
 }  // namespace gpumux::shim
