@@ -114,7 +114,7 @@ class Records(ContainersTest):
         for lease, event in ((lease, event) for event in self.daemon.trace.events(event="connect")
                              for lease in self.daemon.trace.leases() if lease.pid == event["pid"]):
             pod = event.get("pod", "/").split("/")[1] or None
-            traced[pod] = traced.get(pod, 0) + (lease.drained - lease.granted) / 1e9
+            traced[pod] = traced.get(pod, 0) + lease.held() / 1e9
         agrees = lambda: all(abs(time - traced[pod]) <= traced[pod] / 1000 for pod, time in held().items())
         wait_until(agrees, 20, lambda: f"{held()} agrees with {traced}")
         table = self.ask("report", "--by", "pod")[0]

@@ -135,7 +135,7 @@ class Page(Scraping, GpumuxTest):
             daemon.trace.wait_for(event="gone", pid=program.pid)
         page = self.page(daemon)
         held = sum(samples(page, "gpumux_program_held_seconds_total").values())
-        traced = sum(lease.drained - lease.granted for lease in daemon.trace.leases(0)) / 1e9
+        traced = sum(lease.held() for lease in daemon.trace.leases(0)) / 1e9
         self.assertAlmostEqual(held, traced, delta=traced / 1000)
         grants = sum(samples(page, "gpumux_program_grants_total").values())
         self.assertEqual(grants, len(daemon.trace.events(event="grant")))

@@ -33,7 +33,7 @@ class Traced:
     def __init__(self, trace):
         self.held, self.waited, self.switches = {}, {}, {}
         for lease in trace.leases():
-            self.held[lease.pid] = self.held.get(lease.pid, 0) + (lease.drained - lease.granted) / 1e9
+            self.held[lease.pid] = self.held.get(lease.pid, 0) + lease.held() / 1e9
         waiting, last = {}, {}
         for event in trace.events():
             pid, gpu = event.get("pid"), event.get("gpu")

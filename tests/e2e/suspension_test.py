@@ -114,7 +114,9 @@ class Suspension(GpumuxTest):
         self.daemon = self.start_daemon(library=paths.LIBRARY, host_memory="32MiB")
         first = self.submit(*self.large(), time_limit=1)
         self.wait_state(first, "running")
-        wait_until(self.seats, 30, "it uses the GPU")
+        # Nobody waits for its GPU before that, so its time limit does nothing.
+        wait_until(lambda: any(seat["memory"]["allocated_bytes"] > 64 << 20 for seat in self.seats().values()), 60,
+                   "it has more memory than host memory can take")
         second = self.submit(*self.large())
         wait_until(lambda: "host memory cannot take" in self.job(first)["note"], 60, lambda: self.job(first))
         self.wait_ok(first, digest)

@@ -27,9 +27,14 @@ class Lease:
     claimed: bool = False   # from a daemon that had just started, which its predecessor had granted
     draining: bool = False  # when it was claimed
     borrowed: bool = False  # granted beside a holder that waited for its memory
+    lent: int = 0           # of a holder: nanoseconds for which another one borrowed its turn
     refused: bool = False   # claimed beside another one, as a lender and its borrower do: one of them has to go
     revokes: list = field(default_factory=list)
     reopens: list = field(default_factory=list)
+
+    def held(self):
+        """Nanoseconds that its program is charged. A lender is not charged while its turn is lent."""
+        return self.drained - self.granted - self.lent
 
 
 class Trace:
@@ -106,6 +111,7 @@ class Trace:
         themselves covers the time between."""
         leases = []
         open_leases = {}
+        loans = {}  # the borrower's key: (the lender's lease, since when)
         before = None
         for event in self.events():
             if before is not None and event["sequence"] <= before["sequence"]:
@@ -121,13 +127,20 @@ class Trace:
                               borrowed=event.get("detail") == "borrowed")
                 if lease.draining:
                     lease.closed = lease.granted
+                if lease.borrowed:
+                    lenders = [other for other in open_leases.values()
+                               if other.gpu == lease.gpu and not other.borrowed and other.closed is None]
+                    loans[key] = (lenders[0], lease.granted) if lenders else (None, None)
                 open_leases[key] = lease
                 leases.append(lease)
             elif name == "gone":
                 for other in [k for k in open_leases if k[0] == key[0]]:
+                    self._end_loan(loans, other, event)
                     self._end(open_leases.pop(other), event, name)
             elif key in open_leases:
                 lease = open_leases[key]
+                if name in ("revoke", "drained"):
+                    self._end_loan(loans, key, event)
                 if name == "revoke":
                     lease.revokes.append(event["time_ns"])
                     lease.refused = event.get("detail") == "bad_claim"
@@ -143,6 +156,13 @@ class Trace:
                 elif name == "drained" and event.get("epoch") == lease.epoch:
                     self._end(open_leases.pop(key), event, name)
         return [lease for lease in leases if gpu is None or lease.gpu == gpu]
+
+    @staticmethod
+    def _end_loan(loans, borrower, event):
+        """A loan ends when the borrower is to go, and at the latest when the lender has gone."""
+        lender, since = loans.pop(borrower, (None, None))
+        if lender is not None:
+            lender.lent += min(event["time_ns"], lender.drained or event["time_ns"]) - since
 
     @staticmethod
     def _end(lease, event, name):
