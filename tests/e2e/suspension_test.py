@@ -59,11 +59,16 @@ class Suspension(GpumuxTest):
     def seats(self):
         return {seat["pid"]: seat for seat in self.daemon.api.ask("GET", "/v1/status")["gpus"][0]["seats"]}
 
+    def wait_for_its_memory(self):
+        """The only job has all its memory. As long as nobody waits for its GPU, its time limit does nothing."""
+        wait_until(lambda: any(seat["memory"]["allocated_bytes"] >= 112 * MIB for seat in self.seats().values()), 60,
+                   lambda: f"it has its memory: {self.seats()}")
+
     def suspend_one_for_another(self):
         """A job that is frozen, its process, and one that has the GPU instead."""
         first = self.submit(*self.large(), time_limit=1)
         self.wait_state(first, "running")
-        wait_until(self.seats, 30, "it uses the GPU")
+        self.wait_for_its_memory()
         (pid,) = self.seats()
         second = self.submit(*self.large())
         self.wait_state(first, "suspended")
@@ -114,9 +119,7 @@ class Suspension(GpumuxTest):
         self.daemon = self.start_daemon(library=paths.LIBRARY, host_memory="32MiB")
         first = self.submit(*self.large(), time_limit=1)
         self.wait_state(first, "running")
-        # Nobody waits for its GPU before that, so its time limit does nothing.
-        wait_until(lambda: any(seat["memory"]["allocated_bytes"] > 64 << 20 for seat in self.seats().values()), 60,
-                   "it has more memory than host memory can take")
+        self.wait_for_its_memory()
         second = self.submit(*self.large())
         wait_until(lambda: "host memory cannot take" in self.job(first)["note"], 60, lambda: self.job(first))
         self.wait_ok(first, digest)

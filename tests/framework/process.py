@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A process under test: its output is read as it comes, and shown if the test fails."""
 
+import contextlib
 import os
+import pathlib
 import signal
 import subprocess
 import threading
@@ -82,7 +84,17 @@ class Process:
         return self
 
     def send(self, number):
+        """SIGSTOP stops each thread when it is next scheduled: this returns when all of them stand still."""
         self.popen.send_signal(number)
+        if number == signal.SIGSTOP:
+            wait_until(self._stands_still, 20, f"{self.name} stands still")
+
+    def _stands_still(self):
+        states = set()
+        for stat in pathlib.Path(f"/proc/{self.pid}/task").glob("*/stat"):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                states.add(stat.read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()[0])
+        return states <= {"T", "Z", "X"}
 
     def end(self):
         """Whatever is left of it and its children."""

@@ -562,8 +562,8 @@ TEST(Remedies, TheDriverGetsAllThatCanLeaveTheGpu) {
   }
 }
 
-// What was given may be gone when the search ends: other contexts were made meanwhile, or were seen late. A search that
-// believed in it ended without asking for what could still leave.
+// The room that was given may be gone when the search ends: other contexts were made meanwhile, or were seen late. A
+// search that believed in it ended without asking for what could still leave.
 TEST(Remedies, TheDriverGetsAllThatCanStillLeaveTheGpu) {
   constexpr std::uint64_t kBefore = 512, kAfter = 448;  // MiB
   for (int change = 0; change < 30; ++change) {
