@@ -19,6 +19,8 @@ PIECE = 32 << 20  # bytes of ballast that are allocated together
 # 0.5 ms, which is a common length for those that fill a GPU.
 REQUEST_KERNELS, REQUEST_NS = 10, 300_000
 STEP_KERNELS, STEP_NS = 20, 500_000
+# A step of a program whose kernels are small.
+SMALL_KERNELS, SMALL_NS = 10, 20_000
 
 
 class Driver:
@@ -96,8 +98,9 @@ class Mark:
 class Spin:
     """Either role: request() for the one that answers requests, submit() for the one that trains."""
 
-    def __init__(self, role):
-        self.kernels, nanoseconds = (REQUEST_KERNELS, REQUEST_NS) if role == "latency" else (STEP_KERNELS, STEP_NS)
+    def __init__(self, name, role):
+        step = (SMALL_KERNELS, SMALL_NS) if name == "spin-small" else (STEP_KERNELS, STEP_NS)
+        self.kernels, nanoseconds = (REQUEST_KERNELS, REQUEST_NS) if role == "latency" else step
         driver = self.driver = Driver()
         device, context = ctypes.c_int(), ctypes.c_void_p()
         driver.cuInit(0)
@@ -163,6 +166,3 @@ class Spin:
         mark = self.marks[self.steps % len(self.marks)]
         self.steps += 1
         return mark.record(self.stream)
-
-
-MODELS = {"spin": Spin}

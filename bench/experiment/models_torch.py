@@ -110,7 +110,8 @@ TRAINED = {
     "vit": ([("timm", timm_vit), ("torchvision", torchvision_vit), ("torch", Vit)], lambda: images(64)),
     "torch-gpt": ([("torch", Gpt)], lambda: tokens(8, 1024)),
 }
-MATMUL = "matmul"  # products of 8192 x 8192 matrices: what saturates a GPU with the fewest launches
+# Products of matrices: what saturates a GPU with the fewest launches, and what does not fill it.
+MATMUL = {"matmul": 8192, "matmul-1024": 1024}
 
 
 def makers_of(name, table):
@@ -137,7 +138,7 @@ def makers_of(name, table):
 
 
 def prepare(role, name):
-    if name != MATMUL:
+    if name not in MATMUL:
         makers_of(name, SERVED if role == "latency" else TRAINED)
 
 
@@ -241,7 +242,7 @@ class Trained(OnGpu):
 
 class Matmul(OnGpu):
 
-    def __init__(self, side=8192, products=10):
+    def __init__(self, side, products=10):
         super().__init__(f"{products} bfloat16 products of {side} x {side} matrices a step")
         self.a = torch.randn(side, side, device="cuda", dtype=torch.bfloat16)
         self.b = torch.empty_like(self.a)
@@ -260,4 +261,4 @@ class Matmul(OnGpu):
 def make(role, name):
     if role == "latency":
         return Served(name)
-    return Matmul() if name == MATMUL else Trained(name)
+    return Matmul(MATMUL[name]) if name in MATMUL else Trained(name)

@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: the comparison runs, shows failures as failures, and leaves nothing running. Method: compare_test.py DIST runs
+it on the simulated GPU, short, with the plain driver and gpumux. No time is judged."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+HERE = pathlib.Path(__file__).resolve().parent
+DIST = sys.argv.pop(1) if len(sys.argv) > 1 else "dist"
+
+
+def run(*arguments, **variables):
+    return subprocess.run([sys.executable, HERE / "compare.py", "--gpu", "simulated", "--dist", DIST, *arguments],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False,
+                          env=dict(os.environ, **variables))
+
+
+def processes_with(word):
+    """Processes that have it in their environment."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if word in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:
+            pass
+    return found
+
+
+class Compare(unittest.TestCase):
+
+    def test_two_ways_and_three_works(self):
+        with tempfile.TemporaryDirectory(prefix="gpumux-peers-") as folder:
+            out = pathlib.Path(folder)
+            mark = f"peers-test-{os.getpid()}"
+            done = run("--out", out, "--rounds", "1", "--scale", "0.02", "--only", "small-2", "requests", "memory",
+                       PEERS_TEST_MARK=mark)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            runs = json.loads((out / "runs.json").read_text())["runs"]
+            found = {(one["work"], one["way"]): one for one in runs}
+            self.assertEqual({way for _, way in found}, {"alone", "plain", "gpumux"})
+            self.assertEqual({work for work, _ in found}, {"small-2", "requests", "memory"})
+            # The plain driver has no memory for the third program, and that is a result.
+            self.assertIn("failed with CUDA error 2", found["memory", "plain"]["failed"])
+            del found["memory", "plain"]
+            self.assertEqual([one for one in found.values() if "failed" in one], [])
+            self.assertEqual(len(found["memory", "gpumux"]["figures"]["steps_per_s"]), 3)
+            self.assertIn("p99", found["requests", "gpumux"]["figures"]["latency_ms"])
+            table = (out / "table.md").read_text()
+            self.assertIn("| failed 1 of 1:", table)
+            self.assertIn("MPS: MPS needs a real GPU", table)
+            ElementTree.parse(out / "comparison.svg")
+            self.assertEqual(processes_with(mark.encode()), [])
+
+    def test_a_peer_that_is_not_there_is_named(self):
+        with tempfile.TemporaryDirectory(prefix="gpumux-peers-") as folder:
+            done = run("--out", folder, "--rounds", "1", "--scale", "0.02", "--only", "small-2", "--ways", "hami",
+                       "--peer", f"hami={folder}")
+            self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+            self.assertIn("libvgpu.so is missing", done.stderr)
+
+    def test_wrong_options(self):
+        for options in (["--peer", "hami"], ["--peer", "nobody=/"], ["--rounds", "0"], ["--only", "nothing"]):
+            self.assertEqual(run(*options).returncode, 2, options)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The ways to share a GPU: how each one is started, what its programs get, and what it cannot do.
+
+A way that is not gpumux is started as its own documents say, with the settings that they recommend for the work. The
+caller has built a peer and names its folder (--peer NAME=FOLDER); README.md says how.
+"""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import subprocess
+import time
+
+from machine import Daemon, Failed, end_process
+
+START_S = 30
+GIB = 1 << 30
+
+
+class Server:
+    """A process of a way's own. It is ended with all of its group."""
+
+    def __init__(self, arguments, environment, log_path):
+        self.log_path = pathlib.Path(log_path)
+        with open(log_path, "ab") as log:
+            self.process = subprocess.Popen([str(argument) for argument in arguments], env=environment,
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+
+    def wait_until(self, is_ready):
+        deadline = time.monotonic() + START_S
+        while not is_ready():
+            if self.process.poll() is not None:
+                raise Failed(f"its server ended with {self.process.returncode}: {self.last_words()}")
+            if time.monotonic() > deadline:
+                self.end()
+                raise Failed(f"its server was not ready after {START_S} s: {self.last_words()}")
+            time.sleep(0.05)
+
+    def last_words(self):
+        return (self.log_path.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:200]
+
+    def end(self):
+        end_process(self.process, gently=True)
+
+
+class Way:
+    name = ""
+    title = ""
+    limits = ""    # what a reader of its column has to know
+    library = ""   # must be in each of its programs; empty: none
+    needs = ()     # files in its folder
+
+    def __init__(self, machine, folder=None):
+        self.machine = machine
+        self.folder = pathlib.Path(folder).resolve() if folder else None
+
+    def missing(self):
+        """Why it cannot be run here, or None."""
+        if not self.needs:
+            return None
+        if self.folder is None:
+            return f"no folder was given (--peer {self.name}=FOLDER)"
+        for name in self.needs:
+            if not (self.folder / name).exists():
+                return f"{self.folder / name} is missing"
+        return "its programs need a real GPU" if self.machine.simulated else None
+
+    def refuses(self, work):
+        """Why it is not asked to do this work, or None."""
+        return None
+
+    def commit(self):
+        """Of the repository in which its folder lies."""
+        if self.folder is None:
+            return ""
+        asked = subprocess.run(["git", "-C", self.folder, "rev-parse", "--short", "HEAD"], capture_output=True,
+                               text=True, check=False)
+        return asked.stdout.strip() if asked.returncode == 0 else "unknown commit"
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        """Runs the way's server beside the programs. Yields the variables that all of them get."""
+        yield {}
+
+    def variables(self, task, work):
+        """The variables that one program gets more."""
+        return {}
+
+    def command(self, task, arguments):
+        return arguments
+
+
+class Plain(Way):
+    name, title = "plain", "plain driver"
+    limits = "The driver gives each process a time slice in turn."
+
+
+class Gpumux(Way):
+    name, title = "gpumux", "gpumux"
+    library = "libgpumux.so"
+    limits = "Settings as they come. The program that answers requests has priority 10."
+
+    def missing(self):
+        return None
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        daemon = Daemon(self.machine, log_path, {})
+        try:
+            yield daemon.environment()
+        finally:
+            daemon.end()
+
+    def command(self, task, arguments):
+        priority = ["--priority", "10"] if task.matters else []
+        return [self.machine.dist / "bin" / "gpumux", "run", "--quiet", *priority, "--", *arguments]
+
+
+class Mps(Way):
+    name, title = "mps", "MPS"
+    limits = "All programs share one context, and so each other's faults. Memory has to fit."
+
+    def missing(self):
+        if self.machine.simulated:
+            return "MPS needs a real GPU"
+        return None if shutil.which("nvidia-cuda-mps-control") else "there is no nvidia-cuda-mps-control here"
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        folder = self.machine.folder / "mps"
+        own = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
+        for path in own.values():
+            pathlib.Path(path).mkdir(parents=True, exist_ok=True)
+        environment = dict(self.machine.environment, **own)
+        server = Server(["nvidia-cuda-mps-control", "-f"], environment, log_path)
+        try:
+            server.wait_until((folder / "pipe" / "control").exists)
+            yield own
+        finally:
+            # It ends its servers, which a signal to it does not.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=environment, check=False,
+                               timeout=START_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            server.end()
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def variables(self, task, work):
+        # 1 is the lower one of its two priorities.
+        has_two = any(other.matters for other in work.tasks)
+        return {"CUDA_MPS_CLIENT_PRIORITY": "1"} if has_two and not task.matters else {}
+
+
+class Nvshare(Way):
+    name, title = "nvshare", "nvshare"
+    library = "libnvshare.so"
+    needs = ("nvshare-scheduler", "libnvshare.so")
+    limits = "Turns of 30 s, its default: in a shorter measurement mostly one program works. One GPU a machine."
+    socket = pathlib.Path("/var/run/nvshare/scheduler.sock")
+
+    def missing(self):
+        if os.geteuid() != 0:
+            return "its scheduler has to be run by root"
+        if self.socket.exists():
+            return f"another scheduler of it runs, or has left {self.socket}"
+        return super().missing()
+
+    def refuses(self, work):
+        return "it would need more managed memory than the GPU has" if work.is_of_memory() else None
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        server = Server([self.folder / "nvshare-scheduler"], self.machine.environment, log_path)
+        try:
+            server.wait_until(self.socket.exists)
+            yield {"LD_PRELOAD": str(self.folder / "libnvshare.so")}
+        finally:
+            server.end()
+            self.socket.unlink(missing_ok=True)
+
+
+class Nixie(Way):
+    name, title = "nixie", "Nixie"
+    library = "libnixiesidecar.so"
+    needs = ("nixie", "libnixiesidecar.so")
+    limits = "One program works at a time. It sees programs of the CUDA runtime only, not of the driver API."
+    socket = pathlib.Path("/tmp/nixie-ctl.sock")
+
+    def missing(self):
+        if self.socket.exists():
+            return f"another daemon of it runs, or has left {self.socket}"
+        return super().missing()
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        # Evicted memory may take as much as gpumux's own default lets it: 60 % of what is available, most of it pinned.
+        available = int(next(line.split()[1] for line in open("/proc/meminfo", encoding="ascii")
+                             if line.startswith("MemAvailable:"))) * 1024
+        server = Server([self.folder / "nixie", "daemon", "--shmem", f"{available * 4 // 10 // GIB}g", "--hostmem",
+                         f"{available * 2 // 10 // GIB}g"], self.machine.environment, log_path)
+        try:
+            server.wait_until(self.socket.exists)
+            yield {}
+        finally:
+            server.end()
+            self.socket.unlink(missing_ok=True)
+
+    def command(self, task, arguments):
+        return [self.folder / "nixie", "run", *arguments]
+
+
+class Xsched(Way):
+    name, title = "xsched", "XSched"
+    library = "libshimcuda.so"
+    needs = ("bin/xserver", "lib/libshimcuda.so")
+    limits = "Memory has to fit. Its server listens on port 50000 of all addresses."
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        policy = "HPF" if any(task.matters for task in work.tasks) else "CFS"
+        server = Server([self.folder / "bin" / "xserver", policy, "50000"], self.machine.environment, log_path)
+        try:
+            server.wait_until(lambda: is_listening(50000))
+            yield {}
+        finally:
+            server.end()
+
+    def variables(self, task, work):
+        # As its example has them for a program of a high priority and one of a low one.
+        has_two = any(other.matters for other in work.tasks)
+        in_flight = (4, 2) if has_two and not task.matters else (16, 8)
+        path = [str(self.folder / "lib"), self.machine.environment.get("LD_LIBRARY_PATH", "")]
+        return {"XSCHED_SCHEDULER": "GLB", "XSCHED_AUTO_XQUEUE": "ON", "XSCHED_AUTO_XQUEUE_LEVEL": "1",
+                "XSCHED_AUTO_XQUEUE_PRIORITY": "1" if task.matters else "0",
+                "XSCHED_AUTO_XQUEUE_THRESHOLD": str(in_flight[0]), "XSCHED_AUTO_XQUEUE_BATCH_SIZE": str(in_flight[1]),
+                "LD_LIBRARY_PATH": ":".join(filter(None, path))}
+
+
+class Hami(Way):
+    name, title = "hami", "HAMi-core"
+    library = "libvgpu.so"
+    needs = ("libvgpu.so",)
+    limits = "It limits memory and parts of the GPU, and makes no turns. Memory has to fit."
+
+    @contextlib.contextmanager
+    def server(self, work, log_path):
+        os.makedirs("/tmp/vgpulock", exist_ok=True)
+        cache = self.machine.folder / "vgpu.cache"
+        try:
+            yield {"LD_PRELOAD": str(self.folder / "libvgpu.so"), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(cache)}
+        finally:
+            cache.unlink(missing_ok=True)
+
+    def variables(self, task, work):
+        return {"CUDA_TASK_PRIORITY": "0" if task.matters else "1"}
+
+
+ALL = (Plain, Mps, Gpumux, Nixie, Xsched, Nvshare, Hami)
+
+
+def is_listening(port):
+    """Whether a TCP server of this machine has it, by the kernel's list."""
+    wanted = f":{port:04X}"
+    for name in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(name, encoding="ascii") as lines:
+            for line in lines.readlines()[1:]:
+                fields = line.split()
+                if fields[1].endswith(wanted) and fields[3] == "0A":
+                    return True
+    return False
