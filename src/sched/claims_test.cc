@@ -132,7 +132,7 @@ TEST(ShareGroup, IsBehindAfterATurnOfAnyOfItsSeats) {
   EXPECT_EQ(script.view(kC).queue_place, 2u);
   script.wait(5ms);
   EXPECT_EQ(script.view(kC).queue_place, 1u);
-  EXPECT_NE(script.closed(kA).find("grant 3@0"), std::string::npos);
+  EXPECT_TRUE(says(script.closed(kA), "grant 3@0"));
 }
 
 TEST(ShareGroup, IsAheadByAQuantumAtMostWhenItComesBack) {
@@ -223,7 +223,7 @@ TEST(ShareGroup, LeavesPrioritiesAsTheyAre) {
   script.request(kC);
   script.tell(StandingChanged{kB, 5});
   EXPECT_EQ(script.request(kB), "revoke 1@0 e1 urgent");
-  EXPECT_NE(script.closed(kA).find("grant 2@0"), std::string::npos);
+  EXPECT_TRUE(says(script.closed(kA), "grant 2@0"));
 }
 
 TEST(ShareGroup, HasOneWeight) {
@@ -260,7 +260,7 @@ TEST(ShareGroup, PaysOnceForATurnThatIsLentWithinIt) {
   script.request(kB);
   script.tell(MemoryExpected{kB, MemoryOutlook::kStays});
   const std::string lent = script.tell(MemoryExpected{kA, MemoryOutlook::kComes});
-  EXPECT_NE(lent.find("grant 2@0 e2 exclusive contended borrowed"), std::string::npos) << lent;
+  EXPECT_TRUE(says(lent, "grant 2@0 e2 exclusive contended borrowed"));
   script.wait(100ms);
   script.tell(MemoryNeed{kA, false});
   script.tell(MemoryExpected{kA});

@@ -186,7 +186,7 @@ TEST(IdleHold, WhereGapsDifferNothingIsLost) {
 
 // A quantum that somebody has set is what everybody gets, and what is dear is not done more often for fairness.
 TEST(IdleHold, ShortTurnsAreForWhereTheyAreCheap) {
-  GpuSettings settings = plain();
+  GpuSettings settings = automatic_hold();
   const auto grants_in_a_second = [&](Duration until_drained) {
     LeaseCore core;
     TimePoint now{};

@@ -21,8 +21,7 @@ struct Loans : OneGpu {
   // The holder of which status says that another tenant has its turn.
   std::optional<SeatId> lender() {
     for (const SeatId one : {kA, kB, kC}) {
-      if (holds(one) && view(one).waits_for.find("meanwhile another tenant has its turn") != std::string::npos)
-        return one;
+      if (holds(one) && says(view(one).waits_for, "meanwhile another tenant has its turn")) return one;
     }
     return std::nullopt;
   }
@@ -31,7 +30,7 @@ struct Loans : OneGpu {
 TEST(Loans, AHolderThatWaitsLendsItsTurn) {
   Loans script;
   EXPECT_FALSE(script.holds(kB));
-  EXPECT_NE(script.lend().find("grant 2@0"), std::string::npos);
+  EXPECT_TRUE(says(script.lend(), "grant 2@0"));
   EXPECT_TRUE(script.holds(kA));
   EXPECT_EQ(script.lender(), kA);
 }
@@ -72,7 +71,7 @@ TEST(Loans, ABorrowerKeepsItsPlaceInTheQueue) {
   script.closed(kB);
   script.drained(kB);
   script.wait(100ms);
-  EXPECT_NE(script.closed(kA).find("grant 2@0"), std::string::npos) << "it asked before C";
+  EXPECT_TRUE(says(script.closed(kA), "grant 2@0")) << "it asked before C";
 }
 
 // The next unit starts beside it then, and not before.
@@ -83,7 +82,7 @@ TEST(Loans, ABorrowerThatDrainsLetsNobodyElseIn) {
   script.expect(kA, MemoryOutlook::kUnknown);
   script.tell(SeatClosed{kA});
   EXPECT_FALSE(script.holds(kC));
-  EXPECT_NE(script.closed(kB).find("grant 3@0"), std::string::npos);
+  EXPECT_TRUE(says(script.closed(kB), "grant 3@0"));
 }
 
 TEST(Loans, OnlyAUnitThatLacksNothingAndStaysBorrows) {
@@ -94,7 +93,7 @@ TEST(Loans, OnlyAUnitThatLacksNothingAndStaysBorrows) {
   EXPECT_FALSE(script.holds(kB));
   script.expect(kC, MemoryOutlook::kUnknown);
   EXPECT_FALSE(script.holds(kC)) << "its memory is wanted";
-  EXPECT_NE(script.expect(kC, MemoryOutlook::kStays).find("grant 3@0"), std::string::npos) << "it goes before B";
+  EXPECT_TRUE(says(script.expect(kC, MemoryOutlook::kStays), "grant 3@0")) << "it goes before B";
 }
 
 // The planner is told whose memory is to stay.
@@ -130,22 +129,22 @@ TEST(Loans, ABorrowerThatComesToLackMemoryGivesTheTurnBack) {
   Loans script(3);
   script.request(kC);
   script.lend();
-  EXPECT_NE(script.expect(kB, MemoryOutlook::kComes).find("revoke 2@0 e2 memory"), std::string::npos);
+  EXPECT_TRUE(says(script.expect(kB, MemoryOutlook::kComes), "revoke 2@0 e2 memory"));
   script.request(kB);
   script.closed(kB);
   script.drained(kB);
   script.expect(kB, MemoryOutlook::kWants);
   EXPECT_FALSE(script.holds(kB));
-  EXPECT_NE(script.expect(kC, MemoryOutlook::kStays).find("grant 3@0"), std::string::npos);
+  EXPECT_TRUE(says(script.expect(kC, MemoryOutlook::kStays), "grant 3@0"));
 }
 
 TEST(Loans, ABorrowerThatHasDoneGivesTheTurnToTheNext) {
   Loans script(3);
   script.request(kC);
   script.lend();
-  EXPECT_EQ(script.drained(kB).find("grant"), std::string::npos);
+  EXPECT_FALSE(says(script.drained(kB), "grant"));
   EXPECT_EQ(script.lender(), std::nullopt);
-  EXPECT_NE(script.expect(kC, MemoryOutlook::kStays).find("grant 3@0"), std::string::npos);
+  EXPECT_TRUE(says(script.expect(kC, MemoryOutlook::kStays), "grant 3@0"));
 }
 
 TEST(Loans, WhoeverOutranksTheLenderTakesTheTurn) {
@@ -153,11 +152,11 @@ TEST(Loans, WhoeverOutranksTheLenderTakesTheTurn) {
   script.lend();
   script.tell(StandingChanged{kC, 1});
   const std::string said = script.request(kC);
-  EXPECT_NE(said.find("revoke 1@0"), std::string::npos) << said;
-  EXPECT_NE(said.find("revoke 2@0"), std::string::npos) << said;
+  EXPECT_TRUE(says(said, "revoke 1@0"));
+  EXPECT_TRUE(says(said, "revoke 2@0"));
   script.closed(kA);
   script.drained(kA);
-  EXPECT_NE(script.closed(kB).find("grant 3@0"), std::string::npos);
+  EXPECT_TRUE(says(script.closed(kB), "grant 3@0"));
 }
 
 // A lender whose memory cannot come makes way, and the borrower goes on as a holder with a quantum.
@@ -294,7 +293,7 @@ TEST(Loans, OfLenderAndBorrowerThatComeBackOneKeepsItsLease) {
   script.drained(kB);
   script.tell(MemoryExpected{kA, MemoryOutlook::kComes});
   script.request(kB);
-  EXPECT_NE(script.tell(MemoryExpected{kB, MemoryOutlook::kStays}).find("borrowed"), std::string::npos);
+  EXPECT_TRUE(says(script.tell(MemoryExpected{kB, MemoryOutlook::kStays}), "borrowed"));
 }
 
 TEST(Loans, ABorrowerGoesOnlyForAUnitThatCanBorrow) {
@@ -339,12 +338,12 @@ TEST(Loans, WithoutOverlapNoTurnIsLent) {
 TEST(Loans, AHolderThatMayNotLendAnyMoreIsToldHowLongItMayIdle) {
   Loans script(3);
   script.request(kC);
-  ASSERT_NE(script.expect(kB, MemoryOutlook::kStays).find("borrowed"), std::string::npos);
+  ASSERT_TRUE(says(script.expect(kB, MemoryOutlook::kStays), "borrowed"));
   GpuSettings settings = fixed(100ms);
   settings.overlap = false;
   const std::string said = script.settings(GpuIndex{0}, settings);
-  EXPECT_NE(said.find("contention 1@0 yes 200000ns"), std::string::npos) << said;
-  EXPECT_NE(said.find("revoke 2@0"), std::string::npos) << said;
+  EXPECT_TRUE(says(said, "contention 1@0 yes 200000ns"));
+  EXPECT_TRUE(says(said, "revoke 2@0"));
 }
 
 // A switch costs the time for which the GPU stood still.
@@ -391,7 +390,7 @@ TEST(Loans, NoHolderGoesForAUnitWhoseMemoryComes) {
   script.request(kB);
   script.wait(5s);
   EXPECT_EQ(script.phase(kA), SeatPhase::kHolding);
-  EXPECT_NE(script.tell(MemoryNeed{kB, false}).find("revoke 1@0 e1 quantum"), std::string::npos);
+  EXPECT_TRUE(says(script.tell(MemoryNeed{kB, false}), "revoke 1@0 e1 quantum"));
 }
 
 TEST(Loans, AHolderGoesForAUnitWhoseMemoryItKeeps) {

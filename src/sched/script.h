@@ -13,11 +13,26 @@ namespace gpumux::sched {
 
 inline SeatId seat(std::uint64_t tenant, std::uint32_t gpu) { return {TenantId{tenant}, GpuIndex{gpu}}; }
 
-// The built-in settings without an in-flight bound, which own_turns_test.cc is about.
+// The built-in settings, but for two bounds that most tests are not about: no in-flight bound, and a set idle hold. So
+// a changed rule of the idle hold fails the tests of that rule only.
 inline GpuSettings plain() {
   GpuSettings settings;
   settings.in_flight = kUnlimited;
+  settings.idle_hold = std::chrono::microseconds(200);
   return settings;
+}
+
+// plain(), but with the automatic idle hold.
+inline GpuSettings automatic_hold() {
+  GpuSettings settings = plain();
+  settings.idle_hold = kAutomatic;
+  return settings;
+}
+
+// Whether the text has this part. A failure shows both.
+inline testing::AssertionResult says(const std::string& text, const std::string& part) {
+  return testing::AssertionResult(text.find(part) != std::string::npos)
+         << "'" << part << "' is sought in '" << text << "'";
 }
 
 class Script {

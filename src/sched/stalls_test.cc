@@ -134,7 +134,7 @@ TEST(Stall, OfAGangWithASilentMemberLeavesNoStepsBehind) {
   s.drained(kX1);
   EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
   const std::string text = s.wait(600ms);  // 1 is stopped
-  EXPECT_NE(text.find("revoke 2@1 e1 gang; silent 1@0"), std::string::npos) << text;
+  EXPECT_TRUE(says(text, "revoke 2@1 e1 gang; silent 1@0"));
 }
 
 // It was silent, or came back with its claim when its GPU had been given away: it has work there, and gets no more in.
@@ -154,7 +154,7 @@ TEST(Stall, NobodyIsLetThroughBesideAnotherHolder) {
     text += s.wait(10ms);
     s.seen(kX1);
   }
-  EXPECT_EQ(text.find("step"), std::string::npos) << text;
+  EXPECT_FALSE(says(text, "step"));
 }
 
 TEST(Stall, MemberThatRestedIsToldOfTheRevocationBeforeItSteps) {
@@ -242,7 +242,7 @@ TEST(Stall, OfAGangThatReturnsLeavesNoStepsBehind) {
   s.seen(seat(1, 0));
   s.closed(seat(1, 0));
   s.drained(seat(1, 0));
-  EXPECT_EQ(s.wait(100ms).find("step"), std::string::npos) << "nobody waits for its drain any more";
+  EXPECT_FALSE(says(s.wait(100ms), "step")) << "nobody waits for its drain any more";
 }
 
 TEST(Stall, OfASingleSeatIsTriedAgainEverMoreRarely) {
@@ -309,8 +309,8 @@ TEST(Stall, OfTwoHalfGangsIsResolved) {
     s.closed(kY1);
     text += s.wait(100ms);
   }
-  EXPECT_NE(text.find("stall 1@0 e1"), std::string::npos) << text;
-  EXPECT_NE(text.find("reopen 1@0 e2 exclusive; grant 2@1 e2 exclusive contended"), std::string::npos)
+  EXPECT_TRUE(says(text, "stall 1@0 e1"));
+  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; grant 2@1 e2 exclusive contended"))
       << "whole, beside the other one's spinning kernel: " << text;
 }
 
@@ -358,7 +358,7 @@ TEST(Stall, WithAnOpenGateKeepsItsGpu) {
   }
   EXPECT_TRUE(was_taken_back) << text;
   while (s.phase(seat(2, 0)) != SeatPhase::kRevoked) s.wait(100ms);
-  EXPECT_NE(s.closed(seat(2, 0)).find("reopen 1@0"), std::string::npos) << "its turn, once the gate is closed";
+  EXPECT_TRUE(says(s.closed(seat(2, 0)), "reopen 1@0")) << "its turn, once the gate is closed";
 }
 
 TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {
@@ -377,7 +377,7 @@ TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {
     settings.quantum = settings.quantum.value().value() + 1ms;
     s.settings(GpuIndex{0}, settings);
   }
-  EXPECT_NE(text.find("stall 1@0"), std::string::npos) << text;
+  EXPECT_TRUE(says(text, "stall 1@0"));
 }
 
 }  // namespace
