@@ -64,7 +64,7 @@ VARIANTS = [
             [(R, "  unit.revocation->returning_since = now;\n"
                  "  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;\n"
                  "  reservations.add_returning(unit);\n",
-              "  timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));\n")]),
+              "  timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));\n")]),
     Variant("returning, open gate", "... an open gate goes first of those",
             [(V, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
     Variant("aged", "a gang that has waited long has its GPUs reserved",

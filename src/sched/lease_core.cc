@@ -117,10 +117,11 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
   for (Seat* seat : gpu.seats) {
     Unit& unit = *seat->unit;
     if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !reservations.is_aged(unit)) {
-      timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
+      timers.arm(unit.age, std::max(now, after(unit.requested, strictest(unit, &GpuSettings::gang_ageing))));
     }
     if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
-      timers.arm(unit.lift, unit.lifted ? TimePoint::max() : after(now, least(unit, &GpuSettings::priority_ageing)));
+      timers.arm(unit.lift,
+                 unit.lifted ? TimePoint::max() : after(now, strictest(unit, &GpuSettings::priority_ageing)));
     if (!seat->revocation) continue;
     SeatRevocation& revocation = *seat->revocation;
     if (seat->phase == SeatPhase::kSilent) {
@@ -130,7 +131,7 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
       timers.arm(revocation.answer, probe_at(*seat));
     }
     if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.is_returning())
-      timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+      timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));
   }
 }
 

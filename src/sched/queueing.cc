@@ -33,8 +33,8 @@ void LeaseCore::State::enqueue(Unit& unit) {
   settle_yielded(unit);
   insert_in_queue(unit);
   if (unit.shape->gpus().size() > 1)
-    timers.arm(unit.age, std::max(now, after(unit.requested, least(unit, &GpuSettings::gang_ageing))));
-  timers.arm(unit.lift, after(now, least(unit, &GpuSettings::priority_ageing)));
+    timers.arm(unit.age, std::max(now, after(unit.requested, strictest(unit, &GpuSettings::gang_ageing))));
+  timers.arm(unit.lift, after(now, strictest(unit, &GpuSettings::priority_ageing)));
   reservations.units_changed();
   agenda.touch(unit);
 }

@@ -79,7 +79,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   }
   charge(unit);  // before others of its groups are compared with the next ones
   place(unit);
-  timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+  timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));
   progress(unit);
   agenda.touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -209,7 +209,7 @@ void LeaseCore::State::finish(Unit& unit) {
 void LeaseCore::State::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
   if (revocation.is_divided() && !unit.passed_over()) {
-    timers.arm(revocation.step, after(now, revocation.pace.pause(least(unit, &GpuSettings::step_delay))));
+    timers.arm(revocation.step, after(now, revocation.pace.pause(strictest(unit, &GpuSettings::step_delay))));
   } else {
     timers.stop(revocation.step);
   }
@@ -341,7 +341,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   unit.revocation.reset();
   unit.phase = UnitPhase::kHolding;
   unit.yields_since.reset();
-  unit.retry.stalled(now, least(unit, &GpuSettings::stall_retry));
+  unit.retry.stalled(now, strictest(unit, &GpuSettings::stall_retry));
   for (const UnitGpu& on_gpu : unit.gpus) {
     on_gpu.gpu->last_holder = unit.serial;
     if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
@@ -398,7 +398,7 @@ void LeaseCore::State::heard(Seat& seat) {
       count_again(unit);
       place(unit);
       agenda.touch(unit);
-      timers.arm(unit.revocation->stall, after(now, least(unit, &GpuSettings::stall_timeout)));
+      timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));
       progress(unit);
     }
   }

@@ -78,7 +78,7 @@ void LeaseCore::State::lift(Unit& unit) {
   const auto is_lifted = [](const Unit* other) {
     return other->phase == UnitPhase::kHolding ? other->is_safe : other->lifted;
   };
-  const Limit<Duration> ageing = least(unit, &GpuSettings::priority_ageing);
+  const Limit<Duration> ageing = strictest(unit, &GpuSettings::priority_ageing);
   const bool ages = !ageing.is_unlimited();
   if (!any_before(unit, is_lifted) && !(ages && is_outranked(unit))) {
     if (ages) timers.arm(unit.lift, after(now, std::max(ageing.value() / kLooksPerAgeing, kShortestLook)));

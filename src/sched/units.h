@@ -286,9 +286,9 @@ struct Gpu {
 inline bool can_start(const Shape& shape) {
   return std::all_of(shape.gpus().begin(), shape.gpus().end(), [](const Gpu* gpu) { return gpu->can_start(); });
 }
-// The strictest of a setting of the unit's GPUs. REQUIRES: the unit has seats.
+// The least value that a setting has on the unit's GPUs. REQUIRES: the unit has seats.
 template <class Member>
-auto least(const Unit& unit, Member setting) {
+auto strictest(const Unit& unit, Member setting) {
   auto value = unit.gpus.front().gpu->settings.*setting;
   for (const UnitGpu& on_gpu : unit.gpus) value = std::min(value, on_gpu.gpu->settings.*setting);
   return value;
