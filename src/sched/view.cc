@@ -24,7 +24,7 @@ std::string gang_name(const Unit& unit) {
 }
 
 // The unit that keeps `waiter` from `gpu`, and how, in words.
-std::string obstacle(const Unit& waiter, const Gpu& gpu, TimePoint now) {
+std::string in_the_way(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   for (const Unit* holder : gpu.holders) {
     if (holder == &waiter) continue;
     if (holder->spared_until(now)) return name(*holder) + ", which could not be drained";
@@ -61,7 +61,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
     }
   }
   if (seat.gpu->loan.lender() == &unit) return "its memory to come; meanwhile another tenant has its turn";
-  if (unit.is_returning()) return obstacle(unit, *seat.gpu, now);
+  if (unit.is_returning()) return in_the_way(unit, *seat.gpu, now);
   if (seat.wants_since && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
     return "its own work to drain";
@@ -69,11 +69,11 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   if (seat.wants_since && unit.thaw.armed()) return "its own cap: time that it may have";
   if (unit.phase != UnitPhase::kWaiting) return {};
   if (grants_held) return "tenants to come back after a restart";
-  std::string here = obstacle(unit, *seat.gpu, now);
+  std::string here = in_the_way(unit, *seat.gpu, now);
   if (!here.empty()) return here;
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu == seat.gpu) continue;
-    const std::string there = obstacle(unit, *on_gpu.gpu, now);
+    const std::string there = in_the_way(unit, *on_gpu.gpu, now);
     if (!there.empty()) return "gang needs GPU " + number(*on_gpu.gpu) + ": " + there;
   }
   return {};
