@@ -23,12 +23,12 @@ constexpr int kSwitchCostsPerTurn = 20;
 // wait for nothing.
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
 // The hold of a holder to which nothing below applies. To give the lease up sooner saves less than the message costs.
-constexpr Duration kMinIdleHold = std::chrono::microseconds(200);
+constexpr Duration kUsualIdleHold = std::chrono::microseconds(200);
 // The hold of a holder that is behind the next unit (is_behind): what a change of hands and back takes.
 constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
 // The hold of a holder whose priority is higher than the next unit's. The next unit's queued work (kInFlightBelow in
 // places.cc) would run beside the holder's next kernels, and costs the holder as much (decision 0014).
-constexpr Duration kMinIdleHoldAbove = std::chrono::milliseconds(1);
+constexpr Duration kIdleHoldAbove = std::chrono::milliseconds(1);
 
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
 bool is_complete(const Unit& unit) {
@@ -216,7 +216,7 @@ Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu, TimePoint now) 
   if (!gpu.settings.idle_hold.is_automatic()) return gpu.settings.idle_hold.value();
   const Unit* const next = expected_on(gpu, now);
   const bool is_above = next != nullptr && priority_of(holder) > priority_of(*next);
-  const Duration least = is_above ? kMinIdleHoldAbove : kMinIdleHold;
+  const Duration least = is_above ? kIdleHoldAbove : kUsualIdleHold;
   if (gpu.cost.paging() > Duration::zero() && (next == nullptr || has_moved(*next)))
     return std::clamp(gpu.cost.total(), least, kMaxIdleHold) * holder.idle_watch.patience();
   if (is_above) return least;
