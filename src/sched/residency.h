@@ -72,12 +72,13 @@ struct SeatOwner {
   std::uint64_t account = 0;  // the unit of sharing: a user, or a container
 };
 
-// Why an allocation cannot be had, or not any more. daemon/gpus/leases.cc has the words that the log and the trace say.
+// Why an allocation cannot be had, or not any more. Trace, metrics and the API have these names (`word_of` in
+// daemon/gpus/refusals.h), the log has sentences (`in_words` in daemon/gpus/leases.cc).
 enum class Refusal {
   kNone,
   kQuota,         // the seats of its quota would have more than that together
-  kNoRoom,        // its GPU cannot hold it beside what stays there
-  kTogether,      // all allocations would be more than GPUs and host memory hold
+  kGpuMemory,     // its GPU cannot hold it beside what stays there
+  kHostMemory,    // all allocations would be more than GPUs and host memory hold
   kNothingMoves,  // it could be had, and has not come
 };
 
@@ -448,8 +449,9 @@ class Residency {
   std::uint64_t taken(const std::optional<Given>& given) const {
     return given && now_ < given->until ? given->bytes : 0;
   }
-  // Only what is not ours is in its way, and that may be less by now; or it is only expected.
+  // Whether only other programs' memory is in the way of its wish, and may have left since the last look.
   bool may_have_left(const Gpu& gpu, const Seat& seat) const;
+  // The same of memory that no look has shown: it is only expected.
   bool may_not_come(const Gpu& gpu, const Seat& seat) const;
   std::vector<Seat*> in_order(Gpu& gpu, std::span<const Turn> turns) const;
   std::uint64_t aim(const Gpu& gpu, const std::vector<Seat*>& order) const;

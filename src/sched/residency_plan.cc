@@ -112,7 +112,7 @@ Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t fo
   const std::uint64_t on_gpu = minus(gpu.capacity, gpu.reserve + foreign);
   const std::uint64_t kept_by_all = kept(gpu);
   const std::uint64_t wanted = seat.wish->commitment;
-  const Refusal too_much = wanted > left_of_quota(gpu, seat) ? Refusal::kQuota : Refusal::kNoRoom;
+  const Refusal too_much = wanted > left_of_quota(gpu, seat) ? Refusal::kQuota : Refusal::kGpuMemory;
   if (seat.wish->room > std::max(most_room(on_gpu, gpu, seat, kept_by_all), seat.told_room())) return too_much;
   if (wanted <= seat.told_commitment()) return Refusal::kNone;
   if (wanted > most_commitment(on_gpu, gpu, seat, kept_by_all)) return too_much;
@@ -122,7 +122,7 @@ Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t fo
   }
   const For whom = begins_with(seat, wanted, Needs::kAllocated);
   const bool fits = wanted <= minus(commitment_capacity(gpu, on_gpu, Needs::kAllocated, whom), others);
-  return fits ? Refusal::kNone : Refusal::kTogether;
+  return fits ? Refusal::kNone : Refusal::kHostMemory;
 }
 
 bool Residency::may_have_left(const Gpu& gpu, const Seat& seat) const {

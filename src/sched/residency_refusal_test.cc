@@ -14,7 +14,7 @@ TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   const auto answer = desk.want(2, 51);
   ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->refused());
-  EXPECT_EQ(answer->refusal, Refusal::kNoRoom);
+  EXPECT_EQ(answer->refusal, Refusal::kGpuMemory);
   desk.want(2, 40);
   desk.say(1);  // what it had to spare is free
   const auto fits = desk.answer(2);

@@ -245,7 +245,7 @@ TEST(Residency, CommitmentsFitOnTheGpuAndInHostMemory) {
   const auto more = desk.want(2, 0, 51);
   ASSERT_TRUE(more);
   EXPECT_TRUE(more->refused());
-  EXPECT_EQ(more->refusal, Refusal::kTogether);
+  EXPECT_EQ(more->refusal, Refusal::kHostMemory);
 }
 
 TEST(Residency, AQuotaIsForTheWholeGroup) {

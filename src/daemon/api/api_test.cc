@@ -147,7 +147,7 @@ TEST(Api, RefusedAllocationsHaveNoNamesOfOthers) {
   StatusSnapshot snapshot;
   GpuStatus& gpu = snapshot.gpus.emplace_back();
   gpu.refused = {{.label = TenantLabel::make(1, 7, "secret"),
-                  .why = sched::Refusal::kTogether,
+                  .why = sched::Refusal::kHostMemory,
                   .holders = {{TenantLabel::make(2, 8, "own"), 1}, {TenantLabel::make(3, 7, "secret"), 1}}}};
   snapshot.hide_names_but_of(8);
   EXPECT_EQ(gpu.refused[0].label->program, kHiddenName);

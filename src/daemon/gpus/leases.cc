@@ -68,8 +68,8 @@ std::string_view in_words(sched::Refusal refusal) {
   switch (refusal) {
     case sched::Refusal::kNone: break;
     case sched::Refusal::kQuota: return "its run would have more than its quota";
-    case sched::Refusal::kNoRoom: return "its GPU has no room for it next to the memory that stays there";
-    case sched::Refusal::kTogether:
+    case sched::Refusal::kGpuMemory: return "its GPU has no room for it next to the memory that stays there";
+    case sched::Refusal::kHostMemory:
       return "all allocations together would be more than the GPUs and the host memory budget hold";
     case sched::Refusal::kNothingMoves: return "it would fit, but no memory has moved for too long";
   }

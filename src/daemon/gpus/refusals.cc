@@ -12,8 +12,8 @@ std::uint64_t in_the_way(sched::Refusal why, const sched::MemoryReport& report) 
   switch (why) {
     case sched::Refusal::kNone:
     case sched::Refusal::kQuota: break;
-    case sched::Refusal::kNoRoom: return report.unpageable;
-    case sched::Refusal::kTogether: return report.allocated;
+    case sched::Refusal::kGpuMemory: return report.unpageable;
+    case sched::Refusal::kHostMemory: return report.allocated;
     case sched::Refusal::kNothingMoves: return report.resident + report.unpageable;
   }
   return 0;
@@ -25,8 +25,8 @@ std::string_view word_of(sched::Refusal refusal) {
   switch (refusal) {
     case sched::Refusal::kNone: break;
     case sched::Refusal::kQuota: return "quota";
-    case sched::Refusal::kNoRoom: return "gpu_memory";
-    case sched::Refusal::kTogether: return "host_memory";
+    case sched::Refusal::kGpuMemory: return "gpu_memory";
+    case sched::Refusal::kHostMemory: return "host_memory";
     case sched::Refusal::kNothingMoves: return "nothing_moves";
   }
   return {};
@@ -44,7 +44,7 @@ void Refusals::refused(base::TimePoint now, base::SeatId seat, sched::Refusal wh
       one.holders.push_back({label_of_(other.seat.tenant), bytes});
     }
   }
-  if (why == sched::Refusal::kNoRoom) {
+  if (why == sched::Refusal::kGpuMemory) {
     one.limit = gpu.capacity;
     one.others = gpu.reserve + gpu.foreign + gpu.returning;
   }

@@ -32,14 +32,14 @@ class RefusalsTest : public testing::Test {
 TEST_F(RefusalsTest, TheLastOneOfEachSeatIsKept) {
   EXPECT_TRUE(refusals.on(kGpu).empty());
   refusals.wanted(seat(1), 20 * kGiB);
-  refusals.refused(at(1s), seat(1), sched::Refusal::kNoRoom, memory);
+  refusals.refused(at(1s), seat(1), sched::Refusal::kGpuMemory, memory);
   refusals.refused(at(2s), seat(2), sched::Refusal::kNothingMoves, memory);
   refusals.wanted(seat(1), 30 * kGiB);
-  refusals.refused(at(3s), seat(1), sched::Refusal::kTogether, memory);
+  refusals.refused(at(3s), seat(1), sched::Refusal::kHostMemory, memory);
   const auto all = refusals.on(kGpu);
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].tenant.value, 1u);
-  EXPECT_EQ(all[0].why, sched::Refusal::kTogether);
+  EXPECT_EQ(all[0].why, sched::Refusal::kHostMemory);
   EXPECT_EQ(all[0].wanted, 30 * kGiB);
   EXPECT_EQ(all[0].label->pid, 101);
   EXPECT_EQ(all[1].tenant.value, 2u);
@@ -49,7 +49,7 @@ TEST_F(RefusalsTest, TheLastOneOfEachSeatIsKept) {
 TEST_F(RefusalsTest, OfSeatsThatAreGoneTheLastOneIsKept) {
   for (std::uint64_t tenant = 1; tenant <= 1000; ++tenant) {
     refusals.wanted(seat(tenant), tenant * kGiB);
-    refusals.refused(at(tenant * 1s), seat(tenant), sched::Refusal::kNoRoom, memory);
+    refusals.refused(at(tenant * 1s), seat(tenant), sched::Refusal::kGpuMemory, memory);
   }
   for (std::uint64_t tenant = 1000; tenant >= 1; --tenant) refusals.gone(seat(tenant));
   refusals.gone(seat(5));

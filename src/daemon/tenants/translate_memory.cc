@@ -18,8 +18,8 @@ std::uint32_t refused_on_wire(sched::Refusal refusal) {
   switch (refusal) {
     case sched::Refusal::kNone: return 0;
     case sched::Refusal::kQuota:
-    case sched::Refusal::kNoRoom:
-    case sched::Refusal::kTogether: return wire::kTooMuch;
+    case sched::Refusal::kGpuMemory:
+    case sched::Refusal::kHostMemory: return wire::kTooMuch;
     case sched::Refusal::kNothingMoves: break;
   }
   return wire::kNothingComes;
