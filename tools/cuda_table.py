@@ -48,6 +48,8 @@ ADDRESS_NODE_TYPES = {
 SENSITIVE_TYPES = {"CUdeviceptr", "CUdeviceptr_v1", "CUstream"}
 OPAQUE_SENSITIVE_TYPES = {"CUDA_RESOURCE_DESC", "CUarrayMapInfo"}
 
+FIRST_PER_THREAD = 7000  # the CUDA version that brought per-thread default streams
+
 # Entries in the table that the driver of tests/data does not export, with the reason.
 NOT_EXPORTED = {}
 
@@ -313,6 +315,18 @@ def check_versions(entries):
         seen[(entry.api_name, per_thread)].append((number, entry))
 
 
+def check_per_thread(entries):
+    """Since CUDA 7.0 whatever submits work has a second name, for a thread's own default stream."""
+    symbols = {e.symbol for e in entries}
+    for entry in entries:
+        if entry.action != "gate" or entry.where is None or entry.variant != "legacy" or entry.since < FIRST_PER_THREAD:
+            continue
+        if any(name.startswith("*") for name in entry.where.names) or entry.reason:
+            continue
+        if not any(f"{entry.symbol}_{variant}" in symbols for variant in PER_THREAD_VARIANTS):
+            yield f"{entry.symbol}: its per-thread variant (_ptsz with a stream, else _ptds) is missing, or say why not"
+
+
 def check(entries, layouts, exports):
     """Raises TableError with everything that is wrong."""
     problems = []
@@ -322,12 +336,13 @@ def check(entries, layouts, exports):
     for entry in entries:
         problems += [f"{entry.symbol} (line {entry.line}): {p}" for p in check_entry(entry, layouts)]
     problems += check_versions(entries)
+    problems += check_per_thread(entries)
     for symbol in sorted(set(exports) - set(symbols)):
         problems.append(f"{symbol}: is exported by the driver ({EXPORTS}) and is not in the table")
     for symbol in sorted(set(symbols) - set(exports) - set(NOT_EXPORTED)):
         problems.append(
-            f"{symbol}: is in the table and not exported by the driver ({EXPORTS}); "
-            "if that is right, list it in NOT_EXPORTED"
+            f"{symbol}: is in the table and not exported by the driver: add it to {EXPORTS}, "
+            "or to NOT_EXPORTED in tools/cuda_table.py if no driver exports it"
         )
     if problems:
         raise TableError("\n".join(problems))

@@ -182,6 +182,13 @@ class Refusals(unittest.TestCase):
         self.assertIn("cuNew: is exported", refusal(GOOD, exports=["cuLaunchThing", "cuNew"]))
         self.assertIn("cuLaunchThing: is in the table and not exported", refusal(GOOD, exports=[]))
 
+    def test_submission_without_a_per_thread_variant(self):
+        new = GOOD.replace("4000", "7000")
+        other = new.replace("cuLaunchThing |", "cuLaunchThing_ptsz |", 1).replace("legacy", "ptsz")
+        self.assert_refused(new, "cuLaunchThing: its per-thread variant")
+        self.assertEqual(refusal(new, other), "")
+        self.assertEqual(refusal(new + " | it has one variant only"), "")
+
     def test_what_goes_to_a_stream_is_not_only_tried_again(self):
         line = "cuThing | cuThing | 4000 | legacy | event | room | CUresult(CUevent event, CUstream stream)"
         self.assert_refused(line, "takes stream 'stream'", "gated")
