@@ -6,16 +6,8 @@
 // its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
 // again and compares.
 //
-// Each class owns its fields: places.h which units may start together; share_groups.h virtual times; switch_cost.h
-// costs and automatic quanta; pace.h steps and retries; cap_budget.h allowances; idle_watch.h pauses; loan.h a turn
-// that is lent; revocation.h the progress of a revocation; agenda.h the GPUs that settle() has to look at; shapes.h
-// queues; reservations.h GPUs that are kept free; timers.h deadlines.
-//
-// The files: lease_core.cc events; order.h the rules of the order; queueing.cc queues, grants, preemption;
-// share_groups.cc charging the time that counts; standing.cc priorities and caps; revocation.cc revoking, stalls,
-// stepping, silence; partners.cc the seats that a stalled one may wait for; paged_turns.cc what moving memory changes;
-// loans.cc turns that are lent; suspension.cc seats that are to have no lease; gangs.cc joining, leaving, claims;
-// invariants.cc and view.cc read only.
+// README.md says what each class owns, and where a decision is made. The headings below name the files of the
+// functions. order.h has the rules of the order; order.h, view.cc and invariants.cc change nothing.
 #pragma once
 
 #include <array>
@@ -36,7 +28,7 @@
 namespace gpumux::sched {
 
 struct LeaseCore::State {
-  // ---- lease_core.cc: one function per event, and looking up ------------------------------------
+  // ---- one function per event: lease_core.cc, or the file of the event's subject -------------------
   void on(const GpuAdded& e);
   void on(const SettingsChanged& e);
   void on(const GrantsHeld& e);
@@ -60,6 +52,8 @@ struct LeaseCore::State {
   void on(const MemoryObstructed& e);
   void on(const MemoryExpected& e);
   void on(const TimePassed& e);
+
+  // ---- lease_core.cc: time, settings, releases, and looking up -----------------------------------
   void fire(Timer& timer);
   void rearm(Gpu& gpu, const GpuSettings& before);
   void release(Seat& seat);
@@ -72,7 +66,7 @@ struct LeaseCore::State {
     out->emplace_back(std::move(c));
   }
 
-  // ---- places.cc: phases, counters, accounting --------------------------------------------------
+  // ---- places.cc: phases, counters, what tenants are told of each other ---------------------------
   void set_phase(Seat& seat, SeatPhase phase);
   void set_wants(Seat& seat, bool wants);
   void set_place(Seat& seat, Occupancy place);
@@ -80,7 +74,9 @@ struct LeaseCore::State {
   void place(Unit& unit);
   void settle_idle(Seat& seat) const;
   LeaseEpoch next_epoch(Gpu& gpu);
+  void tell_contention(Seat& seat);
   void tell_contention(Unit& unit, bool always);
+  void settle_in_flight(Gpu& gpu);
 
   // ---- share_groups.cc: the time that counts -----------------------------------------------------
   void charge(Seat& seat);
@@ -107,10 +103,6 @@ struct LeaseCore::State {
   bool may_queue(Unit& unit);
   void note_incomplete(Unit& unit);
   void settle_suspended();
-
-  // ---- places.cc: what tenants are told of each other --------------------------------------------
-  void tell_contention(Seat& seat);
-  void settle_in_flight(Gpu& gpu);
 
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);

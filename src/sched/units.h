@@ -236,7 +236,7 @@ struct BySeat {
 struct Gpu {
   GpuIndex index;
   GpuSettings settings;
-  PolicyKind policy{};
+  PolicyKind policy{};         // in force: fifo while a seat ends its own turns, otherwise that of the settings
   bool has_own_turns = false;  // a seat that is not suspended ends its turns itself
   LeaseEpoch next_epoch;
   Places places;
