@@ -2,6 +2,7 @@
 """Unified memory, which the driver pages: it makes way for other programs, and counts as what it is."""
 
 import os
+import re
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
@@ -64,7 +65,8 @@ class ManagedMemory(MemoryTest):
         program = self.start("large", allocator="managed", variables=variables, **self.blocks)
         self.assertEqual(program.wait(timeout=60), 3)
         self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
-        wait_until(lambda: f'an allocation is refused why="{why}' in daemon.log(), 20, "the daemon says so")
+        line = f'an allocation is refused why="{re.escape(why)}.*" pid={program.pid} program=large '
+        wait_until(lambda: re.search(line, daemon.log()), 20, lambda: f"the daemon says so: {daemon.log()}")
 
     def test_a_quota_is_for_managed_memory_too(self):
         self.refused("its run would have more than its quota", self.start_daemon(), GPUMUX_MEM_LIMIT="120M")

@@ -410,9 +410,13 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
 }
 
 void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) {
+  const auto tenant = label(bound.seat.tenant);
+  const pid_t pid = tenant ? tenant->pid : 0;
+  const std::string program = tenant ? tenant->program : "";
   if (bound.refused()) {
     log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
-                                          {"tenant", bound.seat.tenant.value},
+                                          {"pid", pid},
+                                          {"program", program},
                                           {"gpu", bound.seat.gpu.value},
                                           {"room", bound.room},
                                           {"commitment", bound.commitment}});
@@ -423,7 +427,7 @@ void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) 
   }
   if (bound.is_stranded) {
     log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",
-                {{"tenant", bound.seat.tenant.value}, {"gpu", bound.seat.gpu.value}});
+                {{"pid", pid}, {"program", program}, {"gpu", bound.seat.gpu.value}});
   }
 }
 
