@@ -8,8 +8,6 @@
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/bind_executor.hpp>
-#include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
@@ -20,10 +18,10 @@
 #include <boost/beast/ssl/ssl_stream.hpp>
 #include <charconv>
 #include <chrono>
-#include <list>
 #include <optional>
 #include <utility>
 
+#include "listener/listener.h"
 #include "os/durable_file.h"
 
 namespace gpumux::exporter {
@@ -35,6 +33,7 @@ namespace http = beast::http;
 namespace ssl = asio::ssl;
 using asio::ip::tcp;
 using base::Code;
+using listener::Listener;
 using namespace std::chrono_literals;
 
 // Without an exception: an error is how a connection ends.
@@ -118,79 +117,45 @@ Page refusal(unsigned status, std::string why) { return {status, "text/plain; ch
 class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
   Impl(asio::io_context& io, std::unique_ptr<ssl::context> tls, std::optional<std::string> token, Source source)
-      : io_(io), acceptor_(io), tls_(std::move(tls)), token_(std::move(token)), source_(std::move(source)) {}
+      : io_(io),
+        listener_(io, kMaxConnections),
+        tls_(std::move(tls)),
+        token_(std::move(token)),
+        source_(std::move(source)) {}
 
   base::Status listen(const tcp::endpoint& endpoint) {
-    boost::system::error_code error;
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error) return base::fail(Code::kUnavailable, "cannot listen for scrapers: " + error.message());
-    asio::co_spawn(io_, accept(shared_from_this()), asio::detached);
-    return {};
+    return listener_
+        .listen(endpoint, [self = shared_from_this()](tcp::socket socket) { return begin(self, std::move(socket)); })
+        .map_error([](base::Error error) {
+          error.what = "cannot listen for scrapers: " + error.what;
+          return error;
+        });
   }
 
-  void close() {
-    is_open_ = false;
-    boost::system::error_code ignored;
-    acceptor_.close(ignored);
-    for (beast::tcp_stream* stream : by_idleness_) stream->close();
-  }
+  void close() { listener_.close(); }
 
-  tcp::endpoint endpoint() const { return acceptor_.local_endpoint(); }
+  tcp::endpoint endpoint() const { return listener_.endpoint(); }
 
  private:
-  // A connection's place among all, for as long as it is there.
-  class Place {
-   public:
-    Place(Impl& impl, beast::tcp_stream& stream)
-        : impl_(impl), at_(impl.by_idleness_.insert(impl.by_idleness_.end(), &stream)) {}
-    ~Place() { impl_.by_idleness_.erase(at_); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    // It has just asked.
-    void move_back() { impl_.by_idleness_.splice(impl_.by_idleness_.end(), impl_.by_idleness_, at_); }
-
-   private:
-    Impl& impl_;
-    const std::list<beast::tcp_stream*>::iterator at_;
-  };
-
-  static asio::awaitable<void> accept(std::shared_ptr<Impl> self) {
-    while (self->is_open_) {
-      auto [error, socket] = co_await self->acceptor_.async_accept(kAwait);
-      if (error == asio::error::operation_aborted) co_return;
-      if (error) {
-        // No descriptors are left, say: those that are there must end first.
-        asio::steady_timer pause(self->io_, 100ms);
-        co_await pause.async_wait(kAwait);
-        continue;
-      }
-      if (self->by_idleness_.size() >= kMaxConnections) self->by_idleness_.front()->close();
-      asio::co_spawn(self->io_, begin(self, std::move(socket)), asio::detached);
-    }
-  }
-
   static asio::awaitable<void> begin(std::shared_ptr<Impl> self, tcp::socket socket) {
     if (self->tls_ == nullptr) {
       beast::tcp_stream stream(std::move(socket));
-      Place place(*self, stream);
+      Listener::Place place(self->listener_, stream);
       co_await self->serve(stream, stream, place);
       co_return;
     }
     beast::ssl_stream<beast::tcp_stream> stream(std::move(socket), *self->tls_);
     beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
-    Place place(*self, lowest);
+    Listener::Place place(self->listener_, lowest);
     lowest.expires_after(kMoveTimeout);
     auto [error] = co_await stream.async_handshake(ssl::stream_base::server, kAwait);
     if (!error) co_await self->serve(stream, lowest, place);
   }
 
   template <class Stream>
-  asio::awaitable<void> serve(Stream& stream, beast::tcp_stream& lowest, Place& place) {
+  asio::awaitable<void> serve(Stream& stream, beast::tcp_stream& lowest, Listener::Place& place) {
     beast::flat_buffer buffer(2 * kMaxHeaderBytes);
-    for (bool keep = true; keep && is_open_;) {
+    for (bool keep = true; keep && listener_.is_open();) {
       http::request_parser<http::empty_body> parser;
       parser.header_limit(kMaxHeaderBytes);
       lowest.expires_after(kIdleTimeout);
@@ -237,12 +202,10 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   asio::io_context& io_;
-  tcp::acceptor acceptor_;
+  Listener listener_;
   const std::unique_ptr<ssl::context> tls_;  // none: without TLS
   const std::optional<std::string> token_;
   const Source source_;
-  bool is_open_ = true;
-  std::list<beast::tcp_stream*> by_idleness_;  // the longest without a request first
 };
 
 base::Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, const Settings& settings, Source source) {

@@ -3,22 +3,20 @@
 
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
-#include <boost/asio/detached.hpp>
 #include <boost/asio/ip/tcp.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/websocket.hpp>
-#include <list>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <utility>
 #include <vector>
 
+#include "listener/listener.h"
 #include "view/web/feed.h"
 #include "view/web/limits.h"
 #include "view/web/log_tail.h"
@@ -37,6 +35,7 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 using base::Code;
+using listener::Listener;
 using Request = http::request<http::string_body>;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
@@ -61,35 +60,27 @@ std::string_view key_in_protocols(std::string_view protocols) {
 class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
  public:
   Impl(asio::io_context& io, Settings settings)
-      : io_(io),
-        acceptor_(io),
+      : listener_(io, kMaxConnections),
         settings_(std::move(settings)),
         upstream_(std::make_shared<Upstream>(io, settings_.runtime_dir)),
         feed_(std::make_shared<Feed>(io, upstream_)) {}
 
   base::Status listen() {
     const tcp::endpoint endpoint(asio::ip::address_v4::loopback(), settings_.port);
-    boost::system::error_code error;
-    acceptor_.open(endpoint.protocol(), error);
-    if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-    if (!error) acceptor_.bind(endpoint, error);
-    if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-    if (error)
+    const base::Status listening = listener_.listen(
+        endpoint, [self = shared_from_this()](tcp::socket socket) { return serve(self, std::move(socket)); });
+    if (!listening)
       return base::fail(Code::kExists,
-                        "cannot listen on port " + std::to_string(settings_.port) + ": " + error.message());
-    settings_.port = acceptor_.local_endpoint().port();
+                        "cannot listen on port " + std::to_string(settings_.port) + ": " + listening.error().message());
+    settings_.port = listener_.endpoint().port();
     cookie_name_ = "gpumux-" + std::to_string(settings_.port);
     feed_->start();
-    asio::co_spawn(io_, accept(shared_from_this()), asio::detached);
     return {};
   }
 
   void close() {
-    is_open_ = false;
-    boost::system::error_code ignored;
-    acceptor_.close(ignored);
+    listener_.close();
     feed_->close();
-    for (beast::tcp_stream* stream : by_idleness_) stream->close();
     for (View* view : views_) view->close();
   }
 
@@ -101,42 +92,11 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
  private:
-  // A connection's place among all, for as long as it has no view.
-  class Place {
-   public:
-    Place(Impl& impl, beast::tcp_stream& stream)
-        : impl_(impl), at_(impl.by_idleness_.insert(impl.by_idleness_.end(), &stream)) {}
-    ~Place() { impl_.by_idleness_.erase(at_); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
-    // It has just asked.
-    void move_back() { impl_.by_idleness_.splice(impl_.by_idleness_.end(), impl_.by_idleness_, at_); }
-
-   private:
-    Impl& impl_;
-    const std::list<beast::tcp_stream*>::iterator at_;
-  };
-
-  static asio::awaitable<void> accept(std::shared_ptr<Impl> self) {
-    while (self->is_open_) {
-      auto [error, socket] = co_await self->acceptor_.async_accept(kAwait);
-      if (error == asio::error::operation_aborted) co_return;
-      if (error) {
-        // No descriptors are left, say: those that are there must end first.
-        asio::steady_timer pause(self->io_, std::chrono::milliseconds(100));
-        co_await pause.async_wait(kAwait);
-        continue;
-      }
-      if (self->by_idleness_.size() >= kMaxConnections) self->by_idleness_.front()->close();
-      asio::co_spawn(self->io_, serve(self, std::move(socket)), asio::detached);
-    }
-  }
-
   static asio::awaitable<void> serve(std::shared_ptr<Impl> self, tcp::socket socket) {
     beast::tcp_stream stream(std::move(socket));
     Request upgrade;
     {
-      Place place(*self, stream);
+      Listener::Place place(self->listener_, stream);
       auto wanted = co_await self->answer_all(stream, place);
       if (!wanted) co_return;
       upgrade = std::move(*wanted);
@@ -145,9 +105,9 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   // Answers requests until the connection ends, or one wants to become a view: that one.
-  asio::awaitable<std::optional<Request>> answer_all(beast::tcp_stream& stream, Place& place) {
+  asio::awaitable<std::optional<Request>> answer_all(beast::tcp_stream& stream, Listener::Place& place) {
     beast::flat_buffer buffer(2 * kMaxHeaderBytes + kMaxBodyBytes);
-    for (bool keep = true; keep && is_open_;) {
+    for (bool keep = true; keep && listener_.is_open();) {
       http::request_parser<http::string_body> parser;
       parser.header_limit(kMaxHeaderBytes);
       parser.body_limit(kMaxBodyBytes);
@@ -294,16 +254,13 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     views_.erase(view.get());
   }
 
-  asio::io_context& io_;
-  tcp::acceptor acceptor_;
+  Listener listener_;
   Settings settings_;
   std::string cookie_name_;  // cookies belong to a host, whatever the port
   Secrets secrets_;
   const std::shared_ptr<Upstream> upstream_;
   const std::shared_ptr<Feed> feed_;
   asio::thread_pool files_{1};
-  bool is_open_ = true;
-  std::list<beast::tcp_stream*> by_idleness_;  // the longest without a request first
   std::set<View*> views_;
 };
 

@@ -24,8 +24,10 @@
 #include <memory>
 #include <mutex>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <thread>
 
+#include "tests/unit/tcp_client.h"
 #include "tests/unit/temporary_directory.h"
 #include "view/web/limits.h"
 
@@ -144,11 +146,9 @@ class CountingDaemon {
   std::thread thread_;
 };
 
-class Client {
+class Client : public TcpClient {
  public:
-  explicit Client(std::uint16_t port) : socket_(*io_), host_("127.0.0.1:" + std::to_string(port)) {
-    socket_.connect({asio::ip::make_address("127.0.0.1"), port});
-  }
+  explicit Client(std::uint16_t port) : TcpClient(port), host_("127.0.0.1:" + std::to_string(port)) {}
 
   http::request<http::string_body> request(http::verb method, const std::string& target, std::string body = "") const {
     http::request<http::string_body> made(method, target, 11);
@@ -159,12 +159,6 @@ class Client {
     made.body() = std::move(body);
     made.prepare_payload();
     return made;
-  }
-  Response ask(const http::request<http::string_body>& wanted) {
-    http::write(socket_, wanted);
-    Response response;
-    http::read(socket_, buffer_, response);
-    return response;
   }
   Response get(const std::string& target) { return ask(request(http::verb::get, target)); }
   unsigned status(const http::request<http::string_body>& wanted) { return ask(wanted).result_int(); }
@@ -178,25 +172,20 @@ class Client {
     key = nlohmann::json::parse(response.body())["key"];
     return response;
   }
-  // Waits until the server has said something or has ended the connection.
-  bool is_closed() {
-    char byte = 0;
-    boost::system::error_code error;
-    asio::read(socket_, asio::buffer(&byte, 1), error);
-    return error.failed();
-  }
-  tcp::socket& socket() { return socket_; }
   const std::string& host() const { return host_; }
 
   std::string cookie;
   std::string key;
 
  private:
-  std::unique_ptr<asio::io_context> io_ = std::make_unique<asio::io_context>();
-  tcp::socket socket_;
   std::string host_;
-  beast::flat_buffer buffer_;
 };
+
+std::string text_of(const http::request<http::string_body>& request) {
+  std::ostringstream text;
+  text << request;
+  return text.str();
+}
 
 // A page that is open. `change` changes its request before it is sent.
 class Page {
@@ -399,11 +388,10 @@ TEST_F(WebServerTest, ALongRequestIsRefused) {
   Client loud = client();
   auto request = loud.request(http::verb::get, "/");
   request.set("X-Long", std::string(kMaxHeaderBytes, 'x'));
-  boost::system::error_code ignored;
-  http::write(loud.socket(), request, ignored);
+  loud.write(text_of(request));
   EXPECT_TRUE(loud.is_closed());
   Client big = client();
-  http::write(big.socket(), big.request(http::verb::post, "/session", std::string(kMaxBodyBytes + 1, 'x')), ignored);
+  big.write(text_of(big.request(http::verb::post, "/session", std::string(kMaxBodyBytes + 1, 'x'))));
   EXPECT_TRUE(big.is_closed());
   EXPECT_EQ(client().get("/").result_int(), 200U);
 }
