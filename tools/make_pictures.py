@@ -36,7 +36,7 @@ FONT = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monos
 GLYPH, LEADING, MARGIN = 7.8, 19, 14
 BACK, FORE, PROMPT = "#10151c", "#d7dde5", "#8fa3b8"
 COLOURS = {"30": "#5c6773", "31": "#f2777a", "32": "#8fd18f", "33": "#f5c76a", "34": "#7aa6f0", "35": "#cc99cd",
-           "36": "#6fc9c9", "90": "#7d8b99"}
+           "36": "#6fc9c9", "37": "#c5ccd6", "90": "#7d8b99"}
 # How much of a cell the shades of a timeline fill.
 SHADES = {"\u2591": 0.3, "\u2592": 0.6, "\u2588": 1.0}
 DRAWN = re.compile("[\u2591\u2592\u2588\u258f]")

@@ -141,4 +141,14 @@ std::string recent_use_text(const Seat& seat, base::Duration window) {
   return is_little ? "<1%" : std::to_string(std::lround(std::clamp(percent, 0.0, 100.0))) + "%";
 }
 
+std::string foreign_line(const api_client::Gpu& gpu) {
+  std::string text = "not under gpumux:";
+  for (const auto& process : gpu.foreign) {
+    text += (text.back() == ':' ? " " : ", ") + process.name + " (" + std::to_string(process.pid);
+    if (process.memory_bytes > 0) text += ", " + base::format_bytes(process.memory_bytes);
+    text += ")";
+  }
+  return text;
+}
+
 }  // namespace gpumux::cli

@@ -30,6 +30,9 @@ std::string why_text(const api_client::Seat& seat, const std::vector<api_client:
 // `gpus` stays a number.
 std::string name_tenants(std::string_view text, const std::vector<api_client::Gpu>& gpus);
 
+// "not under gpumux: python3 (4711, 2.0 GiB)". REQUIRES: there are such processes.
+std::string foreign_line(const api_client::Gpu& gpu);
+
 // The seat's share and its bound, where they are not the standard ones.
 std::string share_text(const api_client::Seat& seat);
 

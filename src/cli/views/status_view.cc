@@ -141,16 +141,6 @@ std::string refused_line(const api_client::RefusedAllocation& refused) {
   return text + refused.reason;
 }
 
-std::string foreign_line(const Gpu& gpu) {
-  std::string text = "not under gpumux:";
-  for (const auto& process : gpu.foreign) {
-    text += (text.back() == ':' ? " " : ", ") + process.name + " (" + std::to_string(process.pid);
-    if (process.memory_bytes > 0) text += ", " + base::format_bytes(process.memory_bytes);
-    text += ")";
-  }
-  return text;
-}
-
 std::string mode_text(const Gpu& gpu) {
   if (gpu.mode != "auto" || gpu.mode_now.empty()) return gpu.mode;
   return gpu.mode + " (now " + gpu.mode_now + ")";

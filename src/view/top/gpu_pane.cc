@@ -99,6 +99,7 @@ std::size_t GpuPane::rows_of(const Gpu& gpu, Form form) const {
   if (!gpu.refused.empty()) return 2;
   std::size_t rows = is_wide() ? 4 : 5;
   if (!wrong_with(gpu).empty()) ++rows;
+  if (!gpu.foreign.empty()) ++rows;
   if (form == Form::kTall) rows += std::min(gpu.seats.size(), kMostLanes);
   return rows;
 }
@@ -151,6 +152,7 @@ std::size_t GpuPane::draw_full(Canvas& canvas, std::size_t row, const Gpu& gpu) 
     draw_meter(canvas, {row++, kIndent, room}, "busy  ", gpu.load.utilization_percent);
     draw_memory(canvas, {row++, kIndent, room}, gpu);
   }
+  if (!gpu.foreign.empty()) canvas.put(row++, kIndent, cli::foreign_line(gpu), {.hue = Hue::kYellow});
   draw_turns(canvas, {row++, kIndent, room}, gpu);
   draw_timeline(canvas, {row++, kIndent, room}, gpu);
   return form_ == Form::kTall ? draw_lanes(canvas, row, gpu) : row;
@@ -215,7 +217,8 @@ void GpuPane::draw_memory(Canvas& canvas, const Span& span, const Gpu& gpu) cons
     runs.push_back({model_.mark_of(seat->tenant), cli::program_text(*seat), !runs.empty()});
   }
   parts.push_back(gpu.memory.foreign);
-  runs.push_back({{'x', Hue::kWhite}, "others", !runs.empty()});
+  const bool is_one = gpu.foreign.size() == 1;
+  runs.push_back({{'x', Hue::kWhite}, is_one ? gpu.foreign.front().name : "others", !runs.empty()});
   const auto cells = share_cells(parts, gpu.memory_total_bytes, width);
   const std::size_t end = column + width;
   for (std::size_t i = 0; i < runs.size(); ++i) {

@@ -159,8 +159,21 @@ std::string detail_of(const Model& model, const View& view, std::int64_t now) {
   return name_of(job) + " is " + cli::state_text(job) + (reason.empty() ? "" : ": " + reason);
 }
 
-// The line above the keys.
-void draw_message(Canvas& canvas, std::size_t row, const Model& model, const View& view, const Clocks& clocks) {
+// Ends at `row`, and takes up to `free` more rows above it if the text is longer than one.
+void draw_lines(Canvas& canvas, std::size_t row, std::size_t free, std::string_view text, Style style) {
+  const std::vector<std::string> lines = cli::wrap(cli::printable(text), canvas.columns());
+  if (lines.empty()) return;
+  const std::size_t shown = std::min(lines.size(), free + 1);
+  for (std::size_t i = 0; i + 1 < shown; ++i) canvas.put(row + 1 - shown + i, 0, lines[i], style);
+  // The last row has all the rest, and cuts it.
+  std::string rest = lines[shown - 1];
+  for (std::size_t i = shown; i < lines.size(); ++i) rest += " " + lines[i];
+  canvas.put(row, 0, rest, style);
+}
+
+// The line above the keys. `free`: the rows above it in which nothing stands.
+void draw_message(Canvas& canvas, std::size_t row, std::size_t free, const Model& model, const View& view,
+                  const Clocks& clocks) {
   const Style question{.hue = Hue::kYellow, .bold = true};
   if (const auto* input = std::get_if<AskingPriority>(&view.mode)) {
     std::size_t column = canvas.put(
@@ -187,13 +200,18 @@ void draw_message(Canvas& canvas, std::size_t row, const Model& model, const Vie
     return;
   }
   if (model.lost()) {
-    canvas.put(row, 0, model.lost()->why, {.hue = Hue::kRed});
+    draw_lines(canvas, row, free, model.lost()->why, {.hue = Hue::kRed});
     return;
   }
   std::size_t column = 0;
   if (!view.filter.empty()) column = canvas.put(row, 0, "Only \"" + view.filter + "\".  ", question);
   if (view.gpu) column = canvas.put(row, column, "Only GPU " + std::to_string(*view.gpu) + ".  ", question);
-  canvas.put(row, column, detail_of(model, view, clocks.unix_ns), kDim);
+  const std::string detail = detail_of(model, view, clocks.unix_ns);
+  if (column > 0) {
+    canvas.put(row, column, detail, kDim);
+  } else {
+    draw_lines(canvas, row, free, detail, kDim);
+  }
 }
 
 void draw_help(Canvas& canvas, const Helping& help) {
@@ -255,6 +273,7 @@ Screen draw(const Model& model, const View& view, const Clocks& clocks, const Lo
   draw_head(canvas, model, clocks);
   if (look.rows <= kFrameRows) return screen;
   const std::size_t room = look.rows - kFrameRows;
+  std::size_t free = 0;
   if (!model.snapshot()) {
     canvas.put(2, 2, model.lost() ? "" : "Asking the daemon ...", kDim);
   } else {
@@ -273,9 +292,10 @@ Screen draw(const Model& model, const View& view, const Clocks& clocks, const Lo
     draw_table(canvas, jobs, 1 + used + tables.programs, tables.jobs);
     const std::size_t height = view.pane == Pane::kPrograms ? tables.programs : tables.jobs;
     screen.page = std::max<std::size_t>(height, 2) - 1;
+    free = tables.jobs - std::min(tables.jobs, std::max<std::size_t>(jobs.rows.size(), 1) + 1);
     if (const auto* menu = std::get_if<Sorting>(&view.mode)) draw_menu(canvas, 1 + used, view, *menu);
   }
-  draw_message(canvas, look.rows - 2, model, view, clocks);
+  draw_message(canvas, look.rows - 2, free, model, view, clocks);
   draw_hints(canvas, look.rows - 1, kHints);
   return screen;
 }

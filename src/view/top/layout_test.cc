@@ -65,7 +65,8 @@ TEST_F(LayoutTest, AUsualTerminal) {
   EXPECT_NE(screen.canvas.line(holder + 2).find("waiting #2"), std::string::npos);
   EXPECT_NE(screen.canvas.line(holder + 3).find("idle"), std::string::npos);
   EXPECT_GT(row_with(screen, "job-1"), holder + 3);
-  EXPECT_EQ(screen.canvas.line(22).substr(0, 34), "train.py (4701) of eva is holding:") << text(screen);
+  EXPECT_EQ(screen.canvas.line(21).substr(0, 34), "train.py (4701) of eva is holding:") << text(screen);
+  EXPECT_EQ(screen.canvas.line(22), "the GPU") << text(screen);
   EXPECT_EQ(screen.canvas.line(23).substr(0, 13), "q Quit ? Help");
 }
 
@@ -79,6 +80,38 @@ TEST_F(LayoutTest, AWideTerminalHasTimelinesOfPrograms) {
     EXPECT_NE(line.find("memory ["), std::string::npos) << text(screen);
   }
   EXPECT_TRUE(has(draw(200, 60), "daemon in /run/gpumux"));
+}
+
+TEST_F(LayoutTest, AReasonThatIsLongTakesTheFreeRows) {
+  api_client::JobPage page = model_.jobs();
+  std::string why;
+  for (int i = 0; i < 40; ++i) why += "word" + std::to_string(i) + " ";
+  page.jobs[2].why = why + "end";
+  model_.take_jobs(std::move(page));
+  view_.pane = Pane::kJobs;
+  view_.jobs = {RowId{0, 3}, 2};
+  const Screen tall = draw(80, 30);
+  const std::size_t first = row_with(tall, "job 3 (job-3) of tom is queued");
+  EXPECT_EQ(row_with(tall, "word39 end"), 28U) << text(tall);
+  EXPECT_LT(first, 28U);
+  EXPECT_LT(row_with(tall, "job-5"), first) << text(tall);
+  // Without free rows the line is cut.
+  const Screen low = draw(80, 18);
+  EXPECT_EQ(row_with(low, "job 3 (job-3) of tom is queued"), 16U) << text(low);
+  EXPECT_TRUE(low.canvas.line(16).ends_with("~")) << text(low);
+}
+
+TEST_F(LayoutTest, ProgramsThatAreNotUnderGpumuxAreNamed) {
+  EXPECT_FALSE(has(draw(80, 24), "not under gpumux"));
+  api_client::Snapshot snapshot = *model_.snapshot();
+  snapshot.gpus[0].memory.foreign = 12ull << 30;
+  snapshot.gpus[0].foreign = {{99, "desktop\x1b[2J", 6ull << 30}};
+  model_.take_snapshot(std::move(snapshot), kSampleNow);
+  for (const std::size_t columns : {80u, 120u}) {
+    const Screen screen = draw(columns, 24);
+    EXPECT_TRUE(has(screen, "not under gpumux: desktop?[2J (99, 6.0 GiB)")) << text(screen);
+  }
+  EXPECT_TRUE(has(draw(200, 24), "x desktop?")) << text(draw(200, 24));
 }
 
 TEST_F(LayoutTest, EveryCellOfEverySizeIsDrawnWithinTheScreen) {
@@ -195,6 +228,7 @@ TEST_F(LayoutTest, HostileNamesAreCharacters) {
   api_client::Snapshot snapshot = *model_.snapshot();
   for (api_client::Gpu& gpu : snapshot.gpus) {
     gpu.name = gpu.remark = gpu.policy = gpu.mode_now = hostile;
+    gpu.foreign = {{1, hostile, 1}};
     for (api_client::Seat& seat : gpu.seats) {
       seat.program = seat.user = seat.waits_for = seat.note = seat.phase = hostile;
       seat.container.pod = seat.container.pod_namespace = hostile;
