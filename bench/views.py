@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """What open views cost the daemon and its tenants: bench/views.py [--views 20] [--tenants 12] [--seconds 30]
 
-Programs contend for two simulated GPUs while jobs wait. Three times the script measures first without views, then with
-that many `gpumux top`, each on a terminal of its own. Prints the daemon's processor time, what the programs submit, and
-how often the daemon was late for a deadline of its own. GPUMUX_BUILD names the build, and --daemon another daemon.
+Programs contend for two simulated GPUs while jobs wait. In each round the script measures first without views, then
+with that many `gpumux top`, each on a terminal of its own. Prints processor times, what the programs submit, and how
+long they wait for a lease, on average; at the end the medians of all rounds. GPUMUX_BUILD names the build, and --daemon
+another daemon.
 """
 
 import argparse
@@ -27,6 +28,7 @@ from framework.process import Process  # noqa: E402
 GPUS = 2
 JOBS = 10
 TICKS = os.sysconf("SC_CLK_TCK")
+COLUMNS = ("daemon, % of a core", "each view, % of a core", "submissions a second", "mean wait, ms")
 
 
 def processor_seconds(pid):
@@ -34,6 +36,10 @@ def processor_seconds(pid):
     with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
         fields = stat.read().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def print_row(name, row):
+    print(f"| {name} | " + " | ".join(f"{value:.2f}" for value in row) + " |", flush=True)
 
 
 class View:
@@ -94,28 +100,28 @@ class Load:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def work(self):
-        """The number of submissions of all tenants so far, and how often the daemon was late by over a millisecond."""
+        """The submissions, grants and nanoseconds of waiting of all tenants so far."""
         seats = [seat for gpu in self.daemon.api.status()["gpus"] for seat in gpu["seats"]]
-        return sum(seat["submissions"] for seat in seats), self.daemon.api.daemon()["timers"]["late_over_1ms"]
+        return [sum(seat[name] for seat in seats) for name in ("submissions", "grants", "waited_ns")]
 
     def measure(self, views, seconds):
-        """Percent of a core that the daemon takes, and each view; submissions a second; late timers."""
+        """A row of COLUMNS."""
         environment = {**self.environment, "TERM": "xterm-256color", "LANG": "C.UTF-8", "COLUMNS": "120", "LINES": "40"}
         shown = [View(environment) for _ in range(views)]
         time.sleep(3)  # until each has read the trace so far
         pids = [view.pid for view in shown]
-        done, late = self.work()
+        before = self.work()
         began, used, own = time.monotonic(), processor_seconds(self.daemon.pid), sum(map(processor_seconds, pids))
         time.sleep(seconds)
         passed = time.monotonic() - began
         used = processor_seconds(self.daemon.pid) - used
         own = sum(map(processor_seconds, pids)) - own
-        done_then, late_then = self.work()
+        submissions, grants, waited = (then - now for now, then in zip(before, self.work()))
         for view in shown:
             if view.bytes == 0:
                 sys.exit("views: a view has shown nothing")
             view.end()
-        return 100 * used / passed, 100 * own / passed / max(views, 1), (done_then - done) / passed, late_then - late
+        return 100 * used / passed, 100 * own / passed / max(views, 1), submissions / passed, waited / grants / 1e6
 
 
 def main():
@@ -129,16 +135,15 @@ def main():
     options = parser.parse_args()
     if options.daemon:
         paths.DAEMON = options.daemon
-    print("views  daemon %  per view %  submissions/s  late timers")
-    costs = {}
+    print("| views | " + " | ".join(COLUMNS) + " |\n|" + "---|" * (1 + len(COLUMNS)))
+    rows = {0: [], options.views: []}
     with Load(options) as load:
         for _ in range(options.rounds):
-            for views in (0, options.views):
-                used, own, done, late = load.measure(views, options.seconds)
-                costs.setdefault(views, []).append(used)
-                print(f"{views:5}  {used:8.2f}  {own:10.2f}  {done:13.0f}  {late:11}", flush=True)
-    more = statistics.median(costs[options.views]) - statistics.median(costs[0])
-    print(f"{options.views} views cost the daemon {more:.2f} % of a core")
+            for views, found in rows.items():
+                found.append(load.measure(views, options.seconds))
+                print_row(views, found[-1])
+    for views, found in rows.items():
+        print_row(f"{views}, median", map(statistics.median, zip(*found)))
 
 
 if __name__ == "__main__":

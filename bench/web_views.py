@@ -6,7 +6,8 @@
 
 Two programs on a simulated GPU take turns of 5 ms, so the trace has some 1,000 events a second. In each round the same
 time is measured without `gpumux web`, with no open page and with all of them. A page is a WebSocket that reads
-everything. Processor time is the kernel's (/proc/PID/stat), in percent of one core.
+everything. Waits are the median and the 99th percentile, of the program that has the larger one; submissions are of
+both programs. Processor time is the kernel's (/proc/PID/stat), in percent of one core.
 """
 
 import argparse
@@ -47,7 +48,8 @@ def main():
     class Measurement(GpumuxTest):
 
         def measure(self, web, views):
-            """{name: percent of one core}, and the largest 99th percentile of the programs' waits in ms."""
+            """{column: figure}."""
+            began = time.monotonic()
             workers = [self.start("worker", name=name, steps=10_000_000, step_us=500, sync_every=4,
                                   variables={"GPUMUX_NAME": name}) for name in ("one", "two")]
             for worker in workers:
@@ -55,7 +57,7 @@ def main():
             stop = threading.Event()
 
             def read(view):
-                while not stop.is_set() and view.next() is not None:
+                while not stop.is_set() and view.text() is not None:
                     pass
 
             readers = [threading.Thread(target=read, args=(view,), daemon=True) for view in views]
@@ -69,7 +71,10 @@ def main():
             passed = time.monotonic() - started
             used = {name: 100 * (processor_seconds(pid) - before[name]) / passed for name, pid in processes.items()}
             used["events"] = (self.events() - events) / passed
-            used["wait_p99_ms"] = max(seat["wait_p99_ns"] for seat in self.daemon.api.seats()) / 1e6
+            seats = self.daemon.api.seats()
+            used["submissions"] = sum(seat["submissions"] for seat in seats) / (time.monotonic() - began)
+            for wait in ("wait_p50_ns", "wait_p99_ns"):
+                used[wait] = max(seat[wait] for seat in seats) / 1e6
             for worker in workers:
                 worker.end()
             stop.set()
@@ -97,11 +102,12 @@ def main():
                 found[f"{options.views} pages"].append(
                     self.measure(web, [browser.view() for _ in range(options.views)]))
                 web.end()
-            print("| | web view, % of a core | daemon, % of a core | events a second | p99 of waits, ms |")
-            print("|---|---|---|---|---|")
+            print("| | web view, % of a core | daemon, % of a core | events a second | submissions a second "
+                  "| median wait, ms | p99 of waits, ms |")
+            print("|---|---|---|---|---|---|---|")
             for name, rounds in found.items():
                 cells = []
-                for key in ("web", "daemon", "events", "wait_p99_ms"):
+                for key in ("web", "daemon", "events", "submissions", "wait_p50_ns", "wait_p99_ns"):
                     values = [one[key] for one in rounds if key in one]
                     cells.append(f"{statistics.median(values):.2f} ({min(values):.2f} to {max(values):.2f})"
                                  if values else "-")

@@ -38,15 +38,15 @@ class WebTest(JobsTest):
         _, browser = self.start_web()
         view = browser.view()
         self.assertEqual(view.status, 101)
-        snapshot = view.next_of("snapshot", "following")["snapshot"]
-        self.assertEqual(len(snapshot["status"]["gpus"]), 2)
-        self.assertTrue(snapshot["daemon"]["driver"]["simulated"])
-        self.assertFalse(snapshot["queue"]["paused"])
+        news = view.next("news")
+        self.assertEqual(len(news["status"]["gpus"]), 2)
+        self.assertTrue(news["daemon"]["driver"]["simulated"])
+        self.assertFalse(news["queue"]["paused"])
         worker = self.start("worker", name="worker", gpu=0, steps=100, step_us=500, until=self.enough)
         view.wait_for_event(event="grant", pid=worker.pid)
         history = browser.get("/v1/trace?since=1&limit=100").text.splitlines()
         self.assertIn("grant", {json.loads(line)["event"] for line in history})
-        while not any(seat["pid"] == worker.pid for gpu in view.next("snapshot")["status"]["gpus"]
+        while not any(seat["pid"] == worker.pid for gpu in view.next("news")["status"]["gpus"]
                       for seat in gpu["seats"]):
             pass
         pathlib.Path(self.enough).touch()
@@ -55,13 +55,13 @@ class WebTest(JobsTest):
     def test_a_daemon_that_goes_and_comes_back(self):
         process, browser = self.start_web()
         view = browser.view()
-        started = view.next_of("snapshot", "following")["snapshot"]["daemon"]["started_unix_ns"]
+        started = view.next("news")["daemon"]["started_unix_ns"]
         self.daemon.terminate()
+        self.assertIn("it was stopped or restarted", view.next("gone")["why"])
         self.assertIn("no gpumux daemon answers at", view.next("gone")["why"])
         self.assertEqual(browser.get("/v1/jobs").status, 503)
         self.daemon.start()
-        # The trace is followed again, too.
-        again = view.next_of("snapshot", "following")["snapshot"]
+        again = view.next("news")
         self.assertNotEqual(again["daemon"]["started_unix_ns"], started)
         worker = self.start("worker", name="worker", gpu=0, steps=100, step_us=500, until=self.enough)
         view.wait_for_event(event="request", pid=worker.pid)

@@ -107,8 +107,8 @@ class View:
             size, = struct.unpack("!Q", self.file.read(8))
         return head[0] & 0x0f, self.file.read(size)
 
-    def next(self, kind=None):
-        """The next message, of a kind if one is named; None: the view was closed."""
+    def text(self):
+        """The next message as it came; None: the view was closed."""
         while True:
             opcode, payload = self.frame()
             if opcode == 8:
@@ -116,22 +116,20 @@ class View:
             if opcode == 9:    # a ping; the server waits for the answer
                 self.socket.sendall(bytes([0x8a, 0x80 | len(payload)]) + bytes(4) + payload)
             elif opcode == 1:
-                message = json.loads(payload)
-                if kind in (None, message["kind"]):
-                    return message
+                return payload
 
-    def next_of(self, *kinds):
-        """{kind: message} when one of each has come."""
-        found = {}
-        while set(kinds) - set(found):
-            message = self.next()
-            found[message["kind"]] = message
-        return found
+    def next(self, kind=None):
+        """The next message, of a kind if one is named; None: the view was closed."""
+        while (text := self.text()) is not None:
+            message = json.loads(text)
+            if kind in (None, message["kind"]):
+                return message
+        return None
 
     def wait_for_event(self, **fields):
         """The first event of the trace with these fields."""
         while True:
-            for event in self.next("trace")["events"]:
+            for event in self.next("news")["events"]:
                 if all(event.get(name) == value for name, value in fields.items()):
                     return event
 

@@ -116,6 +116,28 @@ class PageTest(Browsing, JobsTest):
         self.browse("cancel", self.link(web),
                     answers={"submit": submit, "state": lambda: self.job(jobs[0])["state"]})
 
+    def test_keyboard(self):
+        jobs = []
+
+        def submit():
+            jobs.append(self.submit("sleep", "1000"))
+            self.wait_state(jobs[0], "running")
+            return jobs[0]
+
+        web = self.gpumux("web")
+        self.browse("keyboard", self.link(web),
+                    answers={"submit": submit, "state": lambda: self.job(jobs[0])["state"]})
+
+    def test_screen_reader(self):
+        programs = self.work("one")
+        job = self.hold_gpus(gpu_ids="1")
+        self.wait_state(job, "running")
+        web = self.gpumux("web")
+        self.browse("reader", self.link(web), answers={"stop": lambda: self.daemon.terminate() and ""})
+        self.daemon.start()
+        self.release(job)
+        self.finish(programs)
+
     def test_hostile_texts(self):
         marked = "<img src=x onerror=alert(1)>"
         programs = self.work(marked)
@@ -125,8 +147,9 @@ class PageTest(Browsing, JobsTest):
         job = self.submit("sh", "-c", 'printf "%s" "$1"; sleep 1000', "sh", said,
                           name="<script>alert(2)</script>\x1b]0;title\x07\u202egpj", gpu_ids="1")
         self.wait_state(job, "running")
+        waiting = self.submit("true", gpu_ids="1", exclusive=True)
         web = self.gpumux("web")
-        self.browse("hostile", self.link(web), answers={"job": lambda: job})
+        self.browse("hostile", self.link(web), answers={"job": lambda: job, "waiting": lambda: waiting})
         self.finish(programs)
 
     def test_a_read_only_view(self):

@@ -175,6 +175,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   Reply open_session(const Request& request) {
     const auto session = secrets_.open_session(request.body());
     if (!session) return refusal(http::status::unauthorized, Code::kDenied, session.error().message());
+    if (settings_.on_session) settings_.on_session();
     Reply reply = json_reply(nlohmann::json{{"key", session->key}}.dump());
     reply.set_cookie = cookie_name_ + "=" + session->cookie + "; HttpOnly; SameSite=Strict; Path=/";
     return reply;
@@ -204,10 +205,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     std::string wanted(target);
     if (target.substr(0, kTrace.size()) == kTrace) {
       // Not shared: a view would miss the events between an answer to another view and its own beginning.
-      std::vector<std::string> targets{std::move(wanted)};
-      auto answers = co_await upstream_->read_all(std::move(targets));
-      if (!answers) co_return reply_of(answers.error());
-      co_return reply_of(answers->front());
+      const auto answer = co_await upstream_->read_now(std::move(wanted));
+      co_return answer ? reply_of(*answer) : reply_of(answer.error());
     }
     const Upstream::Shared answer = co_await upstream_->read(std::move(wanted));
     if (!*answer) co_return reply_of(answer->error());

@@ -17,6 +17,7 @@
 
 #include <boost/asio/io_context.hpp>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -30,6 +31,7 @@ struct Settings {
   std::string runtime_dir;  // of the daemon; empty: os::find_runtime_dir()
   std::string user;         // whose view this is, for the page
   std::string host;
+  std::function<void()> on_session = {};  // a link was used. Called on the io_context's thread
 };
 
 class Server {

@@ -41,7 +41,7 @@ using asio::ip::tcp;
 using asio::local::stream_protocol;
 using Response = http::response<http::string_body>;
 
-// Answers {"asked": "METHOD TARGET BODY", "count": how often it was asked that before}. A followed trace stays open.
+// Answers {"asked": "METHOD TARGET BODY", "count": how often it was asked that before}, and its trace.
 class CountingDaemon {
  public:
   explicit CountingDaemon(const std::string& path) : acceptor_(io_, stream_protocol::endpoint(path)) {
@@ -61,19 +61,14 @@ class CountingDaemon {
     std::unique_lock lock(mutex_);
     came_.wait(lock, [&] { return asked_[what] >= times; });
   }
-  // The connections on which the trace is followed now.
-  void wait_for_followers(int followers) {
+  void wait_for_connections(int connections) {
     std::unique_lock lock(mutex_);
-    came_.wait(lock, [&] { return followers_ == followers; });
+    came_.wait(lock, [&] { return connections_ == connections; });
   }
-  void say(std::string event) {
-    asio::post(io_, [this, event = std::move(event)] {
-      char size[32];
-      std::snprintf(size, sizeof size, "%zx\r\n", event.size() + 1);
-      const std::string chunk = size + event + "\n\r\n";
-      boost::system::error_code gone;
-      for (const auto& one : following_) asio::write(one->socket, asio::buffer(chunk), gone);
-    });
+  // A new event of the trace.
+  void say(const std::string& event) {
+    const std::lock_guard lock(mutex_);
+    events_.push_back(R"({"sequence": )" + std::to_string(events_.size() + 1) + R"(, "event": ")" + event + "\"}\n");
   }
 
  private:
@@ -83,13 +78,13 @@ class CountingDaemon {
     beast::flat_buffer buffer;
     http::request<http::string_body> request;
     Response response;
-    char end = 0;
   };
   using Shared = std::shared_ptr<Connection>;
 
   void accept() {
     acceptor_.async_accept([this](boost::system::error_code error, stream_protocol::socket socket) {
       if (error) return;
+      count_connections(1);
       read(std::make_shared<Connection>(std::move(socket)));
       accept();
     });
@@ -98,51 +93,54 @@ class CountingDaemon {
     connection->request = {};
     http::async_read(connection->socket, connection->buffer, connection->request,
                      [this, connection](boost::system::error_code error, std::size_t) {
-                       if (!error) answer(connection);
+                       if (error) return count_connections(-1);
+                       answer(connection);
                      });
   }
   void answer(const Shared& connection) {
     const auto& request = connection->request;
     const std::string what = std::string(request.method_string()) + " " + std::string(request.target());
-    if (what == "GET /v1/trace?follow=1&limit=0") {
-      const std::string head = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
-      boost::system::error_code gone;  // the last page may have been closed meanwhile
-      asio::write(connection->socket, asio::buffer(head), gone);
-      if (gone) return;
-      following_.push_back(connection);
-      count(what, 1);
-      asio::async_read(connection->socket, asio::buffer(&connection->end, 1),
-                       [this, connection](boost::system::error_code, std::size_t) {
-                         std::erase(following_, connection);
-                         count("", -1);
-                       });
-      return;
-    }
     const std::string body = request.body().empty() ? "" : " " + request.body();
     connection->response = Response(http::status::ok, 11);
     connection->response.set(http::field::content_type, "application/json");
-    connection->response.body() = nlohmann::json{{"asked", what + body}, {"count", asked(what)}}.dump();
+    connection->response.body() = what.find("/v1/trace?") != std::string::npos
+                                      ? trace(std::string(request.target()))
+                                      : nlohmann::json{{"asked", what + body}, {"count", asked(what)}}.dump();
     connection->response.prepare_payload();
-    count(what, 0);
+    count(what);
     http::async_write(connection->socket, connection->response,
                       [this, connection](boost::system::error_code error, std::size_t) {
                         if (!error) read(connection);
                       });
   }
-  void count(const std::string& what, int followers) {
+  // "since=N": from event N on; without it the last one.
+  std::string trace(const std::string& target) {
+    const std::lock_guard lock(mutex_);
+    const std::size_t since = target.find("since=");
+    std::size_t first = events_.empty() ? 0 : events_.size() - 1;
+    if (since != std::string::npos) first = std::stoul(target.substr(since + 6)) - 1;
+    std::string lines;
+    for (std::size_t i = first; i < events_.size(); ++i) lines += events_[i];
+    return lines;
+  }
+  void count(const std::string& what) {
     const std::lock_guard lock(mutex_);
     ++asked_[what];
-    followers_ += followers;
+    came_.notify_all();
+  }
+  void count_connections(int more) {
+    const std::lock_guard lock(mutex_);
+    connections_ += more;
     came_.notify_all();
   }
 
   asio::io_context io_;
   stream_protocol::acceptor acceptor_;
-  std::vector<Shared> following_;
   std::mutex mutex_;
   std::condition_variable came_;
   std::map<std::string, int> asked_;
-  int followers_ = 0;
+  std::vector<std::string> events_;
+  int connections_ = 0;
   std::thread thread_;
 };
 
@@ -408,43 +406,78 @@ TEST_F(WebServerTest, StrangersCannotKeepAViewOut) {
     EXPECT_EQ(strangers.back()->get("/").result_int(), 200U);
   }
   EXPECT_TRUE(strangers.front()->is_closed());
-  while (page.next()["kind"] != "snapshot") continue;
+  EXPECT_EQ(page.next()["kind"], "news");
   EXPECT_EQ(client().get("/").result_int(), 200U);
 }
 
-TEST_F(WebServerTest, AllViewsShareOneSnapshotAndOneTrace) {
+TEST_F(WebServerTest, AllViewsShareWhatTheDaemonSays) {
   open();
   const Client owner = member();
   EXPECT_EQ(daemon_.asked("GET /v1/status"), 0);  // without a page the server asks nothing
+  daemon_.say("old");
   std::vector<std::unique_ptr<Page>> pages;
   for (int i = 0; i < 20; ++i) pages.push_back(std::make_unique<Page>(owner, port_));
-  daemon_.wait_for_followers(1);
   for (const auto& page : pages) {
-    auto snapshot = page->next();
-    if (snapshot["kind"] == "following") snapshot = page->next();
-    EXPECT_EQ(snapshot["kind"], "snapshot");
-    EXPECT_EQ(snapshot["status"]["asked"], "GET /v1/status");
-    EXPECT_EQ(snapshot["queue"]["asked"], "GET /v1/queue");
+    const auto news = page->next();
+    EXPECT_EQ(news["kind"], "news");
+    EXPECT_EQ(news["status"]["asked"], "GET /v1/status");
+    EXPECT_EQ(news["queue"]["asked"], "GET /v1/queue");
   }
-  daemon_.say(R"({"sequence":1,"event":"grant"})");
-  for (const auto& page : pages) {
-    auto message = page->next();
-    while (message["kind"] != "trace") message = page->next();
-    EXPECT_EQ(message["events"][0]["sequence"], 1);
-  }
-  EXPECT_EQ(daemon_.asked("GET /v1/trace?follow=1&limit=0"), 1);
   // Each page sees every question that the daemon was asked.
   for (const auto& page : {pages.front().get(), pages.back().get()}) {
     std::vector<int> counts;
-    while (counts.size() < 3) {
-      const auto message = page->next();
-      if (message["kind"] == "snapshot") counts.push_back(message["status"]["count"]);
-    }
+    while (counts.size() < 3) counts.push_back(page->next()["status"]["count"]);
     EXPECT_EQ(counts[1], counts[0] + 1);
     EXPECT_EQ(counts[2], counts[1] + 1);
   }
+  EXPECT_EQ(daemon_.asked("GET /v1/daemon"), 1);
   pages.clear();
-  daemon_.wait_for_followers(0);
+  daemon_.wait_for_connections(0);
+}
+
+TEST_F(WebServerTest, EveryEventIsToldOnce) {
+  open();
+  const Client owner = member();
+  daemon_.say("first");
+  daemon_.say("second");
+  Page page(owner, port_);
+  // A page asks for what is before the newest event.
+  auto news = page.next();
+  EXPECT_EQ(news["after"], 1);
+  EXPECT_EQ(news["events"].size(), 1U);
+  std::uint64_t last = 2;
+  const auto expect_next = [&](std::uint64_t up_to) {
+    while (last < up_to) {
+      news = page.next();
+      EXPECT_EQ(news["after"], last);
+      for (const auto& event : news["events"]) EXPECT_EQ(event["sequence"], ++last);
+    }
+  };
+  daemon_.say("third");
+  expect_next(3);
+  daemon_.say("fourth");
+  daemon_.say("fifth");
+  expect_next(5);
+  news = page.next();
+  EXPECT_EQ(news["after"], 5);
+  EXPECT_TRUE(news["events"].empty());
+}
+
+TEST_F(WebServerTest, AJobThatChangesIsAskedForAnew) {
+  open();
+  Client owner = member();
+  Page page(owner, port_);
+  page.next();
+  // Answers are shared for a second, but not across a change.
+  daemon_.say("job");
+  while (page.next()["events"].empty()) continue;
+  const int before = daemon_.asked("GET /v1/jobs");
+  owner.get("/v1/jobs");
+  EXPECT_EQ(daemon_.asked("GET /v1/jobs"), before + 1);
+  daemon_.say("job");
+  while (page.next()["events"].empty()) continue;
+  owner.get("/v1/jobs");
+  EXPECT_EQ(daemon_.asked("GET /v1/jobs"), before + 2);
 }
 
 TEST_F(WebServerTest, ADaemonThatIsGoneIsTold) {

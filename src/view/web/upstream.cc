@@ -37,25 +37,10 @@ base::Error no_answer() {
   return {Code::kUnavailable, 0, "the gpumux daemon closed the connection: it was stopped or restarted"};
 }
 
-// A daemon that turns a client away answers before it is asked, so a failed write is no failure yet.
-asio::awaitable<base::Result<Answer>> exchange(Upstream::Stream& stream, beast::flat_buffer& buffer,
-                                               const http::request<http::string_body>& request) {
-  stream.expires_after(kAnswerTimeout);
-  co_await http::async_write(stream, request, kAwait);
-  http::response_parser<http::string_body> parser;
-  parser.body_limit(kMaxAnswerBytes);
-  auto [error, size] = co_await http::async_read(stream, buffer, parser, kAwait);
-  if (error == beast::error::timeout)
-    co_return base::fail(Code::kTimeout, "the gpumux daemon does not answer: it hangs or is overloaded");
-  if (error) co_return tl::unexpected(no_answer());
-  auto& response = parser.get();
-  co_return Answer{response.result_int(), std::string(response[http::field::content_type]), std::move(response.body())};
-}
-
 }  // namespace
 
-asio::awaitable<base::Status> Upstream::connect(Stream& stream) const {
-  std::string dir = runtime_dir_;
+asio::awaitable<base::Status> Upstream::Connection::connect() {
+  std::string dir = upstream_.runtime_dir_;
   if (dir.empty()) {
     auto found = os::find_runtime_dir();
     if (!found) co_return tl::unexpected(found.error());
@@ -64,27 +49,31 @@ asio::awaitable<base::Status> Upstream::connect(Stream& stream) const {
   const std::string path = os::api_socket(dir);
   if (path.size() >= sizeof(sockaddr_un::sun_path))
     co_return base::fail(Code::kInvalid, "the path of the daemon's socket is longer than 107 bytes: " + path);
-  stream.expires_after(kAnswerTimeout);
-  auto [error] = co_await stream.async_connect(asio::local::stream_protocol::endpoint(path), kAwait);
+  auto [error] = co_await stream_.async_connect(asio::local::stream_protocol::endpoint(path), kAwait);
   if (error == asio::error::access_denied)
     co_return base::fail(Code::kDenied, "this user may not connect to the gpumux daemon at " + path);
   if (error) co_return base::fail(Code::kUnavailable, "no gpumux daemon answers at " + path);
   co_return base::Status();
 }
 
-asio::awaitable<base::Result<std::vector<Answer>>> Upstream::read_all(std::vector<std::string> targets) const {
-  Stream stream(io_);
-  const base::Status connected = co_await connect(stream);
-  if (!connected) co_return tl::unexpected(connected.error());
-  beast::flat_buffer buffer;
-  std::vector<Answer> answers;
-  for (const std::string& target : targets) {
-    const auto request = request_of(http::verb::get, target, "");
-    auto answer = co_await exchange(stream, buffer, request);
-    if (!answer) co_return tl::unexpected(answer.error());
-    answers.push_back(std::move(*answer));
+asio::awaitable<base::Result<Answer>> Upstream::Connection::ask(http::verb method, std::string target,
+                                                                std::string body) {
+  stream_.expires_after(kAnswerTimeout);
+  if (!stream_.socket().is_open()) {
+    const base::Status connected = co_await connect();
+    if (!connected) co_return tl::unexpected(connected.error());
   }
-  co_return answers;
+  // A daemon that turns a client away answers before it is asked, so a failed write is no failure yet.
+  const auto request = request_of(method, target, std::move(body));
+  co_await http::async_write(stream_, request, kAwait);
+  http::response_parser<http::string_body> parser;
+  parser.body_limit(kMaxAnswerBytes);
+  auto [error, size] = co_await http::async_read(stream_, buffer_, parser, kAwait);
+  if (error == beast::error::timeout)
+    co_return base::fail(Code::kTimeout, "the gpumux daemon does not answer: it hangs or is overloaded");
+  if (error) co_return tl::unexpected(no_answer());
+  auto& response = parser.get();
+  co_return Answer{response.result_int(), std::string(response[http::field::content_type]), std::move(response.body())};
 }
 
 asio::awaitable<Upstream::Shared> Upstream::read(std::string target) {
@@ -98,23 +87,20 @@ asio::awaitable<Upstream::Shared> Upstream::read(std::string target) {
   }
   const auto question = std::make_shared<Question>(io_);
   shared_.emplace(target, question);
-  std::vector<std::string> targets{std::move(target)};
-  auto answers = co_await read_all(std::move(targets));
-  base::Result<Answer> answer = tl::unexpected(no_answer());
-  if (answers) answer = std::move(answers->front());
-  if (!answers) answer = tl::unexpected(answers.error());
+  auto answer = co_await read_now(std::move(target));
   question->answer = std::make_shared<const base::Result<Answer>>(std::move(answer));
   question->answered.cancel();
   co_return question->answer;
 }
 
+asio::awaitable<base::Result<Answer>> Upstream::read_now(std::string target) const {
+  Connection connection(*this);
+  co_return co_await connection.ask(http::verb::get, std::move(target));
+}
+
 asio::awaitable<base::Result<Answer>> Upstream::change(std::string target, std::string body) {
-  Stream stream(io_);
-  const base::Status connected = co_await connect(stream);
-  if (!connected) co_return tl::unexpected(connected.error());
-  beast::flat_buffer buffer;
-  const auto request = request_of(http::verb::patch, target, std::move(body));
-  auto answer = co_await exchange(stream, buffer, request);
+  Connection connection(*this);
+  auto answer = co_await connection.ask(http::verb::patch, std::move(target), std::move(body));
   forget_answers();
   co_return answer;
 }

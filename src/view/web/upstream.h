@@ -12,12 +12,13 @@
 #include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/basic_stream.hpp>
+#include <boost/beast/core/flat_buffer.hpp>
+#include <boost/beast/http/verb.hpp>
 #include <chrono>
 #include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
 
@@ -39,21 +40,35 @@ struct Answer {
 
 class Upstream {
  public:
-  using Stream = boost::beast::basic_stream<boost::asio::local::stream_protocol>;
   using Shared = std::shared_ptr<const base::Result<Answer>>;
+
+  // One connection for one request after the other: the daemon looks up who asks only once. After an error it is of no
+  // use any more.
+  class Connection {
+   public:
+    explicit Connection(const Upstream& upstream) : upstream_(upstream), stream_(upstream.io_) {}
+
+    // kUnavailable: no daemon answers.
+    boost::asio::awaitable<base::Result<Answer>> ask(boost::beast::http::verb method, std::string target,
+                                                     std::string body = {});
+
+   private:
+    boost::asio::awaitable<base::Status> connect();
+
+    const Upstream& upstream_;
+    boost::beast::basic_stream<boost::asio::local::stream_protocol> stream_;
+    boost::beast::flat_buffer buffer_;
+  };
 
   // `runtime_dir`: empty: where os::find_runtime_dir() says, asked for each connection.
   Upstream(boost::asio::io_context& io, std::string runtime_dir) : io_(io), runtime_dir_(std::move(runtime_dir)) {}
   Upstream(const Upstream&) = delete;
   Upstream& operator=(const Upstream&) = delete;
 
-  // kUnavailable: no daemon answers.
-  boost::asio::awaitable<base::Status> connect(Stream& stream) const;
-
-  // These targets, one after the other on one connection.
-  boost::asio::awaitable<base::Result<std::vector<Answer>>> read_all(std::vector<std::string> targets) const;
-
   boost::asio::awaitable<Shared> read(std::string target);
+
+  // Not shared.
+  boost::asio::awaitable<base::Result<Answer>> read_now(std::string target) const;
 
   boost::asio::awaitable<base::Result<Answer>> change(std::string target, std::string body);
 

@@ -81,6 +81,24 @@ function fill(context: CanvasRenderingContext2D, cover: Float32Array, y: number,
   context.globalAlpha = 1;
 }
 
+// Each column is divided among the programs by their parts of its time. So programs that run at once share it.
+function divide(context: CanvasRenderingContext2D, covers: Float32Array[], colors: string[], height: number) {
+  const columns = covers[0]?.length ?? 0;
+  for (let i = 0; i < columns; ) {
+    let end = i + 1;
+    while (end < columns && covers.every((cover) => Math.abs(cover[i]! - cover[end]!) < 0.02)) ++end;
+    const total = Math.max(1, covers.reduce((sum, cover) => sum + cover[i]!, 0));
+    let y = 0;
+    covers.forEach((cover, row) => {
+      const part = (height * cover[i]!) / total;
+      context.fillStyle = colors[row]!;
+      context.fillRect(i, y, end - i, part);
+      y += part;
+    });
+    i = end;
+  }
+}
+
 const STEPS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300];
 
 function axis(context: CanvasRenderingContext2D, width: number, top: number, height: number, from: number, to: number,
@@ -130,9 +148,8 @@ export function drawLanes(canvas: HTMLCanvasElement, lanes: Lanes | undefined, f
   context.fillStyle = c.ground;
   context.fillRect(0, 0, width, HEAD - 8);
   axis(context, width, 0, height - AXIS, from, to, c);
-  for (const row of rows) {
-    fill(context, coverage(row, "hold", from, to, width), 0, HEAD - 8, c.tenants[row.color]!);
-  }
+  divide(context, rows.map((row) => coverage(row, "hold", from, to, width)), rows.map((row) => c.tenants[row.color]!),
+         HEAD - 8);
   if (lanes) {
     const visible = lanes.switches.filter((at) => at >= from && at <= to);
     context.fillStyle = c.mark;

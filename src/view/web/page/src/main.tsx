@@ -54,7 +54,7 @@ function Notice() {
       return (
         <div class="notice" role="alert">
           <p>This browser has no session. Each link works once.</p>
-          <p>Press Enter in the terminal of <code>gpumux web</code>: it prints another link. Open that one.</p>
+          <p>Press Enter in the terminal of <code>gpumux web</code>: it prints another link. Open that one. If a service runs it, the administrator of this machine has the link.</p>
         </div>
       );
     default:

@@ -7,7 +7,7 @@ import type { Daemon, Message, Queue, Status, TraceEvent } from "./types";
 // What the page says of itself:
 //   joining    no answer yet
 //   no-link    `gpumux web` does not know this browser: the link was used, or there was none
-//   live       a snapshot comes each second
+//   live       news come each second
 //   gone       the daemon does not answer, `why` says more
 //   lost       `gpumux web` itself does not answer
 export type Link = "joining" | "no-link" | "live" | "gone" | "lost";
@@ -20,7 +20,7 @@ export interface MemorySample {
 }
 
 const RETRY_MS = 1000;
-const SURELY_TOLD_NS = 2e9; // events are half a second late
+const SURELY_TOLD_NS = 2e9; // events are a second late
 const HISTORY_EVENTS = 5000; // of the trace, from before the page was opened
 
 export class State {
@@ -34,12 +34,12 @@ export class State {
   readonly leases = new Leases();
   readonly memory = new Map<number, MemorySample[]>();
 
-  private clockAt = 0; // performance.now() at the last snapshot
+  private clockAt = 0; // performance.now() at the last news
   private clockNs = 0; // and the machine's monotonic clock then
   private unixNs = 0;
   private socket: WebSocket | null = null;
   private retry = 0;
-  private loads = 0; // of the history, under way
+  private isLoading = false; // the history
   private early: TraceEvent[] = []; // events that came meanwhile
 
   constructor(readonly draw: () => void) {}
@@ -104,33 +104,24 @@ export class State {
       this.set("gone", message.why);
       return;
     }
-    if (message.kind === "trace") {
-      if (this.loads > 0) this.early.push(...message.events);
-      else this.addEvents(message.events);
-      return;
-    }
-    if (message.kind === "following") {
-      void this.loadHistory();
-      return;
-    }
     const restarted = this.daemon !== null && this.daemon.started_unix_ns !== message.daemon.started_unix_ns;
     this.clockAt = performance.now();
     this.clockNs = message.now_ns;
     this.unixNs = message.unix_ns;
-    if (restarted) {
-      this.leases.restart(message.now_ns);
-      void this.loadHistory();
-    }
+    if (restarted) this.leases.restart(message.now_ns);
     this.daemon = message.daemon;
     this.status = message.status;
     this.queue = message.queue;
+    if (message.after >= this.leases.next && !this.isLoading) void this.loadHistory();
+    if (this.isLoading) this.early.push(...message.events);
+    else this.addEvents(message.events);
     this.remember(message.status, message.now_ns);
     this.set("live", "");
   }
 
   // The trace's events before those that the WebSocket brings. Events that are known already count once.
   private async loadHistory(): Promise<void> {
-    ++this.loads;
+    this.isLoading = true;
     try {
       const answer = await getText(`/v1/trace?since=${this.leases.next}&limit=${HISTORY_EVENTS}`);
       const lines = (await answer.text()).split("\n");
@@ -138,7 +129,7 @@ export class State {
     } catch {
       // The timeline begins now.
     }
-    if (--this.loads > 0) return;
+    this.isLoading = false;
     this.addEvents(this.early);
     this.early = [];
   }

@@ -149,9 +149,16 @@ export interface Report {
   rest?: ReportSums;
 }
 
-// What the WebSocket brings.
-export type Message =
-  | { kind: "snapshot"; now_ns: number; unix_ns: number; daemon: Daemon; status: Status; queue: Queue | null }
-  | { kind: "following" }
-  | { kind: "trace"; events: TraceEvent[] }
-  | { kind: "gone"; why: string };
+// What the WebSocket brings. `after`: the number of the event before those of this message.
+export interface News {
+  kind: "news";
+  now_ns: number;
+  unix_ns: number;
+  daemon: Daemon;
+  status: Status;
+  queue: Queue | null;
+  after: number;
+  events: TraceEvent[];
+}
+
+export type Message = News | { kind: "gone"; why: string };
