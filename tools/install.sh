@@ -50,6 +50,7 @@ files() {
     packaging/systemd/gpumux-runner.socket "$prefix/lib/systemd/system/gpumux-runner.socket" 644 gpumux \
     packaging/systemd/gpumux-jobs.slice "$prefix/lib/systemd/system/gpumux-jobs.slice" 644 gpumux \
     packaging/systemd/gpumux-runner@.service "$prefix/lib/systemd/system/gpumux-runner@.service" 644 gpumux \
+    packaging/systemd/gpumux-web.service "$prefix/lib/systemd/system/gpumux-web.service" 644 gpumux \
     packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 gpumux \
     packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 gpumux \
     packaging/slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 gpumux-slurm \
@@ -102,7 +103,7 @@ place() {
 copy() {
   install -m "$2" "$1" "$3"
   case $3 in
-    *.service.*) sed -i "s|/usr/bin/gpumuxd|$prefix/bin/gpumuxd|; s|/usr/libexec/|$prefix/libexec/|" "$3" ;;
+    *.service.*) sed -i "s|/usr/bin/gpumux|$prefix/bin/gpumux|; s|/usr/libexec/|$prefix/libexec/|" "$3" ;;
   esac
 }
 
@@ -143,7 +144,7 @@ case $action in
       exit 1
     fi
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
-      systemctl disable --now gpumuxd gpumux-runner.socket 2>/dev/null || true
+      systemctl disable --now gpumuxd gpumux-runner.socket gpumux-web 2>/dev/null || true
     fi
     while IFS=$'\t' read -r _ to _; do rm -f "$root$to"; done < <(files)
     while IFS=$'\t' read -r link _; do rm -f "$root$link"; done < <(links)

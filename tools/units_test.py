@@ -15,6 +15,7 @@ UNITS = pathlib.Path(__file__).resolve().parent.parent / "packaging" / "systemd"
 OLDEST_JUDGE = 250
 # In tenths. The daemon needs what is left: root, device nodes, other users' processes, the machine's network namespace.
 MOST_EXPOSED = 40
+MOST_EXPOSED_PAGE = 20
 
 
 def judge():
@@ -39,6 +40,15 @@ def settings_of(name, section="Service"):
 
 class Units(unittest.TestCase):
 
+    def assert_exposed_at_most(self, unit, most):
+        path, why_not = judge()
+        if path is None:
+            self.skipTest(why_not)
+        done = subprocess.run([path, "security", "--offline=yes", "--no-pager", f"--threshold={most}",
+                               UNITS / unit], capture_output=True, text=True, check=False)
+        self.assertEqual(done.returncode, 0, done.stdout[-6000:] + done.stderr)
+        self.assertIn(f"Overall exposure level for {unit}", done.stdout)
+
     def test_host_memory_for_evicted_data_is_not_limited(self):
         # It is charged to the daemon's control group, and can be most of the machine's memory.
         limits = {"MemoryMax", "MemoryHigh", "MemoryLimit", "MemorySwapMax", "LimitAS", "LimitDATA", "LimitMEMLOCK"}
@@ -48,13 +58,7 @@ class Units(unittest.TestCase):
         self.assertEqual(settings_of("gpumuxd.service")["KillMode"], "process")
 
     def test_the_daemon_is_confined(self):
-        path, why_not = judge()
-        if path is None:
-            self.skipTest(why_not)
-        done = subprocess.run([path, "security", "--offline=yes", "--no-pager", f"--threshold={MOST_EXPOSED}",
-                               UNITS / "gpumuxd.service"], capture_output=True, text=True, check=False)
-        self.assertEqual(done.returncode, 0, done.stdout[-6000:] + done.stderr)
-        self.assertIn("Overall exposure level for gpumuxd.service", done.stdout)
+        self.assert_exposed_at_most("gpumuxd.service", MOST_EXPOSED)
 
     def test_the_daemon_can_do_what_it_must(self):
         # Mount its tmpfs, look at other users' processes, kill a silent tenant: kill_silent_after.
@@ -73,6 +77,22 @@ class Units(unittest.TestCase):
         self.assertEqual(service["RuntimeDirectoryMode"], "0755")
         header = (UNITS.parent.parent / "src/os/runtime_dir.h").read_text()
         self.assertIn('kGpuLockDir[] = "/run/gpumux-locks"', header)
+
+    def test_the_web_page_has_no_rights_and_changes_nothing(self):
+        service = settings_of("gpumux-web.service")
+        self.assertNotIn(service["User"], ("", "root"))
+        self.assertIn(f"u {service['User']} ", (UNITS / "gpumux.sysusers.conf").read_text())
+        words = service["ExecStart"].split()
+        self.assertEqual(words[1:3], ["web", "--read-only"])
+        # Secrets are in a file that not everybody can reach.
+        link = pathlib.PurePath(words[words.index("--link-file") + 1])
+        self.assertEqual(str(link.parent), f"/run/{service['RuntimeDirectory']}")
+        self.assertEqual(service["RuntimeDirectoryMode"], "0750")
+        self.assertEqual(service["CapabilityBoundingSet"], "")
+        self.assertEqual((service["IPAddressDeny"], service["IPAddressAllow"]), ("any", "localhost"))
+
+    def test_the_web_page_is_confined(self):
+        self.assert_exposed_at_most("gpumux-web.service", MOST_EXPOSED_PAGE)
 
     def test_jobs_leave_room_for_the_rest_of_the_machine(self):
         self.assertEqual(settings_of("gpumux-runner@.service")["Slice"], "gpumux-jobs.slice")

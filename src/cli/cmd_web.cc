@@ -12,11 +12,16 @@
 #include <boost/asio/streambuf.hpp>
 #include <csignal>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <iostream>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
+#include "api_client/client.h"
+#include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "jobs/commands/job_calls.h"
@@ -38,8 +43,8 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "HOST";
 }
 
-// A file that sends its reader on to a link. Only its owner can read it, and a command line names the file alone:
-// everybody sees the arguments of a browser.
+// A file with a link, which goes with the command. A command line may name it: everybody sees the arguments of a
+// browser.
 class LinkFile {
  public:
   LinkFile() = default;
@@ -49,18 +54,11 @@ class LinkFile {
     if (!path_.empty()) ::unlink(path_.c_str());
   }
 
-  base::Status write(const std::string& link, std::uint16_t port) {
-    const auto dir = os::make_user_runtime_dir();
-    if (!dir) return tl::unexpected(dir.error());
-    const auto folder = os::open_directory(*dir);
+  base::Status write(const std::filesystem::path& path, const std::string& content, mode_t mode) {
+    const auto folder = os::open_directory(path.has_parent_path() ? path.parent_path().string() : ".");
     if (!folder) return tl::unexpected(folder.error());
-    const std::string name = "web-" + std::to_string(port) + ".html";
-    path_ = *dir + "/" + name;
-    const std::string page =
-        "<!doctype html><meta charset=utf-8><title>gpumux</title>"
-        "<meta http-equiv=refresh content=\"0;url=" +
-        link + "\">\n";
-    return os::replace_file_at(folder->get(), name.c_str(), page, 0600);
+    path_ = path.string();
+    return os::replace_file_at(folder->get(), path.filename().c_str(), content, mode);
   }
 
   const std::string& path() const { return path_; }
@@ -68,6 +66,17 @@ class LinkFile {
  private:
   std::string path_;
 };
+
+// Sends a browser on to a link. Only its owner can read it.
+base::Status write_page(LinkFile& file, const std::string& link, std::uint16_t port) {
+  const auto dir = os::make_user_runtime_dir();
+  if (!dir) return tl::unexpected(dir.error());
+  return file.write(std::filesystem::path(*dir) / ("web-" + std::to_string(port) + ".html"),
+                    "<!doctype html><meta charset=utf-8><title>gpumux</title>"
+                    "<meta http-equiv=refresh content=\"0;url=" +
+                        link + "\">\n",
+                    0600);
+}
 
 // The desktop's own choice of a browser.
 base::Status open_in_browser(const std::string& path) {
@@ -106,56 +115,108 @@ class Lines {
   std::function<void()> on_line_;
 };
 
-int serve(view::web::Settings settings, bool open) {
-  asio::io_context io(1);
-  settings.user = own_user_name();
-  settings.host = host_name();
-  const std::string host = settings.host;
-  auto server = Server::open(io, std::move(settings));
-  if (!server) return report_error(kName, server.error());
-  const std::uint16_t port = (*server)->port();
-  const auto print_link = [&]() -> std::optional<int> {
-    const auto link = (*server)->new_link();
-    if (!link) return report_error(kName, link.error());
-    std::cout << "  " << *link << std::endl;
-    return {};
-  };
-  LinkFile file;
-  if (open) {
-    const auto link = (*server)->new_link();
-    base::Status opened = link ? file.write(*link, port) : base::Status(tl::unexpected(link.error()));
-    if (opened) opened = open_in_browser(file.path());
-    if (!opened) return report_error(kName, opened.error());
-    std::cout << "A browser opens " << printable(file.path()) << ".\n";
-  } else {
-    std::cout << "Open this link in a browser. It works once.\n\n";
-    if (const auto failed = print_link()) return *failed;
-  }
-  std::cout << "\nEnter prints another link. Ctrl+C ends the view.\n"
-               "From another machine, first: ssh -N -L "
-            << port << ":127.0.0.1:" << port << " " << printable(host) << "\n"
-            << std::endl;
-  asio::signal_set signals(io, SIGINT, SIGTERM);
-  signals.async_wait([&](boost::system::error_code, int) { io.stop(); });
-  // In the background a read of the terminal fails instead of stopping the process.
-  std::signal(SIGTTIN, SIG_IGN);
-  const Lines lines(io, [&] { print_link(); });
-  io.run();
-  return kExitOk;
+// A port that a person names.
+CLI::Validator port_number() {
+  return {[](const std::string& value) {
+            if (base::parse_integer(value, 1, UINT16_MAX)) return std::string();
+            return "'" + value + "' is not a port: name one from 1 to 65535";
+          },
+          ""};
 }
+
+// The view begins without a daemon, too: it asks again every second.
+void say_if_there_is_no_daemon(const std::string& runtime_dir) {
+  const auto client = api_client::Client::connect({runtime_dir});
+  if (client) return;
+  say_error(kName, client.error().message());
+  std::cerr << "The page goes on by itself when a daemon answers." << std::endl;
+}
+
+enum class LinkGoes { kToTerminal, kToBrowser, kToFile };
+
+class View {
+ public:
+  View(LinkGoes way, std::string link_file) : way_(way), link_file_(std::move(link_file)) {}
+
+  int serve(view::web::Settings settings) {
+    settings.user = own_user_name();
+    settings.host = host_name();
+    // The file always has a link that works.
+    if (way_ == LinkGoes::kToFile) settings.on_session = [this] { hand_out_link_or_say(); };
+    const std::string host = settings.host;
+    say_if_there_is_no_daemon(settings.runtime_dir);
+    auto server = Server::open(io_, std::move(settings));
+    if (!server) return report_error(kName, server.error());
+    server_ = std::move(*server);
+    const std::string port = std::to_string(server_->port());
+    if (way_ == LinkGoes::kToTerminal) std::cout << "Open this link in a browser. It works once.\n\n";
+    if (const base::Status handed_out = hand_out_link(); !handed_out) return report_error(kName, handed_out.error());
+    if (way_ == LinkGoes::kToBrowser) std::cout << "A browser opens " << printable(file_.path()) << ".\n";
+    if (way_ == LinkGoes::kToFile)
+      std::cout << "The link is in " << printable(file_.path())
+                << ". It works once, and the next one takes its place.\n";
+    const bool has_keys = way_ != LinkGoes::kToFile;
+    std::cout << (has_keys ? "\nEnter prints another link. Ctrl+C ends the view.\n" : "")
+              << "From another machine, first: ssh -N -L " << port << ":127.0.0.1:" << port << " " << printable(host)
+              << "\n"
+              << std::endl;
+    asio::signal_set signals(io_, SIGINT, SIGTERM);
+    signals.async_wait([this](boost::system::error_code, int) { io_.stop(); });
+    // In the background a read of the terminal fails instead of stopping the process.
+    std::signal(SIGTTIN, SIG_IGN);
+    std::optional<Lines> lines;
+    if (has_keys) {
+      lines.emplace(io_, [this] {
+        way_ = LinkGoes::kToTerminal;
+        hand_out_link_or_say();
+      });
+    }
+    io_.run();
+    return kExitOk;
+  }
+
+ private:
+  base::Status hand_out_link() {
+    const auto link = server_->new_link();
+    if (!link) return tl::unexpected(link.error());
+    switch (way_) {
+      case LinkGoes::kToTerminal: std::cout << "  " << *link << std::endl; return {};
+      case LinkGoes::kToFile: return file_.write(link_file_, *link + "\n", 0640);
+      case LinkGoes::kToBrowser: break;
+    }
+    GPUMUX_TRY(write_page(file_, *link, server_->port()));
+    return open_in_browser(file_.path());
+  }
+
+  void hand_out_link_or_say() {
+    if (const base::Status handed_out = hand_out_link(); !handed_out) report_error(kName, handed_out.error());
+  }
+
+  asio::io_context io_{1};
+  LinkGoes way_;
+  const std::string link_file_;
+  LinkFile file_;
+  std::unique_ptr<Server> server_;
+};
 
 }  // namespace
 
 int web_command(const std::vector<char*>& arguments) {
   view::web::Settings settings;
-  std::uint64_t port = 0;
   bool open = false;
+  std::string link_file;
   CLI::App app("Shows GPUs, programs, memory, jobs and accounting in a browser on this machine.", "gpumux web");
-  app.add_option("--port", port, "Listen on this port of 127.0.0.1; any that is free if not given")
+  app.add_option("--port", settings.port, "Listen on this port of 127.0.0.1; any that is free if not given")
       ->type_name("N")
-      ->check(whole_number(0));
+      ->check(port_number());
   app.add_flag("--read-only", settings.read_only, "Show only: refuse to cancel, hold, suspend or reorder jobs");
-  app.add_flag("--open", open, "Open the page in the desktop's browser, instead of printing a link");
+  auto* const to_browser =
+      app.add_flag("--open", open, "Open the page in the desktop's browser, instead of printing a link");
+  app.add_option("--link-file", link_file,
+                 "Write the link to FILE, which its owner and group may read, instead of printing it; after its use "
+                 "the next one")
+      ->type_name("FILE")
+      ->excludes(to_browser);
   app.add_option("--runtime-dir", settings.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
   app.footer(R"(The command prints a link and serves the page until Ctrl+C. A link works once, in one browser; Enter
 prints another one. The page has your rights: it shows what `gpumux status` and `gpumux queue` show you, and changes
@@ -168,12 +229,8 @@ Examples:
 
 Exit status: 0 ended by Ctrl+C or SIGTERM, 1 failed (for example, the port is taken), 2 wrong usage.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  if (port > UINT16_MAX) {
-    say_error(kName, "--port: '" + std::to_string(port) + "' is not a port: name one from 1 to 65535");
-    return kExitUsage;
-  }
-  settings.port = static_cast<std::uint16_t>(port);
-  return serve(std::move(settings), open);
+  const LinkGoes way = open ? LinkGoes::kToBrowser : link_file.empty() ? LinkGoes::kToTerminal : LinkGoes::kToFile;
+  return View(way, std::move(link_file)).serve(std::move(settings));
 }
 
 }  // namespace gpumux::cli

@@ -61,7 +61,7 @@ PARSED = [
     ("gpumux history -n 0", "gpumux history: -n: '0' is not a whole number from 1 to 1000000000"),
     ("gpumux report --by colour", "gpumux report: --by: 'colour' is none of user, job, pod, program"),
     ("gpumux admin", "gpumux admin: ACTION is missing"),
-    ("gpumux web --port high", "gpumux web: --port: 'high' is not a whole number from 0 to 1000000000"),
+    ("gpumux web --port 80x", "gpumux web: --port: '80x' is not a port: name one from 1 to 65535"),
     ("gpumux version now", "gpumux version: the word 'now' is one too many"),
     ("gpumuxd 3 --max-job-tim", "gpumuxd: there is no option '--max-job-tim'. Did you mean '--max-job-time'?"),
     ("gpumuxd --notify-fd three", "gpumuxd: --notify-fd: 'three' is not a number"),

@@ -21,7 +21,7 @@ from framework.jobs import JobsTest  # noqa: E402
 from framework.process import Process  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
-from framework.web import Browser, wait_for_link  # noqa: E402
+from framework.web import LINK, Browser, wait_for_link  # noqa: E402
 
 
 class WebTest(JobsTest):
@@ -71,6 +71,16 @@ class WebTest(JobsTest):
         self.assertEqual(process.wait(), 0)
         self.assertIsNone(view.next("never"))
 
+    def test_it_begins_before_the_daemon(self):
+        self.daemon.terminate()
+        process, browser = self.start_web()
+        self.assertIn("no gpumux daemon is running", "\n".join(process.errors))
+        self.assertIn("The page goes on by itself when a daemon answers.", process.errors)
+        view = browser.view()
+        self.assertIn("no gpumux daemon answers at", view.next()["why"])
+        self.daemon.start()
+        self.assertEqual(len(view.next("news")["status"]["gpus"]), 2)
+
     def test_jobs_are_shown_and_changed(self):
         _, browser = self.start_web()
         job = self.hold_gpus(gpus=2)
@@ -97,6 +107,37 @@ class WebTest(JobsTest):
         self.assertEqual(answer.status, 403)
         self.assertIn("read-only", answer.json["error"]["message"])
         self.assertEqual(self.job(job)["state"], "held")
+
+    def test_a_page_for_readers(self):
+        # As gpumux-web.service runs it. This user may cancel the job; the page refuses whatever its user may do.
+        file = pathlib.Path(self.directory, "link")
+        process = self.gpumux("web", "--read-only", "--link-file", file)
+        wait_until(file.exists, 20, "the link is there")
+        link = file.read_text(encoding="ascii")
+        self.assertEqual(file.stat().st_mode & 0o777, 0o640)
+        port, token = LINK.search(link).groups()
+        reader = Browser(int(port))
+        self.assertEqual(reader.log_in(token).status, 200)
+        wait_until(lambda: file.read_text(encoding="ascii") != link, 20, "the next link is there")
+        _, second = LINK.search(file.read_text(encoding="ascii")).groups()
+        self.assertEqual(Browser(int(port)).log_in(token).status, 401)
+        self.assertEqual(Browser(int(port)).log_in(second).status, 200)
+        self.assertEqual(len(reader.view().next("news")["status"]["gpus"]), 2)
+        job = self.submit("true", hold=True)
+        path = f"/v1/jobs/{job}"
+        for change in ({"cancel": True}, {"held": False}, {"suspended": True}, {"priority": 5}):
+            self.assertEqual(reader.ask("PATCH", path, change).status, 403, change)
+        for method in ("POST", "PUT", "DELETE"):
+            for target in (path, "/v1/jobs", "/v1/gpus/0", "/v1/queue", "/v1/hold"):
+                self.assertEqual(reader.ask(method, target, {}).status, 405, (method, target))
+        self.assertEqual(self.job(job)["state"], "held")
+        for secret in (token, second):
+            self.assertNotIn(secret, "\n".join(process.lines + process.errors))
+            for part in ("cmdline", "environ"):
+                self.assertNotIn(secret, pathlib.Path(f"/proc/{process.pid}/{part}").read_text(encoding="utf-8"))
+        process.send(signal.SIGTERM)
+        self.assertEqual(process.wait(), 0)
+        self.assertFalse(file.exists())
 
     def test_the_end_of_a_log(self):
         _, browser = self.start_web()
