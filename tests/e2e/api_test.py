@@ -187,6 +187,20 @@ class ApiDescription(JobsTest):
         self.assertTrue(answer.will_close)
         connection.close()
 
+    def test_a_trace_is_the_same_from_wherever_it_is_read(self):
+        # Pieces of 128 events are made into text once and kept.
+        worker = self.start("worker", name="worker", gpu=0, steps=100, step_us=500, until=self.enough, preload=True)
+        while len(self.daemon.api.lines("/v1/trace").splitlines()) < 400:
+            self.daemon.api.set("0", quantum="20ms")
+            self.daemon.api.set("0", quantum="21ms")
+        pathlib.Path(self.enough).touch()
+        worker.expect_success()
+        self.daemon.trace.wait_for(event="gone", pid=worker.pid)
+        whole = self.daemon.api.lines("/v1/trace?since=1").splitlines()
+        self.assertEqual([json.loads(line)["sequence"] for line in whole], list(range(1, len(whole) + 1)))
+        for since in (1, 2, 127, 128, 129, 130, 256, 257, 300, 1):
+            self.assertEqual(self.daemon.api.lines(f"/v1/trace?since={since}").splitlines(), whole[since - 1:], since)
+
     def test_lists_have_limits(self):
         self.fill()
         wait_until(lambda: self.daemon.api.ask("GET", "/v1/report?by=job")["rows"], 20, "the ledger knows something")

@@ -40,8 +40,6 @@ constexpr std::size_t kMaxBufferBytes = 32 * 1024;
 // A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
 constexpr auto kIdleTimeout = 60s;
 constexpr auto kWriteTimeout = 10s;
-// Entries in one piece of the trace: some 20 KiB.
-constexpr std::size_t kTracePiece = 128;
 // Followers are served in batches, so that a thousand switches a second are not a thousand writes to each.
 constexpr auto kTraceBatch = 5ms;
 
@@ -338,19 +336,28 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
       return server_.remove(*this);
     }
+    trace_->caught_up = true;
+    const std::uint64_t first = entry->sequence;
+    const std::uint64_t end = TraceTexts::end_of(first);
+    if (const std::string* text = server_.trace_texts_.find(trace_->names_of, first)) {
+      trace_->cursor = end;
+      return send_piece(*text);
+    }
     auto entries = std::make_shared<std::vector<TraceEntry>>();
-    while (entry != nullptr && entries->size() < kTracePiece) {
+    while (entry != nullptr && entry->sequence < end) {
       entries->push_back(*entry);
       trace_->cursor = entry->sequence + 1;
       entry = server_.trace_.at_or_after(trace_->cursor);
     }
-    trace_->caught_up = true;
+    const bool is_whole = TraceTexts::is_begin(first) && trace_->cursor == end;
     // The text takes longer to make than the copies, and the loop has better to do.
-    asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries] {
+    asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries, is_whole] {
       std::string text;
       for (const TraceEntry& one : *entries) append_json_line(text, one, self->trace_->names_of);
-      asio::post(*io, [self, text = std::move(text)]() mutable {
-        if (self->is_open()) self->send_piece(std::move(text));
+      asio::post(*io, [self, entries, is_whole, text = std::move(text)]() mutable {
+        if (!self->is_open()) return;
+        if (is_whole) self->server_.trace_texts_.keep(self->trace_->names_of, entries->front().sequence, text);
+        self->send_piece(std::move(text));
       });
     });
   }

@@ -16,6 +16,7 @@
 #include <unordered_set>
 
 #include "daemon/api/api.h"
+#include "daemon/api/trace_texts.h"
 #include "daemon/loop/trace.h"
 #include "daemon/peers/access.h"
 #include "daemon/peers/admission.h"
@@ -68,6 +69,7 @@ class HttpServer {
   Closer& closer_;
   Admission admission_;
   std::deque<Listener> listeners_;
+  TraceTexts trace_texts_;
   boost::asio::steady_timer flush_;
   bool flush_armed_ = false;
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
