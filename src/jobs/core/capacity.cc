@@ -22,10 +22,6 @@ bool contains(const std::vector<Job*>& jobs, const Job* job) {
 
 bool leaves(const Job& job) { return job.state == JobState::kSuspending || job.state == JobState::kEnding; }
 
-std::uint32_t wanted(const Job& job) {
-  return job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
-}
-
 bool chosen(const Job& job) { return job.state == JobState::kSuspended || !job.spec.gpus.empty(); }
 
 }  // namespace
@@ -144,7 +140,7 @@ bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*
 // large requests find whole GPUs; then those to which fewest suspended jobs want back.
 std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& closed) const {
   if (least_need(job) > most_free) return std::nullopt;
-  const std::uint32_t count = wanted(job);
+  const std::uint32_t count = job.wanted_gpus();
   std::vector<std::pair<std::pair<std::uint64_t, std::uint32_t>, GpuIndex>> fitting;
   for (const GpuIndex index : usable_for(job)) {
     const Gpu& gpu = gpus[index.value];
@@ -228,7 +224,7 @@ Reservation JobCore::State::reserve(const Job& job, const Reservation& before) c
     choice.push_back({{at, gpu.promised + gpu.foreign}, index});
     if (before.gpus.contains(index)) as_before = std::max(as_before, at);
   }
-  const std::uint32_t count = wanted(job);
+  const std::uint32_t count = job.wanted_gpus();
   std::partial_sort(choice.begin(), choice.begin() + count, choice.end());
   Reservation reserved{job.spec.id, {}, TimePoint{}};
   for (std::uint32_t i = 0; i < count; ++i) {
@@ -312,7 +308,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
     if (choice) choices.push_back(std::move(*choice));
     if (!choice && chosen(job)) return std::nullopt;
   }
-  const std::uint32_t count = wanted(job);
+  const std::uint32_t count = job.wanted_gpus();
   if (choices.size() < count) return std::nullopt;
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
     return std::tie(a.victims, a.standing, a.not_since, a.promised, a.gpu) <

@@ -62,11 +62,22 @@ class Candidates {
 
 }  // namespace
 
-bool JobCore::State::user_may(const Job& job, const ToStart& before) const {
-  const User& user = *job.user;
-  const UserLimits& limits = limits_of(user);
-  const std::uint32_t wanted = job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
-  return user.running + before.jobs < limits.running && user.gpus + before.gpus + wanted <= limits.gpus;
+ToStart JobCore::State::other_to_start(const Job& job) const {
+  ToStart others;
+  for (const JobId id : to_start) {
+    const auto other = jobs.find(id);
+    if (other == jobs.end() || other->second->user != job.user || id == job.spec.id) continue;
+    if (others.jobs++ == 0) others.first = id;
+    others.gpus += other->second->wanted_gpus();
+  }
+  return others;
+}
+
+bool JobCore::State::user_may(const Job& job) const {
+  const UserLimits& limits = limits_of(*job.user);
+  const ToStart others = other_to_start(job);
+  const std::uint32_t wanted = job.wanted_gpus();
+  return job.user->running + others.jobs < limits.running && job.user->gpus + others.gpus + wanted <= limits.gpus;
 }
 
 void JobCore::State::look_through() {
@@ -76,8 +87,8 @@ void JobCore::State::look_through() {
   dirty = false;  // what settling moves is looked at now
   ++look;
   const Reservation before = std::exchange(reservation, {});
+  to_start.clear();
   GpuSet closed;                                   // kept for those who wait for others to go
-  std::map<const User*, ToStart> kept;             // of users for whose jobs GPUs are kept
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
   std::uint32_t depth = 0;
   survey_room();
@@ -96,11 +107,11 @@ void JobCore::State::look_through() {
       to_park.push_back({c, Parked::kGpus});
       continue;
     }
-    const auto of_user = kept.find(job.user);
-    if (!user_may(job, of_user == kept.end() ? ToStart() : of_user->second)) {
+    if (!user_may(job)) {
       // His own order holds within his limits: his smaller jobs do not pass his larger ones there. A job for which GPUs
       // are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it waiting.
       job.user->limited = look;
+      job.user->limited_job = job.spec.id;
       continue;
     }
     if (const std::optional<GpuSet> on = best_fit(job, closed)) {
@@ -110,13 +121,8 @@ void JobCore::State::look_through() {
       continue;
     }
     c->seen = look;
-    const auto keep = [&] {
-      ToStart& of_its_user = kept[job.user];
-      ++of_its_user.jobs;
-      of_its_user.gpus += wanted;
-    };
     if (const std::optional<WayIn> way = way_in(job, closed)) {
-      keep();
+      to_start.push_back(job.spec.id);
       make_way(*way);
       closed = closed | way->gpus;
       if (reservation.job == kNoJob) {
@@ -126,7 +132,7 @@ void JobCore::State::look_through() {
         reservation = reserve(*jobs.at(reservation.job), reservation);
       }
     } else if (reservation.job == kNoJob) {
-      keep();
+      to_start.push_back(job.spec.id);
       reservation = reserve(job, before);
     }
     const std::uint64_t least = least_need_of_all();

@@ -21,10 +21,16 @@ WaitsForEnd first_of(const std::vector<Dependency>& after) {
   return waits;
 }
 
-WaitsForLimit limit_of_user(const User& user, const UserLimits& limits) {
+// Of the two limits the one that is reached, by what runs or else with those that are to start.
+WaitsForLimit limit_of_user(const Job& job, const UserLimits& limits, const ToStart& others) {
   using Of = WaitsForLimit::Of;
+  const User& user = *job.user;
+  const std::uint32_t wanted = job.wanted_gpus();
   if (user.running >= limits.running) return {Of::kJobs, user.running, limits.running.value()};
-  return {Of::kGpus, user.gpus, limits.gpus.value()};
+  if (user.gpus + wanted > limits.gpus) return {Of::kGpus, user.gpus, limits.gpus.value()};
+  if (user.running + others.jobs >= limits.running)
+    return {Of::kJobs, user.running, limits.running.value(), others.first};
+  return {Of::kGpus, user.gpus, limits.gpus.value(), others.first};
 }
 
 }  // namespace
@@ -61,8 +67,10 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
     case WaitReason::kPaused: break;
     case WaitReason::kDependency: return first_of(job.spec.after);
     case WaitReason::kGpuMemory: return shortage_of(job);
-    case WaitReason::kPriority: return WaitsForOthers{reservation.job, standing.place > 0 ? standing.place - 1 : 0};
-    case WaitReason::kUserLimit: return limit_of_user(*job.user, limits_of(*job.user));
+    case WaitReason::kPriority:
+      if (behind_limited(job)) return WaitsForOthers{job.user->limited_job, 1};
+      return WaitsForOthers{reservation.job, standing.place > 0 ? standing.place - 1 : 0};
+    case WaitReason::kUserLimit: return limit_of_user(job, limits_of(*job.user), other_to_start(job));
     case WaitReason::kArrayLimit: {
       const Array& array = arrays.at(job.spec.array);
       return WaitsForLimit{WaitsForLimit::Of::kElements, array.active, array.limit};

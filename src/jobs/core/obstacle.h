@@ -17,8 +17,9 @@ struct WaitsForEnd {
   std::uint64_t others = 0;
 };
 
-// kPriority, and kGpuMemory where all room is kept for another job. `first`: the first in order that cannot start yet;
-// kNoJob: there is none. `before`: jobs that go first, that one included.
+// kPriority, and kGpuMemory where all room is kept for another job. `first`: the first in order that cannot start yet,
+// or the user's job before it that the user's limit keeps waiting; kNoJob: there is none. `before`: jobs that go first,
+// that one included.
 struct WaitsForOthers {
   JobId first = kNoJob;
   std::uint64_t before = 0;
@@ -40,11 +41,12 @@ struct WaitsForMoment {
   TimePoint at{};
 };
 
-// kUserLimit, kArrayLimit.
+// kUserLimit, kArrayLimit. `kept_for`: GPUs are kept for that job of the same user, and it counts as if it ran.
 struct WaitsForLimit {
   enum class Of : std::uint8_t { kJobs, kGpus, kElements } of = Of::kJobs;
   std::uint32_t used = 0;
   std::uint32_t limit = 0;
+  JobId kept_for = kNoJob;
 };
 
 // kDrained: these of the GPUs that it needs take no jobs (any GPUs: of those that are large enough). `usable`: how many

@@ -103,6 +103,43 @@ TEST(Obstacles, LimitsHaveTheirNumbers) {
   EXPECT_EQ(limit.used, 1u);
 }
 
+TEST(Obstacles, ALimitThatAJobReachesForWhichGpusAreKeptNamesThatJob) {
+  Script s(2);
+  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimited, kUnlimited, 2, kUnlimited}});
+  JobSpec other = s.spec(1);
+  other.uid = 1001;
+  s.run(other);
+  s.submit(2);
+  s.submit(1);
+  EXPECT_EQ(s.reason(2), "GPU memory");
+  EXPECT_EQ(s.reason(3), "user limit");
+  EXPECT_EQ(s.place(3), 0u);
+  auto limit = obstacle<WaitsForLimit>(s, 3);
+  EXPECT_EQ(limit.of, WaitsForLimit::Of::kGpus);
+  EXPECT_EQ(limit.used, 0u);
+  EXPECT_EQ(limit.limit, 2u);
+  EXPECT_EQ(limit.kept_for, JobId{2});
+  s.tell(UserLimitsChanged{1000, UserLimits{1, kUnlimited, kUnlimited, kUnlimited}});
+  limit = obstacle<WaitsForLimit>(s, 3);
+  EXPECT_EQ(limit.of, WaitsForLimit::Of::kJobs);
+  EXPECT_EQ(limit.kept_for, JobId{2});
+  s.end(1);
+  EXPECT_EQ(obstacle<WaitsForLimit>(s, 3).kept_for, kNoJob) << "job 2 runs, and reaches the limit by itself";
+}
+
+TEST(Obstacles, AJobBehindOneThatALimitKeepsWaitingNamesIt) {
+  Script s(4);
+  s.tell(UserLimitsChanged{1000, UserLimits{kUnlimited, kUnlimited, 2, kUnlimited}});
+  s.run();
+  s.submit(2);
+  s.submit(1);
+  EXPECT_EQ(s.reason(2), "user limit");
+  const auto others = obstacle<WaitsForOthers>(s, 3);
+  EXPECT_EQ(others.first, JobId{2});
+  EXPECT_EQ(others.before, 1u);
+  EXPECT_EQ(s.place(3), 0u);
+}
+
 TEST(Obstacles, GpusThatTakeNoJobsAreNamed) {
   Script s(3);
   s.submit(s.spec(3));

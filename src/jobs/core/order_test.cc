@@ -471,5 +471,44 @@ TEST(Preempt, MovesTheUserOfTheJobThatMakesWayToNoOtherPlace) {
   EXPECT_EQ(s.suspended(3), "Start job 6.1 on 1");
 }
 
+// ---- places and limits --------------------------------------------------------------------------
+
+// An array of three elements of which one may run at a time, of user `uid`, in the order of ids from `array` on.
+void submit_array(Script& s, std::uint32_t uid) {
+  JobSpec element = of(s.spec(), uid);
+  element.array = element.id;
+  element.array_limit = 1;
+  for (std::uint32_t i = 0; i < 3; ++i) {
+    s.submit(element);
+    if (i == 0) s.confirm(element.id.value);
+    if (i == 2) break;
+    const JobId array = element.array;
+    element = of(s.spec(), uid);
+    element.array = array;
+    element.array_limit = 1;
+    element.array_index = i + 1;
+  }
+}
+
+TEST(Places, AJobThatALimitKeepsWaitingHasNoneAndCountsForNoOther) {
+  for (const Order order : {Order::kFifo, Order::kFair}) {
+    QueueSettings settings;
+    settings.order = order;
+    Script s(1, settings);
+    submit_array(s, 1);         // 1 runs; 2 and 3
+    s.submit(of(s.spec(), 1));  // 4
+    s.submit(of(s.spec(), 2));  // 5
+    EXPECT_EQ(s.reason(2), "array limit");
+    EXPECT_EQ(s.place(2), 0u);
+    EXPECT_EQ(s.place(3), 0u);
+    EXPECT_EQ(s.place(4), order == Order::kFifo ? 1u : 2u);
+    EXPECT_EQ(s.place(5), order == Order::kFifo ? 2u : 1u) << "user 1 has had the GPU";
+    s.tell(UserLimitsChanged{1, UserLimits{1, kUnlimited, kUnlimited, kUnlimited}});
+    EXPECT_EQ(s.reason(4), "user limit");
+    EXPECT_EQ(s.place(4), 0u);
+    EXPECT_EQ(s.place(5), 1u);
+  }
+}
+
 }  // namespace
 }  // namespace gpumux::jobs

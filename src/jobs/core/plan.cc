@@ -30,7 +30,7 @@ std::vector<std::pair<Turn, const Job*>> first_of(const Lane& lane, std::size_t 
 class Begun {
  public:
   bool may_begin(const Job& job, const UserLimits& limits, const Array* array) {
-    const std::uint32_t gpus = job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
+    const std::uint32_t gpus = job.wanted_gpus();
     auto& [of_user, gpus_of_user] = users_.try_emplace(job.user, job.user->running, job.user->gpus).first->second;
     if (of_user >= limits.running || gpus_of_user + gpus > limits.gpus) return false;
     if (array != nullptr) {
@@ -83,7 +83,7 @@ std::map<JobId, TimePoint> JobCore::State::plan() const {
   for (const Job* job : first_in_order(kPlannedJobs)) {
     const bool in_array = job->state == JobState::kQueued && job->in_array_with_limit();
     if (!begun.may_begin(*job, limits_of(*job->user), in_array ? &arrays.at(job->spec.array) : nullptr)) continue;
-    const std::uint32_t wanted = job->state == JobState::kSuspended ? job->gpus.size() : job->spec.wanted_gpus();
+    const std::uint32_t wanted = job->wanted_gpus();
     std::vector<std::pair<TimePoint, GpuIndex>> choice;
     for (const GpuIndex index : reservation.job == job->spec.id ? reservation.gpus : usable_for(*job))
       choice.emplace_back(earliest(*job, gpus[index.value], planned), index);

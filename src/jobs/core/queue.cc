@@ -40,8 +40,7 @@ void JobCore::State::enqueue(Job& job) {
   const std::uint64_t head = c->jobs.empty() ? 0 : c->jobs.begin()->first;
   c->jobs.insert({job.spec.order, &job});
   job.in_class = c.get();
-  ++lane->jobs;
-  ++lane->level->jobs;
+  if (c->parked == Parked::kNo) ++lane->jobs;
   if (c->jobs.begin()->first != head) set_head(*c, head);
 }
 
@@ -52,8 +51,7 @@ void JobCore::State::dequeue(Job& job) {
   Lane& lane = *c->lane;
   const std::uint64_t head = c->jobs.begin()->first;
   c->jobs.erase(job.spec.order);
-  --lane.jobs;
-  --lane.level->jobs;
+  if (c->parked == Parked::kNo) --lane.jobs;
   if (head != job.spec.order) return;
   if (c->jobs.empty() && c->parked == Parked::kArray) std::erase(arrays.at(c->key.array).parked, c);
   if (c->jobs.empty() && c->parked == Parked::kGpus) std::erase(parked_for_gpus, c);
@@ -78,6 +76,7 @@ void JobCore::State::set_head(Class& c, std::uint64_t before) {
 
 void JobCore::State::park(Class& c, Parked why) {
   c.lane->heads.erase(turn_of(c));
+  c.lane->jobs -= c.jobs.size();
   c.parked = why;
   if (why == Parked::kArray) arrays.at(c.key.array).parked.push_back(&c);
   if (why == Parked::kGpus) parked_for_gpus.push_back(&c);
@@ -87,6 +86,7 @@ void JobCore::State::park(Class& c, Parked why) {
 // Its owner takes it off the list where it was parked.
 void JobCore::State::unpark(Class& c) {
   c.parked = Parked::kNo;
+  c.lane->jobs += c.jobs.size();
   set_head(c, 0);
 }
 
@@ -127,45 +127,51 @@ namespace {
 // Jobs of the lane that came before.
 std::uint64_t before(const Lane& lane, std::uint64_t order) {
   std::uint64_t count = 0;
-  for (const auto& [key, c] : lane.classes) count += c->jobs.order_of_key(order);
+  for (const auto& [turn, c] : lane.heads) count += c->jobs.order_of_key(order);
   return count;
 }
 
 // Jobs of its own lane that go before it.
 std::uint64_t before(const Job& job) {
   std::uint64_t count = 0;
-  for (const auto& [key, c] : job.in_class->lane->classes) {
-    if (key.priority == job.spec.priority) count += c->jobs.order_of_key(job.spec.order);
-    if (key.priority > job.spec.priority) count += c->jobs.size();
+  for (const auto& [turn, c] : job.in_class->lane->heads) {
+    if (turn.priority == job.spec.priority) count += c->jobs.order_of_key(job.spec.order);
+    if (turn.priority > job.spec.priority) count += c->jobs.size();
   }
   return count;
 }
 
 }  // namespace
 
+// How many of these jobs of the lane count for other users' places: as many as its user's limits let start now.
+std::uint64_t JobCore::State::jobs_in_turn(const Lane& lane, std::uint64_t of) const {
+  const UserLimits& limits = limits_of(*lane.user);
+  const auto left = [of](const settings::Limit<std::uint32_t>& limit, std::uint32_t used) -> std::uint64_t {
+    return limit.is_unlimited() ? of : limit.value() - std::min(limit.value(), used);
+  };
+  return std::min({of, left(limits.running, lane.user->running), left(limits.gpus, lane.user->gpus)});
+}
+
+// A job that a limit keeps waiting has no place, and counts for no other's.
 // fifo: how many are before it. fair: how many will have started before it if all users' jobs are of a length, for they
 // take turns: of each other user as many as are before it of its own, and one more of those who are ahead.
 std::uint64_t JobCore::State::place_of(const Job& job) const {
-  if (job.in_class == nullptr) return 0;
+  if (job.in_class == nullptr || job.in_class->parked != Parked::kNo) return 0;
+  if (!user_may(job) || behind_limited(job)) return 0;
   const Lane& lane = *job.in_class->lane;
   std::uint64_t place = 1;
   for (const auto& [priority, level] : levels) {
     if (priority <= lane.priority) break;
-    place += level.jobs;
-  }
-  if (settings.order == Order::kFifo) {
-    for (const auto& [uid, user] : users) {
-      for (auto other = user.lanes.lower_bound({lane.priority, kNoJob});
-           other != user.lanes.end() && other->first.first == lane.priority; ++other) {
-        place += other->second.get() == &lane ? before(job) : before(*other->second, job.spec.order);
-      }
-    }
-    return place;
+    for (const auto& [rank, other] : level.lanes) place += jobs_in_turn(*other, other->jobs);
   }
   const std::uint64_t own = before(job);
   place += own;
   for (const auto& [rank, other] : lane.level->lanes) {
-    if (other != &lane) place += std::min(other->jobs, own + (!lane.ranked || rank < lane.rank ? 1 : 0));
+    if (other == &lane) continue;
+    const std::uint64_t in_turn = settings.order == Order::kFifo
+                                      ? before(*other, job.spec.order)
+                                      : std::min(other->jobs, own + (rank < lane.rank ? 1 : 0));
+    place += jobs_in_turn(*other, in_turn);
   }
   return place;
 }
@@ -183,7 +189,7 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
     const Array& array = arrays.at(job.spec.array);
     if (array.active >= array.limit) return WaitReason::kArrayLimit;
   }
-  const std::uint32_t wanted = job.state == JobState::kSuspended ? job.gpus.size() : job.spec.wanted_gpus();
+  const std::uint32_t wanted = job.wanted_gpus();
   if (usable_for(job).size() < wanted) return WaitReason::kDrained;
   if (reservation.job == job.spec.id || place_of(job) == 1) return WaitReason::kGpuMemory;
   return WaitReason::kPriority;

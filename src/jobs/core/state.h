@@ -74,6 +74,7 @@ struct Job {
   User* user = nullptr;
   Class* in_class = nullptr;  // where it waits, if nothing but others keep it from starting
 
+  std::uint32_t wanted_gpus() const { return state == JobState::kSuspended ? gpus.size() : spec.wanted_gpus(); }
   bool occupies() const { return request.has_value(); }
   bool overdue() const { return clock && clock->overdue; }
   bool suspend_refused() const { return clock && retry_at; }
@@ -141,14 +142,13 @@ struct Lane {
   Level* level = nullptr;
   std::map<ClassKey, std::unique_ptr<Class>> classes;
   std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs
-  std::uint64_t jobs = 0;
-  bool ranked = false;  // is in its level's order: has heads
+  std::uint64_t jobs = 0;        // of classes that are not parked
+  bool ranked = false;           // is in its level's order: has heads
   LaneRank rank;
 };
 
 struct Level {
   std::map<LaneRank, Lane*> lanes;
-  std::uint64_t jobs = 0;
   std::uint64_t members = 0;  // lanes, those without heads included
 };
 
@@ -161,6 +161,7 @@ struct User {
   std::uint32_t suspended_gpus = 0;     // of suspended jobs
   std::uint32_t queued = 0;             // that wait: queued, held, suspended
   std::uint64_t limited = 0;            // the last look in which one of his could not start because of his limits
+  JobId limited_job;                    // the first of those
   std::map<std::pair<std::int32_t, JobId>, std::unique_ptr<Lane>> lanes;
 };
 
@@ -223,6 +224,7 @@ struct Reservation {
 
 // A user's jobs that are to start, for GPUs are kept for them.
 struct ToStart {
+  JobId first = kNoJob;
   std::uint32_t jobs = 0, gpus = 0;
 };
 
@@ -257,6 +259,7 @@ struct JobCore::State {
   Shares shares;
   TimePoint settled_at{};
   Reservation reservation;
+  std::vector<JobId> to_start;          // of the last look, in order: GPUs are kept for them
   GpuSet usable;                        // take jobs
   std::uint64_t smallest = UINT64_MAX;  // capacity of those
   std::uint64_t most_free = 0;          // bytes on one of those, at this point of a look
@@ -349,6 +352,12 @@ struct JobCore::State {
   void rebuild_ranks();
   std::uint64_t usage_key(const User& user) const;
   std::uint64_t place_of(const Job& job) const;
+  std::uint64_t jobs_in_turn(const Lane& lane, std::uint64_t of) const;
+  // A job of the user before it has reached the limit, and the user's own order holds.
+  bool behind_limited(const Job& job) const {
+    return job.user->limited == look && job.user->limited_job != job.spec.id && job.in_class != nullptr &&
+           job.in_class->seen != look;
+  }
   // Where `job` stands towards the other one: by the capped priority, as its level does. Jobs of one user with the same
   // cap stand by the priority as given, as in their lane. So no job gives way to one behind it in the queue.
   static Standing standing_towards(const Job& job, const Job& other) {
@@ -402,7 +411,8 @@ struct JobCore::State {
 
   // ---- look.cc: who starts
   void look_through();
-  bool user_may(const Job& job, const ToStart& before = {}) const;  // within its user's limits
+  ToStart other_to_start(const Job& job) const;  // of its user
+  bool user_may(const Job& job) const;           // within its user's limits, if these ran, too
   void start(Job& job, const GpuSet& on);
   void make_way(const WayIn& way);
 

@@ -109,6 +109,8 @@ WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStandi
   } else if (const auto* others = std::get_if<core::WaitsForOthers>(&facts.obstacle)) {
     if (others->first != core::kNoJob) add_job(queue, others->first, sight, facts.jobs);
     facts.jobs.others = others->before - std::min<std::uint64_t>(others->before, facts.jobs.named.size());
+  } else if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle)) {
+    if (limit->kept_for != core::kNoJob) add_job(queue, limit->kept_for, sight, facts.jobs);
   } else if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) {
     for (const core::JobId there : room->jobs) add_job(queue, there, sight, facts.jobs);
     if (room->foreign > 0) add_programs(queue, room->gpu, sight, facts.programs);
@@ -154,12 +156,16 @@ std::string waits_for_others(const WhyFacts& facts) {
          (count == 1 ? " goes first" : " go first");
 }
 
-std::string waits_for_limit(const core::WaitsForLimit& limit, const core::JobSpec& spec) {
+std::string waits_for_limit(const core::WaitsForLimit& limit, const core::JobSpec& spec, const WhyFacts& facts) {
   using Of = core::WaitsForLimit::Of;
   if (limit.of == Of::kElements) return "array limit reached (" + std::to_string(limit.used) + " running)";
-  if (limit.of == Of::kJobs) return "user limit reached (" + std::to_string(limit.used) + " running)";
-  return "user limit reached (" + std::to_string(limit.used) + " of " + std::to_string(limit.limit) + " GPUs in use, " +
-         std::to_string(spec.wanted_gpus()) + " asked for)";
+  std::string numbers = std::to_string(limit.used) + " of " + std::to_string(limit.limit);
+  numbers += limit.of == Of::kJobs ? " running" : " GPUs in use, " + std::to_string(spec.wanted_gpus()) + " asked for";
+  if (limit.kept_for != core::kNoJob) {
+    const std::string jobs = list_of(facts.jobs, text_of);
+    numbers += "; GPUs are kept for " + (jobs.empty() ? "another job" : jobs);
+  }
+  return "user limit reached (" + numbers + ")";
 }
 
 std::string waits_for_gpus(const core::WaitsForGpus& gpus, const core::JobSpec& spec, const WhyFacts& facts) {
@@ -207,7 +213,8 @@ std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFa
                                                                           : "starts in a moment";
     case WaitReason::kUserLimit:
     case WaitReason::kArrayLimit:
-      if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle)) return waits_for_limit(*limit, spec);
+      if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle))
+        return waits_for_limit(*limit, spec, facts);
       return "limit reached";
     case WaitReason::kDrained:
       if (const auto* gpus = std::get_if<core::WaitsForGpus>(&facts.obstacle))

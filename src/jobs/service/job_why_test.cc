@@ -79,11 +79,18 @@ TEST(Why, NamesTheNumbers) {
   facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kElements, 2, 2};
   EXPECT_EQ(why(WaitReason::kArrayLimit, facts), "array limit reached (2 running)");
   facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 4, 4};
-  EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (4 running)");
+  EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (4 of 4 running)");
+  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 3, 4, core::JobId{6}};
+  facts.jobs = {.named = {kPrep}, .others = 0};
+  EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (3 of 4 running; GPUs are kept for job 6 (prep))");
+  facts.jobs = {};
   core::JobSpec spec;
   spec.gpu_count = 2;
   facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 3, 4};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec), "user limit reached (3 of 4 GPUs in use, 2 asked for)");
+  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 1, 4, core::JobId{6}};
+  EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec),
+            "user limit reached (1 of 4 GPUs in use, 2 asked for; GPUs are kept for another job)");
   facts.obstacle = core::WaitsForGpus{{1}, 1};
   facts.closed = {"GPU 1 is drained"};
   EXPECT_EQ(why(WaitReason::kDrained, facts, spec), "2 GPUs asked for, 1 takes jobs: GPU 1 is drained");
