@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Goal: a shell completes what the programs know, and nothing else. Method: the completions of the built gpumux, asked
-in bash as bash asks; in zsh and fish, where they are installed, at least read without complaint.
+in bash as bash asks, in fish by its own `complete -C`, and in zsh by keys on a terminal. Without zsh or fish those
+tests are skipped.
 
     tools/make_completions_test.py DIR     DIR has gpumux
 """
 
 import os
 import pathlib
+import pty
 import shlex
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import unittest
 
 import help_text
@@ -32,6 +35,55 @@ function=${function#*-F }
 "${function%% *}"
 printf '%s\\n' "${COMPREPLY[@]}"
 """
+
+# Ctrl+X writes the line as it has become, and begins a new one.
+ZSHRC = """
+fpath=({folder} $fpath)
+autoload -Uz compinit
+compinit -u -D
+show() {{ print -r -- "$BUFFER" > {lines}; BUFFER= }}
+zle -N show
+bindkey '^I' complete-word
+bindkey '^X' show
+unsetopt beep
+print ready > {lines}
+"""
+
+
+class ZshOnATerminal:
+    """A zsh with the completion of gpumux. `complete` presses the keys, then Tab."""
+
+    def __init__(self, folder, script, path):
+        (folder / "_gpumux").write_text(script, encoding="utf-8")
+        self.lines = folder / "lines"
+        os.mkfifo(self.lines)
+        (folder / ".zshrc").write_text(ZSHRC.format(folder=folder, lines=self.lines), encoding="utf-8")
+        self.terminal, theirs = pty.openpty()
+        environment = {"PATH": path, "ZDOTDIR": str(folder), "HOME": str(folder), "TERM": "xterm"}
+        # Without start-up files of the system, which may ask questions.
+        self.shell = subprocess.Popen(["zsh", "-d", "-i"], stdin=theirs, stdout=theirs, stderr=theirs, env=environment,
+                                      start_new_session=True)
+        os.close(theirs)
+        self.drain = threading.Thread(target=self.read_all, daemon=True)
+        self.drain.start()
+        self.lines.read_text(encoding="utf-8")
+
+    def read_all(self):
+        try:
+            while os.read(self.terminal, 4096):
+                pass
+        except OSError:
+            pass  # zsh has ended
+
+    def complete(self, line):
+        os.write(self.terminal, line.encode() + b"\t\x18")
+        return self.lines.read_text(encoding="utf-8").removesuffix("\n")
+
+    def close(self):
+        self.shell.kill()
+        self.shell.wait()
+        self.drain.join()
+        os.close(self.terminal)
 
 
 class CompletionsTest(unittest.TestCase):
@@ -181,6 +233,45 @@ esac
                 file.write_text(script, encoding="utf-8")
                 answer = subprocess.run([shell, "-n", file], capture_output=True, text=True, timeout=60, check=False)
                 self.assertEqual((answer.returncode, answer.stderr), (0, ""), name)
+
+    @unittest.skipUnless(shutil.which("fish"), "fish is not installed")
+    def test_fish_completes(self):
+        script = self.file("gpumux.fish")
+        script.write_text(make_completions.fish(self.whole, self.commands), encoding="utf-8")
+
+        def complete(line):
+            command = f"source {script}; complete -C {shlex.quote(line)}"
+            path = f"{self.file('asked')}:{os.defpath}"
+            answer = subprocess.run(["fish", "--no-config", "-c", command], text=True, capture_output=True, check=True,
+                                    timeout=60, env={"PATH": path, "HOME": self.folder.name})
+            self.assertEqual(answer.stderr, "")
+            return [found.split("\t")[0] for found in answer.stdout.splitlines()]
+
+        self.assertEqual(complete("gpumux st"), ["status"])
+        self.assertEqual(complete("gpumux status --js"), ["--json"])
+        self.assertEqual(sorted(complete("gpumux set --mode ")), ["auto", "concurrent", "serial"])
+        self.assertEqual(complete("gpumux set --mode=c"), ["--mode=concurrent"])
+        self.assertEqual(sorted(complete("gpumux show 1")), ["16", "17", "18_3"])
+        self.assertEqual(sorted(complete("gpumux trace --gpu ")), ["0", "1"])
+        self.assertEqual(complete("gpumux admin dr"), ["drain"])
+
+    @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
+    def test_zsh_completes(self):
+        folder = self.file("zsh-home")
+        folder.mkdir()
+        zsh = ZshOnATerminal(folder, make_completions.zsh(self.whole, self.commands),
+                             f"{self.file('asked')}:{os.defpath}")
+        self.addCleanup(zsh.close)
+        for line, completed in (("gpumux statu", "gpumux status "), ("gpumux status --js", "gpumux status --json "),
+                                ("gpumux set --mode s", "gpumux set --mode serial "),
+                                ("gpumux set --mode=c", "gpumux set --mode=concurrent "),
+                                ("gpumux show 18", "gpumux show 18_3 "), ("gpumux queue --user e",
+                                                                          "gpumux queue --user eva "),
+                                ("gpumux report --by po", "gpumux report --by pod "),
+                                ("gpumux set --tenant 4712 --prior", "gpumux set --tenant 4712 --priority"),
+                                ("gpumux admin dr", "gpumux admin drain "),
+                                ("gpumux help sta", "gpumux help status ")):
+            self.assertEqual(zsh.complete(line), completed)
 
     def test_odd_characters_stay_text(self):
         option = help_text.Option(["--odd"], "[X]", "it's [a]: $(b) `c`")

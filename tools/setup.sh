@@ -38,6 +38,8 @@ pkg-config|pkg-config|names the archives of gRPC
 libncurses-dev|<curses.h>|the screen of gpumux top
 libgtest-dev|<gtest/gtest.h>|tests
 tmux|tmux|tests of gpumux top
+zsh|zsh|tests of completions
+fish|fish|the same
 runc|runc|tests of containers
 buildah|buildah|tests of the image of pods
 mmdebstrap|mmdebstrap|the same, its base
