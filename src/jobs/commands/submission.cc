@@ -337,6 +337,34 @@ Result<api_client::Submitted> submit_persistently(const api_client::Submission& 
   }
 }
 
+namespace {
+
+// The user's folder in which the daemon makes one for logs (jobs/service/launch.cc). Empty: there is none.
+std::string folder_of_logs(const api_client::Submission& submission) {
+  constexpr std::string_view kStateHome = "XDG_STATE_HOME=/";
+  for (const std::string& variable : submission.environment) {
+    if (variable.starts_with(kStateHome)) return variable.substr(kStateHome.size() - 1);
+  }
+  const passwd* entry = ::getpwuid(::geteuid());
+  return entry != nullptr && entry->pw_dir != nullptr && entry->pw_dir[0] == '/' ? entry->pw_dir : "";
+}
+
+// Why the job's log cannot be made; empty: nothing is against it.
+std::string doubt_about_log(const api_client::Submission& submission) {
+  if (!submission.output.empty()) return "";
+  const std::string folder = folder_of_logs(submission);
+  if (folder.empty()) return "you have no home directory for the job's log: name a file with --output";
+  // The runner makes folders that are missing.
+  std::string there = folder;
+  while (::access(there.c_str(), F_OK) != 0 && there.size() > 1)
+    there.resize(std::max<std::size_t>(there.rfind('/'), 1));
+  if (is_there(there, S_IFDIR) && ::access(there.c_str(), W_OK | X_OK) == 0) return "";
+  return "the job's log has no place, because " + folder +
+         (there == folder ? " is not yours to write to" : " does not exist") + ": name a file with --output";
+}
+
+}  // namespace
+
 std::vector<std::string> doubts_about(const api_client::Submission& submission) {
   std::vector<std::string> doubts;
   const std::string& program = submission.arguments.front();
@@ -354,6 +382,7 @@ std::vector<std::string> doubts_about(const api_client::Submission& submission) 
         !is_there(from_directory(folder, submission.directory), S_IFDIR))
       doubts.push_back(std::string(option) + ": the folder " + folder + " does not exist: create it");
   }
+  if (const std::string doubt = doubt_about_log(submission); !doubt.empty()) doubts.push_back(doubt);
   return doubts;
 }
 

@@ -192,6 +192,19 @@ TEST(DoubtsTest, OnlyWhatIsPlainIsDoubted) {
   EXPECT_NE(doubts(submission), "");
 }
 
+TEST(DoubtsTest, ALogWithoutAPlace) {
+  api_client::Submission submission;
+  submission.arguments = {"sh"};
+  submission.environment = {"XDG_STATE_HOME=/etc/passwd/state"};
+  EXPECT_EQ(doubts(submission),
+            "the job's log has no place, because /etc/passwd/state does not exist: name a file with --output\n");
+  submission.output = "/dev/null";
+  EXPECT_EQ(doubts(submission), "");
+  submission.output.clear();
+  submission.environment = {"XDG_STATE_HOME=/tmp/not/there/yet"};
+  EXPECT_EQ(doubts(submission), "") << "folders are made";
+}
+
 TEST(DoubtsTest, AScriptByItsNameAloneAndAFolderThatIsMissing) {
   const TemporaryDirectory directory;
   const std::string& dir = directory.path();

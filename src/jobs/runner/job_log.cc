@@ -63,7 +63,8 @@ Result<FolderEntry> find_place(const std::string& path, bool makes_folders) {
     if (!next && errno == ENOENT && is_last) return FolderEntry{std::move(folder), name};
     if (!next && errno == ENOENT && makes_folders) {
       if (::mkdirat(folder.get(), name.c_str(), kOurFolderMode) != 0 && errno != EEXIST)
-        return base::fail_errno(errno, "cannot create the folder " + name + " for the log " + path);
+        return base::fail_errno(
+            errno, "cannot create the folder " + name + " for the log " + path + " (--output names another file)");
       next = os::FileDescriptor(::openat(folder.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
     }
     struct stat status {};
