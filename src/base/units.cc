@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/units.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
+#include <utility>
 
 namespace gpumux::base {
 namespace {
@@ -41,87 +43,54 @@ Result<Number> parse_number(std::string_view text) {
 
 }  // namespace
 
-Result<Duration> parse_duration(std::string_view text, Duration bare_unit) {
-  const auto number = parse_number(text);
-  if (!number) return tl::unexpected(number.error());
-  double unit_ns = 0;
-  if (number->suffix.empty()) {
-    unit_ns = static_cast<double>(bare_unit.count());
-  } else if (number->suffix == "ns") {
-    unit_ns = 1;
-  } else if (number->suffix == "us") {
-    unit_ns = 1e3;
-  } else if (number->suffix == "ms") {
-    unit_ns = 1e6;
-  } else if (number->suffix == "s") {
-    unit_ns = 1e9;
-  } else if (number->suffix == "m" || number->suffix == "min") {
-    unit_ns = 60e9;
-  } else if (number->suffix == "h") {
-    unit_ns = 3600e9;
-  } else {
-    return fail(Code::kInvalid,
-                "unknown unit of time '" + std::string(number->suffix.substr(0, 16)) + "' (use ns, us, ms, s, m or h)");
-  }
-  const double ns = number->value * unit_ns;
-  // 2^62 ns is 146 years; anything near it is a mistake, and sums of two still fit.
-  if (!(ns < 4.6e18)) return fail(Code::kInvalid, "duration too long: '" + std::string(text.substr(0, 64)) + "'");
-  return Duration(static_cast<std::int64_t>(ns + 0.5));
-}
-
-std::string format_duration(Duration duration) {
-  const double ns = static_cast<double>(duration.count());
-  struct Unit {
-    double size;
-    const char* name;
-  };
-  static constexpr std::array<Unit, 5> kUnits{{{3600e9, "h"}, {60e9, "m"}, {1e9, "s"}, {1e6, "ms"}, {1e3, "us"}}};
-  for (const Unit& unit : kUnits) {
-    // Hours and minutes only when they are whole: "90s" reads better than "1.5m".
-    const bool whole = duration.count() % static_cast<std::int64_t>(unit.size) == 0;
-    if ((ns < 0 ? -ns : ns) >= unit.size && (unit.size <= 1e9 || whole)) {
-      char buffer[48];
-      std::snprintf(buffer, sizeof buffer, "%.*g%s", ns / unit.size >= 1000 ? 10 : 3, ns / unit.size, unit.name);
-      return buffer;
-    }
-  }
-  return std::to_string(duration.count()) + "ns";
-}
-
 namespace {
 
-constexpr char kTimeLimitForms[] =
-    "a number of seconds, MINUTES:SECONDS, HOURS:MINUTES:SECONDS, DAYS-HOURS[:MINUTES[:SECONDS]], or a time with its "
-    "unit such as 90m";
+// Lengths in nanoseconds and their names, the longest first.
+struct TimeUnit {
+  std::int64_t length;
+  std::array<std::string_view, 4> names;
+};
+constexpr std::int64_t kSecond = 1'000'000'000;
+constexpr std::array<TimeUnit, 8> kTimeUnits{{{7 * 86400 * kSecond, {"w", "week", "weeks"}},
+                                              {86400 * kSecond, {"d", "day", "days"}},
+                                              {3600 * kSecond, {"h", "hour", "hours"}},
+                                              {60 * kSecond, {"m", "min", "minute", "minutes"}},
+                                              {kSecond, {"s", "sec", "second", "seconds"}},
+                                              {1'000'000, {"ms"}},
+                                              {1'000, {"us"}},
+                                              {1, {"ns"}}}};
 
-// A time limit of more is a mistake: ten years.
-constexpr std::uint64_t kMostTimeLimitSeconds = 3660ull * 86400;
+// 2^62 ns is 146 years; anything near it is a mistake, and sums of two still fit.
+constexpr double kMostNanoseconds = 4.6e18;
 
-tl::unexpected<Error> not_a_time_limit(std::string_view text) {
-  return fail(Code::kInvalid,
-              "'" + std::string(text.substr(0, 64)) + "' is not a time limit above 0: write " + kTimeLimitForms);
+std::int64_t length_of(std::string_view unit) {
+  for (const TimeUnit& known : kTimeUnits) {
+    for (const std::string_view name : known.names) {
+      if (!name.empty() && name == unit) return known.length;
+    }
+  }
+  return 0;
 }
 
-}  // namespace
+tl::unexpected<Error> too_long(std::string_view text) {
+  return fail(Code::kInvalid, "duration too long: '" + std::string(text.substr(0, 64)) + "'");
+}
 
-Result<Duration> parse_time_limit(std::string_view text) {
-  const auto make = [&](std::uint64_t seconds) -> Result<Duration> {
-    if (seconds == 0 || seconds > kMostTimeLimitSeconds) return not_a_time_limit(text);
-    return std::chrono::seconds(static_cast<std::int64_t>(seconds));
+// "90:00", "1:30:00", "2-12", "2-12:30", "2-12:30:00". Every field but the first of all is a part of the one before it.
+Result<Duration> parse_clock_form(std::string_view text) {
+  constexpr std::uint64_t kMostDays = 50'000;
+  const auto wrong = [&] {
+    return fail(Code::kInvalid,
+                "'" + std::string(text.substr(0, 64)) +
+                    "' is not MINUTES:SECONDS, HOURS:MINUTES:SECONDS or DAYS-HOURS[:MINUTES[:SECONDS]]");
   };
-  if (text.find_first_of(":-") == std::string_view::npos) {
-    const auto duration = parse_duration(text, std::chrono::seconds(1));
-    const bool good = duration && *duration > Duration::zero() &&
-                      *duration <= std::chrono::seconds(static_cast<std::int64_t>(kMostTimeLimitSeconds));
-    return good ? duration : Result<Duration>(not_a_time_limit(text));
-  }
   std::string_view rest = text;
   std::uint64_t days = 0;
   const std::size_t dash = rest.find('-');
   const bool has_days = dash != std::string_view::npos;
   if (has_days) {
-    const auto parsed = parse_integer(rest.substr(0, dash), 0, kMostTimeLimitSeconds / 86400);
-    if (!parsed) return not_a_time_limit(text);
+    const auto parsed = parse_integer(rest.substr(0, dash), 0, kMostDays);
+    if (!parsed) return wrong();
     days = *parsed;
     rest.remove_prefix(dash + 1);
   }
@@ -129,32 +98,92 @@ Result<Duration> parse_time_limit(std::string_view text) {
   std::size_t count = 0;
   for (;;) {
     const std::size_t colon = rest.find(':');
-    // Every field but the first of all is a part of the one before it.
-    const std::uint64_t most = count > 0 ? 59 : has_days ? 23 : kMostTimeLimitSeconds / 60;
+    const std::uint64_t most = count > 0 ? 59 : has_days ? 23 : kMostDays * 24;
     const auto parsed = parse_integer(rest.substr(0, colon), 0, most);
-    if (!parsed || count == fields.size()) return not_a_time_limit(text);
+    if (!parsed || count == fields.size()) return wrong();
     fields[count++] = *parsed;
     if (colon == std::string_view::npos) break;
     rest.remove_prefix(colon + 1);
   }
-  if (has_days) return make(days * 86400 + fields[0] * 3600 + fields[1] * 60 + fields[2]);
-  return make(count == 2 ? fields[0] * 60 + fields[1] : fields[0] * 3600 + fields[1] * 60 + fields[2]);
+  if (!has_days && count == 2) fields = {0, fields[0], fields[1]};
+  const std::uint64_t seconds = days * 86400 + fields[0] * 3600 + fields[1] * 60 + fields[2];
+  return Duration(std::chrono::seconds(static_cast<std::int64_t>(seconds)));
+}
+
+// "1h30m", "2d12h30m05s": the parts that there are, from the first on with two digits.
+std::string in_parts(std::int64_t seconds) {
+  std::string text;
+  for (const auto& [length, name] : {std::pair<std::int64_t, char>{86400, 'd'}, {3600, 'h'}, {60, 'm'}, {1, 's'}}) {
+    const std::int64_t count = seconds / length;
+    seconds %= length;
+    if (text.empty() && count == 0) continue;
+    text += (!text.empty() && count < 10 ? "0" : "") + std::to_string(count) + name;
+    if (seconds == 0) break;
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<Duration> parse_duration(std::string_view text, Duration bare_unit) {
+  const bool is_clock =
+      !text.empty() && text.front() >= '0' && text.front() <= '9' && text.find_first_of(":-") != std::string_view::npos;
+  if (is_clock) return parse_clock_form(text);
+  std::int64_t sum = 0;
+  std::int64_t last = INT64_MAX;
+  for (std::string_view rest = text;;) {
+    const auto number = parse_number(rest);
+    if (!number) return tl::unexpected(number.error());
+    const std::size_t end = std::min(number->suffix.find_first_of("0123456789."), number->suffix.size());
+    std::string_view unit = number->suffix.substr(0, end);
+    while (!unit.empty() && unit.back() == ' ') unit.remove_suffix(1);
+    rest = number->suffix.substr(end);
+    const bool is_bare = unit.empty() && rest.empty() && last == INT64_MAX;
+    const std::int64_t length = is_bare ? bare_unit.count() : length_of(unit);
+    if (length == 0 && unit.empty())
+      return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "' has a number without a unit");
+    if (length == 0) {
+      return fail(Code::kInvalid,
+                  "unknown unit of time '" + std::string(unit.substr(0, 16)) + "' (use ns, us, ms, s, m, h, d or w)");
+    }
+    if (length >= last) return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "': longer units go first");
+    last = length;
+    const double ns = number->value * static_cast<double>(length);
+    if (!(ns + static_cast<double>(sum) < kMostNanoseconds)) return too_long(text);
+    sum += static_cast<std::int64_t>(ns + 0.5);
+    if (rest.empty()) return Duration(sum);
+  }
+}
+
+std::string format_duration(Duration duration) {
+  const std::int64_t ns = duration.count();
+  if (ns < 0) return "-" + format_duration(Duration(ns == INT64_MIN ? INT64_MAX : -ns));
+  // "90s" reads better than "1m30s".
+  constexpr std::int64_t kLongestInSeconds = 100 * kSecond;
+  if (ns > 0 && (ns >= kLongestInSeconds || ns % (60 * kSecond) == 0)) return in_parts((ns + kSecond / 2) / kSecond);
+  for (const auto& [length, name] :
+       {std::pair<std::int64_t, const char*>{kSecond, "s"}, {1'000'000, "ms"}, {1'000, "us"}}) {
+    if (ns < length) continue;
+    char buffer[48];
+    std::snprintf(buffer, sizeof buffer, "%.3g%s", static_cast<double>(ns) / static_cast<double>(length), name);
+    return buffer;
+  }
+  return std::to_string(ns) + "ns";
+}
+
+Result<Duration> parse_time_limit(std::string_view text) {
+  // A time limit of more is a mistake: ten years.
+  constexpr std::chrono::seconds kMost(std::int64_t{3660} * 86400);
+  const auto limit = parse_duration(text, std::chrono::seconds(1));
+  if (limit && *limit > Duration::zero() && *limit <= kMost) return limit;
+  return fail(Code::kInvalid,
+              "'" + std::string(text.substr(0, 64)) +
+                  "' is not a time limit above 0: write 90 (seconds), 90m, 1h30m, HOURS:MINUTES:SECONDS "
+                  "or DAYS-HOURS:MINUTES");
 }
 
 std::string format_time_limit(Duration limit) {
-  const auto seconds = static_cast<unsigned long long>(std::chrono::ceil<std::chrono::seconds>(limit).count());
-  const unsigned long long days = seconds / 86400;
-  const unsigned long long hours = seconds / 3600 % 24;
-  const unsigned long long minutes = seconds / 60 % 60;
-  char buffer[64];
-  if (days > 0) {
-    std::snprintf(buffer, sizeof buffer, "%llu-%02llu:%02llu:%02llu", days, hours, minutes, seconds % 60);
-  } else if (hours > 0) {
-    std::snprintf(buffer, sizeof buffer, "%llu:%02llu:%02llu", hours, minutes, seconds % 60);
-  } else {
-    std::snprintf(buffer, sizeof buffer, "%llu:%02llu", minutes, seconds % 60);
-  }
-  return buffer;
+  return format_duration(std::chrono::ceil<std::chrono::seconds>(limit));
 }
 
 Result<std::uint64_t> parse_memory(std::string_view text) {

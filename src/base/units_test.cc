@@ -17,19 +17,40 @@ TEST(Duration, ReadsEachUnit) {
   EXPECT_EQ(parse_duration("10", 1s).value(), 10s);
   EXPECT_EQ(parse_duration("0.5", 1ms).value(), 500us);
   EXPECT_EQ(parse_duration("2 h", 1s).value(), 2h);
+  EXPECT_EQ(parse_duration("2d", 1s).value(), 48h);
+  EXPECT_EQ(parse_duration("4w", 1s).value(), 4 * 7 * 24h);
+  EXPECT_EQ(parse_duration("1hour", 1s).value(), 1h);
+  EXPECT_EQ(parse_duration("90 minutes", 1s).value(), 90min);
+}
+
+TEST(Duration, ReadsSeveralUnitsAndClocks) {
+  EXPECT_EQ(parse_duration("1h30m", 1ms).value(), 90min);
+  EXPECT_EQ(parse_duration("2d 12h", 1ms).value(), 60h);
+  EXPECT_EQ(parse_duration("12m05s", 1ms).value(), 725s);
+  EXPECT_EQ(parse_duration("1s500ms", 1ms).value(), 1500ms);
+  EXPECT_EQ(parse_duration("90:00", 1ms).value(), 90min);
+  EXPECT_EQ(parse_duration("1:30:00", 1ms).value(), 90min);
+  EXPECT_EQ(parse_duration("2-12", 1ms).value(), 60h);
 }
 
 TEST(Duration, RefusesWhatIsNoDuration) {
-  for (const char* text : {"", "-1", "ms", "1e9s", "inf", "5 parsecs", "99999999999999999999h", "1..5s"}) {
+  for (const char* text : {"", "-1", "ms", "1e9s", "inf", "5 parsecs", "99999999999999999999h", "1..5s", "30m1h",
+                           "1h1h", "1h30", "1:2:3:4", "1:60"}) {
     EXPECT_FALSE(parse_duration(text, 1s)) << text;
   }
 }
 
 TEST(Duration, IsWrittenAsItIsRead) {
   for (const Duration d :
-       {Duration(1ns), Duration(250us), Duration(5ms), Duration(90s), Duration(10min), Duration(3h)}) {
+       {Duration(1ns), Duration(250us), Duration(5ms), Duration(90s), Duration(10min), Duration(3h), Duration(3605s)}) {
     EXPECT_EQ(parse_duration(format_duration(d), 1s).value(), d) << format_duration(d);
   }
+  EXPECT_EQ(format_duration(90s), "90s");
+  EXPECT_EQ(format_duration(1250ms), "1.25s");
+  EXPECT_EQ(format_duration(90min), "1h30m");
+  EXPECT_EQ(format_duration(3605s), "1h00m05s");
+  EXPECT_EQ(format_duration(60h), "2d12h");
+  EXPECT_EQ(format_duration(0s), "0ns");
 }
 
 TEST(Bytes, ReadsUnitsOfMemory) {
@@ -106,7 +127,7 @@ TEST(TimeLimitTest, RefusesWhatIsNone) {
 }
 
 TEST(TimeLimitTest, IsWrittenAsItIsRead) {
-  for (const char* text : {"0:45", "10:00", "1:30:00", "2-12:30:05", "23:59:59"}) {
+  for (const char* text : {"45s", "10m", "1h30m", "2d12h30m05s", "23h59m59s"}) {
     EXPECT_EQ(format_time_limit(parse_time_limit(text).value()), text);
   }
 }

@@ -60,7 +60,7 @@ class Changes(JobsTest):
         job = self.submit("sh", "-c", "echo $CUDA_VISIBLE_DEVICES $GPUMUX_MEM_LIMIT", gpus=1, mem="10M")
         said, _ = self.ask("set", "--job", job, "--gpu-ids", "1,0", "--mem", "20M", "--time-limit", "1:00:00",
                            "--priority", "3")
-        self.assertEqual(said, f"job {job}: priority 3, time limit 1:00:00, GPUs 1,0, 20.0 MiB on each GPU")
+        self.assertEqual(said, f"job {job}: priority 3, time limit 1h, GPUs 1,0, 20.0 MiB on each GPU")
         self.daemon.restart()
         found = self.job(job)
         self.assertEqual((found["gpu_ids"], found["memory_bytes"], found["time_limit_ns"], found["priority"]),
@@ -83,7 +83,7 @@ class Changes(JobsTest):
         job = self.hold_gpus(time_limit="2:00:00")
         self.wait_state(job, "running")
         said, _ = self.ask("set", "--job", job, "--time-limit", "1:00:00")
-        self.assertEqual(said, f"job {job}: time limit 1:00:00")
+        self.assertEqual(said, f"job {job}: time limit 1h")
         process = self.gpumux("set", "--job", str(job), "--mem", "20M")
         self.assertEqual(process.wait(), 1)
         self.assertEqual(process.errors,

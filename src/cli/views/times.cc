@@ -2,6 +2,7 @@
 #include "cli/views/times.h"
 
 #include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <optional>
 
@@ -13,17 +14,6 @@ namespace {
 using base::Result;
 
 constexpr std::int64_t kSecond = 1'000'000'000;
-
-std::int64_t seconds_of(char unit) {
-  switch (unit) {
-    case 's': return 1;
-    case 'm': return 60;
-    case 'h': return 3'600;
-    case 'd': return 86'400;
-    case 'w': return 7 * 86'400;
-    default: return 0;
-  }
-}
 
 std::tm local_time(std::int64_t unix_ns) {
   const std::time_t seconds = unix_ns / kSecond;
@@ -94,31 +84,16 @@ std::optional<std::int64_t> parse_clock(const std::string& text, std::int64_t no
   return std::nullopt;
 }
 
-// "1hour", "90m", "30": seconds. Units are letters of Slurm's, or ours.
-std::optional<std::int64_t> parse_span(std::string_view text) {
-  const std::size_t end = std::min(text.find_first_not_of("0123456789"), text.size());
-  const auto count = base::parse_integer(text.substr(0, end), 0, 1'000'000'000);
-  if (!count) return std::nullopt;
-  const std::string_view unit = text.substr(end);
-  if (unit.empty()) return static_cast<std::int64_t>(*count);
-  for (const std::string_view word : {"seconds", "minutes", "hours", "days", "weeks"}) {
-    const bool is_it = unit == word.substr(0, 1) || unit == word || unit == word.substr(0, word.size() - 1);
-    if (is_it) return static_cast<std::int64_t>(*count) * seconds_of(word[0]);
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 Result<std::int64_t> parse_time(std::string_view text, std::int64_t now_unix_ns) {
   if (text == "now") return now_unix_ns;
   if (text == "today") return begin_of_day(now_unix_ns, 0);
   if (text == "yesterday") return begin_of_day(now_unix_ns, 1);
-  const std::int64_t unit = text.empty() ? 0 : seconds_of(text.back());
-  if (unit != 0) {
-    const auto count = base::parse_integer(text.substr(0, text.size() - 1), 0, INT64_MAX);
-    const std::int64_t most = now_unix_ns / kSecond / unit;
-    if (count) return now_unix_ns - std::min(static_cast<std::int64_t>(*count), most) * unit * kSecond;
+  if (!text.empty() && std::isalpha(static_cast<unsigned char>(text.back())) != 0) {
+    // Nothing was used before 1970.
+    if (const auto ago = base::parse_duration(text, base::Duration(0)))
+      return now_unix_ns - std::min(ago->count(), now_unix_ns);
   }
   if (const auto date = parse_date(std::string(text))) return *date;
   if (const auto clock = parse_clock(std::string(text), now_unix_ns)) return *clock;
@@ -133,8 +108,8 @@ Result<std::int64_t> parse_begin(std::string_view text, std::int64_t now_unix_ns
   if (text == "now") return now_unix_ns;
   if (text == "tomorrow") return begin_of_day(now_unix_ns, -1);
   if (text.starts_with(kFromNow)) {
-    const auto span = parse_span(text.substr(kFromNow.size()));
-    if (span && *span <= (INT64_MAX - now_unix_ns) / kSecond) return now_unix_ns + *span * kSecond;
+    const auto span = base::parse_duration(text.substr(kFromNow.size()), std::chrono::seconds(1));
+    if (span && span->count() <= INT64_MAX - now_unix_ns) return now_unix_ns + span->count();
   }
   if (const auto date = parse_date(std::string(text))) return *date;
   if (const auto clock = parse_clock(std::string(text), now_unix_ns, true)) return *clock;

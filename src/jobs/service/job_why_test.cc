@@ -158,12 +158,11 @@ TEST(Refusals, OfAChangeNameTheJobAndTheLimits) {
   };
   EXPECT_EQ(refused(core::Refusal::kStarted), "job 17 has started: only its priority and its time limit can change");
   spec.time_limit = 2h;
-  EXPECT_EQ(
-      refused(core::Refusal::kLonger),
-      "job 17 has started with a time limit of 1:00:00, 2:00:00 asked for: only an administrator makes it longer");
+  EXPECT_EQ(refused(core::Refusal::kLonger),
+            "job 17 has started with a time limit of 1h, 2h asked for: only an administrator makes it longer");
   spec.time_limit = core::kNoLimit;
   EXPECT_EQ(refused(core::Refusal::kLonger),
-            "job 17 has started with a time limit of 1:00:00, none asked for: only an administrator makes it longer");
+            "job 17 has started with a time limit of 1h, none asked for: only an administrator makes it longer");
 }
 
 }  // namespace
