@@ -22,7 +22,7 @@ import help_text
 BANNER = "# Made by tools/make_completions.py from --help. Do not edit."
 OTHER_PROGRAMS = ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun", "mgpu_queue", "mgpu_cancel", "mgpu_scheduler_server")
 PROGRAM_COMMANDS = ("run", "submit", "mgpu_srun")    # what follows their options is another command line
-DONE_JOB_COMMANDS = ("show", "logs", "wait", "history", "requeue")    # take ids of jobs that are done, too
+DONE_JOB_COMMANDS = ("show", "logs", "wait", "history", "requeue", "report")    # take ids of jobs that are done, too
 ACTION_COMMAND = "admin"    # takes one of the words that its help lists
 
 
@@ -74,7 +74,7 @@ def operand_of(command, found):
     """The values of words that are no options: the usage ends with their placeholder."""
     name = re.search(r"\[?([A-Z]+)\]?(?:\.\.\.)?\]?$", found.usage)
     kind = of_placeholder(command, name.group(1)) if name and name.group(1) != "OPTIONS" else Kind()
-    return Kind(("all",), "gpus") if kind.ask == "gpus" else kind
+    return Kind(("all",), "gpus") if kind.ask == "gpus" and command == "set" else kind
 
 
 def actions_of(commands):

@@ -41,6 +41,7 @@ Result<ReportRow> read_row(const json& object) {
   reader.read_bytes("namespace", row.pod_namespace);
   reader.read_bytes("pod", row.pod);
   if (reader.find("program") != nullptr) reader.read_bytes("program", row.program.emplace());
+  reader.read("run_seconds", row.run_seconds);
   reader.read("others", row.others);
   read_sums(reader, row.sums);
   return reader.finish(std::move(row));
@@ -74,6 +75,7 @@ Result<std::string> Client::report_text(const ReportQuery& query) const {
   std::string target = "/v1/report?by=" + query.by + "&since_unix_ns=" + std::to_string(query.since_unix_ns);
   if (query.until_unix_ns) target += "&until_unix_ns=" + std::to_string(*query.until_unix_ns);
   if (!query.user.empty()) target += "&user=" + url_encoded(query.user);
+  if (!query.job.empty()) target += "&job=" + url_encoded(query.job);
   return call("GET", target, "", kReportPatience);
 }
 

@@ -19,6 +19,7 @@ struct ReportQuery {
   std::int64_t since_unix_ns = 0;
   std::optional<std::int64_t> until_unix_ns = {};
   std::string user = {};  // empty: everybody's
+  std::string job = {};   // "17", "17_3"; empty: every job's
 };
 
 struct ReportSums {
@@ -43,7 +44,8 @@ struct ReportRow {
   std::string pod_namespace;
   std::string pod;
   std::optional<std::string> program;
-  bool others = false;  // a sum of jobs and programs that the daemon does not tell apart
+  double run_seconds = 0;  // by user and by job: of jobs, from their first starts to their ends
+  bool others = false;     // a sum of jobs and programs that the daemon does not tell apart
   ReportSums sums;
 };
 

@@ -104,6 +104,7 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("uid", seat.uid);
   reader.read("user", seat.user);
   reader.read("program", seat.program);
+  reader.read("job", seat.job);
   reader.read_object("container", seat.container, parse_container);
   reader.read("phase", seat.phase);
   reader.read("lease", seat.lease);

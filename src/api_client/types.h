@@ -134,6 +134,7 @@ struct Seat {
   std::uint32_t uid = 0;
   std::string user;
   std::string program;
+  std::optional<std::uint64_t> job;  // that it is a program of
   Container container;
   std::string phase;  // idle, waiting, holding, revoked, draining, silent
   std::string lease;  // exclusive, shared; empty: none

@@ -145,10 +145,10 @@ int queue_command(const std::vector<char*>& arguments) {
   app.footer(std::string(kFieldsHelp) + R"(
 
 --format and --json list the jobs in the order of their ids, and each element of an array. The table has one line for
-an array: 51_[0-199%2]. GPUS shows the GPUs of a job, in brackets if it waits for them. TIME is the time since the job's
-first start, suspensions included, or the time that it has waited. LIMIT is the time that is left to a running job, by
-its own limit or the queue's. STARTS says how soon a job starts if the jobs that go first use their whole time limits.
-WHY is below the job if the terminal is too narrow for it.
+an array: 51_[0-199%2]. GPUS shows the GPUs of a job, in brackets if it waits for them. TIME is the time since the
+job's first start, suspensions included, or the time that it has waited. LIMIT is the time that is left to a running
+job, by its own limit or the queue's. PRIO is the priority; empty is 0. STARTS says how soon a job starts if the jobs
+that go first use their whole time limits. WHY is below the job if the terminal is too narrow for it.
 
 Examples:
   gpumux queue

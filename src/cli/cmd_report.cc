@@ -28,30 +28,35 @@ int report_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "report";
   api_client::Options options;
   api_client::ReportQuery query;
-  std::string since = "today";
+  std::string since;
   std::string until;
   bool mine = false;
   bool json = false;
   bool csv = false;
   CLI::App app("Shows how long users, jobs, pods or programs have held GPUs, and what else they have had of them.",
                "gpumux report");
-  app.add_option("-b,--by", query.by, "Sum by (default user): user, job, pod or program")
-      ->type_name("WHAT")
-      ->check(sums());
+  auto* const by = app.add_option("-b,--by", query.by, "Sum by (default user): user, job, pod or program")
+                       ->type_name("WHAT")
+                       ->check(sums());
   app.add_option("-S,--since", since, "Begin at that time (default today): 7d, a date, today or yesterday")
       ->type_name("TIME");
   app.add_option("-E,--until", until, "End at that time (default now): a date, yesterday or now")->type_name("TIME");
   auto* const user =
       app.add_option("-u,--user", query.user, "Show only this user's use")->type_name("USER")->check(not_empty());
   app.add_flag("--mine", mine, "Show only your own use")->excludes(user);
+  app.add_option("-j,--job", query.job, "Show only this job's use, from its beginning on if --since does not say when")
+      ->type_name("ID")
+      ->check(not_empty());
   auto* const as_json = app.add_flag("--json", json, "Print it as the daemon does (docs/api.md, GET /v1/report)");
   app.add_flag("--csv", csv, "Print lines with commas, for spreadsheets")->excludes(as_json);
   app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
-  app.footer(R"(HELD is how long programs held leases of GPUs. GPU TIME is HELD without the time that a program was idle
-before it gave a lease up. WAITED is how long programs waited for leases. These three are hours, minutes and seconds,
-summed over GPUs and processes. GIB HOURS is memory on GPUs times how long it was there. IN HOST MEMORY is the same of
-evicted memory. SWITCHES is how often the programs got a GPU from another one. The longest held comes first. --json and
---csv have seconds, and bytes times seconds.
+  app.footer(
+      R"(RUN TIME is how long jobs ran, from their first start to their end, suspensions included. HELD is how long
+programs held leases of GPUs. GPU TIME is HELD without the time that a program was idle before it gave a lease up.
+WAITED is how long programs waited for leases. These three are hours, minutes and seconds, summed over GPUs and
+processes. GIB HOURS is memory on GPUs times how long it was there. IN HOST MEMORY is the same of evicted memory.
+SWITCHES is how often the programs got a GPU from another one. The longest held comes first. --json and --csv have
+seconds, and bytes times seconds.
 
 TIME is how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), today, yesterday or now. The daemon
 keeps sums of whole hours, and of whole days for what is older than ledger_hours. Days are UTC's. The report has every
@@ -60,13 +65,17 @@ hour or day of which you ask for a part. Its first line says from when to when.
 Examples:
   gpumux report
   gpumux report --since 7d --by job --user eva
+  gpumux report --job 17
   gpumux report --since 2026-11-01 --until 2026-12-01 --csv
   gpumux report --since 4w --by pod --json | jq '.rows[] | [.pod, .held_seconds / 3600]'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  if (!query.job.empty() && by->count() == 0) query.by = "job";
   const std::int64_t now = now_unix_ns();
-  const auto begin = parse_time(since, now);
+  const bool from_the_beginning = since.empty() && !query.job.empty();
+  const auto begin =
+      from_the_beginning ? base::Result<std::int64_t>(0) : parse_time(since.empty() ? "today" : since, now);
   if (!begin) {
     say_error(kName, "--since: " + begin.error().message());
     return kExitUsage;
@@ -79,7 +88,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
       return kExitUsage;
     }
     if (*end < *begin) {
-      say_error(kName, "--until " + until + " is before --since " + since);
+      say_error(kName, "--until " + until + " is before --since " + (since.empty() ? "today" : since));
       return kExitUsage;
     }
     query.until_unix_ns = *end;

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux status: who holds what, who waits for whom, and why.
 #include <iostream>
+#include <set>
 #include <utility>
 
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
+#include "cli/views/settings_change.h"
 #include "cli/views/status_view.h"
 #include "os/runtime_dir.h"
 
@@ -25,13 +27,21 @@ base::Result<std::vector<std::string>> look_as_json(const api_client::Options& o
   return std::vector{std::move(json)};
 }
 
-base::Result<std::vector<std::string>> look_as_table(const api_client::Options& options, const Output& output,
+// `names`: of GPUs; none: all.
+base::Result<std::vector<std::string>> look_as_table(const api_client::Options& options,
+                                                     const std::vector<std::string>& names, const Output& output,
                                                      StatusTable shown) {
   const auto client = api_client::Client::connect(options);
   if (!client) return tl::unexpected(client.error());
   const auto snapshot = client->snapshot();
   if (!snapshot) return tl::unexpected(snapshot.error());
-  return status_lines(*snapshot, output, shown);
+  std::set<std::uint32_t> gpus;
+  for (const std::string& name : names) {
+    const auto gpu = find_gpu(snapshot->gpus, name);
+    if (!gpu) return tl::unexpected(gpu.error());
+    gpus.insert((*gpu)->index);
+  }
+  return status_lines(*snapshot, output, shown, gpus);
 }
 
 }  // namespace
@@ -40,9 +50,11 @@ int status_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   bool json = false;
   bool memory = false;
+  std::vector<std::string> gpus;
   CLI::App app("Shows the GPUs, the programs that hold and wait for each, and why they wait.", "gpumux status");
   CLI::Option* const as_json =
       app.add_flag("--json", json, "Print the daemon's answer as it is (docs/api.md, GET /v1/status)");
+  app.add_option("GPU", gpus, "Show only these GPUs, by index or UUID")->type_name("")->excludes(as_json);
   app.add_flag("--memory", memory, "Show where each program's memory is, and how much of it has moved")
       ->excludes(as_json);
   Watch watch(app);
@@ -50,15 +62,16 @@ int status_command(const std::vector<char*>& arguments) {
   app.footer(
       R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits no more work, and its
 work still runs), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
-debugger), suspended (its job is suspended, and it has drained). FOR is the time in this state. LAST 5S is the part
-of the last five seconds for which the program had the GPU to use. GPU TIME and WAITED are sums. P50 / P99 are the
-median and the 99th percentile of its waits.
+debugger), suspended (its job is suspended, and it has drained). FOR is the time in this state. LAST 5S is the part of
+the last five seconds for which the program had the GPU to use. JOB is the job that the program is a part of. GPU TIME
+and WAITED are sums. P50 / P99 are the median and the 99th percentile of its waits.
 
 With --memory: RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE cannot leave the GPU (docs/memory.md). HOST is the
 daemon's host memory that the program uses. OUT and IN were copied. NOT COPIED was unchanged or constant.
 
 Examples:
   gpumux status
+  gpumux status 1
   gpumux status --watch 0.5
   gpumux status --memory
   gpumux status --json | jq '.gpus[].seats[] | select(.phase == "holding") | .program'
@@ -67,7 +80,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const Watch::Look look = [&](const Output& output) {
     if (json) return look_as_json(options, output);
-    return look_as_table(options, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
+    return look_as_table(options, gpus, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
   };
   watch.set_runtime_dir(options.runtime_dir.empty() ? os::find_runtime_dir().value_or("?") : options.runtime_dir);
   if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);

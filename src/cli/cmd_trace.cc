@@ -14,6 +14,7 @@
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/timeline/timeline.h"
+#include "cli/views/settings_change.h"
 #include "cli/views/times.h"
 #include "cli/views/trace_history.h"
 #include "cli/views/trace_view.h"
@@ -214,6 +215,7 @@ int trace_command(const std::vector<char*>& arguments) {
   bool picture = false;
   bool summary = false;
   std::string begin;
+  std::string gpu;
   std::string perfetto;
   std::uint64_t lines = 0;
   CLI::App app("Shows which program held which GPU when: the daemon's last 65,536 lease events, oldest first.",
@@ -233,7 +235,7 @@ int trace_command(const std::vector<char*>& arguments) {
           ->excludes(as_summary);
   app.add_option("--since", begin, "Begin with event number N, or then: 10s ago, 12:30:15, a date")
       ->type_name("N|TIME");
-  app.add_option("--gpu", wanted.gpu, "Show only events of this GPU")->type_name("GPU");
+  app.add_option("--gpu", gpu, "Show only events of this GPU, by index or UUID")->type_name("GPU")->check(not_empty());
   app.add_option("--name", wanted.name, "Show only events of this program: its name or process id, or a job's name")
       ->type_name("NAME");
   app.add_flag("--epochs", epochs, "Show the number of each lease");
@@ -271,6 +273,13 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
   }
   const auto client = api_client::Client::connect(options);
   if (!client) return report_error(kName, client.error());
+  if (!gpu.empty()) {
+    const auto snapshot = client->snapshot();
+    if (!snapshot) return report_error(kName, snapshot.error());
+    const auto found = find_gpu(snapshot->gpus, gpu);
+    if (!found) return report_error(kName, found.error());
+    wanted.gpu = (*found)->index;
+  }
   if (!perfetto.empty()) return write_timeline(*client, wanted, perfetto, follow);
   if (picture || summary) return show_history(*client, wanted, picture, summary);
   std::optional<std::uint64_t> most;

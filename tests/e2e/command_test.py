@@ -233,6 +233,9 @@ class Command(GpumuxTest):
             shown, _ = self.ask("trace", option, "--gpu", "0")
             self.assertRegex(shown, rf"worker.*{program.pid}")
             self.assertRegex(shown, rf"\b{len(grants)}\b")
+        for command in (("trace", "--gpu", "9"), ("status", "9"), ("set", "9", "--quantum", "1ms")):
+            _, errors = self.ask(*command, code=1)
+            self.assertIn("there is no GPU '9'; the daemon serves: 0", errors)
         self.ask("set", "0", "--quantum", "123ms")
         self.assertRegex(self.ask("trace", "-n", "1")[0], r"GPU 0  settings .*quantum auto -> 123ms")
 

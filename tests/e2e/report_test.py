@@ -112,6 +112,15 @@ class Report(JobsTest):
         self.compare(by_job[job], traced, pids["nightly"])
         self.compare(by_job[None], traced, pids["one"], pids["two"], pids["three"])
 
+        jobs = json.loads(self.ask("queue", "--all", "--json")[0])["jobs"]
+        (shown,) = [shown for shown in jobs if shown["id"] == job]
+        ran = (shown["ended_unix_ns"] - shown["started_unix_ns"]) / 1e9
+        self.assertAlmostEqual(by_job[job]["run_seconds"], ran, places=3)
+        self.assertAlmostEqual(whole["run_seconds"], ran, places=3)
+        self.assertEqual([row.get("job") for row in self.rows("job", "--job", str(job))], [job])
+        self.assertRegex(self.ask("report", "--job", str(job))[0], rf"\n{job} +nightly ")
+        self.assertEqual(self.ask("report", "--job", str(job + 1))[0], "No program has used a GPU in that time.")
+
         (no_pod,) = self.rows("pod")
         self.assertNotIn("pod", no_pod)
         self.compare(no_pod, traced, *pids.values())

@@ -226,6 +226,7 @@ class _Seat(TypedDict):
 
 
 class Seat(_Seat, total=False):
+    job: int
     container: Container
     # exclusive, shared
     lease: str
@@ -299,6 +300,7 @@ class _Tenant(TypedDict):
 
 
 class Tenant(_Tenant, total=False):
+    job: int
     container: Container
 
 
@@ -399,6 +401,7 @@ class ReportRow(_ReportRow, total=False):
     pod: str
     program: str
     others: bool
+    run_seconds: float
 
 
 class Sums(TypedDict):

@@ -40,6 +40,9 @@ std::string gib_hours(double byte_seconds) {
   return text;
 }
 
+// How long jobs ran. Programs of `gpumux run` are no jobs.
+bool has_runs(const Report& report) { return report.by == "user" || report.by == "job"; }
+
 std::vector<Column> columns_of(const Report& report) {
   std::vector<Column> columns;
   if (report.by == "job") columns = {{"JOB"}, {.title = "NAME", .leave_out = 3, .minimum = 8, .hide_if_empty = true}};
@@ -49,6 +52,7 @@ std::vector<Column> columns_of(const Report& report) {
                {.title = "POD", .leave_out = 2, .minimum = 8, .hide_if_empty = true}};
   }
   columns.push_back({.title = "USER", .minimum = 6});
+  if (has_runs(report)) columns.push_back({"RUN TIME", Align::kRight});
   for (const std::string_view title : {"HELD", "GPU TIME", "WAITED"}) columns.push_back({title, Align::kRight});
   columns.push_back({.title = "GIB HOURS", .align = Align::kRight, .leave_out = 4});
   columns.push_back({.title = "IN HOST MEMORY", .align = Align::kRight, .leave_out = 6});
@@ -66,9 +70,11 @@ std::vector<std::string> texts_of(const Report& report, const ReportRow& row) {
   return texts;
 }
 
-void add_row(Table& table, const std::vector<std::string>& texts, const ReportSums& sums, Colour colour) {
+void add_row(Table& table, const std::vector<std::string>& texts, std::optional<double> run, const ReportSums& sums,
+             Colour colour) {
   std::vector<Cell> cells;
   for (const std::string& text : texts) cells.push_back({text, colour});
+  if (run) cells.push_back({clock_text(*run), colour});
   for (const double seconds : {sums.held_seconds, sums.gpu_seconds, sums.waited_seconds})
     cells.push_back({clock_text(seconds), colour});
   cells.push_back({gib_hours(sums.resident_byte_seconds), colour});
@@ -115,19 +121,22 @@ std::vector<std::string> report_lines(const Report& report, const Output& output
   const std::vector<Column> columns = columns_of(report);
   Table table(columns);
   ReportSums all;
+  double all_runs = 0;
+  const auto run_of = [&](double seconds) { return has_runs(report) ? std::optional(seconds) : std::nullopt; };
   for (const ReportRow& row : report.rows) {
-    add_row(table, texts_of(report, row), row.sums, Colour::kNone);
+    add_row(table, texts_of(report, row), run_of(row.run_seconds), row.sums, Colour::kNone);
     all.add(row.sums);
+    all_runs += row.run_seconds;
   }
   std::vector<std::string> texts(texts_of(report, {}).size());
   if (report.rest) {
     texts.front() = kOthers;
-    add_row(table, texts, *report.rest, Colour::kNone);
+    add_row(table, texts, run_of(0), *report.rest, Colour::kNone);
     all.add(*report.rest);
   }
   if (report.rows.size() > 1) {
     texts.front() = "all";
-    add_row(table, texts, all, Colour::kBold);
+    add_row(table, texts, run_of(all_runs), all, Colour::kBold);
   }
   for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
   return lines;
@@ -153,6 +162,7 @@ std::string report_csv(const Report& report) {
                                row.sums.resident_byte_seconds, row.sums.evicted_byte_seconds})
       cells.push_back(number(value));
     cells.push_back(std::to_string(row.sums.switches));
+    if (has_runs(report)) cells.push_back(number(row.run_seconds));
     add_line(cells);
   };
   std::vector<std::string> names;
@@ -161,6 +171,7 @@ std::string report_csv(const Report& report) {
   if (report.by == "pod" || report.by == "program") names.insert(names.end(), {"namespace", "pod"});
   names.insert(names.end(), {"user", "uid", "others", "held_seconds", "gpu_seconds", "waited_seconds",
                              "resident_byte_seconds", "evicted_byte_seconds", "switches"});
+  if (has_runs(report)) names.emplace_back("run_seconds");
   add_line(names);
   for (const ReportRow& row : report.rows) add(row);
   if (report.rest) {

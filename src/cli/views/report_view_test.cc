@@ -43,20 +43,22 @@ TEST_F(ReportView, ATableHasTheSumOfItsRows) {
   report.rows = {row(3661, 9), row(60, 1), row(1), row(0.4)};
   report.rows[0].job = 17;
   report.rows[0].name = "train";
+  report.rows[0].run_seconds = 7200;
   report.rows[1].job = 21;
   report.rows[1].array = 20;
   report.rows[1].array_index = 3;
   report.rows[2].others = true;
   report.rows[3].uid.reset();
   report.rows[3].user.clear();
-  EXPECT_EQ(report_lines(report, Output{}),
-            (Lines{"from 2026-11-25 13:46 to 2026-11-25 14:46",
-                   "JOB       NAME   USER     HELD  GPU TIME   WAITED  GIB HOURS  IN HOST MEMORY  SWITCHES",
-                   "17        train  eva   1:01:01   0:30:31  3:03:03       2.00            0.00         9",
-                   "20_3             eva   0:01:00   0:00:30  0:03:00       2.00            0.00         1",
-                   "(others)         eva   0:00:01   0:00:01  0:00:03       2.00            0.00         0",
-                   "-                -     0:00:00   0:00:00  0:00:01       2.00            0.00         0",
-                   "all                    1:02:02   0:31:01  3:06:07       8.00            0.00        10"}));
+  EXPECT_EQ(
+      report_lines(report, Output{}),
+      (Lines{"from 2026-11-25 13:46 to 2026-11-25 14:46",
+             "JOB       NAME   USER  RUN TIME     HELD  GPU TIME   WAITED  GIB HOURS  IN HOST MEMORY  SWITCHES",
+             "17        train  eva    2:00:00  1:01:01   0:30:31  3:03:03       2.00            0.00         9",
+             "20_3             eva    0:00:00  0:01:00   0:00:30  0:03:00       2.00            0.00         1",
+             "(others)         eva    0:00:00  0:00:01   0:00:01  0:00:03       2.00            0.00         0",
+             "-                -      0:00:00  0:00:00   0:00:00  0:00:01       2.00            0.00         0",
+             "all                     2:00:00  1:02:02   0:31:01  3:06:07       8.00            0.00        10"}));
   report.by = "user";
   report.rows.resize(1);
   EXPECT_EQ(report_lines(report, Output{}).size(), 3u) << "one row is its own sum";
@@ -101,16 +103,17 @@ TEST_F(ReportView, CsvIsQuotedAndIsNoFormula) {
 
 TEST_F(ReportView, CsvHasAColumnForEachThing) {
   Report report{.since_unix_ns = 0, .until_unix_ns = kHour, .by = "user", .rows = {row(1)}, .rest = {}};
+  report.rows[0].run_seconds = 60;
   const std::string sums =
       "held_seconds,gpu_seconds,waited_seconds,resident_byte_seconds,evicted_byte_seconds,switches";
-  EXPECT_EQ(report_csv(report), "user,uid,others," + sums + "\neva,1000,0,1,0.5,3,7730941132800,0,0\n");
+  EXPECT_EQ(report_csv(report), "user,uid,others," + sums + ",run_seconds\neva,1000,0,1,0.5,3,7730941132800,0,0,60\n");
   report.by = "job";
   report.rows[0].job = 21;
   report.rows[0].array = 20;
   report.rows[0].array_index = 3;
   report.rows[0].name = "train";
   EXPECT_EQ(report_csv(report), "job,array,array_index,name,user,uid,others," + sums +
-                                    "\n21,20,3,train,eva,1000,0,1,0.5,3,7730941132800,0,0\n");
+                                    ",run_seconds\n21,20,3,train,eva,1000,0,1,0.5,3,7730941132800,0,0,60\n");
   report.by = "pod";
   report.rows[0].pod_namespace = "team-a";
   report.rows[0].pod = "train-0";

@@ -19,6 +19,7 @@ std::vector<Cell> seat_cells(const Seat& seat, const std::vector<Gpu>& gpus, bas
   return {{program_text(seat)},
           {std::to_string(seat.pid)},
           {user_text(seat)},
+          {seat.job ? std::to_string(*seat.job) : ""},
           {phase_text(seat), colour_of(seat)},
           {short_duration(seat.since)},
           {recent_use_text(seat, window)},
@@ -90,9 +91,10 @@ constexpr std::size_t kLeastName = 16;
 Table seat_table() {
   return Table({{.title = "PROGRAM", .minimum = kLeastName},
                 {.title = "PID", .align = Align::kRight, .leave_out = 2},
-                {.title = "USER", .leave_out = 4, .minimum = 6},
+                {.title = "USER", .leave_out = 5, .minimum = 6},
+                {.title = "JOB", .align = Align::kRight, .leave_out = 3, .hide_if_empty = true},
                 {.title = "STATE"},
-                {.title = "FOR", .align = Align::kRight, .leave_out = 3},
+                {.title = "FOR", .align = Align::kRight, .leave_out = 4},
                 {.title = "LAST 5S", .align = Align::kRight, .leave_out = 1, .hide_if_empty = true},
                 {.title = "LEASE", .leave_out = 6, .hide_if_empty = true},
                 {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
@@ -275,11 +277,13 @@ std::string turns_line(const api_client::Snapshot& snapshot) {
   return text.empty() ? text : text + ". `gpumux status` says why a program waits";
 }
 
-std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown) {
+std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown,
+                                      const std::set<std::uint32_t>& gpus) {
   Lines lines(output);
   if (snapshot.gpus.empty())
     lines.add(Colour::kNone, "The daemon serves no GPU: it found none. `gpumux doctor` says why.", 0);
   for (const Gpu& gpu : snapshot.gpus) {
+    if (!gpus.empty() && !gpus.contains(gpu.index)) continue;
     lines.part();
     lines.add(Colour::kBold, "GPU " + std::to_string(gpu.index) + "  " + gpu.name, 0);
     lines.add_if(Colour::kRed, gpu.sick.empty() ? "" : "sick: " + gpu.sick);
@@ -309,7 +313,7 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     lines.add(table);
   }
   const api_client::HostMemory& host = snapshot.host_memory;
-  if (host.lent > 0) {
+  if (host.lent > 0 && gpus.empty()) {
     lines.part();
     lines.add(Colour::kNone,
               "Host memory for evicted data: " + base::format_bytes(host.lent) + " lent of " +

@@ -2,6 +2,8 @@
 // GPUs and seats as people read them.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -14,8 +16,10 @@ namespace gpumux::cli {
 enum class StatusTable { kTurns, kMemory };
 
 // `gpumux status`: for each GPU a line of its own and a table of its seats, in the order in which they (will) run.
+// `gpus`: only these, by index; none: all, and host memory.
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output,
-                                      StatusTable shown = StatusTable::kTurns);
+                                      StatusTable shown = StatusTable::kTurns,
+                                      const std::set<std::uint32_t>& gpus = {});
 
 // On which GPUs a program that comes now has to wait: "GPU 0: train.py (4711) has its turn, 2 wait. ...". Empty: on
 // none.

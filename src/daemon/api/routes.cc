@@ -81,6 +81,7 @@ std::vector<Route> make_routes() {
        {word("by", "What each row is the sum of; user is the default", {"user", "job", "pod", "program"}),
         number("since_unix_ns", "From then; the beginning is the default"),
         number("until_unix_ns", "Until then; now is the default"), text("user", "Only this user's, by name or uid"),
+        text("job", "Only this job's, by id or as ARRAY_ELEMENT; by the id of an array all of its elements'"),
         number("limit", "The most rows, from 1 to 10000, which is the default; the field rest sums the others")}},
       {Address::kStatus,
        "GET",

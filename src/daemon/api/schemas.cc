@@ -50,12 +50,13 @@ constexpr std::array kSchemas{
            "tenants_bytes: int, foreign_bytes: int, returning_bytes: int, reserve_bytes: int, moved_out_bytes: int, "
            "moved_in_bytes: int, saved_clean_bytes: int, saved_constant_bytes: int, handed_over_bytes: int"},
     Schema{"Foreign", "pid: int, name: text, memory_bytes: int"},
-    Schema{"Seat",
-           "tenant: int, pid: int, uid: int, user: text, program: text, phase: Phase, container?: Container, "
-           "lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, waits_for: text, grants: int, "
-           "held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, wait_p50_ns: int, "
-           "wait_p99_ns: int, gang: text, priority: int, share: text, max_share: text, poisoned: bool, "
-           "submissions: int, note: text, memory?: SeatMemory"},
+    Schema{
+        "Seat",
+        "tenant: int, pid: int, uid: int, user: text, program: text, job?: int, phase: Phase, container?: Container, "
+        "lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, waits_for: text, grants: int, "
+        "held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, wait_p50_ns: int, "
+        "wait_p99_ns: int, gang: text, priority: int, share: text, max_share: text, poisoned: bool, "
+        "submissions: int, note: text, memory?: SeatMemory"},
     Schema{"Phase", "idle|waiting|holding|revoked|draining|silent|suspended"},
     Schema{"Container", "id: text, namespace?: text, pod?: text, name?: text, claim?: text"},
     Schema{"SeatMemory",
@@ -68,9 +69,10 @@ constexpr std::array kSchemas{
            "handed_on_bytes: int, waits: int, waited_ns: int, is_short: bool, kind: text, why_no_tmpfs: text, "
            "made_bytes: int, made_ns: int"},
     Schema{"Tenants", "tenants: Tenant[], more: bool"},
-    Schema{"Tenant",
-           "tenant: int, pid: int, uid: int, user: text, program: text, container?: Container, priority: int, "
-           "share: text, max_share: text, seats: TenantSeat[]"},
+    Schema{
+        "Tenant",
+        "tenant: int, pid: int, uid: int, user: text, program: text, job?: int, container?: Container, priority: int, "
+        "share: text, max_share: text, seats: TenantSeat[]"},
     Schema{"TenantSeat",
            "gpu: int, phase: Phase, lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, "
            "waits_for: text, grants: int, held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, "
@@ -88,8 +90,8 @@ constexpr std::array kSchemas{
     Schema{"ReportRow",
            "uid?: int, user?: text, job?: int, array?: int, array_index?: int, name?: bytes_or_text, "
            "namespace?: bytes_or_text, pod?: bytes_or_text, program?: bytes_or_text, others?: bool, "
-           "held_seconds: number, gpu_seconds: number, waited_seconds: number, resident_byte_seconds: number, "
-           "evicted_byte_seconds: number, switches: int"},
+           "run_seconds?: number, held_seconds: number, gpu_seconds: number, waited_seconds: number, "
+           "resident_byte_seconds: number, evicted_byte_seconds: number, switches: int"},
     Schema{"Sums",
            "held_seconds: number, gpu_seconds: number, waited_seconds: number, resident_byte_seconds: number, "
            "evicted_byte_seconds: number, switches: int"},

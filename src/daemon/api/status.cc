@@ -328,6 +328,7 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
              {"user", seat.label ? user(seat.label->uid) : ""},
              {"program", seat.label ? seat.label->program : ""},
              {"phase", phase_text(view.phase)}};
+      if (seat.label && seat.label->job != 0) s["job"] = seat.label->job;
       if (seat.label && !seat.label->container.id.empty()) s["container"] = container_json(seat.label->container);
       if (has_lease(view.phase)) {
         s["lease"] = view.kind == sched::LeaseKind::kExclusive ? "exclusive" : "shared";

@@ -13,8 +13,8 @@ using Json = nlohmann::ordered_json;
 std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
 
 // Of a tenant, and the same on all its GPUs.
-constexpr const char* kOfTenant[] = {"tenant",    "pid",      "uid",   "user",     "program",
-                                     "container", "priority", "share", "max_share"};
+constexpr const char* kOfTenant[] = {"tenant",    "pid", "uid",      "user",  "program",
+                                     "container", "job", "priority", "share", "max_share"};
 
 // Each with its seats, by number.
 std::map<std::uint64_t, Json> tenants_of(std::string_view status) {

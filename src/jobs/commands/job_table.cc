@@ -47,7 +47,7 @@ std::string reason_of(const JobGroup& group) {
 struct QueueRow {
   std::string label, name, user, state;
   Colour colour = Colour::kNone;
-  std::string place, start, gpus, memory, time, limit, command, why;
+  std::string place, start, priority, gpus, memory, time, limit, command, why;
 };
 
 QueueRow queue_row(const JobGroup& group, std::int64_t now) {
@@ -65,6 +65,7 @@ QueueRow queue_row(const JobGroup& group, std::int64_t now) {
     if (row.start.empty()) row.start = start_text(job);
     if (!job.waits() && !job.is_done()) longest = std::max(longest, elapsed(job, now));
   }
+  if (first.priority != 0 && !first.is_done()) row.priority = std::to_string(first.priority);
   row.gpus = gpus_of(group);
   row.memory = memory_text(first);
   row.time = time_text(longest);
@@ -81,11 +82,12 @@ std::vector<std::string> table_of(const std::vector<QueueRow>& rows, const Outpu
                {.title = "STATE"},
                {.title = "PLACE", .align = Align::kRight, .leave_out = 2, .hide_if_empty = true},
                {.title = "STARTS", .leave_out = 4, .hide_if_empty = true},
+               {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
                {.title = "GPUS", .leave_out = 3, .minimum = 6},
-               {.title = "MEM", .align = Align::kRight, .leave_out = 7},
-               {.title = "TIME", .align = Align::kRight, .leave_out = 6},
-               {.title = "LIMIT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
-               {.title = "COMMAND", .leave_out = 9, .minimum = kShortestCommand, .hide_if_empty = true},
+               {.title = "MEM", .align = Align::kRight, .leave_out = 8},
+               {.title = "TIME", .align = Align::kRight, .leave_out = 7},
+               {.title = "LIMIT", .align = Align::kRight, .leave_out = 9, .hide_if_empty = true},
+               {.title = "COMMAND", .leave_out = 10, .minimum = kShortestCommand, .hide_if_empty = true},
                {.title = "WHY", .hide_if_empty = true, .below = true}});
   for (const QueueRow& row : rows) {
     table.add_row({{row.label},
@@ -94,6 +96,7 @@ std::vector<std::string> table_of(const std::vector<QueueRow>& rows, const Outpu
                    {row.state, row.colour},
                    {row.place},
                    {row.start},
+                   {row.priority},
                    {row.gpus},
                    {row.memory},
                    {row.time},

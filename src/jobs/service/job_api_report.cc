@@ -64,6 +64,7 @@ Json row_json(const store::LedgerTotal& row, const store::LedgerQuery& asked, Us
     json["program"] = text_json(row.program);
   }
   if (row.others) json["others"] = true;
+  if (asked.by == By::kUser || asked.by == By::kJob) json["run_seconds"] = row.run;
   add_sums(json, row.sums);
   return json;
 }
@@ -115,6 +116,12 @@ Result<store::LedgerQuery> parse_report(std::string_view query) {
     if (!number) return tl::unexpected(invalid("limit: " + number.error().message()));
     asked.at_most = static_cast<std::uint32_t>(*number);
   }
+  if (const auto job = query_value(query, "job")) {
+    const auto name = JobName::parse(decode_percent(*job));
+    if (!name) return tl::unexpected(name.error());
+    asked.job = name->job;
+    asked.element = name->element;
+  }
   if (asked.until < asked.since) return tl::unexpected(invalid("until_unix_ns is before since_unix_ns"));
   const std::string_view by = query_value(query, "by").value_or("user");
   for (const auto& [text, value] : kBy) {
@@ -130,6 +137,7 @@ Result<store::LedgerQuery> parse_report(std::string_view query) {
 ApiAnswer JobApi::report(const Peer& peer, std::string_view query) {
   auto asked = parse_report(query);
   if (!asked) return error_response(asked.error());
+  asked->now = wall_now();
   const settings::Privacy privacy = queue_.config().privacy;
   const bool sees_all = access_.may_change(peer) || privacy == settings::Privacy::kOpen;
   if (!sees_all) asked->names_of = peer.uid;

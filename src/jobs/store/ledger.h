@@ -88,6 +88,10 @@ struct LedgerQuery {
   WallTime since = 0;
   WallTime until = 0;
   std::optional<std::uint32_t> uid = {};  // only this user's
+  // Only this job's: with all of its elements if it is an array's first, or one element.
+  std::optional<jobs::JobId> job = {};
+  std::optional<std::uint32_t> element = {};
+  WallTime now = 0;  // a job that has not ended has run until now
   // Only this user's programs and pods are told apart by their names.
   std::optional<std::uint32_t> names_of = {};
   std::uint32_t at_most = kMaxReportRows;
@@ -102,6 +106,8 @@ struct LedgerTotal {
   std::string job_name;
   jobs::JobId array = jobs::kNoJob;
   std::uint32_t array_index = 0;
+  // By user and by job: seconds from first starts to ends of jobs that are remembered, suspensions included.
+  double run = 0;
   LedgerSums sums;
 };
 
