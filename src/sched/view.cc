@@ -34,7 +34,7 @@ std::string in_the_way(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   }
   for (const Seat* seat : gpu.seats) {
     if (seat->unit == &waiter || seat->place == Occupancy::kNone) continue;
-    return name(*seat->unit) + (seat->place == Occupancy::kOverlapping ? " drains" : " closes its gate");
+    return name(*seat->unit) + (seat->place == Occupancy::kOverlapping ? " drains" : " gives its turn back");
   }
   if (gpu.reserved() != nullptr && gpu.reserved() != &waiter) return "kept free for " + name(*gpu.reserved());
   return {};
