@@ -20,7 +20,6 @@ add_custom_command(
   OUTPUT ${share}/.made
   COMMAND ${CMAKE_COMMAND} -E rm -rf ${share}
   COMMAND ${Python3_EXECUTABLE} -B tools/make_manuals.py --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${share}
-    --version ${PROJECT_VERSION}
   COMMAND ${Python3_EXECUTABLE} -B tools/make_completions.py --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${share}
   COMMAND ${CMAKE_COMMAND} -E touch ${share}/.made
   WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
@@ -30,6 +29,8 @@ add_custom_command(
 add_custom_target(gpumux_share DEPENDS ${share}/.made)
 add_dependencies(product gpumux_share)
 install(DIRECTORY ${share} DESTINATION . COMPONENT dist PATTERN .made EXCLUDE)
+
+install(FILES ${GPUMUX_VERSION_FOLDER}/version.txt DESTINATION . COMPONENT dist)
 
 gpumux_in_dist(bin gpumux gpumuxd gpumux_kubelet_plugin)
 # Links, there and where their users look for them: ./dist/mgpu_srun.

@@ -12,7 +12,7 @@ endif()
 
 add_library(gpumux_options INTERFACE)
 target_include_directories(gpumux_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
-target_compile_definitions(gpumux_options INTERFACE _GNU_SOURCE GPUMUX_VERSION="${PROJECT_VERSION}")
+target_compile_definitions(gpumux_options INTERFACE _GNU_SOURCE)
 target_compile_options(gpumux_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wnon-virtual-dtor
   -Wimplicit-fallthrough -fvisibility=hidden -fvisibility-inlines-hidden
@@ -40,6 +40,26 @@ endif()
 if(GPUMUX_FUZZ)
   target_compile_options(gpumux_sanitize INTERFACE -fsanitize=fuzzer-no-link)
 endif()
+
+# The version and the commit of these sources, asked for in each build (src/base/version.h).
+set(GPUMUX_VERSION_FOLDER ${PROJECT_BINARY_DIR}/version)
+add_custom_target(gpumux_version_files
+  COMMAND ${PROJECT_SOURCE_DIR}/tools/version.sh --write ${GPUMUX_VERSION_FOLDER}
+  BYPRODUCTS ${GPUMUX_VERSION_FOLDER}/version.cc ${GPUMUX_VERSION_FOLDER}/version.txt
+  COMMENT "Asking for the version")
+add_library(gpumux_version OBJECT ${GPUMUX_VERSION_FOLDER}/version.cc)
+add_dependencies(gpumux_version gpumux_version_files)
+add_library(gpumux_test_version OBJECT tests/unit/version.cc)
+foreach(library gpumux_version gpumux_test_version)
+  target_link_libraries(${library} PRIVATE gpumux_options)
+endforeach()
+
+# gpumux_versioned(TARGET ...): programs and libraries that say their version.
+function(gpumux_versioned)
+  foreach(target ${ARGN})
+    target_link_libraries(${target} PRIVATE gpumux_version)
+  endforeach()
+endfunction()
 
 # The sanitizer and fuzz presets build these targets instead of everything.
 add_custom_target(unit_tests)
@@ -87,7 +107,8 @@ set(gpumux_waits 1)
 function(gpumux_test name)
   cmake_parse_arguments(arg "WAITS" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main gpumux_test_version
+    ${arg_LIBRARIES})
   if(GPUMUX_SANITIZE MATCHES address)
     # Half the time to compile. The code under test is compiled as ever, except for its headers.
     target_compile_options(${name} PRIVATE -O0)
@@ -127,7 +148,8 @@ endfunction()
 function(gpumux_bench name)
   cmake_parse_arguments(arg "" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
-  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize benchmark::benchmark ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_version benchmark::benchmark
+    ${arg_LIBRARIES})
   foreach(dep ${arg_DEPS})
     target_link_libraries(${name} PRIVATE gpumux_${dep})
   endforeach()
@@ -152,7 +174,7 @@ function(gpumux_fuzz name)
     set_tests_properties(${name}_replay PROPERTIES TIMEOUT 600 LABELS unit PROCESSORS ${gpumux_computes})
     add_dependencies(unit_tests ${name})
   endif()
-  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize ${arg_LIBRARIES})
+  target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_version ${arg_LIBRARIES})
   foreach(dep ${arg_DEPS})
     target_link_libraries(${name} PRIVATE gpumux_${dep})
   endforeach()

@@ -2,10 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds the Python client: a wheel and a source archive, without the network.
 
-    tools/build_python.py FOLDER
+    tools/build_python.py FOLDER [VERSION]
 
-The same sources give the same bytes, wherever and whenever they are built: every file has the time of the last commit
-(or of SOURCE_DATE_EPOCH), root as its owner, and a mode that no umask changes. setuptools and wheel are Debian's, so
+VERSION is that of the sources if absent.
+
+The same sources give the same bytes, wherever and whenever they are built: every file has the time of the commit (or
+of SOURCE_DATE_EPOCH), root as its owner, and a mode that no umask changes. setuptools and wheel are Debian's, so
 this runs with Debian's Python.
 """
 
@@ -14,6 +16,7 @@ import gzip
 import io
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -33,21 +36,22 @@ build_meta.build_wheel(folder)
 """
 
 
-def time_of_sources():
-    """Seconds since 1970."""
-    if os.environ.get("SOURCE_DATE_EPOCH"):
-        return int(os.environ["SOURCE_DATE_EPOCH"])
-    shown = subprocess.run(["git", "-C", str(ROOT), "log", "-1", "--format=%ct"], capture_output=True, text=True,
-                           check=True)
-    return int(shown.stdout)
+def version_and_time():
+    """The version of the sources, and their time in seconds since 1970."""
+    shown = subprocess.run([ROOT / "tools" / "version.sh"], stdout=subprocess.PIPE, text=True, check=True)
+    version, _, time = shown.stdout.split()
+    return version, int(os.environ.get("SOURCE_DATE_EPOCH") or time)
 
 
-def copy_sources(folder):
+def copy_sources(folder, version):
     for name in documents.names(ROOT, "python"):
         to = folder / pathlib.Path(name).relative_to("python")
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, to)
         to.chmod(0o644)
+    path = folder / "src" / "gpumux" / "version.py"
+    text = path.read_text(encoding="utf-8")
+    path.write_text(re.sub('^VERSION = .*$', f'VERSION = "{version}"', text, flags=re.MULTILINE), encoding="utf-8")
 
 
 def write_archive_again(path, time):
@@ -65,14 +69,14 @@ def write_archive_again(path, time):
         packed.write(out.getvalue())
 
 
-def build(folder):
+def build(folder, version=None):
     """Gives the paths of the source archive and of the wheel."""
-    time = time_of_sources()
+    told, time = version_and_time()
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         sources, made = pathlib.Path(scratch) / "sources", pathlib.Path(scratch) / "made"
         made.mkdir()
-        copy_sources(sources)
+        copy_sources(sources, version or told)
         done = subprocess.run([PYTHON, "-c", BACKEND, made], cwd=sources, stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True, umask=0o022,
                               env={**os.environ, "SOURCE_DATE_EPOCH": str(time), "PYTHONHASHSEED": "0"})
@@ -86,7 +90,9 @@ def build(folder):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=pathlib.Path, metavar="FOLDER", help="where the two files go")
-    for path in build(parser.parse_args().folder):
+    parser.add_argument("version", nargs="?", metavar="VERSION", help="that of the sources if absent")
+    arguments = parser.parse_args()
+    for path in build(arguments.folder, arguments.version):
         print(path)
 
 

@@ -31,8 +31,6 @@ A comment lists the words of a field. A later daemon may have more fields and mo
 from __future__ import annotations
 
 from typing import Dict, List, TypedDict, Union
-
-VERSION = "%s"
 '''
 
 
@@ -126,7 +124,7 @@ def generate(root):
     wanted = used(description)
     lines = [line for name in schemas if name in wanted and types.is_class(name) and schemas[name]["properties"]
              for line in types.class_of(name)]
-    return HEAD % description["info"]["version"] + "\n".join(lines) + "\n"
+    return HEAD + "\n".join(lines) + "\n"
 
 
 def main():

@@ -9,7 +9,8 @@ action=${1:?install, uninstall or list}
 prefix=${PREFIX:-/usr}
 etc=${SYSCONFDIR:-/etc}
 root=${DESTDIR:-}
-version=$(sed -n 's/^project(gpumux VERSION \([0-9.]*\).*/\1/p' CMakeLists.txt)
+# Of what dist/ holds.
+version=$(head -n 1 dist/version.txt 2>/dev/null || tools/version.sh | head -n 1)
 # Where zsh looks: Debian's has a folder of its own for what packages bring.
 zsh_folder=$prefix/share/zsh/site-functions
 if [ "$prefix" = /usr ] && [ -e /etc/debian_version ]; then zsh_folder=/usr/share/zsh/vendor-completions; fi

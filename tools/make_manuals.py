@@ -3,7 +3,7 @@
 """Makes the manual pages in the build: gpumux(1), one page for each command (gpumux-submit(1)), one for each command of
 an older scheduler (mgpu_srun(1)), gpumuxd(8), gpumux-kubelet-plugin(8), and gpumux.toml(5).
 
-    tools/make_manuals.py --bin DIR --out DIR --version VERSION     DIR is laid out like /usr/share
+    tools/make_manuals.py --bin DIR --out DIR     --out is laid out like /usr/share
 
 Nothing is written twice: options and examples come from the programs' --help, everything else from docs/*.md and the
 example configuration. Text that cannot be converted is an error. The same sources give the same bytes.
@@ -12,6 +12,7 @@ example configuration. Text that cannot be converted is an error. The same sourc
 import argparse
 import pathlib
 import re
+import subprocess
 import sys
 
 import help_text
@@ -271,20 +272,26 @@ def toml_page(version):
     return page("gpumux.toml", 5, "File Formats", version, r"gpumux.toml \- configuration of gpumuxd", body)
 
 
+def version_of(program):
+    """As `gpumuxd --version` says."""
+    said = subprocess.run([program, "--version"], stdout=subprocess.PIPE, text=True, check=True).stdout
+    return said.split()[1]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bin", type=pathlib.Path, required=True, help="where gpumux and gpumuxd are")
     parser.add_argument("--out", type=pathlib.Path, required=True, help="laid out like /usr/share")
-    parser.add_argument("--version", required=True)
     arguments = parser.parse_args()
-    commands = command_pages(arguments.bin / "gpumux", arguments.version)
-    commands |= old_command_pages(arguments.bin, arguments.version)
+    version = version_of(arguments.bin / "gpumuxd")
+    commands = command_pages(arguments.bin / "gpumux", version)
+    commands |= old_command_pages(arguments.bin, version)
     pages = {
         **{f"man/man1/{name}.1": text for name, text in commands.items()},
-        "man/man1/gpumux.1": gpumux_page(arguments.bin / "gpumux", arguments.version),
-        "man/man5/gpumux.toml.5": toml_page(arguments.version),
-        "man/man8/gpumuxd.8": gpumuxd_page(arguments.bin / "gpumuxd", arguments.version),
-        "man/man8/gpumux-kubelet-plugin.8": plugin_page(arguments.bin / "gpumux-kubelet-plugin", arguments.version),
+        "man/man1/gpumux.1": gpumux_page(arguments.bin / "gpumux", version),
+        "man/man5/gpumux.toml.5": toml_page(version),
+        "man/man8/gpumuxd.8": gpumuxd_page(arguments.bin / "gpumuxd", version),
+        "man/man8/gpumux-kubelet-plugin.8": plugin_page(arguments.bin / "gpumux-kubelet-plugin", version),
     }
     for name, text in pages.items():
         (arguments.out / name).parent.mkdir(parents=True, exist_ok=True)

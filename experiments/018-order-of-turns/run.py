@@ -19,7 +19,7 @@ from variants import VARIANTS, Variant
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-CXX = ["g++", "-std=c++20", "-O2", "-g0", "-D_GNU_SOURCE", '-DGPUMUX_VERSION="0"', f"-I{ROOT}/src", f"-I{ROOT}"]
+CXX = ["g++", "-std=c++20", "-O2", "-g0", "-D_GNU_SOURCE", f"-I{ROOT}/src", f"-I{ROOT}"]
 # The whole of sched_test takes about 3 s.
 TEST_LIMIT_S = 120
 COLUMNS = ["scenario", "seed", "time", "wait", "busy", "grants", "steps", "stalls", "killed", "borrowed", "gave_way",

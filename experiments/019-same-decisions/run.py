@@ -20,7 +20,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-FLAGS = ["-std=c++20", "-O2", "-g0", "-D_GNU_SOURCE", '-DGPUMUX_VERSION="0"', "-Isrc", "-I."]
+FLAGS = ["-std=c++20", "-O2", "-g0", "-D_GNU_SOURCE", "-Isrc", "-I."]
 FOLDERS = ("src/sched", "src/node", "src/base", "src/settings", "sim/sched")
 # (name, first seed, part of all seeds, arguments)
 SCENARIOS = [

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "api_client/client.h"
+#include "base/version.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
 
@@ -130,7 +131,7 @@ http::request<http::string_body> make_request(std::string_view method, const std
   request.target(target);
   request.version(11);
   request.set(http::field::host, "gpumux");
-  request.set(http::field::user_agent, "gpumux/" GPUMUX_VERSION);
+  request.set(http::field::user_agent, std::string("gpumux/") + base::version());
   request.keep_alive(false);
   if (!body.empty()) {
     request.set(http::field::content_type, "application/json");

@@ -3,16 +3,18 @@
 #include <iostream>
 
 #include "api_client/client.h"
+#include "base/version.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 
 namespace gpumux::cli {
 
 int version_command(const std::vector<char*>& arguments) {
-  CLI::App app("Prints the version of gpumux, and of the daemon if one is running.", "gpumux version");
+  CLI::App app("Prints gpumux's version and commit, and the version of the daemon if one is running.",
+               "gpumux version");
   app.footer("Example:\n  gpumux version\n\nExit status: 0, whether or not a daemon is running; 2 wrong usage.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  std::cout << "gpumux " GPUMUX_VERSION << "\n";
+  std::cout << "gpumux " << base::version() << " (commit " << base::commit() << ")\n";
   const auto client = api_client::Client::connect({});
   const auto info =
       client ? client->daemon_info() : base::Result<api_client::DaemonInfo>(tl::unexpected(client.error()));

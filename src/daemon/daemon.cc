@@ -14,6 +14,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/version.h"
 #include "daemon/api/api.h"
 #include "daemon/api/http_server.h"
 #include "daemon/config/host_budget.h"
@@ -77,7 +78,7 @@ class Daemon::Impl {
                {.gained = [this](base::GpuIndex gpu) { gpu_gained(gpu); },
                 .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
         trials_(leases_),
-        translator_(leases_, trials_, access_, {options_.config.on_daemon_loss, GPUMUX_VERSION}),
+        translator_(leases_, trials_, access_, {options_.config.on_daemon_loss, base::version()}),
         succession_(clock_, leases_, translator_, options_.runtime_dir),
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
@@ -187,7 +188,7 @@ class Daemon::Impl {
 };
 
 DaemonInfo Daemon::Impl::daemon_info() const {
-  return {.version = GPUMUX_VERSION,
+  return {.version = base::version(),
           .pid = ::getpid(),
           .uid = ::geteuid(),
           .is_private = options_.is_private,
@@ -380,7 +381,7 @@ ExitCode Daemon::Impl::run() {
   watchdog_.update();
   service_.ready();
   log_info("ready",
-           {{"version", GPUMUX_VERSION}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
+           {{"version", base::version()}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
   for (;;) {
     try {
       while (!io_.stopped()) {

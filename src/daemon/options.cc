@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "base/version.h"
 #include "command_line/parse.h"
 #include "daemon/api/openapi.h"
 #include "daemon/peers/access.h"
@@ -83,7 +84,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
 
   CLI::App app("gpumuxd shares this machine's GPUs between programs.", "gpumuxd");
   app.footer(kFooter);
-  app.set_version_flag("--version", std::string("gpumuxd ") + GPUMUX_VERSION);
+  app.set_version_flag("--version", std::string("gpumuxd ") + base::version());
   app.add_option("--config", daemon.config_file,
                  "Configuration file (default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)")
       ->type_name("FILE");

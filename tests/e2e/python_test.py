@@ -463,13 +463,13 @@ class Wheel(JobsTest):
 
     def test_it_is_used(self):
         script = ("import gpumux, os\n"
-                  "print(gpumux.__file__, gpumux.__version__, gpumux.daemon()['version'])\n"
+                  "print(gpumux.__file__, gpumux.__version__)\n"
                   "job = gpumux.submit(['echo', 'from the wheel'], output='%s/%%j.log')\n"
                   "print(*gpumux.logs(job, follow=True), gpumux.wait(job)['outcome'])\n" % self.directory)
         first, *others = self.run_in_environment(script)
-        path, version, daemon_version = first.split()
+        path, version = first.split()
         self.assertTrue(path.startswith(str(self.folder)), path)
-        self.assertEqual(version, daemon_version)
+        self.assertEqual(version, build_python.version_and_time()[0])
         self.assertEqual(others, ["from the wheel", " ok"])
 
     def test_it_brings_its_types(self):
@@ -489,9 +489,12 @@ class Wheel(JobsTest):
         shutil.copytree(ROOT / "tools", other / "tools")
         shutil.copytree(ROOT / "python", other / "python", ignore=shutil.ignore_patterns("__pycache__"))
         subprocess.run(["git", "-C", other, "init", "--quiet"], check=True)
-        environment = {**os.environ, "SOURCE_DATE_EPOCH": str(build_python.time_of_sources())}
-        subprocess.run([sys.executable, other / "tools" / "build_python.py", self.folder / "again"], check=True,
-                       stdout=subprocess.DEVNULL, env=environment, umask=0o077)
+        (other / "packaging").mkdir()
+        shutil.copy(ROOT / "packaging" / "source.txt", other / "packaging")
+        version, time = build_python.version_and_time()
+        command = [sys.executable, other / "tools" / "build_python.py", self.folder / "again", version]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, umask=0o077,
+                       env={**os.environ, "SOURCE_DATE_EPOCH": str(time)})
         for path in self.made:
             self.assertEqual(path.read_bytes(), (self.folder / "again" / path.name).read_bytes(), path.name)
 

@@ -16,10 +16,11 @@ from __future__ import annotations
 from typing import Any
 
 from . import notebook
-from .answers_gen import (VERSION, ChangedGpu, ChangedJob, ChangedTenant, Daemon, Gpu, Job, Queue, Report, ReportRow,
+from .answers_gen import (ChangedGpu, ChangedJob, ChangedTenant, Daemon, Gpu, Job, Queue, Report, ReportRow,
                           Seat, SeatMemory, Status, Tenant, TenantSeat)
 from .client import Client, JobId
 from .error import Error
+from .version import VERSION
 
 __version__ = VERSION
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from typing import Dict, List, TypedDict, Union
 
-VERSION = "0.1.0"
-
 
 class ErrorBody(TypedDict):
     # invalid, not_found, exists, denied, exhausted, unavailable, timeout, unsupported, internal

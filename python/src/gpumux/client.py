@@ -25,6 +25,7 @@ from . import answers_gen as answers
 from .connection import Connection, find_runtime_dir
 from .error import Error
 from .log_file import LogFile
+from .version import VERSION
 
 Answer = TypeVar("Answer")
 JobId = Union[int, str]  # 17, "17", or "17_3": element 3 of array 17
@@ -365,7 +366,7 @@ class Client:
 
 def _exchange(connection: Connection, method: str, target: str, body: Any) -> Tuple[int, str]:
     data = None if body is None else json.dumps(body).encode()
-    headers = {"User-Agent": f"gpumux-python/{answers.VERSION}", "Connection": "close"}
+    headers = {"User-Agent": f"gpumux-python/{VERSION}", "Connection": "close"}
     if data is not None:
         headers["Content-Type"] = "application/json"
     try:

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/version.h"
 #include "os/preload_list.h"
 
 namespace gpumux::cli {
@@ -231,9 +232,9 @@ void check_daemon(const Facts& facts, Findings& findings) {
   const api_client::DaemonInfo& daemon = *facts.daemon;
   const std::string name = "gpumuxd " + daemon.version + " of " + daemon.owner + " (pid " + std::to_string(daemon.pid) +
                            ", " + facts.runtime_dir + ")";
-  if (daemon.version != GPUMUX_VERSION) {
+  if (daemon.version != base::version()) {
     findings.push_back({"daemon", Level::kWarning,
-                        name + " and this gpumux, " GPUMUX_VERSION ", are of different versions",
+                        name + " and this gpumux, " + base::version() + ", are of different versions",
                         "they understand each other, but features that only one of them has do not work",
                         std::string("restart the daemon after an update") +
                             (facts.systemd ? " (systemctl restart gpumuxd)" : "") + "; programs go on"});

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <span>
 
+#include "base/version.h"
 #include "cli/doctor/checks.h"
 #include "cli/doctor/probe.h"
 #include "cli/doctor/report.h"
@@ -37,7 +38,7 @@ Facts sound() {
   facts.library = {.path = "/usr/lib/gpumux/libgpumux.so", .error = "", .mapped = true, .loader_message = ""};
   facts.runtime_dir = "/run/gpumux";
   facts.daemon.emplace();
-  facts.daemon->version = GPUMUX_VERSION;
+  facts.daemon->version = base::version();
   facts.daemon->owner = "root";
   facts.snapshot.emplace();
   facts.snapshot->gpus.resize(1);

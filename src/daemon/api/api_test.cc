@@ -12,6 +12,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "base/version.h"
 #include "daemon/api/api.h"
 #include "daemon/loop/files.h"
 #include "daemon/test_support.h"
@@ -49,7 +50,7 @@ TEST(Api, ShowsTheDaemon) {
   }
   ASSERT_TRUE(tenant.open_seat(0, test_uuid(0)));  // answered after the notes were read
   const Json json = json_of(http(dir.path(), "GET", "/v1/daemon"));
-  EXPECT_EQ(json["version"], GPUMUX_VERSION);
+  EXPECT_EQ(json["version"], base::version());
   EXPECT_EQ(json["pid"], getpid());
   EXPECT_EQ(json["uid"], getuid());
   EXPECT_EQ(json["runtime_dir"], dir.path());

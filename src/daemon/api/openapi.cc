@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/version.h"
 #include "daemon/api/routes.h"
 #include "settings/settings.h"
 
@@ -12,6 +13,9 @@ namespace gpumux::daemon {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+// Of the description: it stands for /v1 of each address. GET /v1 has the version of the daemon.
+constexpr char kDescriptionVersion[] = "1";
 
 Json reference(std::string_view name) { return {{"$ref", "#/components/schemas/" + std::string(name)}}; }
 
@@ -136,7 +140,7 @@ std::string make_openapi_text() {
       {"openapi", "3.1.0"},
       {"info",
        {{"title", "gpumux"},
-        {"version", GPUMUX_VERSION},
+        {"version", kDescriptionVersion},
         {"summary",
          "The API of gpumuxd, on the unix socket api.sock of its runtime directory. docs/api.md explains it."},
         {"license", {{"name", "Apache-2.0"}, {"identifier", "Apache-2.0"}}}}},
@@ -155,7 +159,7 @@ std::string make_api_text() {
     }
     addresses.push_back({{"path", route.path}, {"methods", {route.method}}, {"summary", route.summary}});
   }
-  return Json{{"version", GPUMUX_VERSION}, {"description", "/v1/openapi.json"}, {"addresses", std::move(addresses)}}
+  return Json{{"version", base::version()}, {"description", "/v1/openapi.json"}, {"addresses", std::move(addresses)}}
              .dump() +
          "\n";
 }

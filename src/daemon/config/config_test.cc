@@ -9,6 +9,7 @@
 #include <fstream>
 #include <map>
 
+#include "base/version.h"
 #include "daemon/config/settings_patch.h"
 #include "daemon/loop/files.h"
 #include "daemon/options.h"
@@ -309,7 +310,7 @@ TEST(Options, ThatAreWrongEndEarly) {
   };
   const Case cases[] = {
       {{"gpumuxd", "--help"}, kExitStopped, "Exit status"},
-      {{"gpumuxd", "--version"}, kExitStopped, GPUMUX_VERSION},
+      {{"gpumuxd", "--version"}, kExitStopped, base::version()},
       {{"gpumuxd", "--colour"}, kExitUsage, "--colour"},
       {{"gpumuxd", "--gpus", "0,1", "WORD"}, kExitUsage, "WORD"},
       {{"gpumuxd", "--quantum", "5"}, kExitUsage, "--quantum"},

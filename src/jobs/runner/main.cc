@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/version.h"
 #include "jobs/runner/child.h"
 #include "jobs/runner/launch.h"
 #include "jobs/runner/supervisor.h"
@@ -63,7 +64,7 @@ int main(int argc, char** argv) {
   const char* mode = argc == 2 ? argv[1] : "";
   if (std::strcmp(mode, runner::kLaunchArgument) == 0) runner::launch_main();
   if (std::strcmp(mode, "--version") == 0) {
-    std::printf("gpumux-runner %s\n", GPUMUX_VERSION);
+    std::printf("gpumux-runner %s\n", gpumux::base::version());
     return 0;
   }
   const bool detach = std::strcmp(mode, "--detach") == 0;

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "k8s/api_server/client.h"
 #include "k8s/device_plugin/answers.h"
 #include "k8s/dra/claims.h"
@@ -131,7 +132,7 @@ base::Result<Claims::Given> give(const Grant& grant, const PluginOptions& option
 
   std::vector<Variable> variables = variables_of(grant);
   for (const auto& [name, value] : driver->envs()) variables.push_back({name, value});
-  Node node{options.settings.libraries, GPUMUX_VERSION, options.runtime_dir, std::nullopt};
+  Node node{options.settings.libraries, base::version(), options.runtime_dir, std::nullopt};
   if (is_simulated) node.simulated = SimulatedDriver{options.settings.sim_libraries, options.settings.sim_dir};
   containers::Claim claim{grant.uid};
   claim.priority = grant.priority;

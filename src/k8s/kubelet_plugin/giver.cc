@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/version.h"
 #include "k8s/cdi/specification.h"
 
 namespace gpumux::k8s {
@@ -40,7 +41,7 @@ base::Result<v1beta1::ContainerAllocateResponse> Giver::give(const ContainerGpus
 }
 
 base::Result<Injection> Giver::injection() const {
-  Node node{settings_.libraries, GPUMUX_VERSION, runtime_dir_, std::nullopt};
+  Node node{settings_.libraries, base::version(), runtime_dir_, std::nullopt};
   if (is_simulated_) node.simulated = SimulatedDriver{settings_.sim_libraries, settings_.sim_dir};
   return make_injection(node);
 }

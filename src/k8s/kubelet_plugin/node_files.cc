@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "containers/record.h"
 #include "k8s/cdi/specification.h"
 #include "k8s/dra/claims.h"
@@ -143,7 +144,7 @@ base::Status install_node_files(const settings::KubeletSettings& settings, const
   if (!library) return tl::unexpected(library.error());
   const auto hook = first_of({here / ".." / "libexec" / "gpumux" / kHook, here / kHook});
   if (!hook) return tl::unexpected(hook.error());
-  GPUMUX_TRY(put_file(*library, fs::path(settings.libraries) / GPUMUX_VERSION / os::kLibraryName));
+  GPUMUX_TRY(put_file(*library, fs::path(settings.libraries) / base::version() / os::kLibraryName));
   GPUMUX_TRY(put_file(*hook, settings.hook));
   for (const char* name : kSimulatedDriver) {
     // Images for machines with GPUs have none.

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "base/version.h"
 #include "os/file_descriptor.h"
 #include "tests/unit/temporary_directory.h"
 
@@ -56,7 +57,7 @@ class NodeFiles : public testing::Test {
 
   const TemporaryDirectory dir_;
   settings::KubeletSettings settings_;
-  const std::string library_ = std::string("host/containers/") + GPUMUX_VERSION + "/libgpumux.so";
+  const std::string library_ = std::string("host/containers/") + base::version() + "/libgpumux.so";
 };
 
 TEST_F(NodeFiles, AreWhereContainersAndRuntimesLook) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "base/version.h"
 #include "command_line/parse.h"
 #include "os/runtime_dir.h"
 #include "settings/settings.h"
@@ -112,7 +113,7 @@ std::variant<PluginOptions, EarlyExit> parse_options(int argc, const char* const
 
   CLI::App app("gpumux-kubelet-plugin serves shares of this node's GPUs to the kubelet.", "gpumux-kubelet-plugin");
   app.footer(kFooter);
-  app.set_version_flag("--version", std::string("gpumux-kubelet-plugin ") + GPUMUX_VERSION);
+  app.set_version_flag("--version", std::string("gpumux-kubelet-plugin ") + base::version());
   app.add_option("--api", api, "The kubelet's API that is served: device-plugin, dra")->type_name("API");
   app.add_option("--runtime-dir", options.runtime_dir, "Where the daemon's sockets are (default: /run/gpumux)")
       ->type_name("DIR");

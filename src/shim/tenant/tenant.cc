@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/version.h"
 #include "os/system_clock.h"
 #include "shim/process/log.h"
 
@@ -27,7 +28,7 @@ wire::Hello make_hello(const Settings& settings) {
                     .flags = settings.lock_modes ? wire::kEndsOwnTurns : 0};
   wire::set_text(hello.program, program_name());
   wire::set_text(hello.gang, settings.gang);
-  wire::set_text(hello.version, GPUMUX_VERSION);
+  wire::set_text(hello.version, base::version());
   wire::set_text(hello.run, settings.run);
   return hello;
 }

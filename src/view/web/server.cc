@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/version.h"
 #include "listener/listener.h"
 #include "view/web/feed.h"
 #include "view/web/limits.h"
@@ -184,7 +185,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   Reply session_reply() const {
     const nlohmann::json said{{"user", settings_.user},
                               {"host", settings_.host},
-                              {"version", GPUMUX_VERSION},
+                              {"version", base::version()},
                               {"read_only", settings_.read_only}};
     return json_reply(said.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
   }

@@ -9,6 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <utility>
 
+#include "base/version.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::view::web {
@@ -24,7 +25,7 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 http::request<http::string_body> request_of(http::verb method, const std::string& target, std::string body) {
   http::request<http::string_body> request(method, target, 11);
   request.set(http::field::host, "gpumux");
-  request.set(http::field::user_agent, "gpumux-web/" GPUMUX_VERSION);
+  request.set(http::field::user_agent, std::string("gpumux-web/") + base::version());
   if (!body.empty()) {
     request.set(http::field::content_type, "application/json");
     request.body() = std::move(body);
