@@ -3,12 +3,16 @@
 # Copies dist/ and its company into the system, or takes it away again: tools/install.sh install|uninstall|list
 # DESTDIR (default empty), PREFIX (/usr) and SYSCONFDIR (/etc) say where. One list serves both directions, and packages:
 # `list` prints it (packaging/deb).
+#
+# A user who is not root, and names no DESTDIR, installs for one user: PREFIX is ~/.local by default. Files that only
+# root can use stay out: units of systemd, the configuration's folder, and the parts for Kubernetes and Slurm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 action=${1:?install, uninstall or list}
-prefix=${PREFIX:-/usr}
 etc=${SYSCONFDIR:-/etc}
 root=${DESTDIR:-}
+if [ -z "$root" ] && [ "$(id -u)" != 0 ]; then installs_for=user; else installs_for=system; fi
+if [ "$installs_for" = user ]; then prefix=$(realpath -ms "${PREFIX:-$HOME/.local}"); else prefix=${PREFIX:-/usr}; fi
 # Of what dist/ holds.
 version=$(head -n 1 dist/version.txt 2>/dev/null || tools/version.sh | head -n 1)
 # Where zsh looks: Debian's has a folder of its own for what packages bring.
@@ -33,9 +37,17 @@ package_of() {
   case $1 in *kubelet-plugin*) echo gpumux-kubernetes ;; *) echo gpumux ;; esac
 }
 
+# The rows of a user's installation, or all.
+of_user() {
+  if [ "$installs_for" = system ]; then cat; else
+    awk -F '\t' '$4 !~ /-(kubernetes|slurm)$/ && $2 !~ /\/(systemd|sysusers.d)\//'
+  fi
+}
+
 # from <tab> to <tab> mode <tab> package. Containers have the library by its version: the next version leaves it where
 # it is.
-files() {
+files() { every_file | of_user; }
+every_file() {
   printf '%s\t%s\t%s\t%s\n' \
     dist/bin/gpumux "$prefix/bin/gpumux" 755 gpumux \
     dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 gpumux \
@@ -112,7 +124,16 @@ copy() {
 # comments. It looks in /etc whatever SYSCONFDIR is.
 is_preloaded() {
   local list=$root/etc/ld.so.preload
-  [ -e "$list" ] && sed 's/#.*//' "$list" | tr ' \t:' '\n' | grep -qE '(^|/)libgpumux\.so$'
+  local -a is_ours=(-E '(^|/)libgpumux\.so$')
+  if [ "$installs_for" = user ]; then is_ours=(-xF "$prefix/lib/libgpumux.so"); fi
+  [ -e "$list" ] && sed 's/#.*//' "$list" | tr ' \t:' '\n' | grep -q "${is_ours[@]}"
+}
+
+# A user's own folders go with their last file.
+remove_empty_folders() {
+  local to
+  while read -r to; do rmdir -p --ignore-fail-on-non-empty "$(dirname "${to#"$prefix"/}")" 2>/dev/null || true; done
+  rmdir --ignore-fail-on-non-empty "$prefix"
 }
 
 case $action in
@@ -131,6 +152,10 @@ case $action in
     trap 'rm -f "$unfinished"' EXIT
     while IFS=$'\t' read -r from to mode _; do place "$root$to" copy "$from" "$mode"; done < <(files)
     while IFS=$'\t' read -r link to; do place "$root$link" ln -s "$to"; done < <(links)
+    if [ "$installs_for" = user ]; then
+      echo "installed; see \`$prefix/bin/gpumux doctor\`, or without a GPU \`$prefix/bin/gpumux run --simulated\`"
+      exit 0
+    fi
     install -d -m 755 "$root$etc/gpumux"
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
       systemd-sysusers gpumux.conf || true
@@ -143,6 +168,12 @@ case $action in
       echo "uninstall: $root/etc/ld.so.preload names libgpumux.so, so every program on this machine would complain" \
         "without it; take that entry out first" >&2
       exit 1
+    fi
+    if [ "$installs_for" = user ]; then
+      installed=$(files | cut -f 2 && links | cut -f 1)
+      xargs -d '\n' rm -f <<<"$installed"
+      if cd "$prefix" 2>/dev/null; then remove_empty_folders <<<"$installed"; fi
+      exit 0
     fi
     if [ -z "$root" ] && [ -d /run/systemd/system ]; then
       systemctl disable --now gpumuxd gpumux-runner.socket gpumux-web 2>/dev/null || true
