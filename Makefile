@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build packages tarball python test test-compat test-kubelet test-packages test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
+.PHONY: all build packages tarball release python test test-compat test-kubelet test-packages test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -24,6 +24,10 @@ packages: setup
 # A tarball of what make build has made. It installs without root.
 tarball: setup
 	tools/build_tarball.sh dist/tarball
+
+# Everything of a release, from the last commit.
+release: setup
+	tools/release.py
 
 # The Python client: a wheel and a source archive, without the network.
 python: setup
@@ -47,9 +51,10 @@ test-kubelet: setup
 	python3 -B tests/kubelet/manifests_test.py
 	python3 -B tests/kubelet/deployment_test.py
 
-# Debian packages of dist/ on a clean Debian that boots with systemd, and the tarball. Needs root.
+# Debian packages of dist/ on a clean Debian that boots with systemd, the tarball, and a release. Needs root.
 test-packages: build
 	python3 -B tests/packages/tarball_test.py
+	python3 -B tests/packages/release_test.py
 	python3 -B tests/packages/packages_test.py
 
 # The page of `gpumux web` in Debian's chromium, and whether the committed page is what its sources make. Needs Node.js
@@ -113,11 +118,12 @@ help:
 	@echo 'make, make build   builds gpumux into dist/ (release); SLURM_INCLUDE=DIR names the headers of another Slurm'
 	@echo 'make packages      makes Debian packages of dist/ in dist/packages/, after make build'
 	@echo 'make tarball       makes a tarball of dist/ in dist/tarball/, which installs without root, after make build'
+	@echo 'make release       makes everything of a release from the last commit, in dist/release/'
 	@echo 'make python        builds the Python client into dist/python/: a wheel and a source archive'
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
-	@echo 'make test-packages tests packages and tarball (as root)'
+	@echo 'make test-packages tests packages, tarball and release (as root)'
 	@echo 'make test-web      tests the page of gpumux web in chromium (needs Node.js 20.19 or newer, and npm)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'
 	@echo 'make docs          builds the documents as a site with search: open build/site/index.html'

@@ -9,6 +9,8 @@ page sees, says how a test treats the block:
 """
 
 import collections
+import fnmatch
+import os
 import pathlib
 import re
 import subprocess
@@ -41,8 +43,20 @@ class DocumentError(Exception):
         self.line = line
 
 
+def _files_below(root):
+    for folder, names_here, files in os.walk(root):
+        inside = pathlib.Path(folder).relative_to(root)
+        names_here[:] = [name for name in names_here
+                         if name != "__pycache__" and not (inside == pathlib.Path() and name in ("build", "dist"))]
+        yield from ((inside / name).as_posix() for name in files)
+
+
 def names(root, *patterns):
-    """Files under version control, and those that are about to be, as paths below `root`."""
+    """Files under version control, and those that are about to be, as paths below `root`. A source archive has no
+    version control: there it is every file that no build has made."""
+    if not (pathlib.Path(root) / ".git").exists():
+        return sorted(name for name in _files_below(pathlib.Path(root)) if not patterns or any(
+            fnmatch.fnmatch(name, pattern) or name.startswith(f"{pattern}/") for pattern in patterns))
     listed = subprocess.run(["git", "-C", str(root), "ls-files", "--cached", "--others", "--exclude-standard", "--",
                              *patterns], check=True, capture_output=True, text=True).stdout.split("\n")
     return sorted({name for name in listed if name and (pathlib.Path(root) / name).is_file()})
