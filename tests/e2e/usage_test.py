@@ -62,6 +62,7 @@ PARSED = [
     ("gpumux report --by colour", "gpumux report: --by: 'colour' is none of user, job, pod, program"),
     ("gpumux admin", "gpumux admin: ACTION is missing"),
     ("gpumux web --port 80x", "gpumux web: --port: '80x' is not a port: name one from 1 to 65535"),
+    ("gpumux web --port 65536", "gpumux web: --port: '65536' is not a port: name one from 1 to 65535"),
     ("gpumux version now", "gpumux version: the word 'now' is one too many"),
     ("gpumuxd 3 --max-job-tim", "gpumuxd: there is no option '--max-job-tim'. Did you mean '--max-job-time'?"),
     ("gpumuxd --notify-fd three", "gpumuxd: --notify-fd: 'three' is not a number"),
@@ -89,7 +90,6 @@ SAID = [
     ("gpumux show x", "gpumux show: 'x' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17;\n"
      "  `gpumux queue` lists them"),
     ("gpumux set", "gpumux set: nothing to change: name at least one setting, such as --quantum 50ms"),
-    ("gpumux web --port 65536", "gpumux web: --port: '65536' is not a port: name one from 1 to 65535"),
     ("gpumuxd --exit-when-unused soon", "gpumuxd: --exit-when-unused must be a time such as 10s"),
 ]
 
