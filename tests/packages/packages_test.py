@@ -30,6 +30,9 @@ DROP_IN = "/etc/systemd/system/gpumuxd.service.d/simulated.conf"
 PROGRAM = ("env", "LD_LIBRARY_PATH=/usr/lib/gpumux/sim", "GPUMUX_SIM_DIR=/dev/shm/machine", "gpumux", "run", "--quiet",
            "--", "/usr/libexec/gpumux/gpumux_demo", "--seconds", "1000")
 UNITS = "/usr/lib/systemd/system"
+# The first line of the answer.
+ASK_THE_PAGE = ("exec 3<>/dev/tcp/127.0.0.1/9841; "
+                r"printf 'GET / HTTP/1.1\r\nHost: 127.0.0.1:9841\r\nConnection: close\r\n\r\n' >&3; head -1 <&3")
 # A job that runs until the file is there.
 GATED = "while [ ! -e /srv/go ]; do sleep 0.05; done; echo done"
 
@@ -143,6 +146,7 @@ class LifeTest(MadeOnce):
         before = self.debian.files()
         self.install()
         running, waiting, pids = self.use()
+        self.show_to_readers()
         self.replace(running, waiting, pids)
         self.remove(running, waiting, pids)
         self.purge(before)
@@ -162,7 +166,8 @@ class LifeTest(MadeOnce):
         self.debian.run("systemctl", "start", "gpumuxd")
         for command in (("gpumux", "status"), ("systemctl", "reload", "gpumuxd"), ("gpumuxd", "--check-config"),
                         ("gpumux-kubelet-plugin", "--version"),
-                        ("systemd-analyze", "verify", f"{UNITS}/gpumuxd.service", f"{UNITS}/gpumux-runner.socket")):
+                        ("systemd-analyze", "verify", f"{UNITS}/gpumuxd.service", f"{UNITS}/gpumux-runner.socket",
+                         f"{UNITS}/gpumux-web.service")):
             self.debian.run(*command)
 
     def use(self):
@@ -177,6 +182,18 @@ class LifeTest(MadeOnce):
         pids = wait_until(lambda: len(seats := self.seats()) == 2 and set(seats), 60, "both programs have seats")
         self.all_work(pids)
         return running, waiting, pids
+
+    def show_to_readers(self):
+        """The page of the machine is off until it is enabled. Then root and its group can read the link."""
+        unit = "gpumux-web.service"
+        self.assertEqual(self.debian.run("systemctl", "is-enabled", unit, code=None).stdout.strip(), "disabled")
+        self.debian.run("systemctl", "enable", "--now", unit)
+        link = self.debian.path("/run/gpumux-web/link")
+        wait_until(link.exists, 60, lambda: self.debian.run("systemctl", "status", unit, code=None).stdout)
+        self.assertIn("http://127.0.0.1:9841/", link.read_text(encoding="utf-8"))
+        shown = self.debian.run("stat", "-c", "%U %G %a", "/run/gpumux-web/link").stdout.strip()
+        self.assertEqual(shown, "gpumux-web gpumux-web 640")
+        self.assertIn("200 OK", self.debian.run("bash", "-c", ASK_THE_PAGE).stdout)
 
     def replace(self, running, waiting, pids):
         """An upgrade, and the way back."""
@@ -193,6 +210,8 @@ class LifeTest(MadeOnce):
             self.all_work(pids)
             self.assertEqual((self.job(running)["state"], self.job(running)["pid"]), ("running", pid))
             self.assertEqual(self.job(waiting)["state"], "queued")
+            wait_until(lambda: "200 OK" in self.debian.run("bash", "-c", ASK_THE_PAGE, code=None).stdout, 60,
+                       "the page is served again")
             self.assertIn("max_running = 7", self.debian.path("/etc/gpumux/gpumux.toml").read_text(encoding="utf-8"))
             self.assertTrue(self.debian.path(kept).exists(), "containers that run may start again with it")
             self.assertEqual(list(self.debian.path("/etc").rglob("*.dpkg-*")), [])
@@ -225,9 +244,9 @@ class LifeTest(MadeOnce):
         self.assertEqual(self.debian.run("systemctl", "list-units", "gpumux*", "--no-legend").stdout, "")
         run = self.debian.run("find", "/run", "/dev/shm", "-name", "*gpumux*").stdout
         self.assertEqual(run, "")
-        # Debian keeps groups: files may be theirs.
-        groups = {f"/etc/{name}{end}" for name in ("group", "gshadow") for end in ("", "-")} | {"/etc/.pwd.lock"}
-        left = self.debian.files() - before - groups
+        # Debian keeps users and groups: files may be theirs.
+        accounts = {f"/etc/{name}{end}" for name in ("group", "gshadow", "passwd", "shadow") for end in ("", "-")}
+        left = self.debian.files() - before - accounts - {"/etc/.pwd.lock"}
         # The logs of jobs are files of their users.
         self.assertEqual({name for name in left if "/.local" not in name}, set())
 
