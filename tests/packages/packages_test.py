@@ -188,9 +188,9 @@ class LifeTest(MadeOnce):
         unit = "gpumux-web.service"
         self.assertEqual(self.debian.run("systemctl", "is-enabled", unit, code=None).stdout.strip(), "disabled")
         self.debian.run("systemctl", "enable", "--now", unit)
-        link = self.debian.path("/run/gpumux-web/link")
-        wait_until(link.exists, 60, lambda: self.debian.run("systemctl", "status", unit, code=None).stdout)
-        self.assertIn("http://127.0.0.1:9841/", link.read_text(encoding="utf-8"))
+        link = lambda: self.debian.run("cat", "/run/gpumux-web/link", code=None).stdout
+        wait_until(lambda: "http://127.0.0.1:9841/" in link(), 60,
+                   lambda: self.debian.run("systemctl", "status", unit, code=None).stdout)
         shown = self.debian.run("stat", "-c", "%U %G %a", "/run/gpumux-web/link").stdout.strip()
         self.assertEqual(shown, "gpumux-web gpumux-web 640")
         self.assertIn("200 OK", self.debian.run("bash", "-c", ASK_THE_PAGE).stdout)
