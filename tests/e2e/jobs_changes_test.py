@@ -90,8 +90,15 @@ class Changes(JobsTest):
                          [f"gpumux set: job {job} has started: only its priority and its time limit can change"])
         self.release(job)
         self.wait_done(job, "ok")
-        self.assertEqual(self.ask("set", "--job", job, "--time-limit", "5m")[0],
-                         f"job {job}: it has ended, and nothing was changed")
+        process = self.gpumux("set", "--job", str(job), "--time-limit", "5m")
+        self.assertEqual(process.wait(), 1)
+        self.assertEqual(process.errors, [f"gpumux set: job {job} has ended, and nothing was changed"])
+
+    def test_a_job_that_never_ran_has_no_time(self):
+        job = self.submit("true", hold=True)
+        self.assertIn("has waited", self.ask("show", job)[0])
+        self.ask("cancel", job)
+        self.assertNotRegex(self.ask("show", job)[0], r"(?m)^\s*(time|has waited) ")
 
     def test_bodies_that_are_wrong_change_nothing(self):
         job = self.submit("true", hold=True)

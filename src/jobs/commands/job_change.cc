@@ -41,8 +41,12 @@ int change_requests(const char* command, const api_client::Client& client, const
       if (status == kExitOk) status = failed;
       continue;
     }
-    std::cout << "job " << job_label(*job) << ": "
-              << (job->is_done() ? "it has ended, and nothing was changed" : describe_request(wanted, *job)) << "\n";
+    if (job->is_done()) {
+      say_error(command, "job " + job_label(*job) + " has ended, and nothing was changed");
+      if (status == kExitOk) status = kExitFailed;
+      continue;
+    }
+    std::cout << "job " << job_label(*job) << ": " << describe_request(wanted, *job) << "\n";
   }
   std::cout << std::flush;
   return status;

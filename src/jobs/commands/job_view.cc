@@ -167,7 +167,8 @@ std::vector<std::string> show_lines(const Job& job, std::int64_t now, const Outp
   if (job.begin_unix_ns > 0 && job.waits()) add("begins at", date_text(job.begin_unix_ns));
   if (job.started_unix_ns > 0) add("started", date_text(job.started_unix_ns));
   if (job.ended_unix_ns > 0) add("ended", date_text(job.ended_unix_ns));
-  add(job.waits() ? "has waited" : "time", time_text(elapsed(job, now)));
+  const bool never_ran = job.is_done() && job.started_unix_ns <= 0;
+  if (!never_ran) add(job.waits() ? "has waited" : "time", time_text(elapsed(job, now)));
   add("GPU time", gpu_time_text(job.gpu_seconds));
   if (job.peak_memory_bytes != 0) add("peak memory", peak_text(job.peak_memory_bytes) + " on one GPU");
   if (job.attempt > 1) add("attempt", std::to_string(job.attempt));
