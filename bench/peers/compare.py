@@ -147,12 +147,12 @@ class Comparison:
         program = self.machine.dist / "bin" / LAUNCHER
         if not program.exists():
             raise Failed(f"{program} is missing; --dist takes a build folder, such as build/release")
-        nobody = works_of.Task("batch", "", "")
-        work = works_of.Work(works_of.LAUNCH, "", (nobody,), 0)
+        task = works_of.Task("batch", "", "")
+        work = works_of.Work(works_of.LAUNCH, "", (task,), 0)
         with way.server(work, self.logs / f"{turn + 1}.launch.{way.name}.server") as variables:
-            environment = dict(self.machine.environment, **variables, **way.variables(nobody, work))
+            environment = dict(self.machine.environment, **variables, **way.variables(task, work))
             try:
-                done = subprocess.run([str(word) for word in way.command(nobody, [program])], env=environment,
+                done = subprocess.run([str(word) for word in way.command(task, [program])], env=environment,
                                       stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LAUNCH_S,
                                       check=False)
             except subprocess.TimeoutExpired:

@@ -44,6 +44,18 @@ class Server:
         end_process(self.process, gently=True)
 
 
+@contextlib.contextmanager
+def serving(arguments, environment, log_path, socket):
+    """A server that listens on a unix socket, which goes with it."""
+    server = Server(arguments, environment, log_path)
+    try:
+        server.wait_until(socket.exists)
+        yield
+    finally:
+        server.end()
+        socket.unlink(missing_ok=True)
+
+
 class Way:
     name = ""
     title = ""
@@ -170,13 +182,8 @@ class Nvshare(Way):
 
     @contextlib.contextmanager
     def server(self, work, log_path):
-        server = Server([self.folder / "nvshare-scheduler"], self.machine.environment, log_path)
-        try:
-            server.wait_until(self.socket.exists)
+        with serving([self.folder / "nvshare-scheduler"], self.machine.environment, log_path, self.socket):
             yield {"LD_PRELOAD": str(self.folder / "libnvshare.so")}
-        finally:
-            server.end()
-            self.socket.unlink(missing_ok=True)
 
 
 class Nixie(Way):
@@ -196,14 +203,10 @@ class Nixie(Way):
         # Evicted memory may take as much as gpumux's own default lets it: 60 % of what is available, most of it pinned.
         available = int(next(line.split()[1] for line in open("/proc/meminfo", encoding="ascii")
                              if line.startswith("MemAvailable:"))) * 1024
-        server = Server([self.folder / "nixie", "daemon", "--shmem", f"{available * 4 // 10 // GIB}g", "--hostmem",
-                         f"{available * 2 // 10 // GIB}g"], self.machine.environment, log_path)
-        try:
-            server.wait_until(self.socket.exists)
+        daemon = [self.folder / "nixie", "daemon", "--shmem", f"{available * 4 // 10 // GIB}g", "--hostmem",
+                  f"{available * 2 // 10 // GIB}g"]
+        with serving(daemon, self.machine.environment, log_path, self.socket):
             yield {}
-        finally:
-            server.end()
-            self.socket.unlink(missing_ok=True)
 
     def command(self, task, arguments):
         return [self.folder / "nixie", "run", *arguments]
