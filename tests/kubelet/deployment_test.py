@@ -33,7 +33,7 @@ from framework.waiting import wait_until  # noqa: E402
 from manifests_test import (  # noqa: E402
     MANIFESTS, OVERLAYS, containers_of, find, overlay_with, pod_of, removal_job, render, settings_of)
 
-IMAGE = f"gpumux:{manifests_test.VERSION}"
+IMAGE = f"gpumux:{manifests_test.TAG}"
 SHARES = 20  # ten of each GPU
 MOST_BYTES = 40 << 20
 NEEDS_CLUSTER = "needs the programs of a cluster: GPUMUX_TEST_KUBE_BIN=DIR (tests/README.md)"
@@ -163,9 +163,10 @@ class Deployment(DeploymentTest):
         for pod in workers:
             pod.expect_success()
         # Nothing is left on the host: pods, plugin, hook and library.
+        version, *_ = (paths.BUILD / "version" / "version.txt").read_text(encoding="utf-8").split()
         host_files = ["find", "/opt/gpumux", "-type", "f"]
         self.assertEqual(sorted(self.kube.run(*host_files).split()), [
-            f"/opt/gpumux/containers/{manifests_test.VERSION}/libgpumux.so", "/opt/gpumux/gpumux-cdi-hook",
+            f"/opt/gpumux/containers/{version}/libgpumux.so", "/opt/gpumux/gpumux-cdi-hook",
             "/opt/gpumux/sim/libcuda.so.1", "/opt/gpumux/sim/libnvidia-ml.so.1"])
         self.plugin.remove()
         self.kube.run("mkdir", "-p", "/var/lib/kubelet/plugins/gpumux.io/claims")  # of a plugin with --api dra

@@ -28,8 +28,7 @@ from framework.case import main  # noqa: E402
 MANIFESTS = paths.ROOT / "deploy" / "kubernetes"
 APIS = ("device-plugin", "dra")
 OVERLAYS = (*APIS, "simulated/device-plugin", "simulated/dra")
-VERSION = re.search(r"^project\(gpumux VERSION ([0-9.]+)", (paths.ROOT / "CMakeLists.txt").read_text(encoding="utf-8"),
-                    re.MULTILINE)[1]
+TAG = yaml.safe_load((MANIFESTS / "image" / "kustomization.yaml").read_text(encoding="utf-8"))["images"][0]["newTag"]
 # The host's folders that each workload may have. api.sock lies in /run/gpumux itself.
 HOST_FOLDERS = {
     "gpumuxd": {"/run/gpumux", "/run/gpumux-locks"},
@@ -108,7 +107,7 @@ class Overlays(unittest.TestCase):
                                  None if it["kind"] in cluster_wide else "gpumux", it)
             images = {container["image"] for it in objects if it["kind"] == "DaemonSet"
                       for container in containers_of(pod_of(it))}
-            self.assertEqual(images, {f"gpumux:{VERSION}"})
+            self.assertEqual(images, {f"gpumux:{TAG}"})
 
     def test_pods_have_the_hosts_folders_that_they_need(self):
         for overlay, objects in self.each():
@@ -275,7 +274,7 @@ class Components(unittest.TestCase):
         objects = self.render_with("nvidia-runtime")
         pod = pod_of(find(objects, "DaemonSet", "gpumuxd"))
         self.assertEqual(pod["runtimeClassName"], "nvidia")
-        self.assertEqual(pod["containers"][0]["image"], f"registry.example/gpumux:{VERSION}")
+        self.assertEqual(pod["containers"][0]["image"], f"registry.example/gpumux:{TAG}")
         self.assertNotIn("runtimeClassName", pod_of(find(objects, "DaemonSet", "gpumux-device-plugin")))
 
     def test_metrics(self):
@@ -348,7 +347,7 @@ class Removal(unittest.TestCase):
         objects = render(MANIFESTS / "dra")
         for job in self.jobs:
             container, = pod_of(job)["containers"]
-            self.assertEqual(container["image"], f"gpumux:{VERSION}")
+            self.assertEqual(container["image"], f"gpumux:{TAG}")
             named = container["envFrom"][0]["configMapRef"]["name"]
             self.assertTrue(find(objects, "ConfigMap", named))
 
