@@ -59,6 +59,7 @@ every_file() {
     dist/demo/gpumux_demo "$prefix/libexec/gpumux/gpumux_demo" 755 gpumux-sim \
     dist/sim/libcuda.so.1 "$prefix/lib/gpumux/sim/libcuda.so.1" 644 gpumux-sim \
     dist/sim/libnvidia-ml.so.1 "$prefix/lib/gpumux/sim/libnvidia-ml.so.1" 644 gpumux-sim \
+    dist/sim/nvidia-cuda-mps-control "$prefix/lib/gpumux/sim/nvidia-cuda-mps-control" 755 gpumux-sim \
     packaging/systemd/gpumuxd.service "$prefix/lib/systemd/system/gpumuxd.service" 644 gpumux \
     packaging/systemd/gpumux-runner.socket "$prefix/lib/systemd/system/gpumux-runner.socket" 644 gpumux \
     packaging/systemd/gpumux-jobs.slice "$prefix/lib/systemd/system/gpumux-jobs.slice" 644 gpumux \

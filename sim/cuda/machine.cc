@@ -197,6 +197,19 @@ bool Machine::alive(std::uint32_t slot) {
   return ::fcntl(liveness_fd_, F_GETLK, &range) != 0 || range.l_type != F_UNLCK;
 }
 
+bool Machine::lives(std::uint64_t process) {
+  const auto slot = static_cast<std::uint32_t>(process & 0xffff) - 1;
+  return slot < kMaxProcesses && alive(slot) && identity(slot) == process;
+}
+
+std::vector<std::uint32_t> Machine::clients(std::uint64_t server) {
+  std::vector<std::uint32_t> found;
+  for (std::uint32_t slot = 0; slot < slots_used(); ++slot) {
+    if (state_->slots[slot].server.load() == server && identity(slot) != server && alive(slot)) found.push_back(slot);
+  }
+  return found;
+}
+
 // A process writes down the number that it has in its own pid namespace. The kernel says which number the holder of a
 // lock has in ours.
 std::int64_t Machine::process_of(std::uint32_t slot) {
@@ -265,6 +278,7 @@ bool Machine::take(std::uint32_t slot) {
   for (std::uint32_t i = 0; i < state_->blocks_used.load(); ++i) {
     state_->blocks[i].references[slot / 64].fetch_and(~(std::uint64_t{1} << (slot % 64)));
   }
+  mine.server.store(0);
   mine.image.store(image_);
   mine.pid.store(::getpid());
   std::uint32_t known = state_->slots_used.load();
@@ -353,15 +367,12 @@ SharedBlock* Machine::find_block(std::uint64_t inode) {
 
 // An entry is free when nobody who counts refers to it and nobody alive is filling it in.
 SharedBlock* Machine::claim_block() {
-  const std::uint64_t me = own().generation.load() << 16 | (slot_ + 1);
+  const std::uint64_t me = identity(slot_);
   for (std::uint32_t i = 0; i < kMaxSharedBlocks; ++i) {
     SharedBlock& block = state_->blocks[i];
     std::uint64_t claim = block.claim.load();
     if (block_counts(block)) continue;
-    if (claim != 0) {
-      const auto claimant = static_cast<std::uint32_t>(claim & 0xffff) - 1;
-      if (alive(claimant) && state_->slots[claimant].generation.load() == claim >> 16) continue;
-    }
+    if (claim != 0 && lives(claim)) continue;
     if (!block.claim.compare_exchange_strong(claim, me)) continue;
     // Another process may have marked the block as its own between the look and the claim. It looks at the inode after
     // marking (`share`). Here the inode is taken away before the look at the marks: one of the two sees the other.
@@ -432,8 +443,14 @@ std::vector<ProcessView> Machine::processes(std::uint32_t gpu) {
   std::vector<ProcessView> found;
   for (std::uint32_t slot = 0; slot < slots_used(); ++slot) {
     const Slot& there = state_->slots[slot];
-    if (there.gpu[gpu].contexts.load() == 0 || !alive(slot)) continue;
-    ProcessView view{process_of(slot), there.gpu[gpu].used.load()};
+    const std::uint64_t server = there.server.load();
+    bool has_context = there.gpu[gpu].contexts.load() != 0;
+    if (server == identity(slot)) {
+      for (const std::uint32_t client : clients(server))
+        has_context = has_context || state_->slots[client].gpu[gpu].contexts.load() != 0;
+    }
+    if (!has_context || !alive(slot)) continue;
+    ProcessView view{process_of(slot), there.gpu[gpu].used.load(), server != 0 && server != identity(slot)};
     for (std::uint32_t i = 0; i < state_->blocks_used.load(); ++i) {
       const SharedBlock& block = state_->blocks[i];
       const bool refers = (block.references[slot / 64].load() >> (slot % 64) & 1) != 0;

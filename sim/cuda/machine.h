@@ -34,6 +34,7 @@ struct MemoryInfo {
 struct ProcessView {
   std::int64_t pid = 0;
   std::uint64_t used = 0;
+  bool is_client = false;  // of an MPS server
 };
 
 class Machine {
@@ -68,7 +69,7 @@ class Machine {
   void context_opened(std::uint32_t gpu) { own().gpu[gpu].contexts.fetch_add(1); }
   void context_closed(std::uint32_t gpu) { own().gpu[gpu].contexts.fetch_sub(1); }
 
-  // Processes with a context on the GPU.
+  // Processes with a context on the GPU. An MPS server has one where a client has one.
   std::vector<ProcessView> processes(std::uint32_t gpu);
 
   // Percent of the last 100 ms in which the GPU ran kernels.
@@ -81,6 +82,17 @@ class Machine {
   Slot& own() { return state_->slots[slot_]; }
   std::uint32_t own_slot() const { return slot_; }
   std::uint32_t slots_used() const { return state_->slots_used.load(); }
+  // A process on the machine: its slot, and the slot's generation, which tells it from later holders of the slot. Never
+  // 0.
+  std::uint64_t identity(std::uint32_t slot) const { return state_->slots[slot].generation.load() << 16 | (slot + 1); }
+  bool lives(std::uint64_t identity);
+  // This process is an MPS server, or a client of one: an identity.
+  void become_server() { own().server.store(identity(slot_)); }
+  void become_client(std::uint64_t server) { own().server.store(server); }
+  // The slots of an MPS server's living clients.
+  std::vector<std::uint32_t> clients(std::uint64_t server);
+  // A process's number, as this process knows it.
+  std::int64_t process_of(std::uint32_t slot);
   // Is the process that holds the slot alive, or so recently dead that its memory is not back yet?
   bool counts(std::uint32_t slot);
   bool alive(std::uint32_t slot);
@@ -94,7 +106,6 @@ class Machine {
   base::Status create_state(const std::string& directory, const std::string& path);
   bool take(std::uint32_t slot);
   bool lock_byte(std::uint32_t slot, bool lock);
-  std::int64_t process_of(std::uint32_t slot);
   // Used by living processes (and their shares of exported memory); `pending` of others is added to *pending if given.
   std::uint64_t used(std::uint32_t gpu, std::uint64_t* pending);
   bool block_counts(const SharedBlock& block);

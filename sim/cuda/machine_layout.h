@@ -24,7 +24,7 @@
 namespace gpumux::sim {
 
 inline constexpr std::uint64_t kMachineMagic = 0x31'6d'69'73'78'75'6d'67;  // "gmuxsim1"
-inline constexpr std::uint32_t kMachineVersion = 1;
+inline constexpr std::uint32_t kMachineVersion = 2;
 
 // Processes with a context at one time: every core of a large node. A slot is 6 KiB of a sparse file.
 inline constexpr std::uint32_t kMaxProcesses = 512;
@@ -58,6 +58,9 @@ struct Slot {
   std::atomic<std::uint64_t> generation;  // grows with each process that takes the slot
   std::atomic<std::int64_t> pid;
   std::atomic<std::uint64_t> image;  // which program that process runs: random, new with each exec
+  // Identity (Machine::identity) of the MPS server whose client the process is; its own identity: it is a server; 0:
+  // neither.
+  std::atomic<std::uint64_t> server;
   // When the death was first noticed: low 16 bits of the generation in the top bits, microseconds in the rest; 0: not
   // noticed. The one word that others write; the generation keeps a late writer from marking the slot's next holder.
   std::atomic<std::uint64_t> died;

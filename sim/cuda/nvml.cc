@@ -280,7 +280,11 @@ nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, unsig
 
 nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, unsigned int* count,
                                                         nvmlProcessInfo_t* processes) {
-  return sim::device_call(device, count, [&](Machine&, std::uint32_t) { return put_processes({}, count, processes); });
+  return sim::device_call(device, count, [&](Machine& machine, std::uint32_t gpu) {
+    std::vector<ProcessView> clients = machine.processes(gpu);
+    std::erase_if(clients, [](const ProcessView& process) { return !process.is_client; });
+    return put_processes(clients, count, processes);
+  });
 }
 
 nvmlReturn_t nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned int* current_mode, unsigned int* pending_mode) {

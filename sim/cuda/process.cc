@@ -16,6 +16,7 @@
 #include "sim/cuda/graph.h"
 #include "sim/cuda/memory_pool.h"
 #include "sim/cuda/module.h"
+#include "sim/cuda/mps.h"
 
 namespace gpumux::sim {
 namespace {
@@ -85,6 +86,7 @@ cuda::CUresult Process::initialise() {
     std::fprintf(stderr, "simulated CUDA driver: %s\n", joined.error().message().c_str());
     return cuda::CUDA_ERROR_OPERATING_SYSTEM;
   }
+  if (const cuda::CUresult result = join_mps(**machine); result != cuda::CUDA_SUCCESS) return result;
   AddressSpace* space = AddressSpace::create();
   if (space == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   auto* process = new Process(**machine, *space);

@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// MPS: how a process becomes a client, and what clients and control daemon know of a server.
+//
+// A control daemon listens at the socket `control` of its pipe directory, and answers each message with one message:
+//
+//   client MACHINE   this process wants to be a client: `server IDENTITY`, `error CODE`, or `none` (another machine)
+//   anything else    a command of nvidia-cuda-mps-control: what it prints
+//
+// A client keeps the connection until its slot names the server. From then on the machine's state says all: the slots
+// that name a server are its clients.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "cuda/abi.h"
+#include "os/file_descriptor.h"
+#include "sim/cuda/machine.h"
+
+namespace gpumux::sim {
+
+// CUDA_MPS_PIPE_DIRECTORY and CUDA_MPS_LOG_DIRECTORY, or what the real driver takes without them.
+std::string mps_pipe_directory();
+std::string mps_log_directory();
+std::string mps_socket(const std::string& pipe_directory);
+
+// The longest message: the list of as many clients as a machine has processes.
+inline constexpr std::size_t kMaxMpsMessage = 16 << 10;
+
+base::Status send_mps(int socket, std::string_view message);
+// Waits for a message, at most `patience` (negative: for ever). Empty: the other side has closed, or is too late.
+std::string receive_mps(int socket, base::Duration patience);
+
+// Makes this process, which has joined the machine, a client of the control daemon that serves its pipe directory. Does
+// nothing if there is none. The error that cuInit returns.
+cuda::CUresult join_mps(Machine& machine);
+
+}  // namespace gpumux::sim
