@@ -273,6 +273,8 @@ bool Machine::take(std::uint32_t slot) {
     gpu.transfers[kHostToDevice].store(0);
     gpu.transfers[kDeviceToHost].store(0);
     gpu.wait_ticket.store(0);
+    gpu.running.store(0);
+    gpu.sharing.store(0);
     for (BusyBucket& bucket : gpu.busy) bucket.nanoseconds.store(0);
   }
   for (std::uint32_t i = 0; i < state_->blocks_used.load(); ++i) {

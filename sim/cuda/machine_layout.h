@@ -51,6 +51,8 @@ struct SlotGpu {
   std::atomic<std::uint32_t> contexts;
   std::atomic<std::uint32_t> transfers[2];  // copies under way, by direction
   std::atomic<std::uint64_t> wait_ticket;   // place in the line for the GPU; 0: not waiting
+  std::atomic<std::uint64_t> running;       // the tenure in which the process has the GPU; 0: it has not
+  std::atomic<std::uint32_t> sharing;       // kernels that work at the GPU's speed
   BusyBucket busy[kBusyBuckets];
 };
 
@@ -67,10 +69,11 @@ struct Slot {
   SlotGpu gpu[kMaxGpus];
 };
 
-// One GPU's time slicing between processes; see time_slice.h.
+// One GPU's time slicing between parties; see time_slice.h.
 struct Arbiter {
-  std::atomic<std::uint64_t> owner;       // an owner word, 0: nobody
-  std::atomic<std::uint64_t> last_owner;  // slot and generation of whom the GPU last worked for
+  std::atomic<std::uint64_t> owner;       // an owner word
+  std::atomic<std::uint64_t> last_owner;  // the party that the GPU last worked for
+  std::atomic<std::uint64_t> slice;       // when the owner's slice began: 16 bits of the tenure's grant, microseconds
   std::atomic<std::uint64_t> next_ticket;
   std::atomic<std::uint32_t> turn;  // futex word: changes when the owner or the line may have changed
 };

@@ -33,8 +33,9 @@ class Helper {
     ::posix_spawn_file_actions_adddup2(&actions, to[0], 0);
     ::posix_spawn_file_actions_adddup2(&actions, from[1], 1);
     std::vector<char*> environment;
-    for (char** each = environ; *each != nullptr; ++each) environment.push_back(*each);
+    // The first of several counts.
     for (std::string& variable : variables) environment.push_back(variable.data());
+    for (char** each = environ; *each != nullptr; ++each) environment.push_back(*each);
     environment.push_back(nullptr);
     char path[] = GPUMUX_TEST_PROCESS;
     char* arguments[] = {path, nullptr};

@@ -1,15 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whose kernels advance on a GPU.
 //
-// A GPU without MPS works for one process at a time: the driver gives each process that has work a time slice in turn,
-// and every change costs something. A ComputeTurn is this process's side of that for one GPU. All its streams run
-// together while the process has the GPU, and pause together when its slice is over and another process waits.
+// A GPU works for one party at a time: a process, or all clients of one MPS server. The driver gives each party that
+// has work a time slice in turn, and every change costs something. A ComputeTurn is this process's side of that for one
+// GPU. All its streams run together while its party has the GPU, and pause together when the slice is over and another
+// party waits. The clients of a server run together as the streams of a process do.
 //
-// Between processes there is one word, Arbiter::owner (slot, generation of the slot, number of the grant), and a line:
-// each waiting process has a ticket in its slot. An owner that lets go hands over to the lowest ticket of a living
-// process. A waiter takes the GPU itself when no process owns it, or the owner is dead. It also takes it when one owner
-// has had it far longer than a slice: that one was stopped, and a real GPU would go on without its process's help.
-// Nothing is locked, so death and stops at any instruction are harmless.
+// Between processes there is one word, Arbiter::owner (party, number of the grant, number of joins), and a line: each
+// waiting process has a ticket in its slot. Party and grant are a tenure. A process that runs says in its slot in which
+// tenure. The last process of a party that lets go hands over to the party of the lowest ticket of a living process. A
+// waiter takes the GPU itself when no living process runs in the owner's tenure or waits to enter it. It also takes it
+// when one tenure has lasted far longer than a slice: a process was stopped then, and a real GPU would go on without
+// that process's help. Nothing is locked, so death and stops at any instruction are harmless.
+//
+// A client that joins its party's tenure changes the word, after it has said that it runs. So a process that hands over
+// what another one joins at the same time fails: it read the word before it looked who runs.
 #pragma once
 
 #include <algorithm>
@@ -34,16 +39,26 @@ class ComputeTurn {
   // Must the caller release and acquire again, because the slice is over and others wait? To be asked at least every
   // few 100 us.
   bool must_yield();
-  // Kernels that work at the GPU's speed, rather than wait or spin, share it: how many do now, at least 1.
-  std::uint32_t sharing() const { return std::max(sharing_.load(), 1u); }
-  void begin_sharing() { sharing_.fetch_add(1); }
-  void end_sharing() { sharing_.fetch_sub(1); }
+  // Kernels that work at the GPU's speed, rather than wait or spin, share it: how many of the party do now, at least 1.
+  std::uint32_t sharing();
+  void begin_sharing() { own().sharing.fetch_add(1); }
+  void end_sharing() { own().sharing.fetch_sub(1); }
 
  private:
-  void obtain();
-  void hand_over();
+  SlotGpu& slot(std::uint32_t slot) { return machine_.state().slots[slot].gpu[gpu_]; }
+  SlotGpu& own() { return slot(machine_.own_slot()); }
+  Arbiter& arbiter() { return machine_.state().arbiters[gpu_]; }
+  std::uint64_t party_of(std::uint32_t slot);
+  std::uint64_t own_party() { return party_of(machine_.own_slot()); }
+
+  // When the slice began.
+  base::TimePoint obtain();
+  std::uint64_t enter_line();
+  bool join(std::uint64_t owner);
+  base::TimePoint begin_slice();
+  void leave();
+  bool has_lives(std::uint64_t owner);
   bool others_wait();
-  std::uint64_t identity() { return machine_.own().generation.load() << 16 | (machine_.own_slot() + 1); }
   bool first_in_line(std::uint64_t ticket);
   void drop_from_line(std::uint64_t ticket);
 
@@ -56,8 +71,6 @@ class ComputeTurn {
   bool obtaining_ = false;  // one thread is getting it
   bool yielding_ = false;   // those who run are asked to stop
   std::uint32_t running_ = 0;
-  std::atomic<std::uint32_t> sharing_{0};
-  std::uint64_t word_ = 0;  // what Arbiter::owner says while it is ours
   base::TimePoint slice_end_{};
   base::TimePoint busy_since_{};
 };
