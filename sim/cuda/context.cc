@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "sim/cuda/memory.h"
+#include "sim/cuda/mps.h"
 #include "sim/cuda/process.h"
 
 namespace gpumux::sim {
@@ -11,20 +12,30 @@ namespace {
 
 std::atomic<std::uint64_t> next_context_id{1};
 
+// An MPS server has what its clients would have each: a client's context costs this part of another's.
+constexpr std::uint64_t kClientContextPart = 4;
+
 }  // namespace
 
-Context::Context(Process& process, Device& device, unsigned flags)
+Context::Context(Process& process, Device& device, unsigned flags, std::uint64_t bytes)
     : process_(process),
       device_(device),
       id_(next_context_id.fetch_add(1)),
+      bytes_(bytes),
       flags_(flags),
       host_thread_(std::make_shared<HostThread>()) {}
 
 cuda::CUresult Context::create(Process& process, Device& device, unsigned flags, std::shared_ptr<Context>* context) {
   Machine& machine = process.machine();
-  if (!machine.reserve(device.gpu, machine.settings().context_bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  std::uint64_t bytes = machine.settings().context_bytes;
+  if (const std::uint64_t server = machine.own().server.load(); server != 0) {
+    if (!machine.lives(server)) return cuda::CUDA_ERROR_MPS_RPC_FAILURE;
+    if (is_in_fault(machine, server)) return cuda::CUDA_ERROR_MPS_SERVER_NOT_READY;
+    bytes /= kClientContextPart;
+  }
+  if (!machine.reserve(device.gpu, bytes)) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   machine.context_opened(device.gpu);
-  std::shared_ptr<Context> made(new Context(process, device, flags));
+  std::shared_ptr<Context> made(new Context(process, device, flags, bytes));
   made->legacy_ = std::make_shared<Stream>(made, cuda::CU_STREAM_DEFAULT, 0, true);
   *context = std::move(made);
   return cuda::CUDA_SUCCESS;
@@ -48,13 +59,25 @@ void Context::destroy() {
   for (const std::uint64_t address : owned) free_allocation(process_, address);
   process_.forget_modules(*this);
   Machine& machine = process_.machine();
-  machine.context_closed(device_.gpu);
-  machine.release(device_.gpu, machine.settings().context_bytes);
+  // A client that a fault has reached counts on the GPU until it exits: the server waits for that.
+  if (!is_client() || error() == cuda::CUDA_SUCCESS) machine.context_closed(device_.gpu);
+  machine.release(device_.gpu, bytes_);
+}
+
+bool Context::is_client() const { return process_.machine().own().server.load() != 0; }
+
+cuda::CUresult Context::error() {
+  std::uint32_t known = error_.load();
+  if (known == 0 && is_client()) {
+    const std::uint32_t brought = mps_error(process_.machine(), device_.gpu);
+    if (brought != 0 && error_.compare_exchange_strong(known, brought)) known = brought;
+  }
+  return static_cast<cuda::CUresult>(known);
 }
 
 void Context::fail(cuda::CUresult error) {
   std::uint32_t none = 0;
-  error_.compare_exchange_strong(none, error);
+  if (error_.compare_exchange_strong(none, error) && is_client()) spread_fault(process_.machine(), device_.gpu, error);
 }
 
 std::shared_ptr<Stream> Context::thread_stream() {

@@ -38,9 +38,8 @@ class Context : public std::enable_shared_from_this<Context> {
   void set_flags(unsigned flags) { flags_.store(flags); }
   bool destroyed() const { return destroyed_.load(); }
 
-  cuda::CUresult error() const { return static_cast<cuda::CUresult>(error_.load()); }
-  const std::atomic<std::uint32_t>& error_word() const { return error_; }
-  // The first failure counts.
+  // The first failure counts: one of its own, or one that the MPS server has brought.
+  cuda::CUresult error();
   void fail(cuda::CUresult error);
 
   const std::shared_ptr<Stream>& legacy_stream() const { return legacy_; }
@@ -75,12 +74,14 @@ class Context : public std::enable_shared_from_this<Context> {
   std::mutex limits_mutex;
 
  private:
-  Context(Process& process, Device& device, unsigned flags);
+  Context(Process& process, Device& device, unsigned flags, std::uint64_t bytes);
+  bool is_client() const;  // of an MPS server
   void forget_streams();
 
   Process& process_;
   Device& device_;
   const std::uint64_t id_;
+  const std::uint64_t bytes_;  // that it costs
   std::atomic<unsigned> flags_;
   std::atomic<std::uint32_t> error_{0};
   std::atomic<bool> destroyed_{false};

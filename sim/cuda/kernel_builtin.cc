@@ -48,8 +48,7 @@ CUresult in_pieces(Worker& worker, Context& context, const std::array<Operand, N
   const AddressSpace& space = context.process().space();
   const Accessor who = context.accessor(false);
   const base::Duration launch(context.process().machine().settings().launch_nanoseconds);
-  if (const CUresult result = worker.compute(context.device().turn, context.error_word(), launch);
-      result != cuda::CUDA_SUCCESS) {
+  if (const CUresult result = worker.compute(context, launch); result != cuda::CUDA_SUCCESS) {
     return result;
   }
   std::uint64_t element_bytes = 0;
@@ -81,8 +80,7 @@ CUresult in_pieces(Worker& worker, Context& context, const std::array<Operand, N
       }
       body(pointers, first, n);
     }
-    const CUresult result =
-        worker.work(context.device().turn, context.error_word(), time_for(context, n * element_bytes));
+    const CUresult result = worker.work(context, time_for(context, n * element_bytes));
     if (result != cuda::CUDA_SUCCESS) return result;
   }
   return cuda::CUDA_SUCCESS;
@@ -138,8 +136,7 @@ CUresult checksum(Worker& worker, Context& context, const std::byte* parameters)
 CUresult spin(Worker& worker, Context& context, const std::byte* parameters) {
   // 292 years are for ever, and still a Duration.
   const auto nanoseconds = std::min<std::uint64_t>(parameter<std::uint64_t>(parameters, 0), INT64_MAX);
-  return worker.compute(context.device().turn, context.error_word(),
-                        base::Duration(static_cast<std::int64_t>(nanoseconds)));
+  return worker.compute(context, base::Duration(static_cast<std::int64_t>(nanoseconds)));
 }
 
 CUresult rendezvous(Worker& worker, Context& context, const std::byte* parameters) {
@@ -150,8 +147,7 @@ CUresult rendezvous(Worker& worker, Context& context, const std::byte* parameter
   const auto round = parameter<std::uint32_t>(parameters, 16);
   if (own % 4 != 0 || peer % 4 != 0) return cuda::CUDA_ERROR_MISALIGNED_ADDRESS;
   const base::Duration launch(context.process().machine().settings().launch_nanoseconds);
-  if (const CUresult result = worker.compute(context.device().turn, context.error_word(), launch);
-      result != cuda::CUDA_SUCCESS) {
+  if (const CUresult result = worker.compute(context, launch); result != cuda::CUDA_SUCCESS) {
     return result;
   }
   base::Duration look = kFirstLook;
@@ -167,8 +163,7 @@ CUresult rendezvous(Worker& worker, Context& context, const std::byte* parameter
         return cuda::CUDA_SUCCESS;
     }
     // A kernel that only waits takes no speed from its process's others, but holds the GPU all the same.
-    if (const CUresult result = worker.wait_on_gpu(context.device().turn, context.error_word(), look);
-        result != cuda::CUDA_SUCCESS) {
+    if (const CUresult result = worker.wait_on_gpu(context, look); result != cuda::CUDA_SUCCESS) {
       return result;
     }
     look = std::min(look * 5 / 4, kLastLook);
@@ -187,8 +182,7 @@ CUresult hash_blocks(Worker& worker, Context& context, const std::byte* paramete
   const HashKeys keys(parameter<std::uint64_t>(parameters, 24), parameter<std::uint64_t>(parameters, 32));
   if (blocks % 8 != 0 || results % 8 != 0) return cuda::CUDA_ERROR_MISALIGNED_ADDRESS;
   const base::Duration launch(context.process().machine().settings().launch_nanoseconds);
-  if (const CUresult result = worker.compute(context.device().turn, context.error_word(), launch);
-      result != cuda::CUDA_SUCCESS) {
+  if (const CUresult result = worker.compute(context, launch); result != cuda::CUDA_SUCCESS) {
     return result;
   }
   for (std::uint64_t i = 0; i < count; ++i) {
@@ -204,7 +198,7 @@ CUresult hash_blocks(Worker& worker, Context& context, const std::byte* paramete
       const HashedBlock hashed = keys.hash(block);
       std::memcpy(out, &hashed, sizeof hashed);
     }
-    const CUresult result = worker.work(context.device().turn, context.error_word(), time_for(context, kHashedBytes));
+    const CUresult result = worker.work(context, time_for(context, kHashedBytes));
     if (result != cuda::CUDA_SUCCESS) return result;
   }
   return cuda::CUDA_SUCCESS;

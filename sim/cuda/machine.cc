@@ -275,6 +275,7 @@ bool Machine::take(std::uint32_t slot) {
     gpu.wait_ticket.store(0);
     gpu.running.store(0);
     gpu.sharing.store(0);
+    gpu.fault.store(0);
     for (BusyBucket& bucket : gpu.busy) bucket.nanoseconds.store(0);
   }
   for (std::uint32_t i = 0; i < state_->blocks_used.load(); ++i) {

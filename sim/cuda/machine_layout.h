@@ -53,6 +53,9 @@ struct SlotGpu {
   std::atomic<std::uint64_t> wait_ticket;   // place in the line for the GPU; 0: not waiting
   std::atomic<std::uint64_t> running;       // the tenure in which the process has the GPU; 0: it has not
   std::atomic<std::uint32_t> sharing;       // kernels that work at the GPU's speed
+  // Of an MPS server: the error that broke its clients' contexts on the GPU. 16 bits of the generation, 16 of the
+  // number of the fault, 32 of the error; error 0: none. Clients write it; the generation is there as in `died`.
+  std::atomic<std::uint64_t> fault;
   BusyBucket busy[kBusyBuckets];
 };
 
@@ -64,7 +67,7 @@ struct Slot {
   // neither.
   std::atomic<std::uint64_t> server;
   // When the death was first noticed: low 16 bits of the generation in the top bits, microseconds in the rest; 0: not
-  // noticed. The one word that others write; the generation keeps a late writer from marking the slot's next holder.
+  // noticed. A word that others write; the generation keeps a late writer from marking the slot's next holder.
   std::atomic<std::uint64_t> died;
   SlotGpu gpu[kMaxGpus];
 };

@@ -31,6 +31,44 @@ std::optional<std::uint64_t> number_after(std::string_view message, std::string_
   return number ? std::optional(*number) : std::nullopt;
 }
 
+// A server's word for a GPU.
+std::atomic<std::uint64_t>& fault_word(Machine& machine, std::uint64_t server, std::uint32_t gpu) {
+  return machine.state().slots[(server & 0xffff) - 1].gpu[gpu].fault;
+}
+
+// SlotGpu::fault, taken apart.
+struct Fault {
+  Fault(std::uint64_t word, std::uint64_t server) {
+    if (word >> 48 != generation(server)) return;  // of a process that had the slot before
+    number = word >> 32 & 0xffff;
+    error = static_cast<std::uint32_t>(word);
+  }
+  static std::uint64_t generation(std::uint64_t server) { return server >> 16 & 0xffff; }
+  std::uint64_t word(std::uint64_t server) const { return generation(server) << 48 | number << 32 | error; }
+
+  std::uint64_t number = 0;
+  std::uint32_t error = 0;
+};
+
+// The first fault counts.
+void set_fault(Machine& machine, std::uint64_t server, std::uint32_t gpu, cuda::CUresult error) {
+  auto& place = fault_word(machine, server, gpu);
+  std::uint64_t word = place.load();
+  for (Fault fault(word, server); fault.error == 0; fault = Fault(word, server)) {
+    fault.error = static_cast<std::uint32_t>(error);
+    if (place.compare_exchange_strong(word, fault.word(server))) return;
+  }
+}
+
+// Bit n: the process has a context on GPU n.
+std::uint32_t gpus_of(Machine& machine, std::uint32_t slot) {
+  std::uint32_t gpus = 0;
+  for (std::uint32_t gpu = 0; gpu < kMaxGpus; ++gpu) {
+    if (machine.state().slots[slot].gpu[gpu].contexts.load() != 0) gpus |= 1u << gpu;
+  }
+  return gpus;
+}
+
 }  // namespace
 
 std::string mps_pipe_directory() { return variable_or("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"); }
@@ -69,6 +107,49 @@ cuda::CUresult join_mps(Machine& machine) {
   if (!server) return cuda::CUDA_ERROR_MPS_CONNECTION_FAILED;
   machine.become_client(*server);
   return cuda::CUDA_SUCCESS;
+}
+
+cuda::CUresult mps_error(Machine& machine, std::uint32_t gpu) {
+  const std::uint64_t server = machine.own().server.load();
+  if (server == 0) return cuda::CUDA_SUCCESS;
+  if (!machine.lives(server)) return cuda::CUDA_ERROR_MPS_RPC_FAILURE;
+  return static_cast<cuda::CUresult>(Fault(fault_word(machine, server, gpu).load(), server).error);
+}
+
+void spread_fault(Machine& machine, std::uint32_t gpu, cuda::CUresult error) {
+  const std::uint64_t server = machine.own().server.load();
+  const std::vector<std::uint32_t> clients = machine.clients(server);
+  std::uint32_t reached = 1u << gpu;
+  for (std::uint32_t before = 0; before != reached;) {
+    before = reached;
+    for (const std::uint32_t client : clients) {
+      const std::uint32_t gpus = gpus_of(machine, client);
+      if ((gpus & reached) != 0) reached |= gpus;
+    }
+  }
+  for (std::uint32_t each = 0; each < kMaxGpus; ++each) {
+    if ((reached >> each & 1) != 0) set_fault(machine, server, each, error);
+  }
+}
+
+bool is_in_fault(Machine& machine, std::uint64_t server) {
+  std::uint32_t used = 0;
+  for (const std::uint32_t client : machine.clients(server)) used |= gpus_of(machine, client);
+  bool waits = false;
+  for (std::uint32_t gpu = 0; gpu < kMaxGpus; ++gpu) {
+    auto& place = fault_word(machine, server, gpu);
+    std::uint64_t word = place.load();
+    Fault fault(word, server);
+    if (fault.error == 0) continue;
+    if ((used >> gpu & 1) != 0) {
+      waits = true;
+      continue;
+    }
+    fault.error = 0;
+    ++fault.number;
+    place.compare_exchange_strong(word, fault.word(server));
+  }
+  return waits;
 }
 
 }  // namespace gpumux::sim

@@ -8,6 +8,9 @@
 //
 // A client keeps the connection until its slot names the server. From then on the machine's state says all: the slots
 // that name a server are its clients.
+//
+// A fault breaks the contexts of all clients on a GPU, and on each GPU that one of these clients uses, too. Until the
+// clients that had contexts there have exited, the server accepts nobody.
 #pragma once
 
 #include <cstdint>
@@ -36,5 +39,13 @@ std::string receive_mps(int socket, base::Duration patience);
 // Makes this process, which has joined the machine, a client of the control daemon that serves its pipe directory. Does
 // nothing if there is none. The error that cuInit returns.
 cuda::CUresult join_mps(Machine& machine);
+
+// The error of this process's contexts on a GPU that is its server's doing: a fault of any client, or the server's
+// death.
+cuda::CUresult mps_error(Machine& machine, std::uint32_t gpu);
+// This process, a client, had a fault on the GPU.
+void spread_fault(Machine& machine, std::uint32_t gpu, cuda::CUresult error);
+// Does the server wait until clients have exited? If all have, its fault is over.
+bool is_in_fault(Machine& machine, std::uint64_t server);
 
 }  // namespace gpumux::sim

@@ -172,6 +172,10 @@ std::string MpsDaemon::admit(Connection& connection, std::string_view machine) {
     log("CLIENT " + who + " is not served");
     return failed;
   }
+  if (is_in_fault(*machine_, server_)) {
+    log("CLIENT " + who + " is not served: the server is in FAULT");
+    return "error " + std::to_string(cuda::CUDA_ERROR_MPS_SERVER_NOT_READY);
+  }
   log("NEW CLIENT " + who);
   connection.state = Connection::State::kJoins;
   return "server " + std::to_string(server_);
@@ -207,7 +211,7 @@ std::string MpsDaemon::command(Connection& connection, std::string_view line) {
   return "Unknown command\n";
 }
 
-std::string MpsDaemon::status() { return "ACTIVE\n"; }
+std::string MpsDaemon::status() { return is_in_fault(*machine_, server_) ? "FAULT\n" : "ACTIVE\n"; }
 
 std::string MpsDaemon::client_list() {
   std::string text;

@@ -160,5 +160,110 @@ TEST(MpsClientTest, AServerThatDiesIsReplaced) {
   EXPECT_EQ(mps.ask("get_client_list " + second), std::to_string(next.pid())) << "clients stay with their server";
 }
 
+// A kernel that touches what is not mapped. Its context is broken from then on.
+void break_context(Helper& helper) {
+  helper.get("fill 4096 1 1");
+  EXPECT_EQ(helper.ask("sync"), "700");
+}
+
+TEST(MpsFaultTest, AFaultReachesEveryClientOnTheGpu) {
+  MpsControl mps;
+  mps.start();
+  Helper faulty;
+  Helper idle;
+  Helper busy;
+  Helper elsewhere;
+  for (Helper* client : {&faulty, &idle, &busy}) client->get("context 0");
+  elsewhere.get("context 1");
+  const std::string server = mps.server();
+  busy.get("spin 3600000000000");
+  busy.tell("sync");
+  break_context(faulty);
+  EXPECT_EQ(busy.answer(), "700") << "a kernel that runs ends";
+  EXPECT_EQ(idle.ask("alloc 4096"), "700 0");
+  EXPECT_EQ(mps.ask("get_server_status " + server), "FAULT");
+  elsewhere.get("spin 1000");
+  elsewhere.get("sync");
+  // The server takes nobody until those that the fault has reached have exited.
+  {
+    Helper late;
+    EXPECT_EQ(late.initialised(), "807");
+  }
+  EXPECT_EQ(idle.ask("context 1"), "807");
+  faulty.end_and_wait();
+  idle.kill_and_wait();
+  EXPECT_EQ(mps.ask("get_server_status " + server), "FAULT");
+  busy.end_and_wait();
+  EXPECT_EQ(mps.ask("get_server_status " + server), "ACTIVE");
+  EXPECT_EQ(mps.server(), server);
+  Helper next;
+  ASSERT_EQ(next.initialised(), "0");
+  next.get("context 0");
+  next.get("spin 1000");
+  next.get("sync");
+  elsewhere.get("sync");
+}
+
+TEST(MpsFaultTest, AFaultReachesTheOtherGpusOfTheClientsThatItReaches) {
+  MpsControl mps;
+  mps.start();
+  Helper faulty;
+  Helper both;
+  Helper elsewhere;
+  faulty.get("context 0");
+  both.get("context 0");
+  both.get("context 1");
+  elsewhere.get("context 1");
+  break_context(faulty);
+  EXPECT_EQ(both.ask("sync"), "700");
+  EXPECT_EQ(elsewhere.ask("sync"), "700");
+}
+
+TEST(MpsFaultTest, FaultsOfOtherProcessesAreTheirOwn) {
+  Helper alone;
+  alone.get("context 0");
+  MpsControl mps;
+  mps.start();
+  Helper client;
+  client.get("context 0");
+  break_context(alone);
+  client.get("sync");
+  Helper other;
+  other.get("context 0");
+  other.kill_and_wait();
+  client.get("sync");
+  EXPECT_EQ(mps.ask("get_server_status " + mps.server()), "ACTIVE");
+}
+
+TEST(MpsFaultTest, ClientsOfADeadServerFail) {
+  MpsControl mps;
+  mps.start();
+  Helper idle;
+  Helper busy;
+  idle.get("context 0");
+  busy.get("context 0");
+  busy.get("spin 3600000000000");
+  busy.tell("sync");
+  // The server dies with its control daemon.
+  ::kill(mps.pid(), SIGKILL);
+  EXPECT_EQ(busy.answer(), "806");
+  EXPECT_EQ(idle.ask("alloc 4096"), "806 0");
+  EXPECT_EQ(idle.ask("context 1"), "806");
+  Helper alone;
+  EXPECT_EQ(alone.initialised(), "0");
+  alone.get("context 0");
+}
+
+TEST(MpsFaultTest, AContextOfAClientTakesLess) {
+  Helper alone;
+  alone.get("context 1");
+  EXPECT_TRUE(eventually([&] { return alone.number("info") == kGpuBytes - kContextBytes; }));
+  MpsControl mps;
+  mps.start();
+  Helper client;
+  client.get("context 1");
+  EXPECT_EQ(alone.number("info"), kGpuBytes - kContextBytes - kContextBytes / 4);
+}
+
 }  // namespace
 }  // namespace gpumux::sim

@@ -217,8 +217,7 @@ CUresult run_fill(Worker& worker, Context& context, const Fill& fill) {
   const Settings& settings = context.process().machine().settings();
   const Accessor who = context.accessor(false);
   worker.hold(context.device().turn);
-  CUresult result =
-      worker.compute(context.device().turn, context.error_word(), base::Duration(settings.launch_nanoseconds));
+  CUresult result = worker.compute(context, base::Duration(settings.launch_nanoseconds));
   const std::uint64_t step = kPieceBytes / fill.element_bytes;
   for (std::uint64_t y = 0; y < fill.height && result == cuda::CUDA_SUCCESS; ++y) {
     for (std::uint64_t x = 0; x < fill.width && result == cuda::CUDA_SUCCESS; x += step) {
@@ -236,8 +235,7 @@ CUresult run_fill(Worker& worker, Context& context, const Fill& fill) {
       }
       const double nanoseconds =
           static_cast<double>(bytes) * 1e9 / static_cast<double>(settings.kernel_bytes_per_second);
-      result = worker.work(context.device().turn, context.error_word(),
-                           base::Duration(static_cast<std::int64_t>(nanoseconds)));
+      result = worker.work(context, base::Duration(static_cast<std::int64_t>(nanoseconds)));
     }
   }
   return result;

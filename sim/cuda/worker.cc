@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "sim/cuda/process.h"
+
 namespace gpumux::sim {
 namespace {
 
@@ -40,11 +42,10 @@ void Worker::let_go() {
   held_ = nullptr;
 }
 
-cuda::CUresult Worker::run(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration,
-                           bool shares) {
+cuda::CUresult Worker::run(Context& context, base::Duration duration, bool shares) {
+  ComputeTurn& turn = context.device().turn;
   do {
-    const std::uint32_t broken = error.load();
-    if (broken != 0) return static_cast<cuda::CUresult>(broken);
+    if (const cuda::CUresult broken = context.error(); broken != cuda::CUDA_SUCCESS) return broken;
     hold(turn);
     if (turn.must_yield()) {
       let_go();
@@ -57,21 +58,19 @@ cuda::CUresult Worker::run(ComputeTurn& turn, const std::atomic<std::uint32_t>& 
   return cuda::CUDA_SUCCESS;
 }
 
-cuda::CUresult Worker::compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration) {
-  return run(turn, error, duration, false);
-}
+cuda::CUresult Worker::compute(Context& context, base::Duration duration) { return run(context, duration, false); }
 
-cuda::CUresult Worker::work(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration alone) {
+cuda::CUresult Worker::work(Context& context, base::Duration alone) {
+  ComputeTurn& turn = context.device().turn;
   turn.begin_sharing();
-  const cuda::CUresult result = run(turn, error, alone, true);
+  const cuda::CUresult result = run(context, alone, true);
   turn.end_sharing();
   return result;
 }
 
-cuda::CUresult Worker::wait_on_gpu(ComputeTurn& turn, const std::atomic<std::uint32_t>& error,
-                                   base::Duration duration) {
-  const std::uint32_t broken = error.load();
-  if (broken != 0) return static_cast<cuda::CUresult>(broken);
+cuda::CUresult Worker::wait_on_gpu(Context& context, base::Duration duration) {
+  ComputeTurn& turn = context.device().turn;
+  if (const cuda::CUresult broken = context.error(); broken != cuda::CUDA_SUCCESS) return broken;
   hold(turn);
   if (turn.must_yield()) {
     let_go();

@@ -17,6 +17,8 @@
 
 namespace gpumux::sim {
 
+class Context;
+
 class Worker {
  public:
   Worker() = default;
@@ -33,19 +35,19 @@ class Worker {
   // The simulated GPU's clock: now, or when what was charged is over.
   base::TimePoint time() const;
 
-  // Runs on the GPU for this much time of its own, taking turns with other processes; `error` becoming nonzero (the
-  // context is broken) ends it early, with that code.
-  cuda::CUresult compute(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration);
+  // Runs on the context's GPU for this much time of its own, taking turns with other processes. Ends early with the
+  // context's error if that breaks.
+  cuda::CUresult compute(Context& context, base::Duration duration);
   // The same for work at the GPU's speed, which takes longer while other streams of the process work too.
-  cuda::CUresult work(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration alone);
+  cuda::CUresult work(Context& context, base::Duration alone);
   // The same for a kernel that waits for something: all that passes is real time.
-  cuda::CUresult wait_on_gpu(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration);
+  cuda::CUresult wait_on_gpu(Context& context, base::Duration duration);
   // The part of the GPU is kept from one kernel to the next and given back before anything is waited for.
   void hold(ComputeTurn& turn);
   void let_go();
 
  private:
-  cuda::CUresult run(ComputeTurn& turn, const std::atomic<std::uint32_t>& error, base::Duration duration, bool shares);
+  cuda::CUresult run(Context& context, base::Duration duration, bool shares);
 
   base::TimePoint due_{};
   ComputeTurn* held_ = nullptr;
