@@ -75,6 +75,13 @@ std::string mps_pipe_directory() { return variable_or("CUDA_MPS_PIPE_DIRECTORY",
 std::string mps_log_directory() { return variable_or("CUDA_MPS_LOG_DIRECTORY", "/var/log/nvidia-mps"); }
 std::string mps_socket(const std::string& pipe_directory) { return pipe_directory + "/control"; }
 
+double mps_speed_limit() {
+  const std::string text = variable_or("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "100");
+  char* end = nullptr;
+  const double percent = std::strtod(text.c_str(), &end);
+  return *end == '\0' && percent > 0 && percent <= 100 ? percent / 100 : 1;
+}
+
 base::Status send_mps(int socket, std::string_view message) {
   return os::send_message(socket, std::as_bytes(std::span(message)));
 }

@@ -28,6 +28,9 @@ namespace gpumux::sim {
 std::string mps_pipe_directory();
 std::string mps_log_directory();
 std::string mps_socket(const std::string& pipe_directory);
+// CUDA_MPS_ACTIVE_THREAD_PERCENTAGE: the part of a GPU's speed that all kernels of a client may have together. 1, all
+// of it, if the variable is not set or is no percentage.
+double mps_speed_limit();
 
 // The longest message: the list of as many clients as a machine has processes.
 inline constexpr std::size_t kMaxMpsMessage = 16 << 10;

@@ -5,6 +5,7 @@
 #include <memory>
 #include <random>
 
+#include "sim/cuda/mps.h"
 #include "sim/cuda/process.h"
 #include "sim/cuda/test_helper.h"
 #include "sim/cuda/test_machine.h"
@@ -100,6 +101,31 @@ TEST_F(MpsClientTest, KernelsOfAllClientsShareTheSpeed) {
   client->kill_and_wait();
   EXPECT_EQ(turn.sharing(), 1u);
   EXPECT_CUDA(cuCtxSynchronize());
+}
+
+TEST_F(MpsClientTest, AClientsPartOfTheSpeedIsLimited) {
+  // 16 MiB take 250 ms alone.
+  const auto quarter = start({"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=25"});
+  const std::string increment =
+      "increment " + quarter->get("alloc " + std::to_string(2 * kMega)) + " " + std::to_string(kMega / 2);
+  const base::TimePoint start = now();
+  quarter->get(increment);
+  quarter->get("sync");
+  EXPECT_GE((now() - start).count(), 4 * 31'000'000) << "also without company";
+  for (const auto& [text, limit] :
+       {std::pair{"50", 0.5}, {"12.5", 0.125}, {"100", 1.0}, {"", 1.0}, {"0", 1.0}, {"101", 1.0}, {"half", 1.0}}) {
+    ::setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", text, 1);
+    EXPECT_EQ(mps_speed_limit(), limit) << text;
+    // The kernels of this process share its part.
+    ComputeTurn turn(*machine_, 0);
+    EXPECT_EQ(turn.slowdown(), 1 / limit) << text;
+    turn.begin_sharing();
+    turn.begin_sharing();
+    EXPECT_EQ(turn.slowdown(), 2 / limit) << text;
+    turn.end_sharing();
+    turn.end_sharing();
+  }
+  ::unsetenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
 }
 
 TEST_F(MpsClientTest, AKilledClientHoldsUpNobody) {

@@ -2,6 +2,7 @@
 #include "sim/cuda/time_slice.h"
 
 #include "os/futex.h"
+#include "sim/cuda/mps.h"
 
 namespace gpumux::sim {
 namespace {
@@ -37,6 +38,9 @@ constexpr base::Duration kGrace{50'000'000};
 constexpr base::Duration kLookAgain{5'000'000};
 
 }  // namespace
+
+ComputeTurn::ComputeTurn(Machine& machine, std::uint32_t gpu)
+    : machine_(machine), gpu_(gpu), limit_(machine.own().server.load() != 0 ? mps_speed_limit() : 1) {}
 
 // Slot and generation, 16 bits each: of the MPS server, or of the process itself.
 std::uint64_t ComputeTurn::party_of(std::uint32_t slot) {
@@ -188,6 +192,8 @@ std::uint32_t ComputeTurn::sharing() {
   }
   return std::max(sum, 1u);
 }
+
+double ComputeTurn::slowdown() { return std::max<double>(sharing(), std::max(own().sharing.load(), 1u) / limit_); }
 
 void ComputeTurn::acquire() {
   std::unique_lock lock(mutex_);

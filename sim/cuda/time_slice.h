@@ -30,7 +30,7 @@ namespace gpumux::sim {
 
 class ComputeTurn {
  public:
-  ComputeTurn(Machine& machine, std::uint32_t gpu) : machine_(machine), gpu_(gpu) {}
+  ComputeTurn(Machine& machine, std::uint32_t gpu);
 
   // Waits until this process has the GPU; from then on the caller counts as running on it.
   void acquire();
@@ -41,6 +41,9 @@ class ComputeTurn {
   bool must_yield();
   // Kernels that work at the GPU's speed, rather than wait or spin, share it: how many of the party do now, at least 1.
   std::uint32_t sharing();
+  // How often the time that it takes alone such a kernel of this process takes now. The part of the speed that all of
+  // this process's kernels have is limited (mps.h).
+  double slowdown();
   void begin_sharing() { own().sharing.fetch_add(1); }
   void end_sharing() { own().sharing.fetch_sub(1); }
 
@@ -64,6 +67,7 @@ class ComputeTurn {
 
   Machine& machine_;
   const std::uint32_t gpu_;
+  const double limit_;  // of the GPU's speed; 1: all of it
 
   std::mutex mutex_;
   std::condition_variable changed_;

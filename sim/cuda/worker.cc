@@ -52,7 +52,8 @@ cuda::CUresult Worker::run(Context& context, base::Duration duration, bool share
       continue;
     }
     const base::Duration piece = std::min(duration, kPiece);
-    pass(shares ? piece * turn.sharing() : piece);
+    const double slowdown = shares ? turn.slowdown() : 1;
+    pass(base::Duration(static_cast<std::int64_t>(static_cast<double>(piece.count()) * slowdown)));
     duration -= piece;
   } while (duration.count() > 0);
   return cuda::CUDA_SUCCESS;
