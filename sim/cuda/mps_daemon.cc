@@ -26,7 +26,7 @@ namespace {
 
 constexpr char kPidFile[] = "/nvidia-cuda-mps-control.pid";
 
-// Deaths of clients wake nobody, so a control daemon that waits for them looks this often.
+// Deaths and faults of clients wake nobody, so a control daemon looks for them this often.
 constexpr int kLookAgainMilliseconds = 5;
 
 base::Status make_directory(const std::string& path) {
@@ -96,6 +96,9 @@ base::Result<std::unique_ptr<MpsDaemon>> MpsDaemon::open(bool says_log) {
   auto log = open_file(log_directory + "/control.log", O_APPEND);
   if (!log) return tl::unexpected(log.error());
   daemon->log_ = std::move(*log);
+  auto server_log = open_file(log_directory + "/server.log", O_APPEND);
+  if (!server_log) return tl::unexpected(server_log.error());
+  daemon->server_log_ = std::move(*server_log);
   auto machine = Machine::get();
   if (!machine) return tl::unexpected(machine.error());
   daemon->machine_ = *machine;
@@ -123,12 +126,13 @@ void MpsDaemon::serve() {
   while (!over()) {
     std::vector<pollfd> sources{{signals_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     for (const Connection& connection : connections_) sources.push_back({connection.socket.get(), POLLIN, 0});
-    ::poll(sources.data(), sources.size(), ends_by_ ? kLookAgainMilliseconds : -1);
+    ::poll(sources.data(), sources.size(), ends_by_ || server_pid_ != 0 ? kLookAgainMilliseconds : -1);
     signalfd_siginfo signal{};
     while (::read(signals_.get(), &signal, sizeof signal) == sizeof signal) {
       if (signal.ssi_signo != SIGCHLD) end(std::nullopt);
     }
     reap_server();
+    note_fault();
     // In the order of `sources`; a connection that is over leaves its place empty until all have been heard.
     for (std::size_t i = 0; i < connections_.size(); ++i) {
       if (sources[2 + i].revents != 0 && !hear(connections_[i])) connections_[i].socket.reset();
@@ -254,6 +258,16 @@ void MpsDaemon::reap_server() {
   log("Server " + std::to_string(server_pid_) + " has ended, wait status " + std::to_string(how));
   server_pid_ = 0;
   server_ = 0;
+}
+
+// As NVIDIA's server does. Its control daemon writes for it here: a server only lives.
+void MpsDaemon::note_fault() {
+  const bool has_faulted = server_pid_ != 0 && is_in_fault(*machine_, server_);
+  if (has_faulted && !was_in_fault_) {
+    const std::string line = "[" + time_text() + " Server " + std::to_string(server_pid_) + "] ";
+    static_cast<void>(write_all(server_log_.get(), line + "Server is handling a fatal GPU error.\n"));
+  }
+  was_in_fault_ = has_faulted;
 }
 
 void MpsDaemon::stop_server() {

@@ -6,7 +6,7 @@
 // when it is dead. It dies with its control daemon.
 //
 // Files in the pipe directory: `control`, the socket; `control_lock`, locked while a control daemon lives, which the
-// kernel ends with it; `nvidia-cuda-mps-control.pid`. `control.log` in the log directory.
+// kernel ends with it; `nvidia-cuda-mps-control.pid`. `control.log` and `server.log` in the log directory.
 //
 // One thread; nothing that a client or a command does holds it up.
 #pragma once
@@ -56,6 +56,7 @@ class MpsDaemon {
   std::string client_list();
   bool ensure_server();
   void reap_server();
+  void note_fault();
   void stop_server();
   void end(std::optional<base::Duration> at_most);
   bool over();
@@ -65,12 +66,14 @@ class MpsDaemon {
   std::string pipe_directory_;
   os::FileDescriptor lock_;
   os::FileDescriptor log_;
+  os::FileDescriptor server_log_;
   os::FileDescriptor listener_;
   os::FileDescriptor signals_;
   bool says_log_ = false;
   std::vector<Connection> connections_;
   pid_t server_pid_ = 0;                    // 0: there is none
   std::uint64_t server_ = 0;                // its identity
+  bool was_in_fault_ = false;               // the server's log says so
   std::optional<base::TimePoint> ends_by_;  // set: it ends as soon as its clients have ended, or then
 };
 
