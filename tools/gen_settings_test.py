@@ -98,12 +98,26 @@ class DocumentsTest(unittest.TestCase):
         self.assertTrue(gen_settings.verify(ROOT, gen_settings.generate(ROOT)))
 
 
+# The settings of the core that the simulator leaves as they come, and why.
+NOT_DRAWN = {
+    "idle_hold": "the simulator checks the rule of `auto`",
+    "step_delay": "it only says when a gang's steps begin",
+}
+
+
 class CodeTest(unittest.TestCase):
 
     def test_every_setting_is_read(self):
         settings = gen_settings.read((ROOT / gen_settings.TABLE).read_text(encoding="utf-8"))
         fields = [setting for setting in settings if setting.section in gen_settings.SETTINGS]
         self.assertEqual([setting.name for setting in fields if not is_read(setting)], [], "no code reads these")
+
+    def test_the_simulator_draws_every_setting_of_the_core(self):
+        text = (ROOT / "sim/sched/world.cc").read_text(encoding="utf-8")
+        drawn = set(re.findall(r"\bs\.(\w+) = ", text[text.index("World::any_settings()"):text.index("void World::at")]))
+        settings = gen_settings.read((ROOT / gen_settings.TABLE).read_text(encoding="utf-8"))
+        core = {setting.name for setting in settings if setting.section == "gpu" and setting.where.startswith("core")}
+        self.assertEqual(core - drawn, set(NOT_DRAWN), "sim/sched/world.cc draws values of each but these")
 
     def test_a_setting_that_no_code_reads_is_found(self):
         for where in ("core", "daemon", "plugin"):
