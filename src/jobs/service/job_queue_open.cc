@@ -28,7 +28,6 @@ using base::Status;
 using core::JobId;
 using core::JobState;
 
-constexpr char kStarterSocket[] = "/run/gpumux-runner/runner.sock";  // packaging/systemd/gpumux-runner.socket
 constexpr std::string_view kDrained = "drained/";
 constexpr std::string_view kLimits = "limits/";
 
@@ -111,8 +110,8 @@ Status JobQueue::open_or_fail(const Options& options) {
   GPUMUX_TRY(make_folders(options));
   const auto executables = os::executable_dir();
   if (!executables) return tl::unexpected(executables.error());
-  auto runner = find_runner_program(*executables);
-  if (!runner) return tl::unexpected(runner.error());
+  auto places = runner_places(options.state_dir + "/jobs", options.is_private);
+  if (!places) return tl::unexpected(places.error());
   auto store = store::open_sqlite_store({.path = options.state_dir + "/jobs.db", .vfs = ""});
   if (!store) return tl::unexpected(store.error());
   store_ = std::move(*store);
@@ -135,11 +134,7 @@ Status JobQueue::open_or_fail(const Options& options) {
     log_warning("jobs run without gpumux", {{"why", library.error().message()}});
   }
   runs_ = std::make_unique<JobRuns>(
-      io_, pool_, clock_, *store_,
-      RunnerPlaces{.jobs_dir = options.state_dir + "/jobs",
-                   .runner_program = *runner,
-                   .starter_socket = options.is_private ? "" : kStarterSocket},
-      std::move(launch), *programs_,
+      io_, pool_, clock_, *store_, std::move(*places), std::move(launch), *programs_,
       JobRuns::Callbacks{
           .event = [this](const core::Event& event) { apply(event); },
           .started = [this](JobId job, store::WallTime at) { started(job, at); },

@@ -18,11 +18,14 @@
 #include <cstring>
 
 #include "os/durable_file.h"
+#include "os/installation.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
 namespace {
+
+constexpr char kStarterSocket[] = "/run/gpumux-runner/runner.sock";  // packaging/systemd/gpumux-runner.socket
 
 using base::Code;
 using base::Result;
@@ -176,6 +179,16 @@ Result<std::string> find_runner_program(const std::string& executable_dir) {
     looked += (looked.empty() ? "" : ", ") + place;
   }
   return base::fail(Code::kNotFound, "gpumux-runner was not found (looked at " + looked + "): install gpumux again");
+}
+
+Result<RunnerPlaces> runner_places(std::string jobs_dir, bool is_private) {
+  const auto executables = os::executable_dir();
+  if (!executables) return tl::unexpected(executables.error());
+  auto program = find_runner_program(*executables);
+  if (!program) return tl::unexpected(program.error());
+  return RunnerPlaces{.jobs_dir = std::move(jobs_dir),
+                      .runner_program = std::move(*program),
+                      .starter_socket = is_private ? "" : kStarterSocket};
 }
 
 std::string runner_directory(const RunnerPlaces& places, std::uint64_t job, std::uint32_t attempt) {

@@ -55,6 +55,10 @@ struct RunnerDirectory {
 // then where packages put it. kNotFound names the places.
 base::Result<std::string> find_runner_program(const std::string& executable_dir);
 
+// With the runner program and the starter of this installation. A private daemon forks. Errors: of
+// find_runner_program().
+base::Result<RunnerPlaces> runner_places(std::string jobs_dir, bool is_private);
+
 std::string runner_directory(const RunnerPlaces& places, std::uint64_t job, std::uint32_t attempt);
 
 // Makes the directory and writes the spec. kExists: this attempt has a directory already.
