@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds src/wire/messages.h to the layout that was released: src/wire/released.txt.
+"""Holds src/wire/header.h and messages.h to the layout that was released: src/wire/released.txt.
 
     tools/check_wire.py [--root DIR] [--write]
 
@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 
-HEADER = "src/wire/messages.h"
+HEADERS = ("src/wire/header.h", "src/wire/messages.h")
 RELEASED = "src/wire/released.txt"
 BLOCK = re.compile(r"^(struct|enum class) (\w+)(?: : [\w:]+)? \{(?:\n(.*?)\n\};|([^\n]*)\};$)",
                    re.MULTILINE | re.DOTALL)
@@ -43,7 +43,7 @@ def layout(text):
                 continue
             field = FIELD.match(statement)
             if field is None:
-                raise CannotRead(f"{HEADER}: cannot read \"{statement}\" of {name}")
+                raise CannotRead(f"src/wire: cannot read \"{statement}\" of {name}")
             fields.append((f"{name}.{field[2]}", field[1] + (field[3] or "")))
         found[name] = fields
     return found
@@ -92,7 +92,7 @@ def main():
     text = path.read_text(encoding="utf-8")
     released = parse(text)
     try:
-        now = layout((arguments.root / HEADER).read_text(encoding="utf-8"))
+        now = layout("\n".join((arguments.root / header).read_text(encoding="utf-8") for header in HEADERS))
     except CannotRead as error:
         sys.exit(f"wire: {error}")
     problems = check(now, released)

@@ -96,6 +96,31 @@ Result<Container> parse_container(const json& object) {
   return reader.finish(std::move(container));
 }
 
+Result<SeatMps> parse_seat_mps(const json& object) {
+  SeatMps mps;
+  Reader reader(object, "a seat under MPS");
+  reader.read("server", mps.server);
+  reader.read("thread_percentage", mps.thread_percentage);
+  return reader.finish(std::move(mps));
+}
+
+Result<std::int64_t> parse_pid(const json& number) {
+  if (!number.is_number_integer()) return base::fail(base::Code::kProtocol, "a process id is no number");
+  return number.get<std::int64_t>();
+}
+
+Result<MpsServer> parse_mps_server(const json& object) {
+  MpsServer server;
+  Reader reader(object, "an MPS server");
+  reader.read("server", server.server);
+  reader.read("uid", server.uid);
+  reader.read("user", server.user);
+  reader.read("state", server.state);
+  reader.read("pid", server.pid);
+  reader.read_array("programs", server.programs, parse_pid);
+  return reader.finish(std::move(server));
+}
+
 Result<Seat> parse_seat(const json& object) {
   Seat seat;
   Reader reader(object, "a seat");
@@ -126,6 +151,7 @@ Result<Seat> parse_seat(const json& object) {
   reader.read("poisoned", seat.poisoned);
   reader.read("submissions", seat.submissions);
   reader.read("note", seat.note);
+  if (SeatMps mps; reader.read_object("mps", mps, parse_seat_mps)) seat.mps = mps;
   if (SeatMemory memory; reader.read_object("memory", memory, parse_seat_memory)) seat.memory = std::move(memory);
   return reader.finish(std::move(seat));
 }
@@ -241,6 +267,7 @@ Result<Snapshot> parse_snapshot(std::string_view text) {
   Reader reader(*object, "the daemon's answer");
   reader.read_array("gpus", snapshot.gpus, parse_gpu);
   reader.read_ns("recent_ns", snapshot.recent);
+  reader.read_array("mps_servers", snapshot.mps_servers, parse_mps_server);
   reader.read_object("host_memory", snapshot.host_memory, parse_host_memory);
   return reader.finish(std::move(snapshot));
 }

@@ -128,6 +128,12 @@ struct Container {
   std::string pod{};
 };
 
+// Of a program under MPS: its server, and the part of the GPU's threads that it may use.
+struct SeatMps {
+  std::uint64_t server = 0;
+  std::uint32_t thread_percentage = 100;
+};
+
 struct Seat {
   std::uint64_t tenant = 0;
   std::int64_t pid = 0;
@@ -156,7 +162,18 @@ struct Seat {
   bool poisoned = false;
   std::uint64_t submissions = 0;
   std::string note;
+  std::optional<SeatMps> mps{};
   std::optional<SeatMemory> memory;  // nothing: it is left to the driver
+};
+
+// An MPS server that the daemon has started for a user.
+struct MpsServer {
+  std::uint64_t server = 0;
+  std::uint32_t uid = 0;
+  std::string user;
+  std::string state;  // starting, serving, faulted, ending, died
+  std::int64_t pid = 0;
+  std::vector<std::int64_t> programs;  // their process ids
 };
 
 // The answer to PATCH /v1/tenants/...
@@ -205,6 +222,7 @@ struct Gpu {
 struct Snapshot {
   std::vector<Gpu> gpus;
   base::Duration recent{};  // how long the window of Seat::recent_gpu_time is; 0: nothing is known yet
+  std::vector<MpsServer> mps_servers{};
   HostMemory host_memory;
 };
 

@@ -43,6 +43,7 @@ struct RunOptions {
   std::string priority;
   std::string share;
   std::string max_share;
+  std::string mps;  // as GPUMUX_MPS has it; empty: not said
   bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
@@ -69,6 +70,7 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
   if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
   if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
+  if (!options.mps.empty()) ::setenv("GPUMUX_MPS", options.mps.c_str(), 1);
   // The inner run must not raise a limit that the outer run was given.
   if (!options.memory.empty()) ::setenv("GPUMUX_MEM_LIMIT", options.memory.c_str(), is_inner ? 0 : 1);
   if (!options.priority.empty()) ::setenv("GPUMUX_PRIORITY", options.priority.c_str(), 1);
@@ -154,6 +156,12 @@ int run_command(const std::vector<char*>& arguments) {
   app.add_option("--max-share", options.max_share, "The most GPU time that the program may have, such as 30%")
       ->type_name("PART")
       ->check(check_standing(base::parse_max_share));
+  auto* mps = app.add_flag_callback(
+      "--mps", [&options] { options.mps = "on"; },
+      "Share the GPU through NVIDIA's MPS: kernels of your programs run side by side, and a fault of one hits all");
+  app.add_flag_callback(
+         "--no-mps", [&options] { options.mps = "off"; }, "Do without MPS, also where it is on for the GPU")
+      ->excludes(mps);
   app.add_flag("--simulated", simulated,
                "Use simulated GPUs, which need no hardware; without a PROGRAM a small demo program runs");
   app.add_flag("--allow-ungated", options.allow_ungated, "Run the program without gpumux if it cannot run under it");
@@ -169,6 +177,7 @@ Examples:
   gpumux run --mem 20G -- python serve.py      # sees a GPU of 20 GiB
   gpumux run --priority 5 -- python serve.py   # takes the GPU at once when it has work
   gpumux run --share 0.5 --max-share 30% -- python crunch.py
+  gpumux run --mps -- python small.py          # beside other small programs of yours
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
   gpumux run --simulated                       # a demo program on a simulated GPU
 

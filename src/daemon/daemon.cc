@@ -29,6 +29,7 @@
 #include "daemon/loop/trace_counters.h"
 #include "daemon/loop/trace_file.h"
 #include "daemon/metrics_door.h"
+#include "daemon/mps/mps_door.h"
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/peers/listener.h"
@@ -91,6 +92,7 @@ class Daemon::Impl {
         http_(io_, worker_, api_, trace_, access_, closer_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         metrics_(io_, worker_, api_),
+        mps_(io_, worker_, translator_, leases_),
         core_timer_(
             io_, [this] { return leases_.next_deadline(); }, [this](base::TimePoint due) { let_time_pass(due); }),
         trials_timer_(
@@ -124,7 +126,6 @@ class Daemon::Impl {
   tl::expected<void, DaemonError> open_sockets();
   void open_jobs();
   settings::QueueSettings queue_settings() const;
-  bool is_wanted(std::size_t index, const GpuInfo& gpu) const;
   GpuSettings settings_for(std::size_t index) const;
   void gpu_gained(base::GpuIndex gpu);
   void give_way(base::GpuIndex gpu, const LockOwner& roots);
@@ -170,6 +171,7 @@ class Daemon::Impl {
   HttpServer http_;
   HostMemory host_memory_;
   MetricsDoor metrics_;
+  MpsDoor mps_;
 
   Attention attention_;
   LoopTimer core_timer_;
@@ -238,6 +240,7 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   last_tenant_ = clock_.now();
   succession_.read(locks_.has_taken_over());
   open_jobs();
+  mps_.open(options_.runtime_dir, options_.is_private, options_.config.mps_control, options_.environment);
   if (auto opened = open_sockets(); !opened) return opened;
   succession_.wait();
   if (const auto opened = metrics_.open(options_.config); !opened) return fail(kExitConfig, opened.error());
@@ -275,12 +278,6 @@ void Daemon::Impl::open_jobs() {
   });
 }
 
-bool Daemon::Impl::is_wanted(std::size_t index, const GpuInfo& gpu) const {
-  const auto& names = options_.gpus;
-  return names.empty() || std::find(names.begin(), names.end(), gpu.uuid_text) != names.end() ||
-         std::find(names.begin(), names.end(), std::to_string(index)) != names.end();
-}
-
 GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
   const GpuInfo& gpu = inventory_->gpus()[index];
   auto settings = options_.config.settings_for(static_cast<std::uint32_t>(index), gpu.uuid_text);
@@ -290,11 +287,13 @@ GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
 
 tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
   const auto& gpus = inventory_->gpus();
+  const auto& wanted = options_.gpus;
+  const auto is_named = [&](const std::string& name) { return std::count(wanted.begin(), wanted.end(), name) > 0; };
   std::size_t served = 0;
   std::string why_none;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     std::string refused;
-    if (!is_wanted(i, gpus[i])) {
+    if (!wanted.empty() && !is_named(gpus[i].uuid_text) && !is_named(std::to_string(i))) {
       locks_.leave_out(gpus[i].uuid_text);
       refused = "left out by --gpus";
     } else if (const base::Status taken = locks_.take(gpus[i].uuid_text); !taken) {
@@ -414,6 +413,7 @@ void Daemon::Impl::settled() {
   translator_.settled();
   translator_.ask_for_useless();
   tenants_.reap();
+  mps_.settled();
   const sched::HostDemand demand = leases_.machine().host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);
   core_timer_.update();
@@ -454,6 +454,7 @@ void Daemon::Impl::keep_house() {
   refresh_load();
   job_tenants_.look_for_foreign_use(jobs_);
   succession_.look();
+  mps_.look(succession_.may_return());
   if (is_unused()) finish(kExitStopped);
 }
 

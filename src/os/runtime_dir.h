@@ -25,6 +25,8 @@ inline constexpr char kSystemRuntimeDir[] = "/run/gpumux";
 inline constexpr char kTenantDir[] = "tenants";
 inline constexpr char kTenantSocket[] = "tenants/tenants.sock";
 inline constexpr char kApiSocket[] = "api.sock";
+// Of the MPS servers that the daemon has started. It is there while programs may become clients unasked.
+inline constexpr char kMpsDir[] = "mps";
 inline constexpr char kRootDir[] = "root";
 inline constexpr char kRootApiSocket[] = "root/api.sock";
 inline constexpr char kContainersDir[] = "root/containers";

@@ -13,7 +13,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 18> kGpuSettings{{
+inline constexpr std::array<Setting, 19> kGpuSettings{{
 {"mode", "GPUMUX_MODE",
 {Kind::kWord, 0, 0, "auto serial concurrent",
 "auto, serial or concurrent"},
@@ -102,6 +102,11 @@ Reader::kDaemon, {}},
 {Kind::kBool, 0, 0, "false true",
 "true or false"},
 "true", "Start the next tenant while the last one's submitted work still finishes",
+Reader::kDaemon, {}},
+{"mps", "GPUMUX_MPS",
+{Kind::kWord, 0, 0, "off on",
+"off or on"},
+"off", "Whether programs share the GPU through NVIDIA's MPS",
 Reader::kDaemon, {}},
 {"hand_over", "GPUMUX_HAND_OVER",
 {Kind::kBool, 0, 0, "false true",
@@ -203,7 +208,7 @@ Reader::kDaemon, {}},
 Reader::kDaemon, {}},
 }};
 
-inline constexpr std::array<Setting, 11> kDaemonSettings{{
+inline constexpr std::array<Setting, 12> kDaemonSettings{{
 {"log_level", "GPUMUX_LOG_LEVEL",
 {Kind::kWord, 0, 0, "debug info warning error",
 "debug, info, warning or error"},
@@ -240,6 +245,11 @@ Reader::kDaemon, {}},
 {Kind::kMemoryPart, 0, 9223372036854775807, "",
 "a number of bytes with a unit, such as 64G, or a part of what is available, such as 60% (0% to 90%)"},
 "60%", "The most host memory for evicted data: bytes, or a part of what is available",
+Reader::kDaemon, {}},
+{"mps_control", "GPUMUX_MPS_CONTROL",
+{Kind::kText, 0, 0, "",
+"a name"},
+"/usr/bin/nvidia-cuda-mps-control", "The program that is the control daemon of MPS",
 Reader::kDaemon, {}},
 {"metrics_address", "GPUMUX_METRICS_ADDRESS",
 {Kind::kText, 0, 0, "none",
@@ -426,7 +436,8 @@ void visit_gpu(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[14], settings.silence_limit);
   visit(kGpuSettings[15], settings.kill_silent_after);
   visit(kGpuSettings[16], settings.overlap);
-  visit(kGpuSettings[17], settings.hand_over);
+  visit(kGpuSettings[17], settings.mps);
+  visit(kGpuSettings[18], settings.hand_over);
 }
 
 // Calls visit(setting, field) for every setting of QueueSettings.
@@ -464,10 +475,11 @@ void visit_daemon(Settings& settings, const Visit& visit) {
   visit(kDaemonSettings[4], settings.admin_group);
   visit(kDaemonSettings[5], settings.socket_mode);
   visit(kDaemonSettings[6], settings.host_memory);
-  visit(kDaemonSettings[7], settings.metrics_address);
-  visit(kDaemonSettings[8], settings.metrics_token_file);
-  visit(kDaemonSettings[9], settings.metrics_certificate_file);
-  visit(kDaemonSettings[10], settings.metrics_key_file);
+  visit(kDaemonSettings[7], settings.mps_control);
+  visit(kDaemonSettings[8], settings.metrics_address);
+  visit(kDaemonSettings[9], settings.metrics_token_file);
+  visit(kDaemonSettings[10], settings.metrics_certificate_file);
+  visit(kDaemonSettings[11], settings.metrics_key_file);
 }
 
 // Calls visit(setting, field) for every setting of KubeletSettings.

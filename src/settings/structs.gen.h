@@ -15,6 +15,7 @@ namespace gpumux::settings {
 
 enum class Mode { kAuto, kSerial, kConcurrent };
 enum class Policy { kFair, kFifo };
+enum class Mps { kOff, kOn };
 enum class Order { kFair, kFifo };
 enum class Privacy { kOpen, kLimited, kOwn };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
@@ -65,6 +66,8 @@ struct GpuSettings : LeaseSettings {
   bool auto_by_gain = true;
   // GPU memory that stays free for contexts and for what the driver takes without asking.
   Auto<std::uint64_t> reserve = kAutomatic;
+  // Whether programs share the GPU through NVIDIA's MPS.
+  Mps mps = Mps::kOff;
   // Give physical memory that one tenant evicts to the next one, instead of freeing and scrubbing it.
   bool hand_over = true;
   bool operator==(const GpuSettings&) const = default;
@@ -127,6 +130,8 @@ struct DaemonSettings {
   std::uint32_t socket_mode = 0666;
   // The most host memory for evicted data: bytes, or a part of what is available.
   std::string host_memory = "60%";
+  // The program that is the control daemon of MPS.
+  std::string mps_control = "/usr/bin/nvidia-cuda-mps-control";
   // Where scrapers read metrics over TCP: ADDRESS:PORT with numbers only, as `127.0.0.1:9840` or `[::]:9840`.
   std::optional<std::string> metrics_address = std::nullopt;
   // A file whose first line is the token that scrapers send.

@@ -17,6 +17,11 @@ struct Checks {
   static void tidy(Note& m) { terminate(m.text); }
   static void tidy(Welcome& m) { terminate(m.version); }
   static void tidy(Refused& m) { terminate(m.text); }
+  static void tidy(MpsAsked& m) { terminate(m.visible_gpus); }
+  static void tidy(MpsAnswered& m) {
+    terminate(m.pipe_directory);
+    terminate(m.why);
+  }
   static void tidy(SeatRefused& m) { terminate(m.text); }
   template <class Message>
   static void tidy(Message&) {}

@@ -39,6 +39,10 @@
 //                       <------------------  Measure             how much has the seat submitted so far?
 //   Measured            ------------------>                      so much
 //
+// Before the program initialises the driver (docs/how-to/mps.md):
+//   MpsAsked            ------------------>  (only if Welcome says that it is answered)
+//                       <------------------  MpsAnswered         when the server is ready
+//
 // What was revoked and does not drain:
 //                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
@@ -62,6 +66,7 @@
 #include "base/frame_sizes.h"
 #include "base/limits.h"
 #include "base/result.h"
+#include "wire/encode.h"
 
 namespace gpumux::wire {
 
@@ -89,6 +94,7 @@ enum class Type : std::uint32_t {
   kFrameGiven = 18,
   kFrameFreed = 19,
   kFrameWanted = 20,
+  kMpsAsked = 21,
 
   kWelcome = 64,
   kRefused = 65,
@@ -105,13 +111,8 @@ enum class Type : std::uint32_t {
   kHostForget = 76,
   kMeasure = 77,
   kFrameLent = 78,
+  kMpsAnswered = 79,
 };
-
-struct Header {
-  std::uint32_t type = 0;
-  std::uint32_t bytes = 0;  // of the whole message; must equal what arrived
-};
-static_assert(sizeof(Header) == 8);
 
 // ---- tenant to daemon -------------------------------------------------------------------------------------
 
@@ -321,6 +322,19 @@ struct GangJoin {
   char key[base::kMaxNameBytes] = {};
 };
 
+// Whether the process is to be a client of MPS. Answered by MpsAnswered, unless `server` names the one that it has been
+// told already: then it is that server's client, and a new daemon learns it.
+struct MpsAsked {
+  static constexpr Type kType = Type::kMpsAsked;
+  static constexpr std::size_t kMinimumBytes = 528;
+  std::uint32_t is_wanted = 0;          // 1: by the program's own setting; 0: as its GPUs are set
+  std::uint32_t server = 0;             // 0: none yet
+  std::uint32_t thread_percentage = 0;  // that it was told with the server
+  std::uint32_t reserved = 0;
+  char visible_gpus[512] = {};  // CUDA_VISIBLE_DEVICES; empty: all. What does not fit is cut off
+};
+static_assert(sizeof(MpsAsked) == 528);
+
 enum class Severity : std::uint32_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 enum class NoteKind : std::uint32_t {
   kText = 0,          // a line for the log
@@ -344,9 +358,11 @@ struct Welcome {
   // As the daemon's owner configured; the tenant's own setting wins.
   OnDaemonLoss on_daemon_loss = OnDaemonLoss::kWait;
   std::uint64_t tenant = 0;
-  char version[16] = {};  // of the daemon
+  char version[16] = {};          // of the daemon
+  std::uint32_t answers_mps = 0;  // 1: MpsAsked is answered
+  std::uint32_t reserved = 0;
 };
-static_assert(sizeof(Welcome) == 32);
+static_assert(sizeof(Welcome) == 40);
 
 enum class Reason : std::uint32_t {
   kNone = 0,
@@ -537,9 +553,20 @@ struct FrameWanted {
   std::uint64_t number = 0;
 };
 
+// The server that the process is to be a client of, from now until it ends.
+struct MpsAnswered {
+  static constexpr Type kType = Type::kMpsAnswered;
+  static constexpr std::size_t kMinimumBytes = 248;
+  std::uint32_t server = 0;             // 0: none, and `why` may say why
+  std::uint32_t thread_percentage = 0;  // of the GPU's threads that it may use at most; 100: all
+  char pipe_directory[112] = {};        // CUDA_MPS_PIPE_DIRECTORY
+  char why[128] = {};                   // for people; empty: nobody asked for MPS
+};
+static_assert(sizeof(MpsAnswered) == 248);
+
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
                                    GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten,
-                                   Measured, FrameGiven, FrameFreed, FrameWanted>;
+                                   Measured, FrameGiven, FrameFreed, FrameWanted, MpsAsked>;
 // Carries a frame's descriptor. To be restored into, from now on the seat's, and ahead of the room that goes with it:
 // all of it is to be written before anybody reads it. The seat answers FrameFreed for a frame that it does not use. Of
 // no bytes: answers FrameWanted, without a descriptor if there is none any more.
@@ -554,44 +581,13 @@ struct FrameLent {
 inline constexpr std::uint64_t kFrameNumbers = std::uint64_t{1} << 48;
 
 using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
-                                   HostLent, HostForget, HostSpare, PrepareSwapOut, Measure, FrameLent>;
+                                   HostLent, HostForget, HostSpare, PrepareSwapOut, Measure, FrameLent, MpsAnswered>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
-
-// A message as it goes on the wire.
-template <class Message>
-struct Encoded {
-  Header header{static_cast<std::uint32_t>(Message::kType), sizeof(Encoded)};
-  Message message;
-  std::span<const std::byte> bytes() const { return std::as_bytes(std::span(this, 1)); }
-};
-
-template <class Message>
-Encoded<Message> encode(const Message& message) {
-  static_assert(sizeof(Encoded<Message>) == sizeof(Header) + sizeof(Message), "no padding between header and message");
-  static_assert(sizeof(Encoded<Message>) <= base::kMaxMessageBytes);
-  static_assert(Message::kMinimumBytes <= sizeof(Message));
-  return Encoded<Message>{.message = message};
-}
 
 // Reads what one side received. Any bytes at all are safe to pass. Text fields come back with a terminating zero;
 // enumerations outside what this version knows are kProtocol.
 base::Result<TenantMessage> decode_from_tenant(std::span<const std::byte> bytes);
 base::Result<DaemonMessage> decode_from_daemon(std::span<const std::byte> bytes);
-
-// The text of a fixed field, up to its first zero.
-template <std::size_t N>
-std::string_view text_of(const char (&field)[N]) {
-  std::size_t length = 0;
-  while (length < N && field[length] != '\0') ++length;
-  return {field, length};
-}
-
-// Copies as much of `text` as fits, always leaving a terminating zero.
-template <std::size_t N>
-void set_text(char (&field)[N], std::string_view text) {
-  const std::size_t length = text.size() < N ? text.size() : N - 1;
-  for (std::size_t i = 0; i < N; ++i) field[i] = i < length ? text[i] : '\0';
-}
 
 }  // namespace gpumux::wire

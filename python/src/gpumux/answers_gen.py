@@ -64,7 +64,18 @@ class UnknownEntry(TypedDict):
 class Status(TypedDict):
     gpus: List[Gpu]
     recent_ns: int
+    mps_servers: List[MpsServer]
     host_memory: HostMemory
+
+
+class MpsServer(TypedDict):
+    server: int
+    uid: int
+    user: str
+    # starting, serving, faulted, ending, died
+    state: str
+    pid: int
+    programs: List[int]
 
 
 class Gpus(TypedDict):
@@ -229,7 +240,13 @@ class Seat(_Seat, total=False):
     # exclusive, shared
     lease: str
     epoch: int
+    mps: SeatMps
     memory: SeatMemory
+
+
+class SeatMps(TypedDict):
+    server: int
+    thread_percentage: int
 
 
 class _Container(TypedDict):
@@ -662,5 +679,6 @@ class GpuSettings(TypedDict, total=False):
     silence_limit: str
     kill_silent_after: str
     overlap: bool
+    mps: str
     hand_over: bool
     save: bool

@@ -286,8 +286,38 @@ void check_user_dir(const Facts& facts, Findings& findings) {
                                             : "have it removed, or set GPUMUX_RUNTIME_DIR to a directory of yours"});
 }
 
-void check_mps(const Facts& facts, Findings& findings) {
+// Whether the process is a part of a server that the daemon has started, or a program under it.
+bool is_of_ours(const std::vector<api_client::MpsServer>& servers, const ProcessFact& process) {
+  return std::any_of(servers.begin(), servers.end(), [&](const api_client::MpsServer& server) {
+    return process.pid == server.pid || (server.pid != 0 && process.parent == server.pid) ||
+           std::find(server.programs.begin(), server.programs.end(), process.pid) != server.programs.end();
+  });
+}
+
+void check_mps(const Facts& all, Findings& findings) {
+  Facts facts = all;
+  const std::vector<api_client::MpsServer> ours =
+      facts.snapshot ? facts.snapshot->mps_servers : std::vector<api_client::MpsServer>();
+  const auto drop_ours = [&](std::vector<ProcessFact>& processes) {
+    std::erase_if(processes, [&](const ProcessFact& process) { return is_of_ours(ours, process); });
+  };
+  std::vector<ProcessFact> started = facts.mps_daemons;
+  drop_ours(facts.mps_daemons);
+  std::erase_if(started, [&](const ProcessFact& process) { return !is_of_ours(ours, process); });
+  for (const api_client::MpsServer& server : ours) {
+    findings.push_back({"mps", Level::kOk,
+                        "MPS of " + server.user + " is gpumux's: " + std::to_string(server.programs.size()) +
+                            (server.programs.size() == 1 ? " program" : " programs"),
+                        "", ""});
+  }
   std::vector<std::string> seen;
+  for (GpuFact& gpu : facts.driver.gpus) {
+    // The driver lists servers by name alone.
+    std::erase_if(gpu.mps_processes, [&](const ProcessFact& process) {
+      return std::any_of(started.begin(), started.end(), [&](const ProcessFact& it) { return it.pid == process.pid; });
+    });
+    drop_ours(gpu.mps_processes);
+  }
   if (!facts.mps_daemons.empty()) seen.push_back("running: " + join(names_of(facts.mps_daemons)));
   if (!facts.mps_pipe.empty()) seen.push_back("control pipe " + facts.mps_pipe);
   for (const GpuFact& gpu : facts.driver.gpus) {
@@ -295,7 +325,7 @@ void check_mps(const Facts& facts, Findings& findings) {
       seen.push_back("GPU " + std::to_string(gpu.index) + ": " + join(names_of(gpu.mps_processes)));
   }
   if (seen.empty()) {
-    findings.push_back({"mps", Level::kOk, "MPS is not in use", "", ""});
+    if (ours.empty()) findings.push_back({"mps", Level::kOk, "MPS is not in use", "", ""});
     return;
   }
   // A pipe without a process is a leftover: clients try it and fail with an error of MPS's.

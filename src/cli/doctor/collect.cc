@@ -135,7 +135,13 @@ void collect_mps(Facts& facts) {
     std::string command = read_text("/proc/" + name + "/comm");
     while (!command.empty() && command.back() == '\n') command.pop_back();
     // The kernel keeps 15 bytes: nvidia-cuda-mps-control and nvidia-cuda-mps-server look the same.
-    if (command == "nvidia-cuda-mps") facts.mps_daemons.push_back({std::atoll(name.c_str()), command});
+    if (command != "nvidia-cuda-mps") continue;
+    // "4711 (nvidia-cuda-mps) S 17 ..."
+    const std::string stat = read_text("/proc/" + name + "/stat");
+    const std::size_t after = stat.rfind(')');
+    const std::int64_t parent =
+        after == std::string::npos || stat.size() < after + 4 ? 0 : std::atoll(stat.c_str() + after + 4);
+    facts.mps_daemons.push_back({std::atoll(name.c_str()), command, parent});
   }
   const char* dir = std::getenv("CUDA_MPS_PIPE_DIRECTORY");
   const std::string pipe = std::string(dir != nullptr && dir[0] != '\0' ? dir : "/tmp/nvidia-mps") + "/control";

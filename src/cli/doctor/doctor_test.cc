@@ -184,6 +184,12 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
          f.mps_daemons = {{7, "nvidia-cuda-mps"}};
        },
        "mps", Level::kWarning, "nvidia-cuda-mps (7)"},
+      {"MPS beside that of the daemon",
+       [](Facts& f) {
+         f.mps_daemons = {{7, "nvidia-cuda-mps", 1}, {17, "nvidia-cuda-mps", 1}};
+         f.snapshot->mps_servers = {{.server = 1, .user = "eva", .state = "serving", .pid = 7, .programs = {9}}};
+       },
+       "mps", Level::kWarning, "nvidia-cuda-mps (17)"},
       {"MPS clients",
        [](Facts& f) {
          f.driver.gpus[0].mps_processes = {{8, "python"}};

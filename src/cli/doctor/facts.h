@@ -19,6 +19,7 @@ namespace gpumux::cli {
 struct ProcessFact {
   std::int64_t pid = 0;
   std::string name;
+  std::int64_t parent = 0;  // 0: it was not looked for
 };
 
 struct GpuFact {

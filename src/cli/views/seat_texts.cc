@@ -99,6 +99,9 @@ std::string why_text(const Seat& seat, const std::vector<Gpu>& gpus) {
 std::string share_text(const Seat& seat) {
   std::string text = seat.share == "1" ? "" : seat.share;
   if (!seat.max_share.empty() && seat.max_share != "100%") text += (text.empty() ? "<= " : ", <= ") + seat.max_share;
+  // Under MPS the share is in force as a part of the threads, which is fixed when the program starts.
+  if (seat.mps && seat.mps->thread_percentage < 100)
+    text += (text.empty() ? "" : ", ") + std::to_string(seat.mps->thread_percentage) + "% of threads";
   return text;
 }
 

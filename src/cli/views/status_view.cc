@@ -27,6 +27,7 @@ std::vector<Cell> seat_cells(const Seat& seat, const std::vector<Gpu>& gpus, bas
           {seat.gang},
           {seat.priority != 0 ? std::to_string(seat.priority) : ""},
           {share_text(seat)},
+          {seat.mps ? "yes" : ""},
           {std::to_string(seat.grants)},
           {short_duration(seat.gpu_time)},
           {short_duration(seat.waited)},
@@ -100,6 +101,7 @@ Table seat_table() {
                 {.title = "GANG", .leave_out = 7, .minimum = 6, .hide_if_empty = true},
                 {.title = "PRIO", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
                 {.title = "SHARE", .align = Align::kRight, .leave_out = 6, .hide_if_empty = true},
+                {.title = "MPS", .leave_out = 6, .hide_if_empty = true},
                 {.title = "GRANTS", .align = Align::kRight, .leave_out = 10},
                 {.title = "GPU TIME", .align = Align::kRight, .leave_out = 8},
                 {.title = "WAITED", .align = Align::kRight, .leave_out = 9},
@@ -192,6 +194,16 @@ std::string settings_line(const Gpu& gpu) {
     text += " (now " + short_duration(gpu.quantum_now) + ")";
   text += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
   if (gpu.switch_cost >= kLeastSwitchCost) text += ", " + short_duration(gpu.switch_cost) + " each";
+  return text;
+}
+
+// "MPS of eva: 3 programs"
+std::string mps_line(const api_client::MpsServer& server) {
+  const std::size_t count = server.programs.size();
+  std::string text = "MPS of " + server.user + ": " + std::to_string(count) + (count == 1 ? " program" : " programs");
+  if (server.state == "starting") return text + " wait until it has started";
+  if (server.state == "faulted") return text + ". One of them has faulted, so all have its error";
+  if (server.state == "died") return text + ". It has ended, so they fail at their next call";
   return text;
 }
 
@@ -312,6 +324,9 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     }
     lines.add(table);
   }
+  if (!snapshot.mps_servers.empty()) lines.part();
+  for (const api_client::MpsServer& server : snapshot.mps_servers)
+    lines.add(server.state == "faulted" || server.state == "died" ? Colour::kRed : Colour::kNone, mps_line(server), 0);
   const api_client::HostMemory& host = snapshot.host_memory;
   if (host.lent > 0 && gpus.empty()) {
     lines.part();

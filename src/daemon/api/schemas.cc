@@ -20,7 +20,10 @@ constexpr std::array kSchemas{
     Schema{"Timers", "fired: int, late_over_1ms: int, latest_ns: int"},
     Schema{"UnknownEntry", "name: text, count: int, programs: text[]"},
 
-    Schema{"Status", "gpus: Gpu[], recent_ns: int, host_memory: HostMemory"},
+    Schema{"Status", "gpus: Gpu[], recent_ns: int, mps_servers: MpsServer[], host_memory: HostMemory"},
+    Schema{"MpsServer",
+           "server: int, uid: int, user: text, state: starting|serving|faulted|ending|died, pid: int, "
+           "programs: int[]"},
     Schema{"Gpus", "gpus: Gpu[]"},
     Schema{"ChangedGpus", "gpus: ChangedGpu[]"},
     Schema{"ChangedGpu",
@@ -56,7 +59,8 @@ constexpr std::array kSchemas{
         "lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, waits_for: text, grants: int, "
         "held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, wait_p50_ns: int, "
         "wait_p99_ns: int, gang: text, priority: int, share: text, max_share: text, poisoned: bool, "
-        "submissions: int, note: text, memory?: SeatMemory"},
+        "submissions: int, note: text, mps?: SeatMps, memory?: SeatMemory"},
+    Schema{"SeatMps", "server: int, thread_percentage: int"},
     Schema{"Phase", "idle|waiting|holding|revoked|draining|silent|suspended"},
     Schema{"Container", "id: text, namespace?: text, pod?: text, name?: text, claim?: text"},
     Schema{"SeatMemory",

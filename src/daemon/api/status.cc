@@ -239,6 +239,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
       if (const Session* session = translator.find(status.view.seat.tenant)) {
         if (const auto number = session->slot_of(view.gpu)) {
           status.submissions = session->page.submissions(*number);
+          status.mps = session->mps;
           session->for_each_slot([&](std::uint32_t each, const Slot& slot) {
             if (each == *number) status.said = slot.memory;
           });
@@ -255,6 +256,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     view.seats.clear();
     gpu.view = std::move(view);
   }
+  snapshot.mps_servers = translator.mps_servers();
   const ForeignProcesses foreign(translator);
   for (GpuStatus& gpu : snapshot.gpus) gpu.foreign = foreign.on(gpu.gpu);
   return snapshot;
@@ -351,13 +353,25 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       s["poisoned"] = view.poisoned;
       s["submissions"] = seat.submissions;
       s["note"] = note;
+      if (seat.mps.server != 0)
+        s["mps"] = {{"server", seat.mps.server}, {"thread_percentage", seat.mps.thread_percentage}};
       if (seat.reports_memory) s["memory"] = memory_json(seat);
       json["seats"].push_back(std::move(s));
     }
     gpus.push_back(std::move(json));
   }
+  Json servers = Json::array();
+  for (const MpsServerView& server : snapshot.mps_servers) {
+    servers.push_back({{"server", server.number},
+                       {"uid", server.uid},
+                       {"user", user(server.uid)},
+                       {"state", server.state},
+                       {"pid", server.pid},
+                       {"programs", server.programs}});
+  }
   return text_of(Json{{"gpus", std::move(gpus)},
                       {"recent_ns", snapshot.recent.count()},
+                      {"mps_servers", std::move(servers)},
                       {"host_memory",
                        {{"budget_bytes", snapshot.host_budget},
                         {"lent_bytes", snapshot.host_lent},

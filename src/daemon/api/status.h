@@ -23,6 +23,7 @@ struct SeatStatus {
   sched::SeatMemoryView memory{};  // as it is planned with
   wire::Memory said{};             // as the tenant said it
   std::uint64_t host_lent = 0;
+  MpsClient mps{};
   base::Duration recent{};  // its use of the window (tenants/recent_use.h)
 };
 
@@ -43,6 +44,7 @@ struct StatusSnapshot {
   base::TimePoint now;
   base::Duration recent{};  // how long the window of recent use is
   std::vector<GpuStatus> gpus;
+  std::vector<MpsServerView> mps_servers{};
   std::uint64_t host_budget = 0;
   std::uint64_t host_lent = 0;
   std::uint64_t host_ready = 0;

@@ -26,6 +26,7 @@ std::string_view name_of(wire::Type type) {
     case Type::kFrameGiven: return "FrameGiven";
     case Type::kFrameFreed: return "FrameFreed";
     case Type::kFrameWanted: return "FrameWanted";
+    case Type::kMpsAsked: return "MpsAsked";
     case Type::kWelcome: return "Welcome";
     case Type::kRefused: return "Refused";
     case Type::kSeatOpened: return "SeatOpened";
@@ -41,6 +42,7 @@ std::string_view name_of(wire::Type type) {
     case Type::kHostForget: return "HostForget";
     case Type::kMeasure: return "Measure";
     case Type::kFrameLent: return "FrameLent";
+    case Type::kMpsAnswered: return "MpsAnswered";
   }
   return "unknown";
 }

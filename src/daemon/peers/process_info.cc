@@ -24,19 +24,23 @@ std::optional<ProcessInfo> process_info(pid_t pid) {
   ProcessInfo info;
   info.name = text->substr(open + 1, close - open - 1);
   info.state = (*text)[close + 2];
-  // The start time is field 22, the kernel's flags are field 9; the state, at close + 2, is field 3.
+  // The start time is field 22, the kernel's flags are field 9, the parent is field 4; the state, at close + 2, is
+  // field 3.
   std::size_t at = close + 2;
+  const auto number = [&] {
+    return base::parse_integer(std::string_view(*text).substr(at, text->find(' ', at) - at), 0, UINT64_MAX);
+  };
   base::Result<std::uint64_t> flags = 0;
   for (int field = 3; field < 22; ++field) {
-    if (field == 9)
-      flags = base::parse_integer(std::string_view(*text).substr(at, text->find(' ', at) - at), 0, UINT64_MAX);
+    if (field == 4) info.parent = static_cast<pid_t>(number().value_or(0));
+    if (field == 9) flags = number();
     at = text->find(' ', at);
     if (at == std::string::npos) return std::nullopt;
     ++at;
   }
   constexpr std::uint64_t kExiting = 4;  // PF_EXITING of the kernel's sched.h
   info.is_ending = info.state == 'Z' || info.state == 'X' || (flags && (*flags & kExiting) != 0);
-  const auto start = base::parse_integer(std::string_view(*text).substr(at, text->find(' ', at) - at), 0, UINT64_MAX);
+  const auto start = number();
   if (!start) return std::nullopt;
   info.start_time = *start;
   return info;

@@ -14,6 +14,7 @@ namespace gpumux::daemon {
 struct ProcessInfo {
   std::string name;              // as the kernel has it: at most 15 bytes
   char state = '?';              // R, S, D, T (stopped), t (traced), Z, ...
+  pid_t parent = 0;              // 0: it has none here
   bool is_ending = false;        // it runs no more code of its own
   std::uint64_t start_time = 0;  // ticks since boot: with the pid, names one process
 };

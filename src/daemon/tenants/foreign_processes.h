@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that use a GPU and are not ours: of those that the driver lists, the ones that are no tenants.
+// Programs that use a GPU and are not ours: of those that the driver lists, the ones that are no tenants and no part of
+// an MPS server that this daemon has started.
 //
 // Loop's thread. Knows who is connected when it is made; not to be kept.
 #pragma once
@@ -20,8 +21,11 @@ class ForeignProcesses {
   std::vector<GpuProcess> on(const Gpu& gpu) const;
 
  private:
+  bool is_of_mps(pid_t pid) const;
+
   const Translator& translator_;
-  std::vector<pid_t> tenants_;  // sorted
+  std::vector<pid_t> tenants_;   // sorted
+  std::vector<pid_t> controls_;  // MPS's control daemons
 };
 
 }  // namespace gpumux::daemon

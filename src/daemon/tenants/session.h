@@ -59,6 +59,12 @@ struct Slot {
   std::uint64_t counted = 0;  // of its allocations, in its job's memory
 };
 
+// The MPS server that a process is a client of.
+struct MpsClient {
+  std::uint32_t server = 0;  // its number; 0: none
+  std::uint32_t thread_percentage = 100;
+};
+
 class Session {
  public:
   Session(base::TenantId tenant, Peer who, Carrier& carrier) : id(tenant), peer(std::move(who)), carrier_(carrier) {}
@@ -82,6 +88,7 @@ class Session {
   base::Standing standing;
   base::Standing first_standing;  // what it asked for, as it was allowed
   bool ends_own_turns = false;
+  MpsClient mps;
   std::string trust_domain;  // trust_domain.h; set before the first message
   // The one that its process is in (container.h); null: none. Set before the first message.
   std::shared_ptr<const containers::Record> container;

@@ -171,7 +171,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
                         .on_daemon_loss = options_.on_daemon_loss == settings::OnDaemonLoss::kWait
                                               ? wire::OnDaemonLoss::kWait
                                               : wire::OnDaemonLoss::kUngated,
-                        .tenant = session.id.value};
+                        .tenant = session.id.value,
+                        .answers_mps = mps_asked_ ? 1u : 0u};
   wire::set_text(welcome.version, options_.version);
   send(session, welcome);
   if (host_ != nullptr && session.is_suspended) host_->set_keeps(session.id, false);
@@ -183,6 +184,11 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, const Fo
                                 {"library", printable(wire::text_of(hello.version))}});
   if (changed_) changed_(session);
   return {};
+}
+
+base::Status Translator::on(Session& session, const wire::MpsAsked& asked) {
+  if (!mps_asked_) return base::fail(base::Code::kProtocol, "it asks for MPS, which is not answered here");
+  return mps_asked_(session, asked);
 }
 
 base::Status Translator::check_slot(std::uint32_t slot) const {

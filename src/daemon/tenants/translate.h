@@ -29,6 +29,7 @@
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/job_memory.h"
 #include "daemon/tenants/ledger.h"
+#include "daemon/tenants/mps_view.h"
 #include "daemon/tenants/recent_use.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
@@ -65,6 +66,11 @@ class Translator {
 
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
+
+  // Called when a tenant asks for MPS; without a callback the library does not ask.
+  void on_mps_asked(std::function<base::Status(Session&, const wire::MpsAsked&)> callback) {
+    mps_asked_ = std::move(callback);
+  }
 
   // Called when a lease is about to change hands (true: a message that must not wait is on its way), and when one has.
   void on_hand_over(std::function<void(bool near)> callback) { hand_over_ = std::move(callback); }
@@ -129,6 +135,11 @@ class Translator {
   // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
   // still have it.
   bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
+  // The MPS servers that this daemon has started.
+  std::vector<MpsServerView> mps_servers() const {
+    return mps_servers_ ? mps_servers_() : std::vector<MpsServerView>();
+  }
+  void set_mps_servers(std::function<std::vector<MpsServerView>()> servers) { mps_servers_ = std::move(servers); }
   // The memory that was moved by seats that are gone.
   const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
   // The figures of all programs so far, those of the last minutes included (ledger.h).
@@ -164,6 +175,7 @@ class Translator {
   base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
   base::Status on(Session& session, const wire::FrameFreed& freed);
   base::Status on(Session& session, const wire::FrameWanted& wanted);
+  base::Status on(Session& session, const wire::MpsAsked& asked);
   void ask_measure(base::SeatId seat, std::uint32_t question);
   void carry_out(const sched::RoomBound& bound);
   void lend_frames(Session& session, std::uint32_t number);
@@ -219,6 +231,8 @@ class Translator {
   Options options_;
   std::function<void(const Session&)> changed_;
   std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
+  std::function<base::Status(Session&, const wire::MpsAsked&)> mps_asked_;
+  std::function<std::vector<MpsServerView>()> mps_servers_;
   std::function<void(bool)> hand_over_;
   std::function<std::uint64_t(uid_t, const std::string&)> job_of_;
   Ledger ledger_;

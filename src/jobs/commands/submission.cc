@@ -106,6 +106,10 @@ Status add_surroundings(api_client::Submission& submission, const SubmitWishes& 
     if (!exported) return tl::unexpected(about("--export", exported.error()));
     submission.environment = std::move(*exported);
   }
+  for (const auto& [name, value] : wishes.variables) {
+    std::erase_if(submission.environment, [&](const std::string& entry) { return entry.starts_with(name + "="); });
+    submission.environment.push_back(name + "=" + value);
+  }
   const mode_t mask = ::umask(0);
   ::umask(mask);
   submission.umask = mask;

@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "api_client/client.h"
@@ -42,6 +43,7 @@ struct SubmitWishes : RequestWishes {
   bool home = false;
   bool requeue = false;
   bool held = false;
+  std::vector<std::pair<std::string, std::string>> variables;  // that the job gets, whatever goes along
 };
 
 // kInvalid: the usage is wrong, and how. Else what of the calling process goes along (directory, environment, umask)

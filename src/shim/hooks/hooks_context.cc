@@ -106,8 +106,10 @@ CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) 
 }  // namespace
 
 CUresult cuInit(unsigned int flags) {
-  // Nothing but passing it on: many programs initialise CUDA only to look, and some fork afterwards.
-  return driver().cuInit != nullptr ? driver().cuInit(flags) : CUDA_ERROR_NO_DEVICE;
+  if (driver().cuInit == nullptr) return CUDA_ERROR_NO_DEVICE;
+  // Many programs initialise CUDA only to look, and some fork afterwards: without MPS the call is passed on.
+  settle_mps();
+  return driver().cuInit(flags);
 }
 
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {

@@ -81,4 +81,9 @@ Tenant* tenant() {
   return tenant;
 }
 
+void settle_mps() {
+  if (tenant_if_any() == nullptr && !Mps::may_be_asked()) return;
+  if (Tenant* const own = tenant()) own->settle_mps();
+}
+
 }  // namespace gpumux::shim

@@ -45,6 +45,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       gate_(page_.page(), request, this),
       seats_(driver),
       lock_modes_(settings_.lock_modes),
+      mps_(settings_.mps),
       memories_(*this, driver, gate_, seats_, agent_, settings_.memory),
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
@@ -87,6 +88,14 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
   start_once();
   agent_.wake();
   return slot;
+}
+
+void Tenant::settle_mps() {
+  if (mps_.begin_asking()) {
+    start_once();
+    agent_.wake();
+  }
+  mps_.await_answer();
 }
 
 void Tenant::note_context(cuda::CUcontext context) {
@@ -132,6 +141,7 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
   memories_.on_connected();
+  mps_.on_connected(welcome.answers_mps != 0);
   {
     Seats::Locked seats(seats_);
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) seats[slot].announced = false;
@@ -146,6 +156,7 @@ void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
 
 void Tenant::announce_seats() {
   client::Agent::Announcement announcement(agent_);
+  mps_.announce(announcement);
   Seats::Locked seats(seats_);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (!seats[slot].announced) announce(announcement, slot, seats[slot]);
@@ -325,6 +336,7 @@ void Tenant::run_ungated() {
   // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
   // flag there.
   ungated_.store(true, std::memory_order_seq_cst);
+  mps_.on_ungated();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) set_ungated(slot);
   memories_.unbind_all();
 }

@@ -17,6 +17,7 @@
 #include "shim/process/settings.h"
 #include "shim/tenant/drainer.h"
 #include "shim/tenant/lock_modes.h"
+#include "shim/tenant/mps.h"
 
 namespace gpumux::shim {
 
@@ -33,6 +34,10 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   Memories& memories() { return memories_; }
   LockModes& lock_modes() { return lock_modes_; }
   const cuda::Driver& driver() const { return driver_; }
+
+  // Before the driver is initialised, on a thread of the program's: returns when it is settled whether this process is
+  // a client of MPS.
+  void settle_mps();
 
   // The seat on the GPU of `context`, opened if need be. Nothing: no such device, or no room: the call goes ungated to
   // the driver.
@@ -100,6 +105,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void handle(const wire::PrepareSwapOut& message);
   void handle(const wire::Measure& message);
   void handle(const wire::SeatRefused& message);
+  void handle(const wire::MpsAnswered& message) { mps_.on_answer(message); }
   void handle(const wire::Welcome&) {}
   void handle(const wire::Refused& message);
   void start_once();
@@ -115,6 +121,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   gate::Gate gate_;
   Seats seats_;
   LockModes lock_modes_;
+  Mps mps_;
   Memories memories_;  // outlives the agent, whose thread speaks to it
   client::Agent agent_;
   Drainer drainer_;
@@ -131,6 +138,9 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 // The process's tenant; null before it is needed, and in a process that gpumux is disabled in.
 Tenant* tenant_if_any();
 Tenant* tenant();
+
+// As Tenant::settle_mps(). Makes no tenant where MPS is out of the question.
+void settle_mps();
 
 // From now on the tenant winds down (see there) before the process exits, if the process does so by exit(). On the
 // agent's thread.

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which programs become clients of MPS, and what they are told.
+//
+// A program is a client if it asks to be one (`gpumux run --mps`), or if `mps` is on for every GPU that it may see.
+// These never are: programs in containers, whose MPS would have to reach into the container; and root's, for no MPS
+// runs as root.
+//
+// Owned by the loop's thread.
+#pragma once
+
+#include <string>
+
+#include "daemon/config/config.h"
+#include "daemon/mps/mps_servers.h"
+#include "daemon/tenants/translate.h"
+
+namespace gpumux::daemon {
+
+class MpsDoor {
+ public:
+  MpsDoor(boost::asio::io_context& io, boost::asio::thread_pool& pool, Translator& translator, Leases& leases);
+  // Finds the servers of an earlier daemon. `control`: the setting mps_control.
+  void open(const std::string& runtime_dir, bool is_private, std::string control, const Environment& environment);
+  // When settings may have changed. The servers' folder is there while a program that does not ask may become a client:
+  // so the library of one that cannot does not ask.
+  void settled();
+  // About once a second: as MpsServers::look().
+  void look(bool may_return) { servers_.look(may_return); }
+
+ private:
+  base::Status on(Session& session, const wire::MpsAsked& asked);
+  std::string why_not(const Session& session) const;
+  bool is_on_for_all(std::string_view visible) const;
+  std::uint32_t thread_percentage(const Session& session, std::string_view visible) const;
+  std::vector<bool> visible_to(std::string_view list) const;
+
+  Translator& translator_;
+  Leases& leases_;
+  MpsServers servers_;
+  std::string folder_;
+  bool is_invited_ = false;  // the folder was made for programs that do not ask
+};
+
+}  // namespace gpumux::daemon

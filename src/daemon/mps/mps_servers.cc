@@ -1,0 +1,355 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/mps/mps_servers.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <boost/asio/post.hpp>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include "daemon/loop/log.h"
+#include "os/unix_socket.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+constexpr auto kReadyLook = 5ms;      // a control daemon takes connections some 30 ms after it was executed
+constexpr auto kStartPatience = 10s;  // the driver may have to be loaded first
+// From TERM, at which a control daemon ends with its server, to KILL.
+constexpr auto kEndGrace = 5s;
+// The server writes these words to its log when a client's fault has hit all clients.
+constexpr std::string_view kFaultWords = "fatal GPU error";
+constexpr std::size_t kMostLogBytes = 64u << 10;  // looked at in one go
+
+base::TimePoint now() { return base::TimePoint(std::chrono::steady_clock::now().time_since_epoch()); }
+
+// A folder of the user's. He may change all in it: nothing of it is trusted.
+base::Status make_folder(const std::string& path, uid_t uid, gid_t gid) {
+  if (::mkdir(path.c_str(), 0700) != 0) return base::fail_errno(errno, "cannot create " + path);
+  if (::geteuid() != uid && ::lchown(path.c_str(), uid, gid) != 0)
+    return base::fail_errno(errno, "cannot give " + path + " to user " + std::to_string(uid));
+  return {};
+}
+
+std::string pipes_of(const std::string& folder) { return folder + "/pipe"; }
+std::string logs_of(const std::string& folder) { return folder + "/log"; }
+
+// Of the user's log from `offset` on; nothing if it is no file.
+std::string read_log(const std::string& path, std::uint64_t offset) {
+  const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  struct stat status {};
+  if (!file || ::fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) return {};
+  std::string text(kMostLogBytes, '\0');
+  const ssize_t got = ::pread(file.get(), text.data(), text.size(), static_cast<off_t>(offset));
+  text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return text;
+}
+
+}  // namespace
+
+MpsServers::~MpsServers() = default;
+
+std::string MpsServers::runner_folder(const Server& server) const {
+  return runner_directory(places_.runners, server.uid, server.number);
+}
+
+void MpsServers::open(Places places) {
+  places_ = std::move(places);
+  const auto found = list_runners(places_.runners);
+  if (!found) return;  // there is no such folder: nobody had a server
+  for (const RunnerDirectory& one : *found) {
+    next_ = std::max(next_, one.attempt + 1);
+    const std::string folder = places_.folder + "/" + std::to_string(one.job) + "." + std::to_string(one.attempt);
+    const auto standing = look_at_runner(one.path);
+    auto connection = standing && standing->standing == RunnerStanding::kAlive && !standing->end
+                          ? connect_runner(one.path)
+                          : base::Result<os::FileDescriptor>(base::fail(base::Code::kNotFound, "it has ended"));
+    if (!connection) {
+      static_cast<void>(abandon_runner(one.path));
+      sweep(one.path, folder);
+      continue;
+    }
+    Server& server = servers_[one.attempt];
+    server.uid = static_cast<uid_t>(one.job);
+    server.number = one.attempt;
+    server.phase = Phase::kServing;
+    server.folder = folder;
+    connect(server, std::move(*connection));
+    look_at_log(server);
+    log_info("MPS of an earlier daemon goes on", {{"uid", server.uid}, {"server", server.number}});
+  }
+}
+
+// ---- programs ----
+
+void MpsServers::join(const Peer& peer, Done done) {
+  Server* server = serving(peer.uid);
+  if (server == nullptr) {
+    auto started = start(peer);
+    if (!started) {
+      log_warning("MPS cannot be started for a user", {{"uid", peer.uid}, {"why", started.error().message()}});
+      return done({.why = started.error().message()});
+    }
+    server = *started;
+  }
+  if (server->phase == Phase::kServing) {
+    add_client(*server, peer, nullptr);
+    return done(answer_of(*server));
+  }
+  add_client(*server, peer, std::move(done));
+}
+
+bool MpsServers::rejoin(const Peer& peer, std::uint32_t number) {
+  const auto found = servers_.find(number);
+  if (found == servers_.end() || found->second.uid != peer.uid) return false;
+  add_client(found->second, peer, nullptr);
+  return true;
+}
+
+void MpsServers::add_client(Server& server, const Peer& peer, Done done) {
+  Client& client = server.clients[peer.pid];
+  client.done = std::move(done);
+  if (client.process != nullptr) return;  // the same process, which has executed another program
+  const int copy = ::fcntl(peer.process->get(), F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) return;  // no descriptor is free: it stays a client until the server ends
+  client.process = std::make_unique<asio::posix::stream_descriptor>(io_, copy);
+  client.process->async_wait(asio::posix::stream_descriptor::wait_read,
+                             [this, number = server.number, pid = peer.pid](const boost::system::error_code& error) {
+                               if (!error) left(number, pid);
+                             });
+}
+
+void MpsServers::left(Number number, pid_t pid) {
+  const auto found = servers_.find(number);
+  if (found == servers_.end()) return;
+  found->second.clients.erase(pid);
+  end_if_unused(found->second);
+}
+
+MpsServers::Answer MpsServers::answer_of(const Server& server) {
+  return {.number = server.number, .pipe_directory = pipes_of(server.folder)};
+}
+
+void MpsServers::answer(Server& server) {
+  for (auto& [pid, client] : server.clients) {
+    if (client.done) std::exchange(client.done, nullptr)(answer_of(server));
+  }
+}
+
+// ---- servers ----
+
+MpsServers::Server* MpsServers::serving(uid_t uid) {
+  for (auto& [number, server] : servers_) {
+    if (server.uid != uid) continue;
+    if (server.phase == Phase::kServing) look_at_log(server);
+    if (server.phase == Phase::kServing || server.phase == Phase::kStarting) return &server;
+  }
+  return nullptr;
+}
+
+base::Status MpsServers::make_folders(const Server& server, gid_t gid) const {
+  const std::string longest = pipes_of(server.folder) + "/control_privileged";
+  if (longest.size() >= sizeof sockaddr_un::sun_path)
+    return base::fail(base::Code::kInvalid, "the runtime directory's path is too long for MPS: " + places_.folder);
+  for (const std::string& folder : {pipes_of(server.folder), logs_of(server.folder)})
+    GPUMUX_TRY(make_folder(folder, server.uid, gid));
+  return {};
+}
+
+wire::RunnerSpec MpsServers::spec_of(const Server& server, const Peer& peer) const {
+  wire::RunnerSpec spec;
+  spec.job = server.uid;
+  spec.attempt = server.number;
+  spec.uid = peer.uid;
+  spec.gid = peer.groups.front();
+  spec.groups = {peer.groups.begin(), peer.groups.end()};
+  spec.no_new_privs = true;
+  spec.directory = "/";
+  spec.arguments = {places_.control, "-f"};
+  // The control daemon and its server use the driver, and are no programs under gpumux.
+  spec.environment = {"PATH=/usr/bin:/bin", "GPUMUX_DISABLE=1", "CUDA_MPS_PIPE_DIRECTORY=" + pipes_of(server.folder),
+                      "CUDA_MPS_LOG_DIRECTORY=" + logs_of(server.folder)};
+  spec.log_path = logs_of(server.folder) + "/output";
+  spec.umask = 0077;
+  spec.environment.insert(spec.environment.end(), places_.environment.begin(), places_.environment.end());
+  return spec;
+}
+
+base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
+  if (!places_.why_not.empty()) return base::fail(base::Code::kNotFound, places_.why_not);
+  Server server;
+  server.uid = peer.uid;
+  server.number = next_++;
+  server.folder = places_.folder + "/" + std::to_string(server.uid) + "." + std::to_string(server.number);
+  // The user passes through the first and the last one, and has his own in the last one.
+  for (const auto& [folder, mode] :
+       {std::pair(places_.folder, 0711), std::pair(places_.runners.jobs_dir, 0700), std::pair(server.folder, 0711)}) {
+    if (::mkdir(folder.c_str(), static_cast<mode_t>(mode)) == 0) {
+      static_cast<void>(::chmod(folder.c_str(), static_cast<mode_t>(mode)));  // whatever the umask is
+    } else if (errno != EEXIST) {
+      return base::fail_errno(errno, "cannot create " + folder);
+    }
+  }
+  const auto begin = [&]() -> base::Result<os::FileDescriptor> {
+    GPUMUX_TRY(make_folders(server, peer.groups.front()));
+    GPUMUX_TRY(prepare_runner(places_.runners, spec_of(server, peer)));
+    return start_runner(places_.runners, runner_folder(server));
+  };
+  auto connection = begin();
+  if (!connection) {
+    static_cast<void>(abandon_runner(runner_folder(server)));
+    sweep(runner_folder(server), server.folder);
+    return tl::unexpected(connection.error());
+  }
+  server.give_up = now() + kStartPatience;
+  Server& kept = servers_[server.number] = std::move(server);
+  connect(kept, std::move(*connection));
+  log_info("MPS is started for a user", {{"uid", kept.uid}, {"server", kept.number}});
+  return &kept;
+}
+
+void MpsServers::connect(Server& server, os::FileDescriptor connection) {
+  const Number number = server.number;
+  server.runner = std::make_unique<RunnerLink>(
+      io_, std::move(connection), [this, number](const wire::FromRunner& message) { heard(number, message); },
+      [this, number] { ended(number, "its supervisor has ended"); });
+}
+
+void MpsServers::heard(Number number, const wire::FromRunner& message) {
+  if (const auto* end = std::get_if<wire::RunnerEnded>(&message)) {
+    const std::string text(wire::text_of(end->text));
+    const char* how = end->how == wire::EndHow::kSignaled ? "signal " : "exit status ";
+    return ended(number, text.empty() ? how + std::to_string(end->code) : text,
+                 end->reason == wire::EndReason::kNone ? Cause::kItself : Cause::kAsked);
+  }
+  if (const auto* refused = std::get_if<wire::RunnerRefused>(&message))
+    return ended(number, std::string(wire::text_of(refused->text)));
+  const auto* state = std::get_if<wire::RunnerState>(&message);
+  const auto found = servers_.find(number);
+  if (state == nullptr || found == servers_.end()) return;
+  found->second.control = static_cast<pid_t>(state->main_pid);
+  if (state->phase == wire::RunnerPhase::kRunning && found->second.phase == Phase::kStarting)
+    await_ready(found->second);
+}
+
+void MpsServers::await_ready(Server& server) {
+  const std::string control = pipes_of(server.folder) + "/control";
+  struct stat status {};
+  if (::lstat(control.c_str(), &status) == 0 && S_ISSOCK(status.st_mode) && os::connect_seqpacket(control)) {
+    server.ready.reset();
+    server.phase = Phase::kServing;
+    log_info("MPS serves a user", {{"uid", server.uid}, {"server", server.number}, {"pid", server.control}});
+    answer(server);
+    return end_if_unused(server);
+  }
+  if (now() >= server.give_up) return ended(server.number, "it took no connection in 10 s");
+  if (server.ready == nullptr) server.ready = std::make_unique<asio::steady_timer>(io_);
+  server.ready->expires_after(kReadyLook);
+  server.ready->async_wait([this, number = server.number](const boost::system::error_code& error) {
+    const auto found = servers_.find(number);
+    if (!error && found != servers_.end() && found->second.phase == Phase::kStarting) await_ready(found->second);
+  });
+}
+
+// The runner has said so, or cannot be heard any more: then the control daemon has died with it.
+void MpsServers::ended(Number number, const std::string& why, Cause cause) {
+  const auto found = servers_.find(number);
+  if (found == servers_.end()) return;
+  Server& server = found->second;
+  const Phase was = std::exchange(server.phase, Phase::kDied);
+  if (server.runner != nullptr) {
+    static_cast<void>(server.runner->terminate(wire::EndReason::kDaemon, 0ns));  // one that did not get ready
+    server.runner->note_end();
+  }
+  if (was == Phase::kStarting) {
+    log_warning("MPS did not start for a user", {{"uid", server.uid}, {"server", number}, {"why", why}});
+    auto clients = std::exchange(server.clients, {});
+    remove(number);
+    for (auto& [pid, client] : clients) {
+      if (client.done) client.done({.why = "MPS did not start: " + why});
+    }
+    return;
+  }
+  // Its last program may have failed because of it, and have been seen to end first.
+  if (cause == Cause::kItself && was != Phase::kDied) {
+    log_warning("MPS of a user has ended by itself, and programs under it fail at their next call",
+                {{"uid", server.uid}, {"server", number}, {"programs", server.clients.size()}, {"why", why}});
+  }
+  if (server.clients.empty()) remove(number);
+}
+
+void MpsServers::end_if_unused(Server& server) {
+  if (!server.clients.empty()) return;
+  if (server.phase == Phase::kDied) return remove(server.number);
+  if (server.phase != Phase::kServing && server.phase != Phase::kFaulted) return;
+  server.phase = Phase::kEnding;
+  log_info("MPS of a user ends with its last program", {{"uid", server.uid}, {"server", server.number}});
+  if (server.runner != nullptr) static_cast<void>(server.runner->terminate(wire::EndReason::kDaemon, kEndGrace));
+}
+
+// The user may write what he likes there. He can only keep his own programs from his own server.
+void MpsServers::look_at_log(Server& server) {
+  const std::string text = read_log(logs_of(server.folder) + "/server.log", server.log_read);
+  // The words may lie across two looks.
+  server.log_read += text.size() >= kFaultWords.size() ? text.size() - kFaultWords.size() + 1 : 0;
+  if (server.phase != Phase::kServing || text.find(kFaultWords) == std::string::npos) return;
+  server.phase = Phase::kFaulted;
+  log_warning("a program under MPS has faulted, and all programs of that server have its error",
+              {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
+  end_if_unused(server);
+}
+
+void MpsServers::look(bool may_return) {
+  std::vector<Number> numbers;
+  for (const auto& [number, server] : servers_) numbers.push_back(number);
+  for (const Number number : numbers) {
+    Server& server = servers_.at(number);
+    if (server.phase == Phase::kServing) look_at_log(server);
+    // Its programs have not come back.
+    if (!may_return) end_if_unused(server);
+  }
+}
+
+void MpsServers::remove(Number number) {
+  const auto found = servers_.find(number);
+  if (found == servers_.end()) return;
+  sweep(runner_folder(found->second), found->second.folder);
+  // A callback of the link may be at work.
+  asio::post(io_, [link = std::shared_ptr<RunnerLink>(std::move(found->second.runner))] {});
+  servers_.erase(found);
+}
+
+void MpsServers::sweep(std::string runner, std::string folder) {
+  asio::post(pool_, [runner = std::move(runner), folder = std::move(folder), tries = 0]() mutable {
+    // The runner says that it has ended a moment before it has.
+    while (!forget_runner(runner) && ++tries < 100 && ::access(runner.c_str(), F_OK) == 0) ::usleep(10'000);
+    std::error_code ignored;
+    std::filesystem::remove_all(folder, ignored);
+  });
+}
+
+std::vector<MpsServerView> MpsServers::view() const {
+  static constexpr std::array<std::string_view, 5> kNames{"starting", "serving", "faulted", "ending", "died"};
+  std::vector<MpsServerView> all;
+  for (const auto& [number, server] : servers_) {
+    MpsServerView& one = all.emplace_back();
+    one.number = number;
+    one.uid = server.uid;
+    one.state = kNames.at(static_cast<std::size_t>(server.phase));
+    one.pid = server.control;
+    for (const auto& [pid, client] : server.clients) one.programs.push_back(pid);
+  }
+  return all;
+}
+
+}  // namespace gpumux::daemon

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// The MPS control daemons that this daemon starts and ends, one for each user.
+//
+// A server here is one run of NVIDIA's nvidia-cuda-mps-control, with a folder of its own. It has a runner
+// (jobs/service/runners.h): so it runs as its user, in a control group of its own, and outlives this daemon.
+//
+//   kStarting --programs can connect--> kServing --a program faults--> kFaulted, which takes no new program
+//   each of them: its last program ends --> kEnding --its runner says so--> gone
+//                 it ends by itself     --> kDied, and gone with its last program
+//
+// A program that comes when its user has no server that takes it gets a new one. Old and new serve next to each other.
+//
+// A program is a server's client from when it is told of the server until its process ends, whether it has initialised
+// CUDA or not: only the program knows that.
+//
+// Owned by the loop's thread. Callbacks come from the loop, or from within the call where it says so.
+#pragma once
+
+#include <sys/types.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "daemon/peers/access.h"
+#include "daemon/tenants/mps_view.h"
+#include "jobs/service/runner_link.h"
+#include "jobs/service/runners.h"
+
+namespace gpumux::daemon {
+
+class MpsServers {
+ public:
+  struct Places {
+    std::string folder;                    // of all servers: each has UID.NUMBER in it
+    std::string control;                   // nvidia-cuda-mps-control
+    std::vector<std::string> environment;  // NAME=value, beside what a server needs anyway
+    RunnerPlaces runners;                  // jobs_dir is `folder`/runners
+    std::string why_not;                   // no server can be started here; empty: they can
+  };
+  struct Answer {
+    std::uint32_t number = 0;      // 0: no server
+    std::string pipe_directory{};  // CUDA_MPS_PIPE_DIRECTORY
+    std::string why{};             // there is none; for people
+  };
+  using Done = std::function<void(const Answer&)>;
+
+  // `pool` removes folders, which users may fill.
+  MpsServers(boost::asio::io_context& io, boost::asio::thread_pool& pool) : io_(io), pool_(pool) {}
+  ~MpsServers();
+
+  // Finds the servers of an earlier daemon. Once, before everything else.
+  void open(Places places);
+
+  // The program becomes a client of its user's server, which is started if need be. `done` is called within, or when
+  // the server is ready, or when it is known not to start.
+  void join(const Peer& peer, Done done);
+  // A program that an earlier daemon has told of server `number`. False: there is no such server of this user's.
+  bool rejoin(const Peer& peer, std::uint32_t number);
+
+  bool is_empty() const { return servers_.empty(); }
+  std::vector<MpsServerView> view() const;
+
+  // About once a second. `may_return`: programs of an earlier daemon may still come back.
+  void look(bool may_return);
+
+ private:
+  enum class Phase { kStarting, kServing, kFaulted, kEnding, kDied };
+  struct Client {
+    std::unique_ptr<boost::asio::posix::stream_descriptor> process;  // its pidfd
+    Done done;                                                       // to be called when the server is ready
+  };
+  struct Server {
+    uid_t uid = 0;
+    std::uint32_t number = 0;
+    Phase phase = Phase::kStarting;
+    std::string folder;
+    std::unique_ptr<RunnerLink> runner;
+    pid_t control = 0;  // 0: not known yet
+    std::map<pid_t, Client> clients;
+    std::unique_ptr<boost::asio::steady_timer> ready;  // while it starts
+    base::TimePoint give_up;                           // when a start counts as failed
+    std::uint64_t log_read = 0;                        // so many bytes of its log were looked at
+  };
+  using Number = std::uint32_t;
+
+  std::string runner_folder(const Server& server) const;
+  Server* serving(uid_t uid);
+  base::Result<Server*> start(const Peer& peer);
+  base::Status make_folders(const Server& server, gid_t gid) const;
+  wire::RunnerSpec spec_of(const Server& server, const Peer& peer) const;
+  void connect(Server& server, os::FileDescriptor connection);
+  void heard(Number number, const wire::FromRunner& message);
+  void await_ready(Server& server);
+  void add_client(Server& server, const Peer& peer, Done done);
+  void left(Number number, pid_t pid);
+  void answer(Server& server);
+  enum class Cause { kItself, kAsked };
+  void ended(Number number, const std::string& why, Cause cause = Cause::kItself);
+  void end_if_unused(Server& server);
+  void look_at_log(Server& server);
+  void remove(Number number);
+  void sweep(std::string runner, std::string folder);
+  static Answer answer_of(const Server& server);
+
+  boost::asio::io_context& io_;
+  boost::asio::thread_pool& pool_;
+  Places places_;
+  std::map<Number, Server> servers_;
+  Number next_ = 1;
+};
+
+}  // namespace gpumux::daemon

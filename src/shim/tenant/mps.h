@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// This process as a client of an MPS server that the daemon has started for its user (docs/how-to/mps.md).
+//
+// The driver reads where its server is when it is initialised, from the environment. So the library asks the daemon
+// before the program's first cuInit, waits for the answer, and sets the variables. The daemon takes the process for a
+// client from its answer on, until the process ends.
+//
+// The program's own CUDA_MPS_PIPE_DIRECTORY stays as it is, unless it came from a parent that the daemon had told: a
+// child asks for itself, for the parent's server may have ended.
+#pragma once
+
+#include <pthread.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "client/agent.h"
+
+namespace gpumux::shim {
+
+class Mps {
+ public:
+  // The program's own setting.
+  explicit Mps(std::optional<bool> wanted) : wanted_(wanted) {}
+  Mps(const Mps&) = delete;
+  Mps& operator=(const Mps&) = delete;
+
+  // Cheap, and before there is a tenant: whether the program wants MPS by GPUMUX_MPS, or the daemon invites programs.
+  static bool may_be_asked();
+
+  // Whether the daemon is to be asked: true at most once, and never after the driver is initialised.
+  bool begin_asking();
+  // On the program's thread, after begin_asking(): until the daemon has answered, or will not.
+  void await_answer();
+
+  // On the agent's thread. `answers`: the daemon that it is connected to now knows MPS.
+  void on_connected(bool answers);
+  // Whenever something may have to be said.
+  void announce(client::Agent::Announcement& announcement);
+  void on_answer(const wire::MpsAnswered& answer);
+  // There is no daemon any more that would answer.
+  void on_ungated();
+
+ private:
+  // kOutside: nobody has asked. kAsking: to be told, or told and not answered. kWithout: it stays without. kClient: it
+  // has its server.
+  enum class Phase : std::uint8_t { kOutside, kAsking, kWithout, kClient };
+
+  void finish(Phase phase);
+
+  const std::optional<bool> wanted_;
+  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  pthread_cond_t finished_ = PTHREAD_COND_INITIALIZER;
+  // Under mutex_.
+  Phase phase_ = Phase::kOutside;
+  bool is_told_ = false;  // the daemon of this connection
+  std::uint32_t server_ = 0;
+  std::uint32_t thread_percentage_ = 100;
+};
+
+}  // namespace gpumux::shim
