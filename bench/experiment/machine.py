@@ -134,7 +134,7 @@ class Daemon:
         config = self.folder / "gpumux.toml"
         # A file of its own, so that nobody's own settings take part. A name that there is not is refused in a file.
         lines = {name: value if value in ("true", "false") else json.dumps(value) for name, value in settings.items()}
-        everywhere = {name: lines.pop(name) for name in ("host_memory", "log_level") if name in lines}
+        everywhere = {name: lines.pop(name) for name in ("host_memory", "log_level", "mps_control") if name in lines}
         config.write_text("\n".join([*(f"{name} = {value}" for name, value in everywhere.items()), "[defaults]",
                                      *(f"{name} = {value}" for name, value in lines.items()), ""]))
         environment = dict(machine.environment, GPUMUX_RUNTIME_DIR=str(self.folder))

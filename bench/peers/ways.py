@@ -15,6 +15,7 @@ import time
 from machine import Daemon, Failed, end_process
 
 START_S = 30
+MPS_CONTROL = "nvidia-cuda-mps-control"
 GIB = 1 << 30
 
 
@@ -112,13 +113,14 @@ class Gpumux(Way):
     name, title = "gpumux", "gpumux"
     library = "libgpumux.so"
     limits = "Settings as they come. The program that answers requests has priority 10."
+    settings = {}
 
     def missing(self):
         return None
 
     @contextlib.contextmanager
     def server(self, work, log_path):
-        daemon = Daemon(self.machine, log_path, {})
+        daemon = Daemon(self.machine, log_path, self.settings)
         try:
             yield daemon.environment()
         finally:
@@ -129,14 +131,32 @@ class Gpumux(Way):
         return [self.machine.dist / "bin" / "gpumux", "run", "--quiet", *priority, "--", *arguments]
 
 
+def why_no_mps(machine):
+    if machine.simulated:
+        return "MPS needs a real GPU"
+    return None if shutil.which(MPS_CONTROL) else f"there is no {MPS_CONTROL} here"
+
+
+class GpumuxMps(Gpumux):
+    name, title = "gpumux-mps", "gpumux with MPS"
+    limits = "As gpumux, with the setting mps = on. Programs share each other's faults."
+
+    def missing(self):
+        if os.geteuid() == 0:
+            return "gpumux starts MPS for ordinary users only: run the comparison as one"
+        return why_no_mps(self.machine)
+
+    @property
+    def settings(self):
+        return {"mps": "on", "mps_control": shutil.which(MPS_CONTROL)}
+
+
 class Mps(Way):
     name, title = "mps", "MPS"
     limits = "All programs share one context, and so each other's faults. Memory has to fit."
 
     def missing(self):
-        if self.machine.simulated:
-            return "MPS needs a real GPU"
-        return None if shutil.which("nvidia-cuda-mps-control") else "there is no nvidia-cuda-mps-control here"
+        return why_no_mps(self.machine)
 
     @contextlib.contextmanager
     def server(self, work, log_path):
@@ -145,14 +165,14 @@ class Mps(Way):
         for path in own.values():
             pathlib.Path(path).mkdir(parents=True, exist_ok=True)
         environment = dict(self.machine.environment, **own)
-        server = Server(["nvidia-cuda-mps-control", "-f"], environment, log_path)
+        server = Server([MPS_CONTROL, "-f"], environment, log_path)
         try:
             server.wait_until((folder / "pipe" / "control").exists)
             yield own
         finally:
             # It ends its servers, which a signal to it does not.
             with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run(["nvidia-cuda-mps-control"], input="quit\n", text=True, env=environment, check=False,
+                subprocess.run([MPS_CONTROL], input="quit\n", text=True, env=environment, check=False,
                                timeout=START_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
             server.end()
             shutil.rmtree(folder, ignore_errors=True)
@@ -258,7 +278,7 @@ class Hami(Way):
         return {"CUDA_TASK_PRIORITY": "0" if task.matters else "1"}
 
 
-ALL = (Plain, Mps, Gpumux, Nixie, Xsched, Nvshare, Hami)
+ALL = (Plain, Mps, Gpumux, GpumuxMps, Nixie, Xsched, Nvshare, Hami)
 
 
 def is_listening(port):

@@ -9,8 +9,9 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). A check that cannot run here is SKIP with its reason. A part that fails or takes too long is FAIL, and the next
 one goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, jobs, figures, sharing, saturating on one GPU; two on two. `same` runs first
-natively, which others compare with. Part samples runs only if it is named, with --samples FOLDER.
+Parts: doors, same, robust, tools, memory, jobs, mps, figures, sharing, saturating on one GPU; two on two. `same` runs
+first natively, which others compare with. `mps` needs an ordinary user. Part samples runs only if it is named, with
+--samples FOLDER.
 """
 import argparse
 import os
@@ -27,6 +28,7 @@ sys.dont_write_bytecode = True
 import figures  # noqa: E402
 import parts_jobs  # noqa: E402
 import parts_memory  # noqa: E402
+import parts_mps  # noqa: E402
 import parts_robust  # noqa: E402
 import parts_samples  # noqa: E402
 import parts_same  # noqa: E402
@@ -35,12 +37,12 @@ import parts_two  # noqa: E402
 import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
-ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "figures", "sharing", "saturating")
+ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "mps", "figures", "sharing", "saturating")
 # Only where they are asked for: they need what this repository does not have.
 OTHER_PARTS = ("samples",)
 # The workloads that each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
-                "tools": (), "memory": (), "jobs": (), "figures": ("transformer", "graphs"),
+                "tools": (), "memory": (), "jobs": (), "mps": (), "figures": ("transformer", "graphs"),
                 "sharing": ("transformer",), "saturating": (), "samples": (), "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 540, 360, 180
 
@@ -105,6 +107,7 @@ def main():
     parser.add_argument("--within", nargs="+", metavar="NAME", help="within these parts only what is so named: of "
                         "memory " + ", ".join(parts_memory.PARTS) + "; of jobs " +
                         ", ".join(part.__name__ for part in parts_jobs.PARTS) +
+                        "; of mps " + ", ".join(parts_mps.NAMES) +
                         "; of samples " + ", ".join(parts_samples.NAMES) +
                         "; of two " + ", ".join(parts_two.NAMES) +
                         "; of figures and sharing the functions of bench/gpu")
@@ -150,6 +153,7 @@ def main():
                                ("tools", parts_tools.run_tools),
                                ("memory", parts_memory.run_memory),
                                ("jobs", parts_jobs.run_jobs),
+                               ("mps", parts_mps.run_mps),
                                ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
                                ("saturating", sharing.run_saturating),
                                ("samples", parts_samples.run_samples),

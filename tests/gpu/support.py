@@ -19,6 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 WORKLOADS = os.path.join(HERE, "workloads")
 
 DAEMON_START_S = 60
+MPS_CONTROL = "nvidia-cuda-mps-control"
 PASS, FAIL, SKIP, INFO = "PASS", "FAIL", "SKIP", "INFO"
 
 
@@ -158,6 +159,8 @@ class Daemon:
         log = open(os.path.join(self.session.raw, f"{self.name}.daemon-{self.starts}.log"), "wb")
         environment = dict(self.session.environment, GPUMUX_RUNTIME_DIR=self.dir,
                            GPUMUX_STATE_DIR=os.path.join(self.dir, "state"))
+        if control := shutil.which(MPS_CONTROL):
+            environment["GPUMUX_MPS_CONTROL"] = control
         with log:
             self.process = subprocess.Popen([self.session.daemon_binary, "--private", "--notify-fd", str(write_end)],
                                             env=environment,
