@@ -413,7 +413,6 @@ void Daemon::Impl::settled() {
   translator_.settled();
   translator_.ask_for_useless();
   tenants_.reap();
-  mps_.settled();
   const sched::HostDemand demand = leases_.machine().host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);
   core_timer_.update();

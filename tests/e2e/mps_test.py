@@ -115,11 +115,15 @@ class Programs(MpsTest):
         wait_until(lambda: not list(pathlib.Path(self.runtime_dir, "mps").glob("*.*")), 20, "its folder is gone")
 
     def test_it_can_be_on_for_a_gpu(self):
-        daemon = self.start_users_daemon(mps="on")
+        daemon = self.start_users_daemon()
+        daemon.api.ask("PATCH", "/v1/gpus/all", {"mps": "on"})
         asked, not_wanted = self.work("asked"), self.work("not-wanted", {"GPUMUX_MPS": "off"})
         self.assertIn("mps", self.seat(daemon, asked))
         self.assertNotIn("mps", self.seat(daemon, not_wanted))
-        self.finish(asked, not_wanted)
+        daemon.api.ask("PATCH", "/v1/gpus/all", {"mps": "off"})
+        too_late = self.work("too-late")
+        self.assertNotIn("mps", self.seat(daemon, too_late))
+        self.finish(asked, not_wanted, too_late)
 
     def test_a_program_keeps_a_server_of_its_own(self):
         daemon = self.start_users_daemon(mps="on")

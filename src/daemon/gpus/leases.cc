@@ -116,6 +116,7 @@ void Leases::serve(base::GpuIndex gpu) {
   if (target.refused.empty()) return;
   target.refused.clear();
   add_to_machine(gpu);
+  tell_settings_();
 }
 
 void Leases::add_to_machine(base::GpuIndex index) {
@@ -152,6 +153,7 @@ void Leases::set_settings(base::GpuIndex gpu, const GpuSettings& settings) {
   if (!target.refused.empty()) return;
   apply(node::SettingsChanged{gpu, settings});
   target.mode = machine_.mode(gpu).value_or(target.mode);
+  tell_settings_();
 }
 
 void Leases::connected(base::TenantId tenant, std::shared_ptr<const TenantLabel> label) {

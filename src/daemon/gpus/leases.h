@@ -61,6 +61,8 @@ class Leases final : private node::Probe {
   }
   void set_claimed_by(base::GpuIndex gpu, std::string who) { gpus_.at(gpu.value).claimed_by = std::move(who); }
   void set_settings(base::GpuIndex gpu, const GpuSettings& settings);
+  // Called when a GPU's settings have changed, or when it is served from now on. Must not call back.
+  void on_settings_changed(std::function<void()> callback) { tell_settings_ = std::move(callback); }
   const node::Machine& machine() const { return machine_; }
   const sched::Residency& memory() const { return machine_.memory(); }
   void uses(base::GpuIndex gpu, std::vector<sched::SeatUse>& uses) const {
@@ -117,6 +119,7 @@ class Leases final : private node::Probe {
   const base::Clock& clock_;
   Trace& trace_;
   Executor executor_;
+  std::function<void()> tell_settings_ = [] {};
   node::Machine machine_;
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;

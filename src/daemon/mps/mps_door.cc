@@ -35,9 +35,11 @@ void MpsDoor::open(const std::string& runtime_dir, bool is_private, std::string 
     places.why_not = runners.error().message();
   }
   servers_.open(std::move(places));
+  invite();
+  leases_.on_settings_changed([this] { invite(); });
 }
 
-void MpsDoor::settled() {
+void MpsDoor::invite() {
   const auto& gpus = leases_.gpus();
   const bool is_on = std::any_of(gpus.begin(), gpus.end(), [](const Gpu& gpu) {
     return gpu.refused.empty() && gpu.settings.mps == settings::Mps::kOn;

@@ -21,13 +21,13 @@ class MpsDoor {
   MpsDoor(boost::asio::io_context& io, boost::asio::thread_pool& pool, Translator& translator, Leases& leases);
   // Finds the servers of an earlier daemon. `control`: the setting mps_control.
   void open(const std::string& runtime_dir, bool is_private, std::string control, const Environment& environment);
-  // When settings may have changed. The servers' folder is there while a program that does not ask may become a client:
-  // so the library of one that cannot does not ask.
-  void settled();
   // About once a second: as MpsServers::look().
   void look(bool may_return) { servers_.look(may_return); }
 
  private:
+  // The servers' folder is there while a program that does not ask may become a client: so the library of one that
+  // cannot does not ask.
+  void invite();
   base::Status on(Session& session, const wire::MpsAsked& asked);
   std::string why_not(const Session& session) const;
   bool is_on_for_all(std::string_view visible) const;
