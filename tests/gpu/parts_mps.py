@@ -37,14 +37,19 @@ def server_of(daemon, member):
 
 
 def check_new_program(session, title, daemon, since):
-    """A program that starts now works. `since`: of time.monotonic(), from when on it counts."""
-    begin = time.monotonic()
-    new = Process(session, f"{title.replace(' ', '-')}.new", worker(session, "--steps", "1"), daemon).wait(WAIT_S)
-    took = time.monotonic() - since
+    """A program that starts after `since` (of time.monotonic()) works soon. One that was too early is started again."""
+    refused = []
+    while True:
+        name = f"{title.replace(' ', '-')}.new{len(refused)}"
+        new = Process(session, name, worker(session, "--steps", "1"), daemon).wait(WAIT_S)
+        took = time.monotonic() - since
+        if new.result() or took > NEW_LIMIT_S:
+            break
+        refused.append(new.why())
     session.check(new.result() is not None and took <= NEW_LIMIT_S,
                   f"{title}: a new program is done within {NEW_LIMIT_S:.0f} s",
-                  f"{took:.2f} s after it, {time.monotonic() - begin:.2f} s after its start" if new.result()
-                  else new.why())
+                  (f"{took:.2f} s after it" if new.result() else new.why()) +
+                  "".join(f"; one before it: {why}" for why in refused))
 
 
 def under_mps(session):
