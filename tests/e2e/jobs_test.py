@@ -170,13 +170,28 @@ class Jobs(JobsTest):
         self.assertEqual(self.ask("cancel", str(after))[0], f"job {after} is cancelled")
         self.wait_done(after, "cancelled")
         self.wait_done(never, "dependency failed")
+        self.assertEqual(self.job(never)["note"], f"it was to come after job {after} (true), which was cancelled")
         self.wait_done(other, "ok")
         self.ask("release", str(held))
         self.wait_done(held, "ok")
         array = self.submit("sh", "-c", "echo $GPUMUX_ARRAY_INDEX; exit $((GPUMUX_ARRAY_INDEX / 6))", array="3,5-7",
                             mem="50M")
         last = self.submit("true", after=f"any:{array}")
+        broken = self.submit("true", after=f"ok:{array}", name="evaluate")
         self.wait_done(last, "ok")
+        self.wait_done(broken, "dependency failed")
+        self.assertRegex(self.job(broken)["note"], rf"^it was to come after job {array}_[67] \(sh\), which failed$")
+        # The store knows how earlier jobs have ended: an element of the array, and a job.
+        late = self.submit("true", after=f"ok:{array}")
+        self.wait_done(late, "dependency failed")
+        self.assertEqual(self.job(late)["note"], f"it was to come after job {array}_6 (sh), which failed")
+        later = self.submit("true", after=f"ok:{broken}")
+        self.wait_done(later, "dependency failed")
+        why = f"it was to come after job {broken} (evaluate), which could not start either"
+        self.assertEqual(self.job(later)["note"], why)
+        process = self.gpumux("wait", str(later))
+        self.assertEqual(process.wait(), 1)
+        self.assertIn(f"job {later}: dependency failed: {why}", " ".join(" ".join(process.errors).split()))
         ends = self.daemon.api.ask("GET", f"/v1/jobs?state=all&array={array}")["jobs"]
         self.assertEqual([(job["array_index"], job["outcome"]) for job in ends],
                          [(3, "ok"), (5, "ok"), (6, "failed"), (7, "failed")])

@@ -14,15 +14,14 @@ bool JobCore::State::await(Job& job) {
   bool possible = true;
   for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
     Dependency& dependency = job.spec.after[place];
-    if (dependency.fate == Dependency::Fate::kBroken) possible = false;
-    if (dependency.fate != Dependency::Fate::kPending) continue;
     const bool there = dependency.on != job.spec.id &&
                        (dependency.whole_array ? arrays.contains(dependency.on) : jobs.contains(dependency.on));
-    if (!there) {
-      dependency.fate = Dependency::Fate::kBroken;
+    if (dependency.fate == Dependency::Fate::kPending && !there) dependency.fate = Dependency::Fate::kBroken;
+    if (dependency.fate == Dependency::Fate::kBroken) {
+      if (possible) job.broken_by = dependency.on;
       possible = false;
-      continue;
     }
+    if (dependency.fate != Dependency::Fate::kPending) continue;
     ++job.pending;
     dependents[target_of(dependency)].insert({job.spec.id, place});
   }
@@ -42,13 +41,14 @@ void JobCore::State::unawait(Job& job) {
 
 // Tells everything that waits for the target, once: it is met, or never will be. Jobs that can never start now are
 // appended to `broken`; they stay pending, so that nothing starts them until they are ended.
-void JobCore::State::settle_dependents(const Target& target, bool met, std::vector<JobId>& broken) {
+void JobCore::State::settle_dependents(const Target& target, bool met, JobId by, std::vector<JobId>& broken) {
   const auto waiting = dependents.extract(target);
   if (waiting.empty()) return;
   for (const Dependent& dependent : waiting.mapped()) {
     Job& job = *find(dependent.job);
     job.spec.after[dependent.place].fate = met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
     if (!met) {
+      if (job.broken_by == kNoJob) job.broken_by = by;
       broken.push_back(dependent.job);
     } else if (--job.pending == 0) {
       enqueue(job);

@@ -116,6 +116,9 @@ struct Record {
   bool held = false;
   Duration ran{};           // of its time limit
   std::int32_t capped = 0;  // its priority as it counts against others' jobs
+  // Of kDependencyFailed: the job, or the element of an array, that did not end as this job needs it. An array that was
+  // done before this job came: its first element, whatever became of that. Not stored, and not a part of the logs.
+  JobId broken_by = kNoJob;
   bool operator==(const Record&) const = default;
 };
 // clang-format off

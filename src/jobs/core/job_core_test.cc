@@ -279,6 +279,8 @@ TEST(Dependencies, OkNeedsASuccessAndAnyAnEnd) {
   EXPECT_EQ(s.reason(2), "dependency");
   EXPECT_EQ(s.end(1, End::kFailed), "Start job 3.1 on 0");
   EXPECT_EQ(s.outcome(2), "dependency failed");
+  EXPECT_EQ(s.record(2).broken_by, first);
+  EXPECT_EQ(s.record(3).broken_by, kNoJob);
 }
 
 TEST(Dependencies, ChainsBreakToTheirEnds) {
@@ -296,6 +298,7 @@ TEST(Dependencies, ChainsBreakToTheirEnds) {
   EXPECT_EQ(s.end(1), "");
   EXPECT_EQ(s.core().size(), 0u);
   EXPECT_EQ(s.outcome(last.value), "dependency failed");
+  EXPECT_EQ(s.record(last.value).broken_by, JobId{last.value - 1});
 }
 
 TEST(Dependencies, AllOfThemAndKnownFates) {
@@ -311,6 +314,7 @@ TEST(Dependencies, AllOfThemAndKnownFates) {
   broken.after = {{JobId{78}, false, Dependency::Need::kOk, Dependency::Fate::kBroken}};
   EXPECT_EQ(s.submit(broken), "");
   EXPECT_EQ(s.outcome(4), "dependency failed");
+  EXPECT_EQ(s.record(4).broken_by, JobId{78});
 }
 
 TEST(Dependencies, OnAWholeArray) {
@@ -343,8 +347,15 @@ TEST(Dependencies, OneFailedElementOfAnArrayIsEnough) {
   s.submit(any);
   EXPECT_EQ(s.end(1, End::kFailed), "");
   EXPECT_EQ(s.outcome(3), "dependency failed");
+  EXPECT_EQ(s.record(3).broken_by, JobId{1});
   EXPECT_EQ(s.reason(4), "dependency");
+  // One that comes later, after the failure, is told of the element that failed, not of the last one.
+  JobSpec late = s.spec();
+  late.after.push_back({JobId{1}, true});
+  s.submit(late);
   EXPECT_EQ(s.end(2), "Start job 4.1 on 0");
+  EXPECT_EQ(s.outcome(5), "dependency failed");
+  EXPECT_EQ(s.record(5).broken_by, JobId{1});
 }
 
 // ---- arrays and limits --------------------------------------------------------------------------

@@ -99,6 +99,7 @@ void JobCore::State::record(const Job& job) {
   record.capped = job.spec.capped;
   record.held = job.spec.held;
   record.ran = job.ran;
+  if (job.ends_as == Outcome::kDependencyFailed) record.broken_by = job.broken_by;
   commands->push_back(record);
 }
 
@@ -410,18 +411,18 @@ void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vect
   if (recorded) record(job);
   if (job.spec.array != kNoJob) {
     Array& array = arrays.at(job.spec.array);
-    array.failed |= !ok;
+    if (!ok) array.failed = id;
     if (--array.unfinished == 0) {
-      const bool all_ok = !array.failed;
+      const JobId failed = array.failed;
       arrays.erase(job.spec.array);
-      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, all_ok, broken);
-      settle_dependents({job.spec.array, true, Dependency::Need::kAny}, true, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, failed == kNoJob, failed, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kAny}, true, id, broken);
     } else if (!ok) {
-      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, false, broken);
+      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, false, id, broken);
     }
   }
-  settle_dependents({id, false, Dependency::Need::kOk}, ok, broken);
-  settle_dependents({id, false, Dependency::Need::kAny}, true, broken);
+  settle_dependents({id, false, Dependency::Need::kOk}, ok, id, broken);
+  settle_dependents({id, false, Dependency::Need::kAny}, true, id, broken);
   if (reservation.job == id) reservation = {};
   jobs.erase(id);
 }

@@ -63,6 +63,7 @@ struct Job {
   std::uint32_t attempt = 0;
   std::uint32_t failed_starts = 0;
   std::uint32_t pending = 0;  // dependencies that are not met yet
+  JobId broken_by;            // the job because of which it can never start (Record)
   GpuSet gpus;
   std::optional<std::uint64_t> request;  // per GPU, while it occupies some; 0: the whole GPU
   std::optional<std::uint64_t> floor;    // its rank is not before this; nothing: its user's
@@ -177,7 +178,7 @@ struct Gpu {
 struct Array {
   std::uint32_t limit = 0, active = 0;
   std::uint64_t unfinished = 0;
-  bool failed = false;  // one of those that the core has known
+  JobId failed;  // the last of those that the core has known; kNoJob: none
   std::vector<Class*> parked;
 };
 
@@ -337,7 +338,8 @@ struct JobCore::State {
   // ---- dependencies.cc
   bool await(Job& job);  // false: one of them is broken already
   void unawait(Job& job);
-  void settle_dependents(const Target& target, bool met, std::vector<JobId>& broken);
+  // `by`: the job that settles it.
+  void settle_dependents(const Target& target, bool met, JobId by, std::vector<JobId>& broken);
 
   // ---- queue.cc: what waits
   void enqueue(Job& job);  // if nothing but others keeps it from starting

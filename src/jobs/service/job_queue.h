@@ -142,8 +142,9 @@ class JobQueue {
     store::WallTime submitted_at = 0;
     std::string name;
     jobs::JobState state = jobs::JobState::kQueued;
-    base::TimePoint state_since{};               // or since this daemon knows it
-    std::shared_ptr<const TenantLabel> label{};  // for the trace; made when its state first changes
+    jobs::Outcome outcome = jobs::Outcome::kNone;  // of kDone, while that is being stored
+    base::TimePoint state_since{};                 // or since this daemon knows it
+    std::shared_ptr<const TenantLabel> label{};    // for the trace; made when its state first changes
   };
   const Owner* find(jobs::JobId job) const;
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending

@@ -11,6 +11,7 @@
 
 #include "daemon/loop/log.h"
 #include "jobs/service/job_queue.h"
+#include "jobs/service/job_why.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -63,6 +64,8 @@ store::Update JobQueue::update_of(const core::Record& record, Batch& batch) {
   const bool is_of_this_attempt = end != ends_.end() && end->second.attempt == record.attempt;
   if (const auto started = started_at_.extract(record.job)) update.started_at = started.mapped();
   if (record.state == JobState::kDone) {
+    if (const auto owner = owners_.find(record.job); owner != owners_.end()) owner->second.outcome = record.outcome;
+    if (record.outcome == core::Outcome::kDependencyFailed) update.note = broken_text(*this, record);
     update.ended_at = is_of_this_attempt && end->second.end.ended_at != 0 ? end->second.end.ended_at : wall_now();
     if (is_of_this_attempt) {
       update.exit_status = end->second.end.exit_status;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <ctime>
+#include <iterator>
 #include <optional>
 
 #include "base/units.h"
@@ -225,6 +226,60 @@ std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFa
       return "could not be started";
   }
   return "";
+}
+
+namespace {
+
+// "which failed"
+std::string_view how_it_ended(core::Outcome outcome) {
+  switch (outcome) {
+    case core::Outcome::kOk: return "which has ended";
+    case core::Outcome::kFailed: return "which failed";
+    case core::Outcome::kCancelled: return "which was cancelled";
+    case core::Outcome::kTimedOut: return "which ran into its time limit";
+    case core::Outcome::kLost: return "which was lost";
+    case core::Outcome::kDependencyFailed: return "which could not start either";
+    case core::Outcome::kNone: break;
+  }
+  return "which is not there";
+}
+
+// The element of an array that has not ended well. All of its elements are done.
+base::Result<store::StoredJob> failed_element(const store::JobStore& store, store::StoredJob first) {
+  if (first.core.outcome != core::Outcome::kOk) return first;
+  store::Query query = query_of_array(first.spec.id);
+  query.which = store::Query::Which::kDone;
+  std::copy_if(core::kOutcomes.begin(), core::kOutcomes.end(), std::back_inserter(query.outcomes),
+               [](core::Outcome outcome) { return outcome != core::Outcome::kOk; });
+  query.at_most = 1;
+  auto page = store.page(query);
+  if (!page) return tl::unexpected(page.error());
+  return page->jobs.empty() ? std::move(first) : std::move(page->jobs.front());
+}
+
+}  // namespace
+
+std::string broken_text(const JobQueue& queue, const core::Record& record) {
+  const core::JobId by = record.broken_by;
+  NamedJob after{.label = std::to_string(by.value), .name = ""};
+  std::optional<std::uint32_t> uid;
+  core::Outcome outcome = core::Outcome::kNone;
+  if (const JobQueue::Owner* const owner = queue.find(by)) {
+    after = {.label = label_of(by, owner->array, owner->array_index), .name = owner->name};
+    uid = owner->uid;
+    outcome = owner->outcome;
+  } else if (auto stored = queue.store()->find(by)) {
+    if (stored->spec.array == by) stored = failed_element(*queue.store(), std::move(*stored));
+    if (stored) {
+      after = {.label = label_of(stored->spec), .name = stored->name};
+      uid = stored->spec.uid;
+      outcome = stored->core.outcome;
+    }
+  }
+  const JobQueue::Owner* const dependent = queue.find(record.job);
+  const bool is_own = dependent != nullptr && uid == dependent->uid;
+  if (!is_own && queue.config().privacy != settings::Privacy::kOpen) after.name.clear();
+  return "it was to come after " + text_of(after) + ", " + std::string(how_it_ended(outcome));
 }
 
 namespace {

@@ -56,6 +56,10 @@ WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStandi
 // Empty: it does not wait.
 std::string why_text(const store::StoredJob& job, jobs::WaitReason reason, const WhyFacts& facts);
 
+// Why a job has ended without a start: which job it was to come after, and how that ended. `record`: of its end. On the
+// loop's thread. A name of another user's job is in it only if everybody may see it.
+std::string broken_text(const JobQueue& queue, const jobs::Record& record);
+
 // Why a submission or a change cannot be taken, for people, and as an error's code.
 base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits,
                      const jobs::JobCore& core);
