@@ -60,7 +60,8 @@ seconds, and bytes times seconds.
 
 TIME is how long ago (90m, 12h, 7d, 4w), a date (2026-11-18, 2026-11-18T12:30), today, yesterday or now. The daemon
 keeps sums of whole hours, and of whole days for what is older than ledger_hours. Days are UTC's. The report has every
-hour or day of which you ask for a part. Its first line says from when to when.
+hour or day of which you ask for a part. Its first line says which time
+that is, and before when there was no use.
 
 Examples:
   gpumux report
@@ -109,7 +110,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
     std::cout << report_csv(*report) << std::flush;
     return kExitOk;
   }
-  for (const std::string& line : report_lines(*report, look_at_stdout())) std::cout << line << "\n";
+  for (const std::string& line : report_lines(*report, query, now, look_at_stdout())) std::cout << line << "\n";
   std::cout << std::flush;
   return kExitOk;
 }

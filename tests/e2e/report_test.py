@@ -119,7 +119,10 @@ class Report(JobsTest):
         self.assertAlmostEqual(whole["run_seconds"], ran, places=3)
         self.assertEqual([row.get("job") for row in self.rows("job", "--job", str(job))], [job])
         self.assertRegex(self.ask("report", "--job", str(job))[0], rf"\n{job} +nightly ")
-        self.assertEqual(self.ask("report", "--job", str(job + 1))[0], "No program has used a GPU in that time.")
+        for unknown in (str(job + 1), f"{job}_3"):
+            self.assertIn(f"there is no job {unknown}", self.ask("report", "--job", unknown, code=1)[1])
+        held = self.submit("true", hold=True)
+        self.assertEqual(self.ask("report", "--job", str(held))[0], f"Job {held} has used no GPU.")
 
         (no_pod,) = self.rows("pod")
         self.assertNotIn("pod", no_pod)
@@ -286,6 +289,8 @@ class Others(UsersTest):
                 self.assertEqual(set(by_job), {self.news.pw_uid})
                 status, answer = self.ask_as(self.news, "GET", f"/v1/report?user={others}")
                 self.assertEqual((status, answer["rows"]), (200, []))
+                status, answer = self.ask_as(self.news, "GET", f"/v1/report?by=job&job={jobs[self.games]}")
+                self.assertEqual(status, 404, answer)
                 continue
             self.assertGreater(by_program[others]["held_seconds"], 0)
             self.assertEqual(by_job[others]["job"], jobs[self.games])

@@ -14,6 +14,7 @@ namespace gpumux::cli {
 namespace {
 
 using api_client::Report;
+using api_client::ReportQuery;
 using api_client::ReportRow;
 using api_client::ReportSums;
 
@@ -114,10 +115,19 @@ std::string clock_text(double seconds) {
   return text;
 }
 
-std::vector<std::string> report_lines(const Report& report, const Output& output) {
+std::vector<std::string> report_lines(const Report& report, const ReportQuery& asked, std::int64_t now,
+                                      const Output& output) {
+  // Whole hours and days: the first and the last may begin before and end after what was asked for.
+  const std::int64_t first = report.since_unix_ns;
+  const std::int64_t begin = asked.since_unix_ns == 0 ? first : std::min(asked.since_unix_ns, first);
+  const std::int64_t end = std::min(std::max(asked.until_unix_ns.value_or(now), report.until_unix_ns), now);
+  const std::string period = "from " + time_text(begin) + " to " + time_text(end);
+  if (report.rows.empty()) {
+    const std::string who = asked.job.empty() ? "No program has used a GPU" : "Job " + asked.job + " has used no GPU";
+    return {who + (asked.since_unix_ns == 0 ? "." : " " + period + ".")};
+  }
   std::vector<std::string> lines;
-  if (report.rows.empty()) return {"No program has used a GPU in that time."};
-  lines.push_back("from " + time_text(report.since_unix_ns) + " to " + time_text(report.until_unix_ns));
+  lines.push_back(period + (begin < first ? "; no use before " + time_text(first) : ""));
   const std::vector<Column> columns = columns_of(report);
   Table table(columns);
   ReportSums all;

@@ -39,7 +39,10 @@ ReportRow row(double held, std::uint64_t switches = 0) {
 
 TEST_F(ReportView, ATableHasTheSumOfItsRows) {
   Report report{.since_unix_ns = kNow, .until_unix_ns = kNow + kHour, .by = "job", .rows = {}, .rest = {}};
-  EXPECT_EQ(report_lines(report, Output{}), Lines{"No program has used a GPU in that time."});
+  const api_client::ReportQuery asked{.since_unix_ns = kNow};
+  const std::int64_t now = kNow + 2 * kHour;
+  EXPECT_EQ(report_lines(report, asked, now, Output{}),
+            Lines{"No program has used a GPU from 2026-11-25 13:46 to 2026-11-25 15:46."});
   report.rows = {row(3661, 9), row(60, 1), row(1), row(0.4)};
   report.rows[0].job = 17;
   report.rows[0].name = "train";
@@ -51,8 +54,8 @@ TEST_F(ReportView, ATableHasTheSumOfItsRows) {
   report.rows[3].uid.reset();
   report.rows[3].user.clear();
   EXPECT_EQ(
-      report_lines(report, Output{}),
-      (Lines{"from 2026-11-25 13:46 to 2026-11-25 14:46",
+      report_lines(report, asked, now, Output{}),
+      (Lines{"from 2026-11-25 13:46 to 2026-11-25 15:46",
              "JOB       NAME   USER  RUN TIME     HELD  GPU TIME   WAITED  GIB HOURS  IN HOST MEMORY  SWITCHES",
              "17        train  eva    2:00:00  1:01:01   0:30:31  3:03:03       2.00            0.00         9",
              "20_3             eva    0:00:00  0:01:00   0:00:30  0:03:00       2.00            0.00         1",
@@ -61,16 +64,40 @@ TEST_F(ReportView, ATableHasTheSumOfItsRows) {
              "all                     2:00:00  1:02:02   0:31:01  3:06:07       8.00            0.00        10"}));
   report.by = "user";
   report.rows.resize(1);
-  EXPECT_EQ(report_lines(report, Output{}).size(), 3u) << "one row is its own sum";
+  EXPECT_EQ(report_lines(report, asked, now, Output{}).size(), 3u) << "one row is its own sum";
   report.by = "pod";
   report.rows[0].pod_namespace = "team-a";
   report.rows[0].pod = "train-0";
-  EXPECT_EQ(report_lines(report, Output{})[2].substr(0, 15), "team-a/train-0 ");
+  EXPECT_EQ(report_lines(report, asked, now, Output{})[2].substr(0, 15), "team-a/train-0 ");
   report.by = "program";
   report.rows[0].program = "bad\x1b[2J\n";
   report.rest = report.rows[0].sums;
-  EXPECT_EQ(report_lines(report, Output{})[2].substr(0, 9), "bad?[2J  ");
-  EXPECT_EQ(report_lines(report, Output{})[3].substr(0, 9), "(others) ");
+  EXPECT_EQ(report_lines(report, asked, now, Output{})[2].substr(0, 9), "bad?[2J  ");
+  EXPECT_EQ(report_lines(report, asked, now, Output{})[3].substr(0, 9), "(others) ");
+}
+
+TEST_F(ReportView, ItsFirstLineSaysWhatWasAskedForAndWhenTheUseBegins) {
+  // An hour with use, 13:00 to 14:00.
+  const std::int64_t hour = kNow - (46 * 60 + 40) * kSecond;
+  const Report report{.since_unix_ns = hour, .until_unix_ns = hour + kHour, .by = "user", .rows = {row(1)}, .rest = {}};
+  const auto first = [&](const api_client::ReportQuery& asked, std::int64_t now) {
+    return report_lines(report, asked, now, Output{}).front();
+  };
+  EXPECT_EQ(first({.since_unix_ns = hour - 13 * kHour}, kNow),
+            "from 2026-11-25 00:00 to 2026-11-25 13:46; no use before 2026-11-25 13:00");
+  EXPECT_EQ(first({.since_unix_ns = hour}, kNow), "from 2026-11-25 13:00 to 2026-11-25 13:46");
+  // A part of the hour: the report has all of it.
+  EXPECT_EQ(first({.since_unix_ns = hour + kHour / 4, .until_unix_ns = hour + kHour / 2}, kNow + kHour),
+            "from 2026-11-25 13:00 to 2026-11-25 14:00");
+  EXPECT_EQ(first({.since_unix_ns = 0, .job = "17"}, kNow), "from 2026-11-25 13:00 to 2026-11-25 13:46");
+}
+
+TEST_F(ReportView, AJobWithoutUseIsNamed) {
+  const Report none{.since_unix_ns = kNow, .until_unix_ns = kNow, .by = "job", .rows = {}, .rest = {}};
+  EXPECT_EQ(report_lines(none, {.since_unix_ns = 0, .job = "17_3"}, kNow, Output{}),
+            Lines{"Job 17_3 has used no GPU."});
+  EXPECT_EQ(report_lines(none, {.since_unix_ns = kNow - kHour, .job = "17"}, kNow, Output{}),
+            Lines{"Job 17 has used no GPU from 2026-11-25 12:46 to 2026-11-25 13:46."});
 }
 
 TEST_F(ReportView, ClocksHaveAsManyHoursAsTheyNeed) {

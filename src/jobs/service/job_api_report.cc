@@ -85,9 +85,24 @@ std::string render(const store::LedgerReport& report, const store::LedgerQuery& 
   return text + "}\n";
 }
 
+// Whether the queue remembers the job that is asked for, and the viewer may know of it.
+bool has_job(const store::JobStore& store, const store::LedgerQuery& asked, std::optional<std::uint32_t> sees_only) {
+  Result<store::StoredJob> job = base::fail(Code::kNotFound, "");
+  if (asked.element) {
+    store::Query query;
+    query.array = asked.job;
+    query.array_index = asked.element;
+    if (auto page = store.page(query); page && !page->jobs.empty()) job = std::move(page->jobs.front());
+  } else {
+    job = store.find(*asked.job);
+  }
+  return job && (!sees_only || job->spec.uid == *sees_only);
+}
+
 // Reads the store and looks up `user` (empty: everybody): not for the loop.
 ApiResponse make_report(const store::JobStore& store, store::LedgerQuery asked, const std::string& user,
                         UserNames& names) {
+  const std::optional<std::uint32_t> sees_only = asked.uid;
   if (!user.empty()) {
     const auto uid = find_uid(user);
     if (!uid) return error_response(uid.error());
@@ -98,6 +113,9 @@ ApiResponse make_report(const store::JobStore& store, store::LedgerQuery asked, 
   }
   const auto report = store.report(asked);
   if (!report) return error_response(report.error());
+  // The ledger may know a job for longer than the queue does.
+  if (asked.job && report->rows.empty() && !has_job(store, asked, sees_only))
+    return error_response(no_job(JobName{*asked.job, asked.element}.text()));
   return {200, render(*report, asked, names)};
 }
 
