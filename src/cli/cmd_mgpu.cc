@@ -82,11 +82,11 @@ daemon, 4 not allowed.)");
     return submit_failed(submission.error().message(),
                          submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed);
   }
-  for (const std::string& doubt : doubts_about(*submission)) say_error(kSrun, "warning: " + doubt);
   const auto client = find_or_start_client();
   if (!client) return submit_failed(client.error().message(), exit_status_of(client.error().code));
   const auto submitted = submit_persistently(*submission, find_or_start_client);
   if (!submitted) return submit_failed(submitted.error().message(), exit_status_of(submitted.error().code));
+  for (const std::string& doubt : doubts_about(*submission)) say_error(kSrun, "warning: " + doubt);
   std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
             << std::flush;
   if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kSrun, "note: " + cap);

@@ -172,14 +172,15 @@ int submit_command(const std::vector<char*>& arguments) {
     say_error(kName, submission.error().message());
     return submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed;
   }
-  for (const std::string& doubt : doubts_about(*submission))
-    say_error(kName, "warning: " + doubt + ". The job is submitted all the same, and fails if this does not change");
   auto client = find_or_start_client();
   if (!client) return report_error(kName, client.error());
   if (const auto resolved = resolve_dependencies(*client, wishes.after, *submission); !resolved)
     return report_error(kName, resolved.error());
   const auto submitted = submit_persistently(*submission, find_or_start_client);
   if (!submitted) return report_error(kName, submitted.error());
+  // Not before: the daemon may refuse the job for another reason, and that is what counts then.
+  for (const std::string& doubt : doubts_about(*submission))
+    say_error(kName, "warning: " + doubt + ". The job is submitted all the same, and fails if this does not change");
   if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kName, "note: " + cap);
   print_submitted(*client, *submitted, printing, wishes.interactive);
   if (wishes.interactive)

@@ -158,7 +158,16 @@ class Jobs(JobsTest):
                 process = self.gpumux(*arguments, "--", "true")
                 self.assertNotEqual(process.wait(), 0)
                 self.assertIn(text, "\n".join(process.errors).replace("\n  ", " "))
+        # A job that is refused gets no warning of things that might go wrong later.
+        process = self.gpumux("submit", "--gpu-ids", "7", "--", "no-such-program")
+        self.assertNotEqual(process.wait(), 0)
+        self.assertEqual(process.errors, ["gpumux submit: GPU 7: this machine has GPUs 0 and 1"])
         self.assertEqual(self.unfinished(), [])
+
+    def test_a_program_that_is_not_there_is_warned_of_when_its_job_is_submitted(self):
+        printed, warned = self.ask("submit", "--hold", "--", "no-such-program")
+        self.assertRegex(printed, r"^Submitted job \d+$")
+        self.assertRegex(warned, r"^gpumux submit: warning: .*no-such-program")
 
     def test_dependencies_arrays_holds_and_cancels(self):
         held = self.submit("true", hold=True)
