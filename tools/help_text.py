@@ -75,15 +75,16 @@ def _items(lines):
 
 
 def parse(name, text):
-    summary, _, rest = text.strip("\n").partition("\n")
-    match = re.match(r"\s*Usage: (.*)\n", rest)
-    if not summary or not match:
+    match = re.match(r"(\S.*?)\n\s*Usage: ([^\n]*)\n", text.strip("\n") + "\n", re.DOTALL)
+    if not match:
         raise ValueError(f"{name}: --help begins without a sentence and a line of usage")
+    summary, usage = " ".join(match.group(1).split()), match.group(2)
     blocks = []
-    for part in re.split(r"\n\s*\n", rest[match.end():].strip("\n")):
+    for part in re.split(r"\n\s*\n", text.strip("\n")[match.end():].strip("\n")):
         lines = [line for line in part.split("\n") if line.strip()]
         block = Block()
-        if lines and re.fullmatch(r"\S.*:", lines[0]):
+        # A line of a paragraph may end with a colon, too.
+        if lines and re.fullmatch(r"\S.*:", lines[0]) and all(line.startswith(" ") for line in lines[1:]):
             block.header = lines.pop(0)[:-1]
         if block.header and "xample" in block.header or block.header == "Try it":
             block.lines = lines
@@ -95,7 +96,7 @@ def parse(name, text):
             raise ValueError(f"{name}: not understood in its --help:\n{part}")
         if block.text or block.items or block.lines:
             blocks.append(block)
-    return Help(name, summary, match.group(1), blocks)
+    return Help(name, summary, usage, blocks)
 
 
 def ask(program, name, *arguments):

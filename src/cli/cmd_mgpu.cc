@@ -65,8 +65,8 @@ int srun(const std::vector<char*>& arguments) {
   app.add_flag("--background", background, "Return when the job is submitted (the default)")->excludes(interactive);
   app.footer(R"(Examples:
   mgpu_srun --gpu-ids 0 --interactive -- python train.py
-  mgpu_srun --gpu-ids 0,1 --mem 8000 --time-limit 600 -- torchrun --nproc_per_node=2 train.py
-  mgpu_srun --gpu-ids 2 --env-setup-cmd "source venv/bin/activate" -- python train.py
+  mgpu_srun --gpu-ids 0,1 --mem 8000 --time-limit 600 -- torchrun train.py
+  mgpu_srun --gpu-ids 2 --env-setup-cmd "source venv/bin/activate" -- ./train.py
 
 Exit status: with --interactive the job's, or 130 if you left it. Otherwise 0 submitted, 1 failed, 2 wrong usage, 3 no
 daemon, 4 not allowed.)");

@@ -68,7 +68,7 @@ Examples:
   gpumux report --since 7d --by job --user eva
   gpumux report --job 17
   gpumux report --since 2026-11-01 --until 2026-12-01 --csv
-  gpumux report --since 4w --by pod --json | jq '.rows[] | [.pod, .held_seconds / 3600]'
+  gpumux report --since 4w --by pod --json | jq '.rows[].held_seconds'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;

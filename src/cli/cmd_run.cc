@@ -175,11 +175,11 @@ Examples:
   gpumux run -- python train.py --epochs 3
   gpumux run --name nightly -- torchrun --nproc-per-node 2 train.py
   gpumux run --mem 20G -- python serve.py      # sees a GPU of 20 GiB
-  gpumux run --priority 5 -- python serve.py   # takes the GPU at once when it has work
+  gpumux run --priority 5 -- python serve.py   # goes before the others
   gpumux run --share 0.5 --max-share 30% -- python crunch.py
-  gpumux run --mps -- python small.py          # beside other small programs of yours
+  gpumux run --mps -- python small.py          # with other small programs
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
-  gpumux run --simulated                       # a demo program on a simulated GPU
+  gpumux run --simulated                       # a demo on a simulated GPU
 
 Only users who may change settings (see `gpumux set`) may put a program above others. Every user may ask for less.
 

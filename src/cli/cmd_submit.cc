@@ -25,11 +25,11 @@ A time limit is a context switch: if the limit is over and other jobs wait, the 
 
 Examples:
   gpumux submit -- python train.py --epochs 3
-  gpumux submit --gpus 2 --mem 20G --time-limit 1:30:00 -- torchrun --nproc_per_node=2 train.py
+  gpumux submit --gpus 2 --mem 20G --time-limit 1h30m -- torchrun train.py
   gpumux submit --env-setup-cmd "source venv/bin/activate" -- python train.py
   gpumux submit --array 0-9%2 --output 'run-%a.log' -- ./sweep.sh
   gpumux submit --after 17 -- python evaluate.py
-  gpumux submit --begin 20:00 --export ALL,BATCH=64 --error 'run-%j.err' -- ./night.sh
+  gpumux submit --begin 20:00 --export ALL,BATCH=64 -- ./night.sh
   gpumux submit --interactive -- python      # Ctrl+C detaches; the job goes on
   id=$(gpumux submit --quiet -- ./job.sh) && gpumux wait "$id"
 

@@ -256,7 +256,7 @@ Examples:
   gpumux trace --picture --since 10s
   gpumux trace --summary --since 12:30
   gpumux trace --perfetto trace.pftrace
-  gpumux trace --json | jq -r 'select(.event == "grant") | [.time_ns, .gpu, .program] | @tsv'
+  gpumux trace --json | jq -r 'select(.event == "grant") | .program'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it ended), 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;

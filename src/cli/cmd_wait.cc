@@ -80,7 +80,7 @@ Ctrl+C twice within a second cancels the job. All other keys go to the job. Seve
 Examples:
   gpumux attach 17
   gpumux attach --detach-keys ctrl-p,ctrl-q 17
-  echo 'print(1)' | gpumux attach 17     # the input may be a pipe; its end does not end the job
+  echo 'print(1)' | gpumux attach 17     # its end does not end the job
 
 Exit status: the job's; 130 if you have left it. Before that: 1 failed (for example, it has no terminal), 2 wrong usage,
 3 no daemon is running, 4 not allowed.)");

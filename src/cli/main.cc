@@ -59,7 +59,7 @@ void print_help(std::ostream& out) {
          "`gpumux --simulated COMMAND` works on simulated GPUs, which need no hardware.\n\n"
          "Try it:\n  gpumux run -- python train.py\n  gpumux status --watch\n"
          "  gpumux submit -- python train.py\n  gpumux queue\n\n"
-         "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.\n";
+         "Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not\nallowed.\n";
 }
 
 const Command* find_command(std::string_view name) {

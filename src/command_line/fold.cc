@@ -36,7 +36,64 @@ void fold_line(std::string& folded, std::string_view line, std::size_t columns) 
   folded += row;
 }
 
+// Where the second column of a line begins: of options at kHelpSentence, of lists behind two spaces. 0: there is none.
+// A remark behind a command is no column.
+std::size_t second_column(std::string_view line) {
+  const std::size_t word = std::min(line.find_first_not_of(' '), line.size());
+  if (word == kHelpSentence || line.substr(word).starts_with("-")) return kHelpSentence;
+  const std::size_t gap = std::min(line.find("  ", word), line.size());
+  const std::size_t second = std::min(line.find_first_not_of(' ', gap), line.size());
+  return line.substr(second).empty() || line[second] == '#' ? 0 : second;
+}
+
+// Adds words to `row`, which ends where a word may begin, and begins further rows with `indent` spaces.
+void fill_words(std::string& filled, std::string row, std::string_view words, std::size_t indent, std::size_t columns) {
+  bool has_word = false;
+  while (!words.empty()) {
+    words.remove_prefix(std::min(words.find_first_not_of(' '), words.size()));
+    const std::size_t end = end_of_word(words, 0);
+    if (end == 0) break;
+    if (has_word && row.size() + 1 + end > columns) {
+      filled += row + "\n";
+      row.assign(indent, ' ');
+      has_word = false;
+    }
+    row += (has_word ? " " : "") + std::string(words.substr(0, end));
+    has_word = true;
+    words.remove_prefix(end);
+  }
+  filled += row + "\n";
+}
+
 }  // namespace
+
+std::string fill_help(std::string_view help, std::size_t columns) {
+  std::string filled;
+  std::string paragraph;
+  const auto end_paragraph = [&] {
+    if (!paragraph.empty()) fill_words(filled, "", paragraph, 0, columns);
+    paragraph.clear();
+  };
+  while (!help.empty()) {
+    const std::size_t end = std::min(help.find('\n'), help.size());
+    const std::string_view line = help.substr(0, end);
+    help.remove_prefix(std::min(end + 1, help.size()));
+    const bool is_usage = line.starts_with("Usage: ");
+    if (!line.empty() && line.front() != ' ' && !is_usage) {
+      paragraph += (paragraph.empty() ? "" : " ") + std::string(line);
+      continue;
+    }
+    end_paragraph();
+    const std::size_t second = second_column(line);
+    if (is_usage || line.size() <= columns || second == 0) {
+      filled += std::string(line) + "\n";
+    } else {
+      fill_words(filled, std::string(line.substr(0, second)), line.substr(second), second, columns);
+    }
+  }
+  end_paragraph();
+  return filled;
+}
 
 std::string fold(std::string_view text, std::size_t columns) {
   std::string folded;

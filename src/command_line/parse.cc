@@ -21,7 +21,7 @@ constexpr std::size_t kShownBytes = 64;
 class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(std::string_view usage) : usage_(usage) {
-    column_width(28);
+    column_width(kHelpSentence);
     label("Positionals", "Arguments");
   }
 
@@ -191,7 +191,7 @@ std::optional<EarlyEnd> parse(CLI::App& app, const std::vector<std::string>& wor
   } catch (const CLI::CallForVersion& version) {
     return EarlyEnd{false, std::string(version.what()) + "\n"};
   } catch (const CLI::Success&) {
-    return EarlyEnd{false, app.help()};
+    return EarlyEnd{false, fill_help(app.help())};
   } catch (const CLI::ParseError&) {
     return EarlyEnd{
         true, error_text(app.get_name(), UsageError(app, words).text()) + "See `" + app.get_name() + " --help`.\n"};

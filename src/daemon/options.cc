@@ -23,10 +23,10 @@ constexpr char kSystemStateDir[] = "/var/lib/gpumux";
 
 constexpr char kFooter[] = R"(
 Examples:
-  gpumuxd                                  the machine's daemon: /run/gpumux, /etc/gpumux/gpumux.toml
-  gpumuxd --private --exit-when-unused 10s one user's daemon, which ends when it is not used
-  gpumuxd --gpus 0,1 --quantum 50ms        serve two GPUs, with quanta of 50 ms
-  gpumuxd --check-config                   check the configuration
+  gpumuxd                                    the machine's daemon
+  gpumuxd --private --exit-when-unused 10s   one user's daemon, while it is used
+  gpumuxd --gpus 0,1 --quantum 50ms          serve two GPUs, with quanta of 50 ms
+  gpumuxd --check-config                     check the configuration
 
 Exit status:
   0  stopped (SIGTERM, SIGINT, or unused), or the configuration is right

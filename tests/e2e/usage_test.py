@@ -119,6 +119,19 @@ class Usage(unittest.TestCase):
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         self.assertEqual({name for name, _ in commands}, {name for program, name in told if program == "gpumux"})
 
+    def test_help_fits_80_columns(self):
+        """A terminal has 80 columns at least. So an example, which cannot be broken, is short."""
+        _, commands = help_text.ask_gpumux(BIN / "gpumux")
+        asked = [["gpumux"], *(["gpumux", name] for name, _ in commands)]
+        asked += [[name] for name in ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun", "mgpu_queue", "mgpu_cancel",
+                                      "mgpu_scheduler_server")]
+        for words in asked:
+            text = subprocess.run([BIN / words[0], *words[1:], "--help"], stdin=subprocess.DEVNULL,
+                                  capture_output=True, text=True, timeout=60, check=True).stdout
+            self.assertIn("Usage: ", text)
+            for line in text.splitlines():
+                self.assertLessEqual(len(line), 80, f"{words}: {line}")
+
     def test_every_option(self):
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         programs = [(["gpumux", name], found) for name, found in commands]

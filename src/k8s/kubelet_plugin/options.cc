@@ -17,12 +17,12 @@ namespace {
 
 constexpr char kFooter[] = R"(
 Examples:
-  gpumux-kubelet-plugin                               serve gpumux.io/gpu, ten shares of each GPU
-  gpumux-kubelet-plugin --resource nvshare.com/gpu    serve the pods of nvshare
+  gpumux-kubelet-plugin                               ten shares of each GPU
+  gpumux-kubelet-plugin --resource nvshare.com/gpu    serve nvshare's pods
   gpumux-kubelet-plugin --whole GPU-6f1c... --shares 4
-                                                      serve one GPU whole, and four shares of each other one
-  gpumux-kubelet-plugin --inject env                  for a container runtime without CDI
-  gpumux-kubelet-plugin --api dra --node "$NODE"      serve claims of devices instead of resources (Kubernetes 1.36)
+                                                      the other GPUs in 4 shares
+  gpumux-kubelet-plugin --inject env                  a runtime without CDI
+  gpumux-kubelet-plugin --api dra --node "$NODE"      claims of devices
   gpumux-kubelet-plugin --check                       for a probe: whether the plugin of this node answers
   gpumux-kubelet-plugin --install                     for an init container: put hook and library on the host
 
