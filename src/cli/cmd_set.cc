@@ -126,8 +126,9 @@ int set_command(const std::vector<char*>& arguments) {
   std::array<const CLI::Option*, table.size()> given{};
   for (std::size_t i = 0; i < table.size(); ++i)
     given[i] = app.add_option(table[i].option(), values[i], table[i].help())->type_name(placeholder(table[i]));
-  app.add_option("--tenant", tenants, "A running program's process id; may be given several times")
+  app.add_option("--tenant", tenants, "A running program, by its process id or name; may be given several times")
       ->type_name("PID")
+      ->check(not_empty())
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--job", jobs, "A job's id; may be given several times")
@@ -162,7 +163,7 @@ int set_command(const std::vector<char*>& arguments) {
   gpumux set 0 --mode concurrent
   gpumux set 0 1 --policy fifo --max-runtime 5m --save
   gpumux set --tenant 4711 --priority 5
-  gpumux set --tenant 4711 --priority default --max-share 30%
+  gpumux set --tenant train.py --priority default --max-share 30%
   gpumux set --job 17 --priority 10
   gpumux set --job 17 --time-limit 4:00:00 --mem 20G --gpus 2
 
@@ -221,12 +222,6 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
   if (wrong != nullptr) {
     say_error(kName, wrong);
     return kExitUsage;
-  }
-  for (const std::string& tenant : tenants) {
-    if (const auto checked = parse_tenant(tenant); !checked) {
-      say_error(kName, checked.error().message());
-      return kExitUsage;
-    }
   }
   api_client::Submission wanted;
   if (const auto read = read_request(jobs.empty() ? RequestWishes() : request, wanted); !read) {

@@ -176,15 +176,17 @@ class Command(GpumuxTest):
         text, _ = self.ask("set", "--tenant", str(worker.pid), "--priority", "5", "--max-share", "30%")
         self.assertIn(f"({worker.pid}): priority 5, share 1, at most 30% of the time", text)
         self.assertEqual((daemon.api.seats()[0]["priority"], daemon.api.seats()[0]["max_share"]), (5, "30%"))
-        self.ask("set", "--tenant", str(worker.pid), "--priority", "default", "--max-share", "default")
+        named = daemon.api.seats()[0]["program"]
+        self.ask("set", "--tenant", named, "--priority", "default", "--max-share", "default")
         self.assertEqual((daemon.api.seats()[0]["priority"], daemon.api.seats()[0]["max_share"]), (0, "100%"))
         for wrong in (["--priority", "5"], ["--tenant", str(worker.pid)],
-                      ["--tenant", str(worker.pid), "--share", "0"], ["--tenant", "worker", "--share", "2"],
+                      ["--tenant", str(worker.pid), "--share", "0"], ["--tenant", "", "--share", "2"],
                       ["--tenant", str(worker.pid), "--share", "2", "--quantum", "5ms"],
                       ["0", "--tenant", str(worker.pid), "--share", "2"]):
             self.ask("set", *wrong, code=2)
-        _, errors = self.ask("set", "--tenant", "1234567", "--share", "2", code=1)
-        self.assertIn("gpumux status", errors)
+        for unknown in ("1234567", "train.py"):
+            _, errors = self.ask("set", "--tenant", unknown, "--share", "2", code=1)
+            self.assertIn("gpumux status", errors)
 
     def test_help(self):
         commands = ("run", "status", "set", "trace", "doctor", "version")

@@ -74,26 +74,30 @@ Status check_standing(std::string_view name, std::string_view value) {
                                         "': " + checked.error().what + ", or default: the value at its start");
 }
 
-Result<std::uint64_t> parse_tenant(std::string_view text) {
-  const auto number = base::parse_integer(text, 1, std::numeric_limits<std::int64_t>::max());
-  if (number) return *number;
-  return base::fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) +
-                                        "' names no program: give its process id, as `gpumux status` shows it");
-}
-
 Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text) {
-  const auto number = parse_tenant(text);
-  if (!number) return tl::unexpected(number.error());
-  std::optional<std::uint64_t> found;
+  const auto number = base::parse_integer(text, 1, std::numeric_limits<std::int64_t>::max());
+  const std::string shown(text.substr(0, 64));
+  std::optional<std::uint64_t> by_number;
+  std::map<std::uint64_t, std::int64_t> by_name;  // a tenant may have seats on several GPUs
   for (const auto& gpu : gpus) {
     for (const auto& seat : gpu.seats) {
-      if (seat.pid == static_cast<std::int64_t>(*number)) return seat.tenant;
-      if (seat.tenant == *number) found = seat.tenant;
+      if (number && seat.pid == static_cast<std::int64_t>(*number)) return seat.tenant;
+      if (number && seat.tenant == *number) by_number = seat.tenant;
+      if (!number && !text.empty() && seat.program == text) by_name[seat.tenant] = seat.pid;
     }
   }
-  if (found) return *found;
-  return base::fail(Code::kNotFound, "no program with the process id " + std::string(text) +
-                                         " uses a GPU under gpumux: see `gpumux status`");
+  if (by_number) return *by_number;
+  if (by_name.size() == 1) return by_name.begin()->first;
+  if (number)
+    return base::fail(Code::kNotFound,
+                      "no program with the process id " + shown + " uses a GPU under gpumux: see `gpumux status`");
+  if (by_name.empty())
+    return base::fail(Code::kNotFound, "no program with the name '" + shown +
+                                           "' uses a GPU under gpumux: `gpumux status` shows names and process ids");
+  std::string pids;
+  for (const auto& [tenant, pid] : by_name) pids += (pids.empty() ? "" : ", ") + std::to_string(pid);
+  return base::fail(Code::kInvalid,
+                    "several processes have the name '" + shown + "': give their process ids, of " + pids);
 }
 
 Result<const api_client::Gpu*> find_gpu(const std::vector<api_client::Gpu>& gpus, std::string_view text) {

@@ -27,10 +27,8 @@ std::string describe_changes(const std::vector<SettingValue>& changes, const std
 // The same of a tenant: `name` is "priority", "share" or "max_share"; "default" is what it started with.
 base::Status check_standing(std::string_view name, std::string_view value);
 
-// Whether `text` can name a program, whichever there are: a process id.
-base::Result<std::uint64_t> parse_tenant(std::string_view text);
-
 // The number of the tenant that `text` names: by its process id, or, where no process has that, by that number itself.
+// Other text is the name of a program of which there is one process.
 base::Result<std::uint64_t> find_tenant(const std::vector<api_client::Gpu>& gpus, std::string_view text);
 
 // The GPU of `gpus` that `text` names: by index, or by UUID (which may be shortened as long as only one GPU begins so).

@@ -39,7 +39,23 @@ TEST(FindTenantTest, GoesByProcessIdAndThenByNumber) {
   EXPECT_EQ(find_tenant(gpus, "1").value_or(0), 1u);
   EXPECT_EQ(find_tenant(gpus, "77").error().code, base::Code::kNotFound);
   for (const char* text : {"", "0", "-1", "train.py"})
-    EXPECT_EQ(find_tenant(gpus, text).error().code, base::Code::kInvalid) << text;
+    EXPECT_EQ(find_tenant(gpus, text).error().code, base::Code::kNotFound) << text;
+}
+
+TEST(FindTenantTest, TakesTheNameOfOneProcess) {
+  std::vector<api_client::Gpu> gpus(2);
+  gpus[0].seats.resize(3);
+  gpus[1].seats.resize(1);
+  const auto fill = [](api_client::Seat& seat, std::uint64_t tenant, std::int64_t pid, const char* program) {
+    seat.tenant = tenant, seat.pid = pid, seat.program = program;
+  };
+  fill(gpus[0].seats[0], 1, 4711, "train.py");
+  fill(gpus[1].seats[0], 1, 4711, "train.py");
+  fill(gpus[0].seats[1], 2, 4712, "rank");
+  fill(gpus[0].seats[2], 3, 4713, "rank");
+  EXPECT_EQ(find_tenant(gpus, "train.py"), 1u) << "one process on two GPUs";
+  EXPECT_EQ(find_tenant(gpus, "rank").error().code, base::Code::kInvalid);
+  EXPECT_NE(find_tenant(gpus, "rank").error().what.find("4712, 4713"), std::string::npos);
 }
 
 TEST(SettingsBodyTest, IsWhatTheApiTakes) {
