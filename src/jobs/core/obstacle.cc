@@ -29,8 +29,8 @@ WaitsForLimit limit_of_user(const Job& job, const UserLimits& limits, const ToSt
   if (user.running >= limits.running) return {Of::kJobs, user.running, limits.running.value()};
   if (user.gpus + wanted > limits.gpus) return {Of::kGpus, user.gpus, limits.gpus.value()};
   if (user.running + others.jobs >= limits.running)
-    return {Of::kJobs, user.running, limits.running.value(), others.first};
-  return {Of::kGpus, user.gpus, limits.gpus.value(), others.first};
+    return {Of::kJobs, user.running, limits.running.value(), others.first, others.jobs, others.gpus};
+  return {Of::kGpus, user.gpus, limits.gpus.value(), others.first, others.jobs, others.gpus};
 }
 
 }  // namespace

@@ -41,12 +41,15 @@ struct WaitsForMoment {
   TimePoint at{};
 };
 
-// kUserLimit, kArrayLimit. `kept_for`: GPUs are kept for that job of the same user, and it counts as if it ran.
+// kUserLimit, kArrayLimit. `kept_for`: GPUs are kept for that job of the same user, the first of `kept_jobs`. They have
+// `kept_gpus` together, and count as if they ran.
 struct WaitsForLimit {
   enum class Of : std::uint8_t { kJobs, kGpus, kElements } of = Of::kJobs;
   std::uint32_t used = 0;
   std::uint32_t limit = 0;
   JobId kept_for = kNoJob;
+  std::uint32_t kept_jobs = 0;
+  std::uint32_t kept_gpus = 0;
 };
 
 // kDrained: these of the GPUs that it needs take no jobs (any GPUs: of those that are large enough). `usable`: how many

@@ -32,12 +32,6 @@ std::string list_of(const std::vector<std::string>& words) {
   return text;
 }
 
-std::string gpus_text(const core::GpuSet& gpus) {
-  std::vector<std::string> numbers;
-  for (const base::GpuIndex gpu : gpus) numbers.push_back(std::to_string(gpu.value));
-  return (numbers.size() == 1 ? "GPU " : "GPUs ") + list_of(numbers);
-}
-
 std::string text_of(const NamedJob& job) {
   return (job.is_array ? "array " : "job ") + job.label + (job.name.empty() ? "" : " (" + job.name + ")");
 }
@@ -92,6 +86,12 @@ void add_programs(const JobQueue& queue, base::GpuIndex gpu, const SightOf& sigh
 
 }  // namespace
 
+std::string gpus_text(const core::GpuSet& gpus) {
+  std::vector<std::string> numbers;
+  for (const base::GpuIndex gpu : gpus) numbers.push_back(std::to_string(gpu.value));
+  return (numbers.size() == 1 ? "GPU " : "GPUs ") + list_of(numbers);
+}
+
 WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStanding& standing, const SightOf& sight) {
   WhyFacts facts;
   facts.obstacle = queue.core().obstacle(job, standing);
@@ -111,7 +111,10 @@ WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStandi
     if (others->first != core::kNoJob) add_job(queue, others->first, sight, facts.jobs);
     facts.jobs.others = others->before - std::min<std::uint64_t>(others->before, facts.jobs.named.size());
   } else if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle)) {
-    if (limit->kept_for != core::kNoJob) add_job(queue, limit->kept_for, sight, facts.jobs);
+    if (limit->kept_for != core::kNoJob) {
+      add_job(queue, limit->kept_for, sight, facts.jobs);
+      facts.jobs.others += limit->kept_jobs - 1;
+    }
   } else if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) {
     for (const core::JobId there : room->jobs) add_job(queue, there, sight, facts.jobs);
     if (room->foreign > 0) add_programs(queue, room->gpu, sight, facts.programs);
@@ -159,12 +162,18 @@ std::string waits_for_others(const WhyFacts& facts) {
 
 std::string waits_for_limit(const core::WaitsForLimit& limit, const core::JobSpec& spec, const WhyFacts& facts) {
   using Of = core::WaitsForLimit::Of;
-  if (limit.of == Of::kElements) return "array limit reached (" + std::to_string(limit.used) + " running)";
-  std::string numbers = std::to_string(limit.used) + " of " + std::to_string(limit.limit);
-  numbers += limit.of == Of::kJobs ? " running" : " GPUs in use, " + std::to_string(spec.wanted_gpus()) + " asked for";
-  if (limit.kept_for != core::kNoJob) {
-    const std::string jobs = list_of(facts.jobs, text_of);
-    numbers += "; GPUs are kept for " + (jobs.empty() ? "another job" : jobs);
+  const std::string used = std::to_string(limit.used) + " of " + std::to_string(limit.limit);
+  if (limit.of == Of::kElements) return "array limit reached (" + used + " running)";
+  const std::string jobs = list_of(facts.jobs, text_of);
+  const std::string for_whom = jobs.empty() ? count_of(limit.kept_jobs, "other job", "other jobs") : jobs;
+  std::string numbers = used;
+  if (limit.of == Of::kJobs) {
+    numbers += " running";
+    if (limit.kept_for != core::kNoJob) numbers += ", " + std::to_string(limit.kept_jobs) + " to start: " + for_whom;
+  } else {
+    numbers += " GPUs in use, ";
+    if (limit.kept_for != core::kNoJob) numbers += std::to_string(limit.kept_gpus) + " kept for " + for_whom + ", ";
+    numbers += std::to_string(spec.wanted_gpus()) + " asked for";
   }
   return "user limit reached (" + numbers + ")";
 }
@@ -176,13 +185,13 @@ std::string waits_for_gpus(const core::WaitsForGpus& gpus, const core::JobSpec& 
          (gpus.usable == 1 ? " takes jobs" : " take jobs") + (closed.empty() ? "" : ": " + closed);
 }
 
-// "2026-12-01 08:00:00", where the daemon is.
+// "2026-12-01 08:00:00 UTC": where the daemon is, which may be in another time zone than the reader.
 std::string local_time(store::WallTime wall) {
   const std::time_t seconds = wall / 1'000'000'000;
   std::tm parts{};
   ::localtime_r(&seconds, &parts);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S %Z", &parts);
   return text;
 }
 

@@ -50,6 +50,9 @@ struct WhyFacts {
   bool is_suspended = false;  // the job
 };
 
+// "GPU 0", "GPUs 0 and 1"
+std::string gpus_text(const jobs::GpuSet& gpus);
+
 // On the loop's thread.
 WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStanding& standing, const SightOf& sight);
 

@@ -77,20 +77,25 @@ TEST(Why, NamesTheGpuAndThoseThatHaveIt) {
 TEST(Why, NamesTheNumbers) {
   WhyFacts facts;
   facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kElements, 2, 2};
-  EXPECT_EQ(why(WaitReason::kArrayLimit, facts), "array limit reached (2 running)");
+  EXPECT_EQ(why(WaitReason::kArrayLimit, facts), "array limit reached (2 of 2 running)");
   facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 4, 4};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (4 of 4 running)");
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 3, 4, core::JobId{6}};
+  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 3, 4, core::JobId{6}, 1, 2};
   facts.jobs = {.named = {kPrep}, .others = 0};
-  EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (3 of 4 running; GPUs are kept for job 6 (prep))");
+  EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (3 of 4 running, 1 to start: job 6 (prep))");
   facts.jobs = {};
   core::JobSpec spec;
   spec.gpu_count = 2;
   facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 3, 4};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec), "user limit reached (3 of 4 GPUs in use, 2 asked for)");
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 1, 4, core::JobId{6}};
+  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 1, 4, core::JobId{6}, 1, 2};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec),
-            "user limit reached (1 of 4 GPUs in use, 2 asked for; GPUs are kept for another job)");
+            "user limit reached (1 of 4 GPUs in use, 2 kept for 1 other job, 2 asked for)");
+  std::get<core::WaitsForLimit>(facts.obstacle).kept_jobs = 2;
+  facts.jobs = {.named = {kPrep}, .others = 1};
+  EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec),
+            "user limit reached (1 of 4 GPUs in use, 2 kept for job 6 (prep) and 1 other, 2 asked for)");
+  facts.jobs = {};
   facts.obstacle = core::WaitsForGpus{{1}, 1};
   facts.closed = {"GPU 1 is drained"};
   EXPECT_EQ(why(WaitReason::kDrained, facts, spec), "2 GPUs asked for, 1 takes jobs: GPU 1 is drained");
@@ -115,8 +120,8 @@ TEST(Why, NamesTheTimeAtWhichAJobBegins) {
   const std::time_t seconds = 1'800'000'000;
   std::tm parts{};
   ASSERT_NE(::localtime_r(&seconds, &parts), nullptr);
-  char text[32];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", &parts);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S %Z", &parts);
   EXPECT_EQ(why_text(job, WaitReason::kBegin, {}), std::string("begins at ") + text);
 }
 
