@@ -151,16 +151,26 @@ Result<QueueSettings> read_settings(const json& object) {
   return reader.finish(std::move(settings));
 }
 
+Result<QueueGpuJob> read_queue_gpu_job(const json& object) {
+  QueueGpuJob job;
+  Reader reader(object, "a job on a GPU");
+  reader.read("id", job.id);
+  reader.read_bytes("user", job.user);
+  reader.read_bytes("name", job.name);
+  return reader.finish(std::move(job));
+}
+
 Result<QueueGpu> read_queue_gpu(const json& object) {
   QueueGpu gpu;
   Reader reader(object, "a GPU of the queue");
   reader.read("index", gpu.index);
   reader.read("capacity_bytes", gpu.capacity_bytes);
   reader.read("promised_bytes", gpu.promised_bytes);
-  reader.read("foreign_bytes", gpu.foreign_bytes);
+  reader.read("outside_jobs_bytes", gpu.outside_jobs_bytes);
   reader.read("drained", gpu.drained);
   reader.read("sick", gpu.sick);
   reader.read("present", gpu.present);
+  reader.read_array("jobs", gpu.jobs, read_queue_gpu_job);
   return reader.finish(std::move(gpu));
 }
 
@@ -182,7 +192,7 @@ Result<QueueUser> read_queue_user(const json& object) {
   reader.read("queued", user.queued);
   reader.read("gpus", user.gpus);
   reader.read_ns("used_gpu_ns", user.used_gpu);
-  reader.read_object("limits", user.limits, read_limits);
+  if (UserLimits own; reader.read_object("limits", own, read_limits)) user.limits = own;
   return reader.finish(std::move(user));
 }
 

@@ -177,14 +177,22 @@ struct QueueSettings {
   UserLimits limits;
 };
 
+// A job that has a GPU.
+struct QueueGpuJob {
+  std::uint64_t id = 0;
+  std::string user;
+  std::string name;  // empty: the viewer may not see it
+};
+
 struct QueueGpu {
   std::uint32_t index = 0;
   std::uint64_t capacity_bytes = 0;
   std::uint64_t promised_bytes = 0;
-  std::uint64_t foreign_bytes = 0;
+  std::uint64_t outside_jobs_bytes = 0;
   bool drained = false;
   bool sick = false;
   bool present = true;
+  std::vector<QueueGpuJob> jobs;
 };
 
 struct Reservation {
@@ -200,7 +208,7 @@ struct QueueUser {
   std::uint64_t queued = 0;
   std::uint64_t gpus = 0;
   base::Duration used_gpu{};
-  UserLimits limits;
+  std::optional<UserLimits> limits;  // of its own; none: those of all users
 };
 
 // GET /v1/queue

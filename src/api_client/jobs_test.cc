@@ -80,8 +80,9 @@ TEST(JobTypesTest, TheQueueIsRead) {
   const auto queue = parse_queue(R"({"settings": {"order": "fair", "half_life_ns": 5, "oversubscribe": 1.5,
     "max_job_time_ns": 3600000000000, "preempt": true, "privacy": "open", "limits": {"running": 8, "priority_cap": -1}},
     "paused": true, "unavailable": "", "jobs": {"queued": 3, "running": 2},
-    "gpus": [{"index": 1, "capacity_bytes": 5, "promised_bytes": 4, "foreign_bytes": 1,
-     "drained": true, "sick": true, "present": false}],
+    "gpus": [{"index": 1, "capacity_bytes": 5, "promised_bytes": 4, "outside_jobs_bytes": 1,
+     "drained": true, "sick": true, "present": false,
+     "jobs": [{"id": 17, "uid": 1000, "user": "eva", "name": "train"}]}],
     "reserved": {"job": 19, "gpus": [0], "starts_in_ns": 7},
     "users": [{"uid": 1000, "user": "eva", "running": 1, "queued": 2, "gpus": 1, "used_gpu_ns": 9,
      "limits": {"gpus": 2}}]})");
@@ -94,8 +95,13 @@ TEST(JobTypesTest, TheQueueIsRead) {
   EXPECT_TRUE(queue->gpus.at(0).drained);
   EXPECT_TRUE(queue->gpus.at(0).sick);
   EXPECT_FALSE(queue->gpus.at(0).present);
+  ASSERT_EQ(queue->gpus.at(0).jobs.size(), 1u);
+  EXPECT_EQ(queue->gpus.at(0).jobs.at(0).id, 17u);
+  EXPECT_EQ(queue->gpus.at(0).jobs.at(0).user, "eva");
+  EXPECT_EQ(queue->gpus.at(0).jobs.at(0).name, "train");
   EXPECT_EQ(queue->reserved->job, 19u);
-  EXPECT_EQ(queue->users.at(0).limits.gpus, 2u);
+  ASSERT_TRUE(queue->users.at(0).limits);
+  EXPECT_EQ(queue->users.at(0).limits->gpus, 2u);
   EXPECT_FALSE(parse_queue(R"({"settings": {"oversubscribe": "x"}})"));
 }
 

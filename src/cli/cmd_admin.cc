@@ -11,7 +11,7 @@
 #include "cli/frame/terminal.h"
 #include "jobs/commands/admin_change.h"
 #include "jobs/commands/find_client.h"
-#include "jobs/commands/job_view.h"
+#include "jobs/commands/queue_state_view.h"
 
 namespace gpumux::cli {
 namespace {
@@ -44,6 +44,10 @@ Examples:
   gpumux admin limits eva running=2 gpus=4 queued=unlimited
   gpumux admin limits eva default
 
+A change prints what is different now. CAPACITY is the memory that jobs can have of a GPU, PROMISED what its jobs have
+asked for, OUTSIDE JOBS the memory of programs that no job has started. OCCUPIED is how long a user's jobs had GPUs,
+times their number, as the queue's order counts it.
+
 Every user may show the queue. Only the daemon's owner, root and members of the group gpumux may change it. Changes
 outlive restarts. Other settings are in the configuration file, under [queue].
 
@@ -57,9 +61,15 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allo
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   for (const AdminChange& change : *changes) {
-    if (const auto done = client->change_queue(change.what, change.body); !done)
-      return report_error(kName, done.error());
+    const auto before = client->queue();
+    if (!before) return report_error(kName, before.error());
+    const auto now = client->change_queue(change.what, change.body);
+    if (!now) return report_error(kName, now.error());
+    if (json) continue;
+    for (const std::string& line : queue_change_lines(*before, *now)) std::cout << line << "\n";
+    std::cout << std::flush;
   }
+  if (!changes->empty() && !json) return kExitOk;
   const auto text = client->queue_text();
   if (!text) return report_error(kName, text.error());
   if (json) {

@@ -10,12 +10,15 @@
 #include "cli/frame/watch.h"
 #include "cli/views/settings_change.h"
 #include "cli/views/status_view.h"
+#include "jobs/commands/queue_state_view.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::cli {
 namespace {
 
 constexpr char kName[] = "status";
+
+using Jobs = std::map<std::uint32_t, std::string>;
 
 // The daemon's answer, without the end of its last line.
 base::Result<std::vector<std::string>> look_as_json(const api_client::Options& options, const Output& output) {
@@ -41,7 +44,9 @@ base::Result<std::vector<std::string>> look_as_table(const api_client::Options& 
     if (!gpu) return tl::unexpected(gpu.error());
     gpus.insert((*gpu)->index);
   }
-  return status_lines(*snapshot, output, shown, gpus);
+  // A daemon without a queue has GPUs all the same.
+  const auto queue = client->queue();
+  return status_lines(*snapshot, output, shown, gpus, queue ? jobs_of_gpus(*queue) : Jobs{});
 }
 
 }  // namespace
@@ -64,17 +69,19 @@ int status_command(const std::vector<char*>& arguments) {
 work still runs), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
 debugger), suspended (its job is suspended, and it has drained). FOR is the time in this state. LAST 5S is the part of
 the last five seconds for which the program had the GPU to use. JOB is the job that the program is a part of. GPU TIME
-and WAITED are sums. P50 / P99 are the median and the 99th percentile of its waits.
+and WAITED are sums. P50 / P99 are the median and the 99th percentile of its waits. The line "jobs" names the jobs that
+have the GPU, whether their programs use it or not.
 
-With --memory: RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE cannot leave the GPU (docs/memory.md). HOST is the
-daemon's host memory that the program uses. OUT and IN were copied. NOT COPIED was unchanged or constant.
+With --memory: the line "memory" says whose the GPU's memory is. RESIDENT is on the GPU, EVICTED is not, UNPAGEABLE
+cannot leave the GPU (docs/memory.md). HOST is the daemon's host memory that the program uses. MOVED OUT and MOVED IN
+are sums of what was copied since the program's start. NOT COPIED was unchanged or constant.
 
 Examples:
   gpumux status
   gpumux status 1
   gpumux status --watch 0.5
   gpumux status --memory
-  gpumux status --json | jq '.gpus[].seats[] | select(.phase == "holding") | .program'
+  gpumux status --json | jq '.gpus[].seats[] | [.program, .phase]'
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;

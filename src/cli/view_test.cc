@@ -282,7 +282,8 @@ TEST_F(StatusTest, OfMemoryEachPlaceIsShown) {
   memory.saved_constant = 9ull << 30;
   const auto lines = status_lines(snapshot, Output{}, StatusTable::kMemory);
   ASSERT_EQ(lines.size(), 9u);
-  EXPECT_EQ(lines[3], "  on it: 70.0 GiB of programs under gpumux, 3.0 GiB of others and contexts, 1.0 GiB kept free");
+  EXPECT_EQ(lines[3],
+            "  memory: 70.0 GiB of programs under gpumux, 3.0 GiB of other programs and contexts, 1.0 GiB kept free");
   for (const char* said : {"train.py", "holding", "60.0 GiB", "64.0 GiB", "40.0 GiB", "15.0 GiB", "5.0 GiB", "16.0 GiB",
                            "21.0 GiB", "22.0 GiB", "11.0 GiB", "graph 1.0 GiB, pool 4.0 GiB"})
     EXPECT_NE(lines[6].find(said), std::string::npos) << said << " in " << lines[6];
@@ -312,7 +313,7 @@ TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
   SCOPED_TRACE(all);
   for (const char* said :
        {"auto (now serial), fair", "auto: their memory does not fit together: they take turns", "60.0 GiB", "50.0 GiB",
-        "moved 40.0 GiB out", "10.0 GiB unchanged", "train.py (4711) and another do not fit",
+        "moved so far: 40.0 GiB out", "10.0 GiB unchanged", "train.py (4711) and another do not fit",
         "waits for room: 70.0 GiB", "10.0 GiB lent of 100 GiB"}) {
     EXPECT_NE(all.find(said), std::string::npos) << said;
   }

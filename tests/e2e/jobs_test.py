@@ -72,7 +72,7 @@ class Jobs(JobsTest):
         other = self.start("large", preload=False, blocks=3, block_kib=100 << 10, rounds=10_000_000)
 
         def seen():
-            return self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["foreign_bytes"]
+            return self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["outside_jobs_bytes"]
 
         wait_until(lambda: seen() >= 300 * MIB, 20, lambda: f"the queue knows of 300 MiB, not {seen()} bytes")
         waiting = self.submit("true", mem="800M", gpu_ids=0)

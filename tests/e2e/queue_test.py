@@ -22,20 +22,50 @@ from framework.waiting import wait_until  # noqa: E402
 
 class Queue(JobsTest):
     def test_drained_and_paused(self):
-        self.ask("admin", "drain", "0")
+        admin = lambda *words: self.ask("admin", *words)[0]
+        self.assertEqual(admin("drain", "0"), "GPU 0: takes jobs -> drained")
+        self.assertEqual(admin("drain", "0"), "nothing has changed: it was so before")
         waiting = self.submit("true", gpu_ids=0)
         self.assertEqual(self.job(waiting)["reason"], "drained")
         self.daemon.restart()
         self.assertEqual(self.job(waiting)["reason"], "drained")
-        self.ask("admin", "resume", "0")
+        self.assertEqual(admin("resume", "all"), "GPU 0: drained -> takes jobs")
         self.wait_done(waiting, "ok")
-        self.ask("admin", "pause")
+        self.assertEqual(admin("pause"), "queue: starts jobs -> paused")
         waiting = self.submit("true")
         self.assertEqual(self.job(waiting)["reason"], "paused")
         self.daemon.restart()
         self.assertEqual(self.job(waiting)["reason"], "paused")
-        self.ask("admin", "unpause")
+        self.assertEqual(admin("unpause"), "queue: paused -> starts jobs")
         self.wait_done(waiting, "ok")
+        refused = self.ask("admin", "drain", "1", "9", code=1)
+        self.assertEqual(refused[0], "GPU 1: takes jobs -> drained")
+        self.assertIn("there is no GPU '9': this machine has GPUs 0 and 1", " ".join(refused[1].split()))
+        self.assertEqual(json.loads(admin("resume", "1", "--json"))["gpus"][1]["drained"], False)
+
+    def test_changed_limits_are_told_old_and_new(self):
+        admin = lambda *words: self.ask("admin", *words)[0]
+        user = self.daemon.api.daemon()["owner"]
+        before = admin("limits", user, "running=2", "gpus=unlimited", "queued=unlimited", "priority_cap=unlimited")
+        self.assertRegex(before, rf"^limits of {user}: those of all users -> own ones, running unlimited -> 2")
+        self.assertEqual(admin("limits", user, "running=3", "gpus=4"),
+                         f"limits of {user}: running 2 -> 3, GPUs unlimited -> 4")
+        self.assertIn(f"limits of {user}: running 3, GPUs 4", admin("show").splitlines())
+        self.assertRegex(admin("limits", user, "default"),
+                         rf"^limits of {user}: own ones -> those of all users, running 3 -> .*, GPUs 4 -> ")
+
+    def test_status_names_the_jobs_that_have_a_gpu(self):
+        """Also a job that uses none of its GPUs."""
+        job = self.hold_gpus(gpu_ids="0,1", name="idler")
+        self.wait_state(job, "running")
+        later = self.submit("true", gpus=2, name="later")
+        user = self.daemon.api.daemon()["owner"]
+        lines = self.ask("status")[0].splitlines()
+        named = [line for line in lines if line.startswith("  job: ")]
+        self.assertEqual(named, [f"  job: {job} (idler) of {user}; kept for job {later}"] * 2, lines)
+        self.release(job)
+        self.wait_done(later, "ok")
+        self.assertNotIn("job: ", self.ask("status")[0])
 
     def test_a_sick_gpu_takes_no_jobs(self):
         recovery = pathlib.Path(self.machine.directory) / "recovery-0"

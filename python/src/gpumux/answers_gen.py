@@ -617,10 +617,21 @@ class QueueGpu(TypedDict):
     index: int
     capacity_bytes: int
     promised_bytes: int
-    foreign_bytes: int
+    outside_jobs_bytes: int
     drained: bool
     sick: bool
     present: bool
+    jobs: List[QueueGpuJob]
+
+
+class _QueueGpuJob(TypedDict):
+    id: int
+    uid: int
+    user: str
+
+
+class QueueGpuJob(_QueueGpuJob, total=False):
+    name: str
 
 
 class _Reservation(TypedDict):

@@ -79,8 +79,8 @@ Table memory_table() {
                 {.title = "EVICTED", .align = Align::kRight, .leave_out = 1},
                 {.title = "UNPAGEABLE", .align = Align::kRight, .leave_out = 3, .hide_if_empty = true},
                 {.title = "HOST", .align = Align::kRight, .leave_out = 4, .hide_if_empty = true},
-                {.title = "OUT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
-                {.title = "IN", .align = Align::kRight, .leave_out = 9, .hide_if_empty = true},
+                {.title = "MOVED OUT", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
+                {.title = "MOVED IN", .align = Align::kRight, .leave_out = 9, .hide_if_empty = true},
                 {.title = "NOT COPIED", .align = Align::kRight, .leave_out = 10, .hide_if_empty = true},
                 {.title = "UNPAGEABLE BY", .leave_out = 11, .minimum = 14, .hide_if_empty = true}},
                2);
@@ -114,9 +114,9 @@ Table seat_table() {
 
 // The owners of the memory on the GPU.
 std::string places_line(const Gpu& gpu) {
-  return "on it: " + base::format_bytes(gpu.memory.tenants) + " of programs under gpumux, " +
-         base::format_bytes(gpu.memory.foreign) + " of others and contexts, " + base::format_bytes(gpu.memory.reserve) +
-         " kept free";
+  return "memory: " + base::format_bytes(gpu.memory.tenants) + " of programs under gpumux, " +
+         base::format_bytes(gpu.memory.foreign) + " of other programs and contexts, " +
+         base::format_bytes(gpu.memory.reserve) + " kept free";
 }
 
 // An older one is no news.
@@ -156,7 +156,7 @@ std::string moved_line(const Gpu& gpu) {
   const std::uint64_t saved = memory.saved_clean + memory.saved_constant;
   if (memory.moved_out + memory.moved_in + saved == 0) return {};
   std::string text =
-      "moved " + base::format_bytes(memory.moved_out) + " out, " + base::format_bytes(memory.moved_in) + " in";
+      "moved so far: " + base::format_bytes(memory.moved_out) + " out, " + base::format_bytes(memory.moved_in) + " in";
   if (saved > 0) {
     text += "; not copied: " + base::format_bytes(memory.saved_clean) + " unchanged, " +
             base::format_bytes(memory.saved_constant) + " constant";
@@ -290,7 +290,8 @@ std::string turns_line(const api_client::Snapshot& snapshot) {
 }
 
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output, StatusTable shown,
-                                      const std::set<std::uint32_t>& gpus) {
+                                      const std::set<std::uint32_t>& gpus,
+                                      const std::map<std::uint32_t, std::string>& jobs) {
   Lines lines(output);
   if (snapshot.gpus.empty())
     lines.add(Colour::kNone, "The daemon serves no GPU: it found none. `gpumux doctor` says why.", 0);
@@ -305,6 +306,7 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
     }
     lines.add_if(Colour::kNone, load_line(gpu));
     lines.add(Colour::kNone, settings_line(gpu));
+    if (const auto of_gpu = jobs.find(gpu.index); of_gpu != jobs.end()) lines.add(Colour::kNone, of_gpu->second);
     if (gpu.mode == "auto" && !gpu.mode_why.empty()) lines.add(Colour::kNone, "auto: " + gpu.mode_why);
     if (shown == StatusTable::kMemory) lines.add(Colour::kNone, places_line(gpu));
     lines.add_if(Colour::kNone, moved_line(gpu));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,10 +17,10 @@ namespace gpumux::cli {
 enum class StatusTable { kTurns, kMemory };
 
 // `gpumux status`: for each GPU a line of its own and a table of its seats, in the order in which they (will) run.
-// `gpus`: only these, by index; none: all, and host memory.
+// `gpus`: only these, by index; none: all, and host memory. `jobs`: a line about the jobs of a GPU.
 std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, const Output& output,
-                                      StatusTable shown = StatusTable::kTurns,
-                                      const std::set<std::uint32_t>& gpus = {});
+                                      StatusTable shown = StatusTable::kTurns, const std::set<std::uint32_t>& gpus = {},
+                                      const std::map<std::uint32_t, std::string>& jobs = {});
 
 // On which GPUs a program that comes now has to wait: "GPU 0: train.py (4711) has its turn, 2 wait. ...". Empty: on
 // none.

@@ -141,8 +141,9 @@ constexpr std::array kSchemas{
     Schema{"Limits", "running?: int, queued?: int, gpus?: int, priority_cap?: int"},
     Schema{"QueueCounts", "queued: int, held: int, running: int, suspended: int"},
     Schema{"QueueGpu",
-           "index: int, capacity_bytes: int, promised_bytes: int, foreign_bytes: int, drained: bool, sick: bool, "
-           "present: bool"},
+           "index: int, capacity_bytes: int, promised_bytes: int, outside_jobs_bytes: int, drained: bool, "
+           "sick: bool, present: bool, jobs: QueueGpuJob[]"},
+    Schema{"QueueGpuJob", "id: int, uid: int, user: text, name?: text"},
     Schema{"Reservation", "job: int, gpus: int[], starts_in_ns?: int"},
     Schema{"QueueUser",
            "uid: int, user: text, running: int, queued: int, gpus: int, used_gpu_ns: int, limits?: Limits"},

@@ -158,15 +158,15 @@ std::vector<std::string> history_lines(const std::vector<JobGroup>& groups, std:
   if (groups.empty()) return {"No job has ended yet."};
   Table table({{.title = "ID"},
                {.title = "NAME", .leave_out = 2, .minimum = 8, .hide_if_empty = true},
-               {.title = "USER", .leave_out = 6, .minimum = 6},
+               {.title = "USER", .leave_out = 5, .minimum = 6},
                {.title = "OUTCOME"},
                {.title = "EXIT", .align = Align::kRight, .leave_out = 3},
-               {.title = "ENDED", .leave_out = 7},
-               {.title = "TIME", .align = Align::kRight, .leave_out = 8},
-               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 4, .hide_if_empty = true},
+               {.title = "ENDED", .leave_out = 6},
+               {.title = "TIME", .align = Align::kRight, .leave_out = 4},
+               {.title = "GPU TIME", .align = Align::kRight, .leave_out = 7, .hide_if_empty = true},
                {.title = "GPUS", .leave_out = 9, .minimum = 6, .hide_if_empty = true},
                {.title = "MEM", .align = Align::kRight, .leave_out = 10},
-               {.title = "PEAK", .align = Align::kRight, .leave_out = 5, .hide_if_empty = true},
+               {.title = "PEAK", .align = Align::kRight, .leave_out = 8, .hide_if_empty = true},
                {.title = "COMMAND", .leave_out = 11, .minimum = kShortestCommand, .hide_if_empty = true},
                {.title = "NOTE", .hide_if_empty = true, .below = true}});
   for (const JobGroup& group : groups) {

@@ -53,9 +53,6 @@ std::vector<std::string> show_lines(const api_client::Job& job, std::int64_t now
 // Remarks on all that keeps jobs from starting: a paused queue, GPUs that take no jobs, or are kept for one.
 std::vector<std::string> queue_remarks(const api_client::QueueState& queue, const Output& output);
 
-// GET /v1/queue in full, for `gpumux admin show`.
-std::vector<std::string> queue_state_lines(const api_client::QueueState& queue, const Output& output);
-
 // "failed,timed-out" as GET /v1/jobs takes it: "failed,timed out". kInvalid says which outcomes there are.
 base::Result<std::string> parse_outcomes(std::string_view text);
 

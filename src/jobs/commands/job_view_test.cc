@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <ctime>
 
+#include "jobs/commands/queue_state_view.h"
+
 namespace gpumux::cli {
 namespace {
 
@@ -95,7 +97,7 @@ TEST_F(JobViewTest, WhatRunsComesFirstThenTheQueueInItsOrder) {
 TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
   api_client::QueueState queue;
   queue.paused = true;
-  queue.gpus = {{.index = 3, .drained = true}, {.index = 4, .sick = true}};
+  queue.gpus = {{.index = 3, .drained = true, .jobs = {}}, {.index = 4, .sick = true, .jobs = {}}};
   queue.reserved = api_client::Reservation{.job = 19, .gpus = {0, 1}, .starts_in = 5min};
   auto done = busy();
   for (Job& job : done) {
@@ -119,6 +121,68 @@ TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
   EXPECT_NE(at80.find("GPUs 0,1 are kept for job 19, which starts in 5m"), std::string::npos) << at80;
   EXPECT_EQ(text_of(queue_lines(one_by_one(busy()), queue, kNow, terminal(400))),
             text_of(queue_lines(one_by_one(busy()), queue, kNow, Output{})));
+}
+
+TEST_F(JobViewTest, AHistoryKeepsTheRunTimeAt80Columns) {
+  Job job = make_job(17, "train-model", "done");
+  job.outcome = "dependency failed";
+  job.started_unix_ns = kNow - 2 * 3600 * kSecond;
+  job.ended_unix_ns = kNow;
+  job.exit_status = 137;
+  job.gpu_seconds = 3600;
+  job.peak_memory_bytes = 10ull << 30;
+  const auto lines = history_lines(one_by_one({job}), kNow, terminal(80));
+  EXPECT_NE(lines[0].find("  TIME"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[1].find("2h00m"), std::string::npos) << lines[1];
+}
+
+TEST_F(JobViewTest, TheQueueAsAWholeFits80Columns) {
+  api_client::QueueState queue;
+  queue.settings.order = "fair";
+  queue.settings.privacy = "open";
+  queue.gpus.resize(2);
+  queue.gpus[1].index = 1;
+  queue.gpus[1].drained = true;
+  queue.gpus[1].capacity_bytes = queue.gpus[1].promised_bytes = 80ull << 30;
+  queue.users.resize(1);
+  queue.users[0].user = "eva";
+  queue.users[0].limits = api_client::UserLimits{2, 10'000, 4, 100};
+  const std::string text = text_of(queue_state_lines(queue, terminal(80)));
+  EXPECT_NE(text.find("limits of eva: running 2, queued 10000, GPUs 4, priority up to 100"), std::string::npos) << text;
+  EXPECT_NE(text.find("OUTSIDE JOBS"), std::string::npos) << text;
+  for (const std::string& line : queue_state_lines(queue, terminal(80))) EXPECT_LE(display_width(line), 80u) << line;
+}
+
+TEST_F(JobViewTest, AChangeOfTheQueueIsToldOldAndNew) {
+  api_client::QueueState before;
+  before.settings.limits.running = 8;
+  before.gpus.resize(1);
+  api_client::QueueState now = before;
+  EXPECT_EQ(text_of(queue_change_lines(before, now)), "nothing has changed: it was so before\n");
+  now.paused = true;
+  now.gpus[0].drained = true;
+  now.users.resize(1);
+  now.users[0].uid = 1000;
+  now.users[0].limits = api_client::UserLimits{2, {}, {}, 100};
+  EXPECT_EQ(text_of(queue_change_lines(before, now)),
+            "queue: starts jobs -> paused\nGPU 0: takes jobs -> drained\n"
+            "limits of 1000: those of all users -> own ones, running 8 -> 2, priority up to unlimited -> 100\n");
+  EXPECT_EQ(text_of(queue_change_lines(now, before)),
+            "queue: paused -> starts jobs\nGPU 0: drained -> takes jobs\n"
+            "limits of 1000: own ones -> those of all users, running 2 -> 8, priority up to 100 -> unlimited\n");
+}
+
+TEST_F(JobViewTest, TheJobsOfAGpuAreNamed) {
+  api_client::QueueState queue;
+  queue.gpus.resize(3);
+  queue.gpus[1].index = 1;
+  queue.gpus[2].index = 2;
+  queue.gpus[0].jobs = {{17, "eva", "train"}, {18, "bob", ""}};
+  queue.gpus[1].jobs = {{17, "eva", "train"}};
+  queue.reserved = {.job = 19, .gpus = {1}, .starts_in = {}};
+  const std::map<std::uint32_t, std::string> told{{0, "jobs: 17 (train) of eva, 18 of bob"},
+                                                  {1, "job: 17 (train) of eva; kept for job 19"}};
+  EXPECT_EQ(jobs_of_gpus(queue), told);
 }
 
 TEST_F(JobViewTest, HostileNamesAreHarmlessEverywhere) {
@@ -211,7 +275,7 @@ std::vector<Job> array_of(std::size_t count) {
     job.command = "./sweep.sh --all";
     if (i < 2) job.gpus = {static_cast<std::uint32_t>(i)};
     if (i < 2) job.started_unix_ns = kNow - 60 * kSecond;
-    if (i >= 2) job.why = "array limit reached (2 running)";
+    if (i >= 2) job.why = "array limit reached (2 of 2 running)";
     jobs.push_back(job);
   }
   return jobs;
@@ -224,7 +288,8 @@ TEST_F(JobViewTest, AnArrayIsOneLine) {
   SCOPED_TRACE(text_of(lines));
   ASSERT_EQ(lines.size(), 4u);
   EXPECT_EQ(lines[1].substr(0, 13), "51_[0-199%2] ");
-  for (const char* said : {"2 running, 198 waiting", "0,1", "60s", "array limit reached (2 running)", "./sweep.sh"})
+  for (const char* said :
+       {"2 running, 198 waiting", "0,1", "60s", "array limit reached (2 of 2 running)", "./sweep.sh"})
     EXPECT_NE(lines[1].find(said), std::string::npos) << said;
   EXPECT_EQ(lines[2].substr(0, 2), "7 ");
   EXPECT_EQ(lines[3], "2 running, 199 waiting");

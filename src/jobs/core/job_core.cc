@@ -65,7 +65,9 @@ std::vector<UserUsage> JobCore::usage(TimePoint now) const {
 std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
   const Gpu* const gpu = state_->gpu_of(index);
   if (gpu == nullptr) return std::nullopt;
-  return GpuRoom{gpu->capacity, gpu->promised, gpu->foreign, gpu->present, gpu->drained, gpu->sick};
+  GpuRoom room{gpu->capacity, gpu->promised, gpu->foreign, gpu->present, gpu->drained, gpu->sick, {}};
+  for (const Job* const job : gpu->occupants) room.jobs.push_back(job->spec.id);
+  return room;
 }
 
 std::optional<Kept> JobCore::kept() const {

@@ -94,6 +94,7 @@ struct UserUsage {
 struct GpuRoom {
   std::uint64_t capacity = 0, promised = 0 /* to jobs */, foreign = 0;
   bool present = false, drained = false, sick = false;
+  std::vector<JobId> jobs;  // that occupy it, in the order in which they came
 };
 
 // How many jobs are in each state, by its number.

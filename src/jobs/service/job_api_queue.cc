@@ -8,6 +8,7 @@
 #include "daemon/loop/log.h"
 #include "jobs/service/job_api.h"
 #include "jobs/service/job_requests.h"
+#include "jobs/service/json_object.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -68,13 +69,22 @@ ApiAnswer JobApi::queue(const Peer& peer) {
     for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
       const auto room = queue_.core().room(base::GpuIndex{static_cast<std::uint32_t>(i)});
       if (!room) continue;
+      Json jobs = Json::array();
+      for (const core::JobId job : room->jobs) {
+        const JobQueue::Owner* const owner = queue_.find(job);
+        const Sight seen = owner != nullptr ? sight(peer, owner->uid) : Sight::kNothing;
+        if (seen == Sight::kNothing) continue;
+        jobs.push_back({{"id", job.value}, {"uid", owner->uid}});
+        if (seen != Sight::kLimited) jobs.back()["name"] = text_json(owner->name);
+      }
       gpus.push_back({{"index", i},
                       {"capacity_bytes", room->capacity},
                       {"promised_bytes", room->promised},
-                      {"foreign_bytes", room->foreign},
+                      {"outside_jobs_bytes", room->foreign},
                       {"drained", room->drained},
                       {"sick", room->sick},
-                      {"present", room->present}});
+                      {"present", room->present},
+                      {"jobs", std::move(jobs)}});
     }
     users = queue_.core().usage(queue_.now());
     const auto kept = queue_.core().kept();
@@ -111,6 +121,9 @@ ApiAnswer JobApi::queue(const Peer& peer) {
     for (const core::UserUsage& usage : users) add(usage.uid, usage);
     for (const auto& [user, own] : limits) add(user, {});
     json["users"] = std::move(list);
+    for (Json& gpu : json["gpus"]) {
+      for (Json& job : gpu["jobs"]) job["user"] = names->name(job["uid"].get<uid_t>());
+    }
     return json_response(json);
   });
 }
@@ -152,14 +165,16 @@ ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which)
   if (!json->contains("drained") || !(*json)["drained"].is_boolean())
     return error_response(invalid("the body must be {\"drained\": true} or {\"drained\": false}"));
   std::vector<base::GpuIndex> gpus;
+  core::GpuSet there;
   for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
+    there.insert({static_cast<std::uint32_t>(i)});
     if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid)
       gpus.push_back({static_cast<std::uint32_t>(i)});
   }
   if (gpus.empty())
     return error_response({Code::kNotFound, 0,
-                           "there is no GPU '" + std::string(which.substr(0, 64)) +
-                               "': use an index or UUID that `gpumux status` shows, or all"});
+                           "there is no GPU '" + std::string(which.substr(0, 64)) + "': this machine has " +
+                               (there.empty() ? "no GPU" : gpus_text(there)) + "; write a number, a UUID, or all"});
   return ApiLater([this, peer = request.peer, gpus, is_drained = (*json)["drained"].get<bool>()](ApiReply reply) {
     log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
              {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
