@@ -6,9 +6,10 @@
 #   tools/version.sh --write FOLDER    writes them into FOLDER/version.txt, and into FOLDER/version.cc for programs
 #
 # The tag vMAJOR.MINOR.PATCH makes a release, whose version is MAJOR.MINOR.PATCH. N commits later the version is
-# MAJOR.MINOR.PATCH+N.gCOMMIT. Before the first tag it is 0.0.0+gCOMMIT. `.dirty` says that files differ from the
-# commit. dpkg and pip both sort such versions. A source archive has no history: git archive has written the same facts
-# into packaging/source.txt. Without either the version is 0.0.0+unknown.
+# MAJOR.MINOR.PATCH+N.gCOMMIT. Before the first tag it is 0.0.0+TIME.gCOMMIT, with the commit's time in seconds since
+# 1970: neither a source archive nor a shallow clone can count commits. `.dirty` says that files differ from the commit.
+# dpkg and pip both sort such versions. A source archive has no history: git archive has written the same facts into
+# packaging/source.txt. Without either the version is 0.0.0+unknown.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -17,12 +18,12 @@ name_length=12
 # A zip archive, as a wheel is one, has no earlier time: 1980-01-01.
 earliest=315532800
 
-# From vMAJOR.MINOR.PATCH[-N-gCOMMIT], or nothing, and the commit.
+# From vMAJOR.MINOR.PATCH[-N-gCOMMIT], or nothing, the commit, and its time in seconds since 1970.
 version_of() {
   if [[ $1 =~ ^v([0-9]+\.[0-9]+\.[0-9]+)(-([0-9]+)-(g[0-9a-f]+))?$ ]]; then
     echo "${BASH_REMATCH[1]}${BASH_REMATCH[2]:++${BASH_REMATCH[3]}.${BASH_REMATCH[4]}}"
   else
-    echo "0.0.0+g${2:0:name_length}"
+    echo "0.0.0+$3.g${2:0:name_length}"
   fi
 }
 
@@ -39,7 +40,7 @@ tell() {
     described=$(git describe --tags --match 'v[0-9]*' --exclude '*-*' --abbrev="$name_length" 2>/dev/null || true)
     if ! GIT_OPTIONAL_LOCKS=0 git diff --quiet HEAD --; then state=.dirty; fi
   fi
-  printf '%s\n' "$(version_of "$described" "$commit")$state" "$commit" "$time"
+  printf '%s\n' "$(version_of "$described" "$commit" "$time")$state" "$commit" "$time"
 }
 
 # A file that says the same stays as it is: what is made of it needs no building.

@@ -56,7 +56,7 @@ class VersionTest(unittest.TestCase):
         self.assertEqual(self.tell(archive), wanted)
 
     def test_before_the_first_release(self):
-        self.expect("0.0.0+gCOMMIT")
+        self.expect(f"0.0.0+{TIME}.gCOMMIT")
 
     def test_a_release_and_what_comes_after(self):
         self.git("tag", "v1.2.3")
@@ -69,7 +69,7 @@ class VersionTest(unittest.TestCase):
     def test_tags_of_other_things_do_not_count(self):
         for tag in ("first", "v2.0.0-rc1", "view"):
             self.git("tag", tag)
-        self.expect("0.0.0+gCOMMIT")
+        self.expect(f"0.0.0+{TIME}.gCOMMIT")
 
     def test_changed_files_are_told(self):
         self.git("tag", "v1.2.3")
@@ -102,8 +102,9 @@ class VersionTest(unittest.TestCase):
         self.assertIn(self.git("rev-parse", "HEAD"), (made / "version.cc").read_text())
 
     def test_dpkg_sorts_versions(self):
-        for earlier, later in (("0.0.0+gabc", "0.1.0"), ("0.1.0", "0.1.0+1.gabc"), ("0.1.0+9.gfff", "0.1.0+10.gaaa"),
-                               ("0.1.0+9.gfff", "0.1.1")):
+        for earlier, later in (("0.0.0+1700000000.gfff", "0.0.0+1700000001.gaaa"),
+                               ("0.0.0+1700000001.gaaa", "0.1.0"), ("0.1.0", "0.1.0+1.gabc"),
+                               ("0.1.0+9.gfff", "0.1.0+10.gaaa"), ("0.1.0+9.gfff", "0.1.1")):
             done = subprocess.run(["dpkg", "--compare-versions", earlier, "lt", later], check=False)
             self.assertEqual(done.returncode, 0, (earlier, later))
 
