@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build packages tarball release python test test-compat test-kubelet test-packages test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
+.PHONY: all build packages tarball release python test test-compat test-kubelet test-arm64 test-packages test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -50,6 +50,12 @@ test-kubelet: setup
 	python3 -B tests/kubelet/claims_test.py
 	python3 -B tests/kubelet/manifests_test.py
 	python3 -B tests/kubelet/deployment_test.py
+
+# The library for arm64: unit tests of its parts, and scenarios with programs for arm64, all in an emulator.
+test-arm64: setup
+	tools/build.sh dev
+	tools/build.sh arm64
+	tools/run_tests.sh arm64
 
 # Debian packages of dist/ on a clean Debian that boots with systemd, the tarball, and a release. Needs root.
 test-packages: build
@@ -123,6 +129,7 @@ help:
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
+	@echo 'make test-arm64    tests the library for arm64 in an emulator'
 	@echo 'make test-packages tests packages, tarball and release (as root)'
 	@echo 'make test-web      tests the page of gpumux web in chromium (needs Node.js 20.19 or newer, and npm)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'

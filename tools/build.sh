@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Configures and builds one preset: tools/build.sh dev|release|asan|tsan|fuzz|dist
+# Configures and builds one preset: tools/build.sh dev|release|asan|tsan|fuzz|arm64|dist
 # `dist` is the release preset, and then dist/ filled from it. The sanitizer presets build the unit tests only.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-preset=${1:?which preset? dev, release, asan, tsan, fuzz or dist}
+preset=${1:?which preset? dev, release, asan, tsan, fuzz, arm64 or dist}
 jobs=${JOBS:-$(tools/jobs.sh)}
 
 # ccache finds again what another clone or branch compiled: paths count from this folder, and its name does not count.
@@ -22,6 +22,13 @@ case $preset in
     target+=" memory_test mover_test pager_stress_test"
     ;;
   fuzz) target=fuzzers ;;
+  # The library, the tests of what is in it, and the programs of scenarios. The stress test of the pager takes minutes
+  # in an emulator.
+  arm64)
+    target="gpumux_preload test_programs base_test driver_test entries_test wire_test gate_test client_test"
+    target+=" pager_adapters_test pager_allocation_test pager_block_hash_test pager_frames_test pager_handles_test"
+    target+=" pager_paging_test pager_sharing_test"
+    ;;
 esac
 # Another Slurm's headers: SLURM_INCLUDE=DIR. Set again each time, so that it does not stay.
 cmake --preset "$configured" -DSLURM_INCLUDE="${SLURM_INCLUDE:-}" >"/tmp/gpumux-configure.$$" 2>&1 || {

@@ -64,6 +64,11 @@ slurm-wlm-basic-plugins|/usr/lib/x86_64-linux-gnu/slurm-wlm/job_submit_lua.so|th
 munge|munged|the same: by it the parts of Slurm know each other
 chromium|chromium|tests of the web view
 chromium-sandbox|/usr/lib/chromium/chrome-sandbox|the same
+g++-aarch64-linux-gnu|aarch64-linux-gnu-g++|the library for arm64
+gcc-aarch64-linux-gnu|aarch64-linux-gnu-gcc|the same
+libc6-dev-arm64-cross|/usr/aarch64-linux-gnu/include/stdio.h|the same
+qemu-user|qemu-aarch64|its tests
+googletest|/usr/src/googletest/CMakeLists.txt|the same
 libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
 clang-format-14|clang-format-14|the format check
 clang-tidy-14|clang-tidy-14|make tidy

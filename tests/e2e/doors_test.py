@@ -106,6 +106,13 @@ class Doors(GpumuxTest):
     def faults(symbols):
         return ";".join(f"{symbol}:1+={FAULT_CODE}" for symbol in symbols)
 
+    def test_the_loader_sees_the_caller(self):
+        """The answers of dlsym and dlopen depend on the library that calls them (callers.cc)."""
+        native = self.start("callers", preload=False).expect_success()
+        self.assertEqual(native.lines, ["next none", "beside own"])
+        # RTLD_DEEPBIND is dropped: such a library would see the driver behind the hooks.
+        self.assertEqual(self.start("callers").expect_success().lines, ["next none", "beside program"])
+
     def test_a_plugin_loaded_with_deepbind_is_reached(self):
         daemon = self.start_daemon()
         process = self.start("deepbind", paths.PROGRAMS / "plugin.so").expect_success()

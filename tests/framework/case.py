@@ -110,7 +110,13 @@ class GpumuxTest(unittest.TestCase):
         return {key: value for key, value in environment.items() if value != "None"}
 
     def start_process(self, arguments, name=None, environment=None, **popen):
-        process = Process(arguments, environment or self.environment(), name=name, **popen)
+        environment = dict(environment or self.environment())
+        emulator = []
+        if paths.EMULATOR and paths.PROGRAMS in pathlib.Path(arguments[0]).parents:
+            # The emulator's own loader must not see it.
+            preload = environment.pop("LD_PRELOAD", "")
+            emulator = [*paths.EMULATOR, "-E", f"LD_PRELOAD={preload}"]
+        process = Process(arguments, environment, name=name, emulator=emulator, **popen)
         self.programs.append(process)
         return process
 

@@ -19,7 +19,7 @@ class Machine:
                 conf.write(f"{key} = {value}\n")
 
     def environment(self):
-        return {"GPUMUX_SIM_DIR": self.directory, "LD_LIBRARY_PATH": str(paths.SIM_LIBRARIES)}
+        return {"GPUMUX_SIM_DIR": self.directory, "LD_LIBRARY_PATH": paths.SIM_LIBRARY_PATH}
 
     def remove(self):
         shutil.rmtree(self.directory, ignore_errors=True)

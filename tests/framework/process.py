@@ -15,7 +15,7 @@ from .waiting import wait_until
 class Process:
     """`lines` grows while the process runs. Each leads a group of its own, so that nothing of it survives the test."""
 
-    def __init__(self, arguments, environment, name=None, cwd=None, **popen):
+    def __init__(self, arguments, environment, name=None, cwd=None, emulator=(), **popen):
         self.name = name or os.path.basename(str(arguments[0]))
         self.arguments = [str(argument) for argument in arguments]
         self.lines = []
@@ -23,7 +23,7 @@ class Process:
         self.started = time.monotonic()
         self.ended = None
         self.popen = subprocess.Popen(
-            self.arguments, env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [*emulator, *self.arguments], env=environment, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             start_new_session=True, text=True, errors="replace", **{"stdin": subprocess.DEVNULL, **popen})
         self._readers = [threading.Thread(target=self._read, args=pair, daemon=True)
                          for pair in ((self.popen.stdout, self.lines), (self.popen.stderr, self.errors))]

@@ -39,6 +39,20 @@ const char* base_name(const char* path) {
   return slash != nullptr ? slash + 1 : path;
 }
 
+template <typename... Arguments>
+CUresult call_as(CUresult (*Driver::*)(Arguments...), void* function) {
+  return reinterpret_cast<CUresult (*)(Arguments...)>(function)(Arguments{}...);
+}
+
+CUresult call_with_zeros(std::string_view symbol, void* function) {
+  // These have a large structure by value. On arm64 the callee gets its address, and reads it.
+  if (symbol == "cuEGLStreamProducerPresentFrame") return call_as(&Driver::cuEGLStreamProducerPresentFrame, function);
+  if (symbol == "cuIpcOpenEventHandle") return call_as(&Driver::cuIpcOpenEventHandle, function);
+  if (symbol == "cuIpcOpenMemHandle") return call_as(&Driver::cuIpcOpenMemHandle, function);
+  if (symbol == "cuIpcOpenMemHandle_v2") return call_as(&Driver::cuIpcOpenMemHandle_v2, function);
+  return reinterpret_cast<Any>(function)(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
 void report(const EntryInfo& info, const std::string& door, void* function, const std::string& call) {
   Dl_info where{};
   if (function == nullptr) {
@@ -54,7 +68,7 @@ void report(const EntryInfo& info, const std::string& door, void* function, cons
   }
   // A call that never returns should leave its name behind.
   std::fflush(stdout);
-  const CUresult result = reinterpret_cast<Any>(function)(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+  const CUresult result = call_with_zeros(info.symbol, function);
   std::printf("%s %s %s %d\n", info.symbol, door.c_str(), library, static_cast<int>(result));
 }
 

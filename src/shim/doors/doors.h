@@ -2,10 +2,10 @@
 // The doors through which a program reaches the driver other than by a linked symbol: dlsym and dlopen here,
 // cuGetProcAddress in hooks_lookup.cc.
 //
-// dlsym is interposed by a few instructions of assembly (doors_x86_64.S): they ask override_symbol, and otherwise jump
-// on to the real dlsym with the caller's frame in place, so that RTLD_NEXT, RPATH and error messages are as if we were
-// not there. dlopen is interposed the same way, only to drop RTLD_DEEPBIND: a library bound that way would see the
-// driver and dlsym behind our back.
+// dlsym is interposed by a few instructions of assembly (doors_x86_64.S, doors_aarch64.S): they ask override_symbol,
+// and otherwise jump on to the real dlsym with the caller's frame in place, so that RTLD_NEXT, RPATH and error messages
+// are as if we were not there. dlopen is interposed the same way, only to drop RTLD_DEEPBIND: a library bound that way
+// would see the driver and dlsym behind our back.
 #pragma once
 
 extern "C" {

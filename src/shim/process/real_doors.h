@@ -13,7 +13,7 @@ void find_real_doors();
 }  // namespace gpumux::shim
 
 extern "C" {
-// Where the stubs of doors_x86_64.S jump to.
+// Where the stubs jump to (doors_x86_64.S, doors_aarch64.S).
 [[gnu::visibility("hidden")]] extern void* gpumux_real_dlsym;
 [[gnu::visibility("hidden")]] extern void* gpumux_real_dlopen;
 }
