@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build packages tarball release python test test-compat test-kubelet test-arm64 test-packages test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
+.PHONY: all build packages tarball release python test test-compat test-kubelet test-arm64 test-packages tarball_test release_test packages_test test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -57,11 +57,12 @@ test-arm64: setup
 	tools/build.sh arm64
 	tools/run_tests.sh arm64
 
-# Debian packages of dist/ on a clean Debian that boots with systemd, the tarball, and a release. Needs root.
+# Debian packages of dist/ on a clean Debian that boots with systemd, the tarball, and a release, all at once. Needs root.
 test-packages: build
-	python3 -B tests/packages/tarball_test.py
-	python3 -B tests/packages/release_test.py
-	python3 -B tests/packages/packages_test.py
+	$(MAKE) --jobs --output-sync --no-print-directory tarball_test release_test packages_test
+
+tarball_test release_test packages_test:
+	python3 -B tests/packages/$@.py
 
 # The page of `gpumux web` in Debian's chromium, and whether the committed page is what its sources make. Needs Node.js
 # 20.19 or newer and npm's registry.

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A release has everything, names its commit, and is the same bytes in another folder.
 
-Method: tools/release.py makes one of HEAD. The files that it shares with dist/ are compared with those made of dist/.
-A clone in a folder of another name compiles some programs without ccache, and they are compared with the build's.
-The bill of materials must name libraries that the programs are known to have. Needs `make build`.
+Method: tools/release.py makes one of HEAD, in another folder, with another umask and in another time zone. The files
+that it shares with dist/ are compared with those made of dist/. A clone in a folder of another name compiles some
+programs without ccache, and they are compared with the build's. The bill of materials must name libraries that the
+programs are known to have. Needs `make build`.
 """
 
 import json
@@ -53,8 +54,10 @@ class ReleaseTest(Made):
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
-        cls.out = cls.folder / "out"
-        subprocess.run([ROOT / "tools" / "release.py", "--out", cls.out], check=True, stdout=subprocess.DEVNULL)
+        cls.out, scratch = cls.folder / "out", cls.folder / "another folder"
+        scratch.mkdir()
+        subprocess.run([ROOT / "tools" / "release.py", "--out", cls.out], check=True, stdout=subprocess.DEVNULL,
+                       umask=0o077, env={**os.environ, "TZ": "Asia/Tokyo", "TMPDIR": str(scratch)})
         archive, = cls.out.glob("gpumux-*-source.tar.gz")
         cls.version = archive.name.removeprefix("gpumux-").removesuffix("-source.tar.gz")
         subprocess.run(["tar", "-xzf", archive, "-C", cls.folder], check=True)
