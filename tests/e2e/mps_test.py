@@ -163,6 +163,18 @@ class Programs(MpsTest):
         self.assertRegex(status, r"MPS of games: 1 program")
         self.finish(*shown)
 
+    def test_a_job(self):
+        daemon = self.start_users_daemon()
+        submit = [paths.COMMAND, "submit", "--mps", "--wait", "--quiet", "--mem", "64M", "--output", "/dev/null"]
+        waiting = self.start_process([*submit, "--", paths.PROGRAMS / "worker", "--until", self.enough], name="submit",
+                                     environment=self.environment(preload=False), cwd=self.directory)
+        seats = wait_until(lambda: daemon.api.status()["gpus"][0]["seats"], 60, "the job has a seat")
+        self.assertIn("mps", seats[0])
+        self.assertEqual(self.servers(daemon)[0]["programs"], [seats[0]["pid"]])
+        pathlib.Path(self.enough).touch()
+        waiting.expect_success()
+        self.wait_gone(daemon)
+
 
 class Ends(MpsTest):
 
