@@ -43,7 +43,7 @@ struct RunOptions {
   std::string priority;
   std::string share;
   std::string max_share;
-  std::string mps;  // as GPUMUX_MPS has it; empty: not said
+  std::string mps;  // as GPUMUX_USE_MPS has it; empty: not said
   bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
@@ -70,7 +70,7 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
   if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
   if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
-  if (!options.mps.empty()) ::setenv("GPUMUX_MPS", options.mps.c_str(), 1);
+  if (!options.mps.empty()) ::setenv("GPUMUX_USE_MPS", options.mps.c_str(), 1);
   // The inner run must not raise a limit that the outer run was given.
   if (!options.memory.empty()) ::setenv("GPUMUX_MEM_LIMIT", options.memory.c_str(), is_inner ? 0 : 1);
   if (!options.priority.empty()) ::setenv("GPUMUX_PRIORITY", options.priority.c_str(), 1);

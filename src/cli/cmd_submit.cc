@@ -84,7 +84,7 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
   app.add_flag("--append", wishes.append, "Append to the log instead of replacing it");
   app.add_flag("--exclusive", wishes.exclusive, "Run no other job on the same GPUs");
   app.add_flag_callback(
-      "--mps", [&wishes] { wishes.variables.emplace_back("GPUMUX_MPS", "on"); },
+      "--mps", [&wishes] { wishes.variables.emplace_back("GPUMUX_USE_MPS", "on"); },
       "Share the GPU through NVIDIA's MPS: kernels of your programs run side by side, and a fault of one hits all");
   app.add_option("-d,--after,--dependency", wishes.after,
                  "Start when job ID has ended with status 0 (ok:ID, or ID), or at all (any:ID); may be given several "

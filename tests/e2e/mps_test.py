@@ -29,7 +29,7 @@ CALLS = paths.ROOT / "tests" / "programs" / "driver_calls.py"
 CONTROL = paths.SIM_LIBRARIES / "nvidia-cuda-mps-control"
 PIPES = "CUDA_MPS_PIPE_DIRECTORY="
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="
-MPS = {"GPUMUX_MPS": "on"}
+MPS = {"GPUMUX_USE_MPS": "on"}
 WORK = {"step_us": 500}
 
 
@@ -117,7 +117,7 @@ class Programs(MpsTest):
     def test_it_can_be_on_for_a_gpu(self):
         daemon = self.start_users_daemon()
         daemon.api.ask("PATCH", "/v1/gpus/all", {"mps": "on"})
-        asked, not_wanted = self.work("asked"), self.work("not-wanted", {"GPUMUX_MPS": "off"})
+        asked, not_wanted = self.work("asked"), self.work("not-wanted", {"GPUMUX_USE_MPS": "off"})
         self.assertIn("mps", self.seat(daemon, asked))
         self.assertNotIn("mps", self.seat(daemon, not_wanted))
         daemon.api.ask("PATCH", "/v1/gpus/all", {"mps": "off"})

@@ -17,7 +17,7 @@ NEW_LIMIT_S = 2.0  # within which a new program runs after a fault
 WAIT_S = 15
 MINUTE_S = 60
 CHOOSING_LIMIT = 0.02
-OUTSIDE = {"GPUMUX_MPS": "off"}
+OUTSIDE = {"GPUMUX_USE_MPS": "off"}
 
 
 def until(condition, seconds=WAIT_S):

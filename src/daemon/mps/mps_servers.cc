@@ -25,6 +25,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kReadyLook = 5ms;      // a control daemon takes connections some 30 ms after it was executed
 constexpr auto kStartPatience = 10s;  // the driver may have to be loaded first
+constexpr auto kSweepAgain = 20ms;
 // From TERM, at which a control daemon ends with its server, to KILL.
 constexpr auto kEndGrace = 5s;
 // The server writes these words to its log when a client's fault has hit all clients.
@@ -43,6 +44,16 @@ base::Status make_folder(const std::string& path, uid_t uid, gid_t gid) {
 
 std::string pipes_of(const std::string& folder) { return folder + "/pipe"; }
 std::string logs_of(const std::string& folder) { return folder + "/log"; }
+
+// A runner that has just claimed its directory listens some milliseconds later.
+base::Result<os::FileDescriptor> connect_patiently(const std::string& runner) {
+  auto connection = connect_runner(runner);
+  for (int i = 0; i < 100 && !connection && connection.error().code == base::Code::kUnavailable; ++i) {
+    ::usleep(2000);
+    connection = connect_runner(runner);
+  }
+  return connection;
+}
 
 // Of the user's log from `offset` on; nothing if it is no file.
 std::string read_log(const std::string& path, std::uint64_t offset) {
@@ -72,7 +83,7 @@ void MpsServers::open(Places places) {
     const std::string folder = places_.folder + "/" + std::to_string(one.job) + "." + std::to_string(one.attempt);
     const auto standing = look_at_runner(one.path);
     auto connection = standing && standing->standing == RunnerStanding::kAlive && !standing->end
-                          ? connect_runner(one.path)
+                          ? connect_patiently(one.path)
                           : base::Result<os::FileDescriptor>(base::fail(base::Code::kNotFound, "it has ended"));
     if (!connection) {
       static_cast<void>(abandon_runner(one.path));
@@ -329,12 +340,21 @@ void MpsServers::remove(Number number) {
   servers_.erase(found);
 }
 
+// The runner says that it has ended a moment before it has.
 void MpsServers::sweep(std::string runner, std::string folder) {
-  asio::post(pool_, [runner = std::move(runner), folder = std::move(folder), tries = 0]() mutable {
-    // The runner says that it has ended a moment before it has.
-    while (!forget_runner(runner) && ++tries < 100 && ::access(runner.c_str(), F_OK) == 0) ::usleep(10'000);
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
+  asio::post(pool_, [this, runner = std::move(runner), folder = std::move(folder)] {
+    const auto forgotten = forget_runner(runner);
+    if (forgotten || forgotten.error().code != base::Code::kUnavailable) {
+      std::error_code ignored;
+      std::filesystem::remove_all(folder, ignored);
+      return;
+    }
+    asio::post(io_, [this, runner, folder] {
+      const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);
+      later->async_wait([this, later, runner, folder](const boost::system::error_code& error) {
+        if (!error) sweep(runner, folder);
+      });
+    });
   });
 }
 

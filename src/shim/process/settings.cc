@@ -135,11 +135,11 @@ Settings read_settings() {
     if (std::string_view(value) != "off" && std::string_view(value) != "on")
       complain("GPUMUX_PAGING", value, "it can be 'on' or 'off'");
   }
-  if (const char* value = variable("GPUMUX_MPS")) {
+  if (const char* value = variable("GPUMUX_USE_MPS")) {
     if (std::string_view(value) == "on" || std::string_view(value) == "off") {
       settings.mps = std::string_view(value) == "on";
     } else {
-      complain("GPUMUX_MPS", value, "it can be 'on' or 'off'");
+      complain("GPUMUX_USE_MPS", value, "it can be 'on' or 'off'");
     }
   }
   if (const char* value = variable("GPUMUX_VERIFY")) settings.memory.verify = std::string_view(value) != "0";

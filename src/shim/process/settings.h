@@ -40,7 +40,7 @@ struct Settings {
   std::uint64_t memory_limit = 0;              // GPUMUX_MEM_LIMIT; 0: none
   std::string run;                             // GPUMUX_RUN_ID: who has it together
   base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
-  std::optional<bool> mps;                     // GPUMUX_MPS; unset: as the daemon says
+  std::optional<bool> mps;                     // GPUMUX_USE_MPS; unset: as the daemon says
   bool never_in_gang = false;                  // GPUMUX_GANG=none, whatever the program does
   std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
   std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <string_view>
 
+#include "os/futex.h"
 #include "os/runtime_dir.h"
 #include "shim/process/log.h"
 
@@ -21,88 +22,69 @@ std::string servers_folder() {
   return folder ? *folder + "/" + os::kMpsDir : std::string();
 }
 
-class Locked {
- public:
-  explicit Locked(pthread_mutex_t& mutex) : mutex_(mutex) { pthread_mutex_lock(&mutex_); }
-  ~Locked() { pthread_mutex_unlock(&mutex_); }
-  Locked(const Locked&) = delete;
-  Locked& operator=(const Locked&) = delete;
-
- private:
-  pthread_mutex_t& mutex_;
-};
-
 }  // namespace
 
 bool Mps::may_be_asked() {
-  const char* wish = ::secure_getenv("GPUMUX_MPS");
+  const char* wish = ::secure_getenv("GPUMUX_USE_MPS");
   if (wish != nullptr && wish[0] != '\0') return true;
   const std::string servers = servers_folder();
   return !servers.empty() && ::access(servers.c_str(), F_OK) == 0;
 }
 
-bool Mps::begin_asking() {
-  const Locked locked(mutex_);
-  if (phase_ != Phase::kOutside) return false;
-  phase_ = Phase::kWithout;
-  if (wanted_ == false) return false;
-  if (const char* own = std::getenv(kPipeDirectory); own != nullptr) {
-    const std::string servers = servers_folder();
-    if (servers.empty() || !std::string_view(own).starts_with(servers + "/")) return false;
-    ::unsetenv(kPipeDirectory);
-  }
-  if (!wanted_ && !may_be_asked()) return false;
-  phase_ = Phase::kAsking;
-  return true;
+bool Mps::begin_asking(bool is_possible) {
+  std::uint32_t outside = kOutside;
+  if (!phase_.compare_exchange_strong(outside, kAsking)) return false;
+  const auto is_to_ask = [&] {
+    if (wanted_ == false) return false;
+    if (const char* own = std::getenv(kPipeDirectory); own != nullptr) {
+      const std::string servers = servers_folder();
+      if (servers.empty() || !std::string_view(own).starts_with(servers + "/")) return false;
+      ::unsetenv(kPipeDirectory);
+    }
+    return is_possible && may_be_asked();
+  };
+  if (is_to_ask()) return true;
+  finish(kWithout);
+  return false;
 }
 
-void Mps::await_answer() {
-  const Locked locked(mutex_);
-  while (phase_ == Phase::kAsking) pthread_cond_wait(&finished_, &mutex_);
+void Mps::await_answer() const {
+  while (phase_.load(std::memory_order_acquire) == kAsking)
+    os::futex_wait(phase_, kAsking, base::Duration(-1), os::FutexScope::kProcess);
 }
 
 void Mps::on_connected(bool answers) {
-  {
-    const Locked locked(mutex_);
-    is_told_ = false;
-    if (answers || phase_ != Phase::kAsking) return;
-  }
-  if (wanted_) write_log(wire::Severity::kWarning, "without MPS: the daemon is older than the library");
-  finish(Phase::kWithout);
+  is_told_ = false;
+  if (answers || phase_.load(std::memory_order_acquire) != kAsking) return;
+  write_log(wire::Severity::kWarning, "without MPS: the daemon is older than the library");
+  finish(kWithout);
 }
 
 void Mps::announce(client::Agent::Announcement& announcement) {
-  const Locked locked(mutex_);
-  if (is_told_ || (phase_ != Phase::kAsking && phase_ != Phase::kClient)) return;
+  const std::uint32_t phase = phase_.load(std::memory_order_acquire);
+  if (is_told_ || (phase != kAsking && phase != kClient)) return;
   wire::MpsAsked asked{.is_wanted = wanted_ ? 1u : 0u, .server = server_, .thread_percentage = thread_percentage_};
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) wire::set_text(asked.visible_gpus, visible);
   is_told_ = announcement.send(asked);
 }
 
 void Mps::on_answer(const wire::MpsAnswered& answer) {
+  if (phase_.load(std::memory_order_acquire) != kAsking) return;
   if (answer.server == 0) {
     const std::string why(wire::text_of(answer.why));
     if (!why.empty()) write_log(wire::Severity::kWarning, "without MPS: " + why);
-    return finish(Phase::kWithout);
+    return finish(kWithout);
   }
-  {
-    const Locked locked(mutex_);
-    if (phase_ != Phase::kAsking) return;
-    server_ = answer.server;
-    thread_percentage_ = answer.thread_percentage;
-    ::setenv(kPipeDirectory, std::string(wire::text_of(answer.pipe_directory)).c_str(), 1);
-    if (thread_percentage_ < 100) ::setenv(kThreadPercentage, std::to_string(thread_percentage_).c_str(), 1);
-  }
-  finish(Phase::kClient);
+  server_ = answer.server;
+  thread_percentage_ = answer.thread_percentage;
+  ::setenv(kPipeDirectory, std::string(wire::text_of(answer.pipe_directory)).c_str(), 1);
+  if (thread_percentage_ < 100) ::setenv(kThreadPercentage, std::to_string(thread_percentage_).c_str(), 1);
+  finish(kClient);
 }
 
-void Mps::on_ungated() { finish(Phase::kWithout); }
-
 void Mps::finish(Phase phase) {
-  const Locked locked(mutex_);
-  if (phase_ != Phase::kAsking) return;
-  phase_ = phase;
-  pthread_cond_broadcast(&finished_);
+  std::uint32_t asking = kAsking;
+  if (phase_.compare_exchange_strong(asking, phase)) os::futex_wake(phase_, os::FutexScope::kProcess);
 }
 
 }  // namespace gpumux::shim

@@ -9,8 +9,7 @@
 // child asks for itself, for the parent's server may have ended.
 #pragma once
 
-#include <pthread.h>
-
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,13 +25,15 @@ class Mps {
   Mps(const Mps&) = delete;
   Mps& operator=(const Mps&) = delete;
 
-  // Cheap, and before there is a tenant: whether the program wants MPS by GPUMUX_MPS, or the daemon invites programs.
+  // Cheap, and before there is a tenant: whether the program wants MPS by GPUMUX_USE_MPS, or the daemon invites
+  // programs.
   static bool may_be_asked();
 
-  // Whether the daemon is to be asked: true at most once, and never after the driver is initialised.
-  bool begin_asking();
-  // On the program's thread, after begin_asking(): until the daemon has answered, or will not.
-  void await_answer();
+  // Whether the daemon is to be asked: true at most once. `is_possible`: the tenant's connection begins after this, so
+  // that an answer comes. Else the process stays without.
+  bool begin_asking(bool is_possible);
+  // On threads of the program's, after that: until the daemon has answered, or will not.
+  void await_answer() const;
 
   // On the agent's thread. `answers`: the daemon that it is connected to now knows MPS.
   void on_connected(bool answers);
@@ -40,20 +41,19 @@ class Mps {
   void announce(client::Agent::Announcement& announcement);
   void on_answer(const wire::MpsAnswered& answer);
   // There is no daemon any more that would answer.
-  void on_ungated();
+  void on_ungated() { finish(Phase::kWithout); }
 
  private:
   // kOutside: nobody has asked. kAsking: to be told, or told and not answered. kWithout: it stays without. kClient: it
   // has its server.
-  enum class Phase : std::uint8_t { kOutside, kAsking, kWithout, kClient };
+  enum Phase : std::uint32_t { kOutside, kAsking, kWithout, kClient };
 
   void finish(Phase phase);
 
   const std::optional<bool> wanted_;
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
-  pthread_cond_t finished_ = PTHREAD_COND_INITIALIZER;
-  // Under mutex_.
-  Phase phase_ = Phase::kOutside;
+  // Leaves kOutside on a thread of the program's, and kAsking on the agent's. A word to wait on.
+  std::atomic<std::uint32_t> phase_{kOutside};
+  // The agent's thread alone.
   bool is_told_ = false;  // the daemon of this connection
   std::uint32_t server_ = 0;
   std::uint32_t thread_percentage_ = 100;

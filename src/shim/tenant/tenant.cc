@@ -91,10 +91,10 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
 }
 
 void Tenant::settle_mps() {
-  if (mps_.begin_asking()) {
-    start_once();
-    agent_.wake();
-  }
+  pthread_mutex_lock(&start_mutex_);
+  const bool is_started = started_;
+  pthread_mutex_unlock(&start_mutex_);
+  if (mps_.begin_asking(!is_started)) start_once();
   mps_.await_answer();
 }
 
