@@ -453,7 +453,7 @@ void Daemon::Impl::keep_house() {
   refresh_load();
   job_tenants_.look_for_foreign_use(jobs_);
   succession_.look();
-  mps_.look(succession_.may_return());
+  mps_.look();
   if (is_unused()) finish(kExitStopped);
 }
 

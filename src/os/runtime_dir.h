@@ -25,8 +25,9 @@ inline constexpr char kSystemRuntimeDir[] = "/run/gpumux";
 inline constexpr char kTenantDir[] = "tenants";
 inline constexpr char kTenantSocket[] = "tenants/tenants.sock";
 inline constexpr char kApiSocket[] = "api.sock";
-// Of the MPS servers that the daemon has started. It is there while programs may become clients unasked.
+// Of the MPS servers that the daemon has started. The file in it invites programs that do not ask for MPS themselves.
 inline constexpr char kMpsDir[] = "mps";
+inline constexpr char kMpsInvitation[] = "invited";
 inline constexpr char kRootDir[] = "root";
 inline constexpr char kRootApiSocket[] = "root/api.sock";
 inline constexpr char kContainersDir[] = "root/containers";

@@ -234,14 +234,72 @@ class Ends(MpsTest):
         self.assertEqual(self.servers(daemon), [])
         self.finish(program)
 
-    def test_a_child_asks_for_itself(self):
+    def test_a_stopped_program_keeps_its_server(self):
         daemon = self.start_users_daemon()
         first = self.work("first", MPS)
-        pipes, = [it for it in pathlib.Path(self.runtime_dir, "mps").glob("*/pipe")]
-        # As a child of `first` would have it.
-        child = self.work("child", {"CUDA_MPS_PIPE_DIRECTORY": pipes})
-        self.assertNotIn("mps", self.seat(daemon, child))
-        self.finish(first, child)
+        before, = self.servers(daemon)
+        first.send(signal.SIGSTOP)
+        daemon.restart()
+        self.start("worker", name="second", variables=MPS, steps=5).expect_success()
+        self.assertEqual([(it["pid"], it["programs"]) for it in self.servers(daemon)], [(before["pid"], [first.pid])])
+        first.send(signal.SIGCONT)
+        self.finish(first)
+        self.wait_gone(daemon)
+
+    def clients(self, pipes):
+        """As the control daemon knows them."""
+        environment = {**self.machine.environment(), "CUDA_MPS_PIPE_DIRECTORY": str(pipes)}
+
+        def ask(command):
+            return subprocess.run([CONTROL], input=command + "\n", env=environment, capture_output=True, text=True,
+                                  check=True, timeout=30, **self.as_user).stdout.split()
+
+        server, = ask("get_server_list")
+        return set(map(int, ask(f"get_client_list {server}")))
+
+    def test_children_do_not_inherit_a_server(self):
+        daemon = self.start_users_daemon()
+        first = self.work("first", {**MPS, "GPUMUX_MAX_SHARE": "30%"})
+        pipes, = pathlib.Path(self.runtime_dir, "mps").glob("*/pipe")
+        # As children of `first` would have them.
+        inherited = {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
+        self.assertEqual(self.clients(pipes), {first.pid})
+        children = [self.work(name, {**inherited, **more}) for name, more in (
+            ("silent", {}), ("not-wanted", {"GPUMUX_USE_MPS": "off"}))]
+        for child in children:
+            self.assertNotIn("mps", self.seat(daemon, child))
+        self.assertEqual(self.clients(pipes), {first.pid})
+        asking = self.work("asking", {**inherited, **MPS})
+        self.assertEqual(self.seat(daemon, asking)["mps"]["thread_percentage"], 100)
+        self.assertEqual(self.clients(pipes), {first.pid, asking.pid})
+        self.finish(first, *children, asking)
+
+    def test_only_the_first_initialisation_asks(self):
+        daemon = self.start_users_daemon()
+        program = self.start_process([PYTHON, CALLS], stdin=subprocess.PIPE, environment=self.environment())
+        self.addCleanup(program.popen.stdin.close)
+        for number, call in enumerate(("init", "init", "context 0"), 1):
+            if number == 2:
+                daemon.api.ask("PATCH", "/v1/gpus/all", {"mps": "on"})
+            program.popen.stdin.write(call + "\n")
+            program.popen.stdin.flush()
+            wait_until(lambda it=number: len(program.lines) == it, 30, call)
+        self.assertNotIn("mps", self.seat(daemon, program))
+        self.assertEqual(self.servers(daemon), [])
+
+    def test_folders_that_a_user_has_filled_stay(self):
+        daemon = self.start_users_daemon()
+        first = self.work("first", MPS)
+        log, = pathlib.Path(self.runtime_dir, "mps").glob("*/log")
+        (log / "own").mkdir()
+        self.finish(first)
+        self.wait_gone(daemon)
+        wait_until(lambda: [it.name for it in log.iterdir()] == ["own"], 20, "the rest is removed")
+        pathlib.Path(self.enough).unlink()
+        daemon.restart()
+        again = self.work("again", MPS)
+        self.assertIn("mps", self.seat(daemon, again))
+        self.finish(again)
 
 
 class RootsDaemon(MpsTest):

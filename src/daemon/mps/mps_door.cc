@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mps/mps_door.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "daemon/loop/log.h"
@@ -44,15 +47,19 @@ void MpsDoor::invite() {
   const bool is_on = std::any_of(gpus.begin(), gpus.end(), [](const Gpu& gpu) {
     return gpu.refused.empty() && gpu.settings.mps == settings::Mps::kOn;
   });
-  if (is_on == is_invited_) return;
-  is_invited_ = is_on;
-  if (!is_on && servers_.is_empty()) ::rmdir(folder_.c_str());
-  if (is_on && ::mkdir(folder_.c_str(), 0711) == 0) static_cast<void>(::chmod(folder_.c_str(), 0711));
+  const std::string invitation = folder_ + "/" + os::kMpsInvitation;
+  if (!is_on) {
+    ::unlink(invitation.c_str());
+    return;
+  }
+  if (::mkdir(folder_.c_str(), 0711) == 0) static_cast<void>(::chmod(folder_.c_str(), 0711));
+  const os::FileDescriptor file(::open(invitation.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+  if (!file) log_warning("programs are not invited to MPS", {{"file", invitation}, {"why", std::strerror(errno)}});
 }
 
 base::Status MpsDoor::on(Session& session, const wire::MpsAsked& asked) {
   if (asked.server != 0) {
-    if (servers_.rejoin(session.peer, asked.server))
+    if (why_not(session).empty() && servers_.has_client(asked.server, session.peer))
       session.mps = {.server = asked.server, .thread_percentage = asked.thread_percentage};
     return {};
   }

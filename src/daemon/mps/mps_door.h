@@ -22,11 +22,10 @@ class MpsDoor {
   // Finds the servers of an earlier daemon. `control`: the setting mps_control.
   void open(const std::string& runtime_dir, bool is_private, std::string control, const Environment& environment);
   // About once a second: as MpsServers::look().
-  void look(bool may_return) { servers_.look(may_return); }
+  void look() { servers_.look(); }
 
  private:
-  // The servers' folder is there while a program that does not ask may become a client: so the library of one that
-  // cannot does not ask.
+  // A file says that a program that does not want MPS by itself may get it. Without it, its library does not ask.
   void invite();
   base::Status on(Session& session, const wire::MpsAsked& asked);
   std::string why_not(const Session& session) const;
@@ -38,7 +37,6 @@ class MpsDoor {
   Leases& leases_;
   MpsServers servers_;
   std::string folder_;
-  bool is_invited_ = false;  // the folder was made for programs that do not ask
 };
 
 }  // namespace gpumux::daemon

@@ -12,9 +12,14 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
+#include <optional>
+#include <string_view>
 #include <utility>
 
+#include "base/units.h"
 #include "daemon/loop/log.h"
+#include "daemon/peers/process_info.h"
+#include "os/pidfd.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -26,6 +31,8 @@ using namespace std::chrono_literals;
 constexpr auto kReadyLook = 5ms;      // a control daemon takes connections some 30 ms after it was executed
 constexpr auto kStartPatience = 10s;  // the driver may have to be loaded first
 constexpr auto kSweepAgain = 20ms;
+// One user may have so many, for each has a descriptor of the daemon's. A GPU takes fewer as clients.
+constexpr std::size_t kMostPrograms = 256;
 // From TERM, at which a control daemon ends with its server, to KILL.
 constexpr auto kEndGrace = 5s;
 // The server writes these words to its log when a client's fault has hit all clients.
@@ -44,6 +51,41 @@ base::Status make_folder(const std::string& path, uid_t uid, gid_t gid) {
 
 std::string pipes_of(const std::string& folder) { return folder + "/pipe"; }
 std::string logs_of(const std::string& folder) { return folder + "/log"; }
+
+// An empty file "PID.START" for each client (process_info.h), by which the next daemon knows them.
+std::string clients_of(const std::string& folder) { return folder + "/clients"; }
+
+std::string client_file(const std::string& folder, pid_t pid, std::uint64_t start) {
+  return clients_of(folder) + "/" + std::to_string(pid) + "." + std::to_string(start);
+}
+
+// "12.34": two numbers.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> two_numbers(std::string_view name) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string_view::npos) return std::nullopt;
+  const auto first = base::parse_integer(name.substr(0, dot), 0, UINT64_MAX);
+  const auto second = base::parse_integer(name.substr(dot + 1), 0, UINT64_MAX);
+  if (!first || !second) return std::nullopt;
+  return std::pair(*first, *second);
+}
+
+std::vector<std::string> names_in(const std::string& folder) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
+    names.push_back(it->path().filename());
+  return names;
+}
+
+// All that MPS and the daemon have made. A folder in which the user has put something else stays, with its parent:
+// what he has made may take any time to remove.
+void remove_folders(const std::string& folder) {
+  for (const std::string& name : names_in(clients_of(folder))) ::unlink((clients_of(folder) + "/" + name).c_str());
+  for (const char* name : {"/control", "/control_lock", "/control_privileged", "/log", "/nvidia-cuda-mps-control.pid"})
+    ::unlink((pipes_of(folder) + name).c_str());
+  for (const char* name : {"/control.log", "/server.log", "/output"}) ::unlink((logs_of(folder) + name).c_str());
+  for (const std::string& each : {clients_of(folder), pipes_of(folder), logs_of(folder), folder}) ::rmdir(each.c_str());
+}
 
 // A runner that has just claimed its directory listens some milliseconds later.
 base::Result<os::FileDescriptor> connect_patiently(const std::string& runner) {
@@ -76,10 +118,12 @@ std::string MpsServers::runner_folder(const Server& server) const {
 
 void MpsServers::open(Places places) {
   places_ = std::move(places);
+  for (const std::string& name : names_in(places_.folder)) {
+    if (const auto numbers = two_numbers(name)) next_ = std::max(next_, static_cast<Number>(numbers->second) + 1);
+  }
   const auto found = list_runners(places_.runners);
   if (!found) return;  // there is no such folder: nobody had a server
   for (const RunnerDirectory& one : *found) {
-    next_ = std::max(next_, one.attempt + 1);
     const std::string folder = places_.folder + "/" + std::to_string(one.job) + "." + std::to_string(one.attempt);
     const auto standing = look_at_runner(one.path);
     auto connection = standing && standing->standing == RunnerStanding::kAlive && !standing->end
@@ -96,55 +140,80 @@ void MpsServers::open(Places places) {
     server.phase = Phase::kServing;
     server.folder = folder;
     connect(server, std::move(*connection));
+    find_clients(server);
     look_at_log(server);
-    log_info("MPS of an earlier daemon goes on", {{"uid", server.uid}, {"server", server.number}});
+    log_info("MPS of an earlier daemon goes on",
+             {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
+  }
+}
+
+void MpsServers::find_clients(Server& server) {
+  for (const std::string& name : names_in(clients_of(server.folder))) {
+    const auto numbers = two_numbers(name);
+    const pid_t pid = numbers ? static_cast<pid_t>(numbers->first) : 0;
+    auto process = os::open_pidfd(pid);
+    const auto info = process ? process_info(pid) : std::nullopt;
+    // Looked at while the descriptor is open: what was read is of that process.
+    if (info && info->start_time == numbers->second && !os::has_ended(process->get())) {
+      watch(server, pid, info->start_time, std::move(*process));
+    } else {
+      ::unlink((clients_of(server.folder) + "/" + name).c_str());
+    }
   }
 }
 
 // ---- programs ----
 
 void MpsServers::join(const Peer& peer, Done done) {
+  const auto refuse = [&](const std::string& why) {
+    log_warning("a program gets no MPS", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", why}});
+    done({.why = why});
+  };
+  std::size_t programs = 0;
+  for (const auto& [number, server] : servers_) programs += server.uid == peer.uid ? server.clients.size() : 0;
+  if (programs >= kMostPrograms) return refuse("a user may have 256 programs under MPS");
+  os::FileDescriptor process(::fcntl(peer.process->get(), F_DUPFD_CLOEXEC, 0));
+  const auto info = process_info(peer.pid);
+  if (!process || !info) return refuse("its process cannot be watched");
   Server* server = serving(peer.uid);
   if (server == nullptr) {
     auto started = start(peer);
-    if (!started) {
-      log_warning("MPS cannot be started for a user", {{"uid", peer.uid}, {"why", started.error().message()}});
-      return done({.why = started.error().message()});
-    }
+    if (!started) return refuse(started.error().message());
     server = *started;
   }
-  if (server->phase == Phase::kServing) {
-    add_client(*server, peer, nullptr);
-    return done(answer_of(*server));
-  }
-  add_client(*server, peer, std::move(done));
-}
-
-bool MpsServers::rejoin(const Peer& peer, std::uint32_t number) {
-  const auto found = servers_.find(number);
-  if (found == servers_.end() || found->second.uid != peer.uid) return false;
-  add_client(found->second, peer, nullptr);
-  return true;
-}
-
-void MpsServers::add_client(Server& server, const Peer& peer, Done done) {
-  Client& client = server.clients[peer.pid];
+  Client& client = watch(*server, peer.pid, info->start_time, std::move(process));
+  if (server->phase == Phase::kServing) return done(answer_of(*server));
   client.done = std::move(done);
-  if (client.process != nullptr) return;  // the same process, which has executed another program
-  const int copy = ::fcntl(peer.process->get(), F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) return;  // no descriptor is free: it stays a client until the server ends
-  client.process = std::make_unique<asio::posix::stream_descriptor>(io_, copy);
+}
+
+bool MpsServers::has_client(std::uint32_t number, const Peer& peer) const {
+  const auto found = servers_.find(number);
+  return found != servers_.end() && found->second.uid == peer.uid && found->second.clients.contains(peer.pid);
+}
+
+MpsServers::Client& MpsServers::watch(Server& server, pid_t pid, std::uint64_t start, os::FileDescriptor process) {
+  Client& client = server.clients[pid];
+  if (client.process != nullptr) return client;  // the same process, which has executed another program
+  client.start = start;
+  const os::FileDescriptor file(
+      ::open(client_file(server.folder, pid, start).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
+  client.process = std::make_unique<asio::posix::stream_descriptor>(io_, process.release());
   client.process->async_wait(asio::posix::stream_descriptor::wait_read,
-                             [this, number = server.number, pid = peer.pid](const boost::system::error_code& error) {
+                             [this, number = server.number, pid](const boost::system::error_code& error) {
                                if (!error) left(number, pid);
                              });
+  return client;
 }
 
 void MpsServers::left(Number number, pid_t pid) {
   const auto found = servers_.find(number);
   if (found == servers_.end()) return;
-  found->second.clients.erase(pid);
-  end_if_unused(found->second);
+  Server& server = found->second;
+  const auto client = server.clients.find(pid);
+  if (client == server.clients.end()) return;
+  ::unlink(client_file(server.folder, pid, client->second.start).c_str());
+  server.clients.erase(client);
+  end_if_unused(server);
 }
 
 MpsServers::Answer MpsServers::answer_of(const Server& server) {
@@ -172,6 +241,8 @@ base::Status MpsServers::make_folders(const Server& server, gid_t gid) const {
   const std::string longest = pipes_of(server.folder) + "/control_privileged";
   if (longest.size() >= sizeof sockaddr_un::sun_path)
     return base::fail(base::Code::kInvalid, "the runtime directory's path is too long for MPS: " + places_.folder);
+  if (::mkdir(clients_of(server.folder).c_str(), 0700) != 0)
+    return base::fail_errno(errno, "cannot create " + clients_of(server.folder));
   for (const std::string& folder : {pipes_of(server.folder), logs_of(server.folder)})
     GPUMUX_TRY(make_folder(folder, server.uid, gid));
   return {};
@@ -225,6 +296,7 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
   server.give_up = now() + kStartPatience;
   Server& kept = servers_[server.number] = std::move(server);
   connect(kept, std::move(*connection));
+  await_ready_soon(kept);
   log_info("MPS is started for a user", {{"uid", kept.uid}, {"server", kept.number}});
   return &kept;
 }
@@ -264,6 +336,10 @@ void MpsServers::await_ready(Server& server) {
     return end_if_unused(server);
   }
   if (now() >= server.give_up) return ended(server.number, "it took no connection in 10 s");
+  await_ready_soon(server);
+}
+
+void MpsServers::await_ready_soon(Server& server) {
   if (server.ready == nullptr) server.ready = std::make_unique<asio::steady_timer>(io_);
   server.ready->expires_after(kReadyLook);
   server.ready->async_wait([this, number = server.number](const boost::system::error_code& error) {
@@ -317,17 +393,15 @@ void MpsServers::look_at_log(Server& server) {
   server.phase = Phase::kFaulted;
   log_warning("a program under MPS has faulted, and all programs of that server have its error",
               {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
-  end_if_unused(server);
 }
 
-void MpsServers::look(bool may_return) {
+void MpsServers::look() {
   std::vector<Number> numbers;
   for (const auto& [number, server] : servers_) numbers.push_back(number);
   for (const Number number : numbers) {
     Server& server = servers_.at(number);
     if (server.phase == Phase::kServing) look_at_log(server);
-    // Its programs have not come back.
-    if (!may_return) end_if_unused(server);
+    end_if_unused(server);
   }
 }
 
@@ -345,9 +419,7 @@ void MpsServers::sweep(std::string runner, std::string folder) {
   asio::post(pool_, [this, runner = std::move(runner), folder = std::move(folder)] {
     const auto forgotten = forget_runner(runner);
     if (forgotten || forgotten.error().code != base::Code::kUnavailable) {
-      std::error_code ignored;
-      std::filesystem::remove_all(folder, ignored);
-      return;
+      return remove_folders(folder);
     }
     asio::post(io_, [this, runner, folder] {
       const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);

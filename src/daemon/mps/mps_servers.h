@@ -11,7 +11,7 @@
 // A program that comes when its user has no server that takes it gets a new one. Old and new serve next to each other.
 //
 // A program is a server's client from when it is told of the server until its process ends, whether it has initialised
-// CUDA or not: only the program knows that.
+// CUDA or not: only the program knows that. The server's folder names its clients, so that the next daemon knows them.
 //
 // Owned by the loop's thread. Callbacks come from the loop, or from within the call where it says so.
 #pragma once
@@ -60,23 +60,24 @@ class MpsServers {
   // Finds the servers of an earlier daemon. Once, before everything else.
   void open(Places places);
 
-  // The program becomes a client of its user's server, which is started if need be. `done` is called within, or when
-  // the server is ready, or when it is known not to start.
+  // REQUIRES: a pidfd of the peer's process. The program becomes a client of its user's server, which is started if
+  // need be. `done` is called within, or when the server is ready, or when it is known not to start.
   void join(const Peer& peer, Done done);
-  // A program that an earlier daemon has told of server `number`. False: there is no such server of this user's.
-  bool rejoin(const Peer& peer, std::uint32_t number);
+  // Whether the program is a client of this server of its user's.
+  bool has_client(std::uint32_t number, const Peer& peer) const;
 
   bool is_empty() const { return servers_.empty(); }
   std::vector<MpsServerView> view() const;
 
-  // About once a second. `may_return`: programs of an earlier daemon may still come back.
-  void look(bool may_return);
+  // About once a second.
+  void look();
 
  private:
   enum class Phase { kStarting, kServing, kFaulted, kEnding, kDied };
   struct Client {
     std::unique_ptr<boost::asio::posix::stream_descriptor> process;  // its pidfd
     Done done;                                                       // to be called when the server is ready
+    std::uint64_t start = 0;                                         // when the process began (process_info.h)
   };
   struct Server {
     uid_t uid = 0;
@@ -100,7 +101,9 @@ class MpsServers {
   void connect(Server& server, os::FileDescriptor connection);
   void heard(Number number, const wire::FromRunner& message);
   void await_ready(Server& server);
-  void add_client(Server& server, const Peer& peer, Done done);
+  void await_ready_soon(Server& server);
+  void find_clients(Server& server);
+  Client& watch(Server& server, pid_t pid, std::uint64_t start, os::FileDescriptor process);
   void left(Number number, pid_t pid);
   void answer(Server& server);
   enum class Cause { kItself, kAsked };

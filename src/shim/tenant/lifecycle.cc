@@ -28,10 +28,14 @@ namespace {
 std::atomic<Tenant*> g_tenant{nullptr};
 std::atomic<bool> g_without{false};  // disabled, or no page could be made: everything goes to the driver
 pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
+pthread_mutex_t g_mps_mutex = PTHREAD_MUTEX_INITIALIZER;
+bool g_has_initialised = false;  // the first cuInit has come; under g_mps_mutex
 
 void in_child() {
   Tenant* const parents = g_tenant.exchange(nullptr, std::memory_order_relaxed);
   pthread_mutex_init(&g_mutex, nullptr);
+  pthread_mutex_init(&g_mps_mutex, nullptr);
+  g_has_initialised = false;
   base::NoFork::in_child();
   gate::forget_threads_after_fork();
   if (parents != nullptr)
@@ -82,8 +86,15 @@ Tenant* tenant() {
 }
 
 void settle_mps() {
-  if (tenant_if_any() == nullptr && !Mps::may_be_asked()) return;
-  if (Tenant* const own = tenant()) own->settle_mps();
+  pthread_mutex_lock(&g_mps_mutex);
+  // Later ones find the driver initialised.
+  if (!std::exchange(g_has_initialised, true)) {
+    Mps::drop_inherited();
+    if (tenant_if_any() != nullptr || Mps::may_be_asked()) {
+      if (Tenant* const own = tenant()) own->settle_mps();
+    }
+  }
+  pthread_mutex_unlock(&g_mps_mutex);
 }
 
 }  // namespace gpumux::shim

@@ -24,26 +24,26 @@ std::string servers_folder() {
 
 }  // namespace
 
+void Mps::drop_inherited() {
+  const char* own = std::getenv(kPipeDirectory);
+  const std::string servers = own != nullptr ? servers_folder() : std::string();
+  if (servers.empty() || !std::string_view(own).starts_with(servers + "/")) return;
+  ::unsetenv(kPipeDirectory);
+  ::unsetenv(kThreadPercentage);
+}
+
 bool Mps::may_be_asked() {
+  if (std::getenv(kPipeDirectory) != nullptr) return false;
   const char* wish = ::secure_getenv("GPUMUX_USE_MPS");
   if (wish != nullptr && wish[0] != '\0') return true;
   const std::string servers = servers_folder();
-  return !servers.empty() && ::access(servers.c_str(), F_OK) == 0;
+  return !servers.empty() && ::access((servers + "/" + os::kMpsInvitation).c_str(), F_OK) == 0;
 }
 
 bool Mps::begin_asking(bool is_possible) {
   std::uint32_t outside = kOutside;
   if (!phase_.compare_exchange_strong(outside, kAsking)) return false;
-  const auto is_to_ask = [&] {
-    if (wanted_ == false) return false;
-    if (const char* own = std::getenv(kPipeDirectory); own != nullptr) {
-      const std::string servers = servers_folder();
-      if (servers.empty() || !std::string_view(own).starts_with(servers + "/")) return false;
-      ::unsetenv(kPipeDirectory);
-    }
-    return is_possible && may_be_asked();
-  };
-  if (is_to_ask()) return true;
+  if (is_possible && wanted_ != false && may_be_asked()) return true;
   finish(kWithout);
   return false;
 }
@@ -54,7 +54,8 @@ void Mps::await_answer() const {
 }
 
 void Mps::on_connected(bool answers) {
-  is_told_ = false;
+  // An older daemon does not know the question.
+  is_told_ = !answers;
   if (answers || phase_.load(std::memory_order_acquire) != kAsking) return;
   write_log(wire::Severity::kWarning, "without MPS: the daemon is older than the library");
   finish(kWithout);
@@ -64,7 +65,9 @@ void Mps::announce(client::Agent::Announcement& announcement) {
   const std::uint32_t phase = phase_.load(std::memory_order_acquire);
   if (is_told_ || (phase != kAsking && phase != kClient)) return;
   wire::MpsAsked asked{.is_wanted = wanted_ ? 1u : 0u, .server = server_, .thread_percentage = thread_percentage_};
-  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES")) wire::set_text(asked.visible_gpus, visible);
+  // Empty means none to CUDA, and all in the message: so a name that no GPU has.
+  if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
+    wire::set_text(asked.visible_gpus, visible[0] != '\0' ? visible : "none");
   is_told_ = announcement.send(asked);
 }
 

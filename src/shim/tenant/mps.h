@@ -25,8 +25,10 @@ class Mps {
   Mps(const Mps&) = delete;
   Mps& operator=(const Mps&) = delete;
 
-  // Cheap, and before there is a tenant: whether the program wants MPS by GPUMUX_USE_MPS, or the daemon invites
-  // programs.
+  // Before the process asks or does not: the variables that came from a parent that the daemon had told of a server are
+  // taken out. That server may have ended, and its parts were the parent's.
+  static void drop_inherited();
+  // Cheap, and before there is a tenant: whether the program says something of MPS, or the daemon invites programs.
   static bool may_be_asked();
 
   // Whether the daemon is to be asked: true at most once. `is_possible`: the tenant's connection begins after this, so

@@ -139,7 +139,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 Tenant* tenant_if_any();
 Tenant* tenant();
 
-// As Tenant::settle_mps(). Makes no tenant where MPS is out of the question.
+// As Tenant::settle_mps(), at the process's first call. Makes no tenant where MPS is out of the question.
 void settle_mps();
 
 // From now on the tenant winds down (see there) before the process exits, if the process does so by exit(). On the
