@@ -58,6 +58,8 @@ settle() {{
   background=() newest=${{!:-}}
 }}
 wait() {{ if [ $# = 0 ]; then settle; else builtin wait "$@"; fi; }}
+# On a busy machine a program may have ended before the document ends it.
+kill() {{ builtin kill "$@" || true; }}
 in_time() {{ [ "$SECONDS" -lt "$deadline" ] && sleep 0.2; }}
 """
 POSTLUDE = """\

@@ -61,7 +61,10 @@ class Suspension(GpumuxTest):
 
     def wait_for_its_memory(self):
         """The only job has all its memory. As long as nobody waits for its GPU, its time limit does nothing."""
-        wait_until(lambda: any(seat["memory"]["allocated_bytes"] >= 112 * MIB for seat in self.seats().values()), 60,
+        def allocated(seat):
+            return seat.get("memory", {}).get("allocated_bytes", 0)  # a seat that has just been opened has said nothing
+
+        wait_until(lambda: any(allocated(seat) >= 112 * MIB for seat in self.seats().values()), 60,
                    lambda: f"it has its memory: {self.seats()}")
 
     def suspend_one_for_another(self):
