@@ -163,29 +163,15 @@ TEST_F(MpsClientTest, RandomKillsAndStopsNeverWedge) {
   std::printf("seed %u\n", seed);
   std::mt19937 random(seed);
   std::vector<std::unique_ptr<Helper>> helpers;
-  const CUstream stream = make_stream();
-  for (int round = 0; round < 100; ++round) {
-    while (helpers.size() < 4) {
-      // Two clients and two others, about.
-      helpers.push_back(
-          std::make_unique<Helper>(random() % 2 == 0 ? std::vector<std::string>() : std::vector<std::string>{kNoMps}));
-      ASSERT_EQ(helpers.back()->initialised(), "0");
-      helpers.back()->tell("context 0");
-      helpers.back()->tell("churn");
-    }
-    Helper& victim = *helpers[random() % helpers.size()];
-    EXPECT_CUDA(spin(stream, random() % 1'000'000));
+  // Two clients and two others, about.
+  const auto make = [&] {
+    return std::make_unique<Helper>(random() % 2 == 0 ? std::vector<std::string>() : std::vector<std::string>{kNoMps});
+  };
+  const auto work = [this, stream = make_stream()](std::uint64_t nanoseconds) {
+    EXPECT_CUDA(spin(stream, nanoseconds));
     EXPECT_CUDA(cuStreamSynchronize(stream));
-    if (random() % 4 == 0) victim.signal(SIGSTOP);
-    if (random() % 2 == 0) {
-      const base::TimePoint start = now();
-      EXPECT_CUDA(spin(stream, 100'000));
-      EXPECT_CUDA(cuStreamSynchronize(stream));
-      ASSERT_LT((now() - start).count(), 5'000'000'000) << "wedged in round " << round;
-    }
-    victim.kill_and_wait();
-    std::erase_if(helpers, [](const auto& helper) { return helper->pid() < 0; });
-  }
+  };
+  ASSERT_NO_FATAL_FAILURE(kill_at_random(random, 100, 4, helpers, make, work));
 }
 
 }  // namespace

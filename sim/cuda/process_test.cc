@@ -252,28 +252,12 @@ TEST_F(ProcessTest, RandomKillsAndStopsNeverWedgeOrLoseMemory) {
   std::mt19937 random(seed);
   const std::uint64_t before = free_bytes();
   std::vector<std::unique_ptr<Helper>> helpers;
-  const CUstream stream = make_stream();
-  for (int round = 0; round < 200; ++round) {
-    while (helpers.size() < 3) {
-      helpers.push_back(std::make_unique<Helper>());
-      ASSERT_EQ(helpers.back()->initialised(), "0");
-      helpers.back()->tell("context 0");
-      helpers.back()->tell("churn");
-    }
-    Helper& victim = *helpers[random() % helpers.size()];
-    // Some instant of its work: this much work of ours later.
-    EXPECT_CUDA(spin(stream, random() % 1'000'000));
+  const auto work = [this, stream = make_stream()](std::uint64_t nanoseconds) {
+    EXPECT_CUDA(spin(stream, nanoseconds));
     EXPECT_CUDA(cuStreamSynchronize(stream));
-    if (random() % 4 == 0) victim.signal(SIGSTOP);
-    if (random() % 2 == 0) {
-      const base::TimePoint start = now();
-      EXPECT_CUDA(spin(stream, 100'000));
-      EXPECT_CUDA(cuStreamSynchronize(stream));
-      ASSERT_LT((now() - start).count(), 5'000'000'000) << "wedged in round " << round;
-    }
-    victim.kill_and_wait();
-    std::erase_if(helpers, [](const auto& helper) { return helper->pid() < 0; });
-  }
+  };
+  ASSERT_NO_FATAL_FAILURE(kill_at_random(
+      random, 200, 3, helpers, [] { return std::make_unique<Helper>(); }, work));
   helpers.clear();
   EXPECT_TRUE(eventually([&] { return free_bytes() == before; })) << before - free_bytes() << " bytes lost";
 }

@@ -13,8 +13,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
 #include <string>
 #include <vector>
+
+#include "base/clock.h"
+#include "sim/cuda/machine.h"
 
 extern char** environ;
 
@@ -116,5 +122,31 @@ class Helper {
   int output_ = -1;
   std::string initialised_;
 };
+
+// In each round one of `count` helpers at work is killed at a random instant, some of them stopped before. This
+// process's own `work` of so many nanoseconds goes on meanwhile, whatever they held.
+inline void kill_at_random(std::mt19937& random, int rounds, std::size_t count,
+                           std::vector<std::unique_ptr<Helper>>& helpers,
+                           const std::function<std::unique_ptr<Helper>()>& make,
+                           const std::function<void(std::uint64_t nanoseconds)>& work) {
+  for (int round = 0; round < rounds; ++round) {
+    while (helpers.size() < count) {
+      helpers.push_back(make());
+      ASSERT_EQ(helpers.back()->initialised(), "0");
+      helpers.back()->tell("context 0");
+      helpers.back()->tell("churn");
+    }
+    Helper& victim = *helpers[random() % helpers.size()];
+    work(random() % 1'000'000);
+    if (random() % 4 == 0) victim.signal(SIGSTOP);
+    if (random() % 2 == 0) {
+      const base::TimePoint start = now();
+      work(100'000);
+      ASSERT_LT((now() - start).count(), 5'000'000'000) << "wedged in round " << round;
+    }
+    victim.kill_and_wait();
+    std::erase_if(helpers, [](const auto& helper) { return helper->pid() < 0; });
+  }
+}
 
 }  // namespace gpumux::sim
