@@ -53,7 +53,7 @@ class MpsServers {
   };
   using Done = std::function<void(const Answer&)>;
 
-  // `pool` removes folders, which users may fill.
+  // `pool` removes what a server has left, for files take time.
   MpsServers(boost::asio::io_context& io, boost::asio::thread_pool& pool) : io_(io), pool_(pool) {}
   ~MpsServers();
 
@@ -66,7 +66,6 @@ class MpsServers {
   // Whether the program is a client of this server of its user's.
   bool has_client(std::uint32_t number, const Peer& peer) const;
 
-  bool is_empty() const { return servers_.empty(); }
   std::vector<MpsServerView> view() const;
 
   // About once a second.

@@ -64,7 +64,8 @@ void Mps::on_connected(bool answers) {
 void Mps::announce(client::Agent::Announcement& announcement) {
   const std::uint32_t phase = phase_.load(std::memory_order_acquire);
   if (is_told_ || (phase != kAsking && phase != kClient)) return;
-  wire::MpsAsked asked{.is_wanted = wanted_ ? 1u : 0u, .server = server_, .thread_percentage = thread_percentage_};
+  wire::MpsAsked asked{
+      .is_wanted = wanted_.value_or(false) ? 1u : 0u, .server = server_, .thread_percentage = thread_percentage_};
   // Empty means none to CUDA, and all in the message: so a name that no GPU has.
   if (const char* visible = std::getenv("CUDA_VISIBLE_DEVICES"))
     wire::set_text(asked.visible_gpus, visible[0] != '\0' ? visible : "none");
