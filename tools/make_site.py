@@ -100,9 +100,9 @@ def build(root, out, generated=(), warnings=None):
     with tempfile.TemporaryDirectory(prefix="gpumux-site-") as temporary:
         folder = pathlib.Path(temporary)
         stage(root, folder / "pages", generated)
-        command = ["sphinx-build", "-W", "--keep-going", "-q", "-b", "html", "-j", "auto",
-                   "-c", str(ROOT / "tools" / "site"), "-d", str(folder / "trees"), str(folder / "pages"),
-                   str(folder / "site")]
+        # One process: several give the search's index the order in which they happen to end.
+        command = ["sphinx-build", "-W", "--keep-going", "-q", "-b", "html", "-c", str(ROOT / "tools" / "site"), "-d",
+                   str(folder / "trees"), str(folder / "pages"), str(folder / "site")]
         status = subprocess.run(command, check=False, stderr=warnings).returncode
         if status == 0:
             shutil.rmtree(folder / "site" / "_sources", ignore_errors=True)

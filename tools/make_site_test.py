@@ -51,9 +51,18 @@ class SiteTest(unittest.TestCase):
         cls.site = pathlib.Path(cls.folder.name) / "site"
         generated = pathlib.Path(cls.folder.name) / "reference"
         subprocess.run([sys.executable, "-B", "make_reference.py", "--bin", BIN, "--out", generated], check=True)
-        if make_site.build(ROOT, cls.site, sorted(generated.glob("*.md"))) != 0:
+        cls.generated = sorted(generated.glob("*.md"))
+        if make_site.build(ROOT, cls.site, cls.generated) != 0:
             raise AssertionError("the site is not built; see Sphinx's words above")
         cls.pages = {path: Page(path.read_text(encoding="utf-8")) for path in cls.site.rglob("*.html")}
+
+    def test_the_same_pages_give_the_same_bytes(self):
+        again = pathlib.Path(self.folder.name) / "again"
+        self.assertEqual(make_site.build(ROOT, again, self.generated), 0)
+        files = [{path.relative_to(site): path.read_bytes() for path in site.rglob("*") if path.is_file()}
+                 for site in (self.site, again)]
+        self.assertEqual(files[0].keys(), files[1].keys())
+        self.assertEqual([path for path in files[0] if files[0][path] != files[1][path]], [])
 
     def test_nothing_is_loaded_from_the_network(self):
         for path, page in self.pages.items():
