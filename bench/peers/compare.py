@@ -51,6 +51,7 @@ def options():
     parser.add_argument("--dist", default=str(ROOT / "dist"), help="gpumux as it was built (default: dist/)")
     parser.add_argument("--out", help="where results go (default: experiments/runs/DATE-peers)")
     parser.add_argument("--rounds", type=int, default=5, help="runs of everything (default: 5)")
+    parser.add_argument("--more", action="store_true", help="add the rounds to those that --out has")
     parser.add_argument("--scale", type=float, default=1.0, help="factor of all times (default: 1)")
     parser.add_argument("--peer", action="append", default=[], metavar="NAME=FOLDER",
                         help="a peer that you have built: nixie, xsched, nvshare or hami; may be repeated")
@@ -62,6 +63,8 @@ def options():
     arguments = parser.parse_args()
     if arguments.rounds < 1 or not 0 < arguments.scale <= 100:
         parser.error("--rounds must be at least 1, and --scale more than 0")
+    if arguments.more and not arguments.out:
+        parser.error("--more needs --out, the folder that has rounds already")
     folders = dict(pair.split("=", 1) for pair in arguments.peer if "=" in pair)
     unknown = [pair for pair in arguments.peer if pair.split("=", 1)[0] not in {way.name for way in ways_of.ALL}]
     if unknown or len(folders) != len(arguments.peer):
@@ -108,17 +111,33 @@ class Comparison:
             "GPU": gpu,
             "machine": f"{os.cpu_count()} CPUs ({cpu_model()}), Linux {platform.release()}",
             "date": datetime.date.today().isoformat(),
-            "rounds": str(arguments.rounds),
             "versions": ", ".join(filter(None, [version, commits])),
+            "times": f"{arguments.scale:g} of those in works.py",
         }
         if self.missing:
             self.facts["not run"] = "; ".join(f"{title}: {why}" for title, why in self.missing.items())
+        if arguments.more:
+            self.runs = self.earlier_runs()
+        self.first = max((run["round"] for run in self.runs), default=0)
+
+    def earlier_runs(self):
+        """Those that --out has. Only runs of the same GPU, versions and times can share a table."""
+        path = self.out / "runs.json"
+        try:
+            earlier = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise Failed(f"no rounds can be added to {self.out}: {error}") from None
+        for fact in ("GPU", "versions", "times"):
+            if earlier["facts"][fact] != self.facts[fact]:
+                raise Failed(f"{path} has other {fact}: {earlier['facts'][fact]}, and not {self.facts[fact]}")
+        return earlier["runs"]
 
     def seconds_of(self, work):
         return work.seconds * self.arguments.scale
 
     def run(self):
-        for turn in range(self.arguments.rounds):
+        for turn in range(self.first, self.first + self.arguments.rounds):
+            self.facts["rounds"] = str(turn + 1)
             if self.has_launch:
                 for way in in_turn(self.ways, turn):
                     self.note(turn, works_of.LAUNCH, way.name, lambda way=way: self.launch(turn, way))

@@ -59,6 +59,23 @@ class Compare(unittest.TestCase):
             ElementTree.parse(out / "comparison.svg")
             self.assertEqual(processes_with(mark.encode()), [])
 
+    def test_rounds_are_added(self):
+        with tempfile.TemporaryDirectory(prefix="gpumux-peers-") as folder:
+            asked = ["--out", folder, "--rounds", "1", "--only", "small-2", "--ways", "gpumux"]
+            nothing = run("--more", "--scale", "0.02", *asked)
+            self.assertEqual(nothing.returncode, 1, nothing.stdout)
+            self.assertIn("no rounds can be added", nothing.stderr)
+            for more in ([], ["--more"]):
+                done = run(*more, "--scale", "0.02", *asked)
+                self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            text = (pathlib.Path(folder) / "runs.json").read_text()
+            self.assertEqual([one["round"] for one in json.loads(text)["runs"]], [1, 1, 2, 2])
+            self.assertIn("rounds: 2", (pathlib.Path(folder) / "table.md").read_text())
+            other = run("--more", "--scale", "0.03", *asked)
+            self.assertEqual(other.returncode, 1, other.stdout)
+            self.assertIn("has other times", other.stderr)
+            self.assertEqual((pathlib.Path(folder) / "runs.json").read_text(), text)
+
     def test_a_peer_that_is_not_there_is_named(self):
         with tempfile.TemporaryDirectory(prefix="gpumux-peers-") as folder:
             done = run("--out", folder, "--rounds", "1", "--scale", "0.02", "--only", "small-2", "--ways", "hami",
@@ -67,7 +84,8 @@ class Compare(unittest.TestCase):
             self.assertIn("libvgpu.so is missing", done.stderr)
 
     def test_wrong_options(self):
-        for options in (["--peer", "hami"], ["--peer", "nobody=/"], ["--rounds", "0"], ["--only", "nothing"]):
+        for options in (["--peer", "hami"], ["--peer", "nobody=/"], ["--rounds", "0"], ["--only", "nothing"],
+                        ["--more"]):
             self.assertEqual(run(*options).returncode, 2, options)
 
 
