@@ -230,11 +230,11 @@ MATMULS_START_S = 15
 VARIES = 0.01  # from run to run
 
 
-def saturated(session, label, argv, count, daemon=None, lead=1, seconds=SATURATING_S):
+def saturated(session, label, argv, count, daemon=None, lead=1, seconds=SATURATING_S, **variables):
     """(rate of `count` programs together, per second; the daemon's reason for its mode, halfway)."""
     with Group(session, label, daemon) as group:
         for i in range(count):
-            group.add(f"program{i}", argv + ["--lead", str(lead), "--seconds", str(seconds)])
+            group.add(f"program{i}", argv + ["--lead", str(lead), "--seconds", str(seconds)], **variables)
         group.wait_ready()
         group.go()
         time.sleep(lead + seconds / 2)

@@ -3,21 +3,27 @@
 
 gpumux starts MPS for ordinary users only, so the script has to run as one.
 """
+import contextlib
 import os
 import shutil
 import signal
+import subprocess
+import tempfile
 import time
 
+import parts_two
+from figures import pairs
 from parts_memory import at_once, large, native_of
 from parts_robust import check_finish, worker
-from sharing import KERNELS, saturated
-from support import INFO, MPS_CONTROL, SKIP, Daemon, Failed, Group, Process
+from sharing import KERNELS, MATMULS, SATURATING_S, SETTLED_S, saturated
+from support import INFO, MPS_CONTROL, SKIP, Daemon, Failed, Group, Process, median
 
 NEW_LIMIT_S = 2.0  # within which a new program runs after a fault
 WAIT_S = 15
 MINUTE_S = 60
 CHOOSING_LIMIT = 0.02
 OUTSIDE = {"GPUMUX_USE_MPS": "off"}
+PLAIN_PART = 0.97  # of what plain MPS gets done
 
 
 def until(condition, seconds=WAIT_S):
@@ -186,7 +192,92 @@ def choosing(session):
                   f"{100 * lost:.2f} %: {rates['auto']:.0f} and {rates['concurrent']:.0f} steps a second")
 
 
-PARTS = (under_mps, fault, deaths, daemon_restarts, memory, choosing)
+@contextlib.contextmanager
+def plain_mps(session, name):
+    """NVIDIA's control daemon without gpumux. Yields the variables that its clients get."""
+    folder = tempfile.mkdtemp(prefix="gpumux-mps-")
+    own = {f"CUDA_MPS_{kind}_DIRECTORY": os.path.join(folder, kind.lower()) for kind in ("PIPE", "LOG")}
+    for path in own.values():
+        os.mkdir(path)
+    environment = dict(session.environment, **own)
+    with open(os.path.join(session.raw, name + ".mps.log"), "wb") as log:
+        control = subprocess.Popen([MPS_CONTROL, "-f"], env=environment, stdin=subprocess.DEVNULL, stdout=log,
+                                   stderr=log, start_new_session=True)
+    try:
+        if not until(lambda: os.path.exists(os.path.join(folder, "pipe", "control"))):
+            raise Failed(f"{MPS_CONTROL} was not ready after {WAIT_S} s")
+        yield own
+    finally:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            subprocess.run([MPS_CONTROL], input=b"quit\n", env=environment, check=False, timeout=WAIT_S,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        # Its server leaves the group with it.
+        os.killpg(control.pid, signal.SIGKILL)
+        control.wait()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def beside_plain_mps(session):
+    """The kinds of experiment 008 together, under plain MPS and in mode auto with gpumux's."""
+    worked = {kind + " kernels": [session.program("gpumux_gpu_worker")] + options for kind, options in KERNELS.items()}
+    worked["matmuls of 8192"] = session.workload("matmul_rate") + MATMULS["matmuls of 8192"]
+    for kind, argv in worked.items():
+        for count, settled in SETTLED_S.items():
+            label = f"beside-plain-{kind.replace(' ', '-')}-{count}"
+
+            def plain(i, label=f"{label}-plain", argv=argv, count=count):
+                with plain_mps(session, f"{label}-{i}") as variables:
+                    return saturated(session, f"{label}-{i}", argv, count, **variables)[0]
+
+            def gpumux(i, label=f"{label}-gpumux", argv=argv, count=count, settled=settled):
+                with Daemon(session, f"{label}-{i}", mode="auto", mps="on") as daemon:
+                    return saturated(session, f"{label}-{i}", argv, count, daemon, settled)[0]
+
+            done = pairs(session, 1 if session.quick else 3, plain, gpumux, 2 * (SATURATING_S + 4) + settled)
+            part = median([ours / theirs for theirs, ours in done])
+            session.check(part >= PLAIN_PART, f"{count} programs, {kind}, MPS: {PLAIN_PART:.0%} of plain MPS",
+                          f"{part:.1%}, {len(done)} pairs; plain MPS {median([it[0] for it in done]):.0f} a second")
+
+
+def two_gpus(session):
+    """A user's programs on two GPUs share one server: turns of each GPU, collectives, and whom a fault reaches."""
+    if session.gpus < 2:
+        return session.add(SKIP, "MPS on two GPUs", "--gpus 2 was not given")
+    with Daemon(session, "mps-two", mode="serial", quantum="20ms", mps="on") as daemon, \
+            Group(session, "mps-two", daemon) as group:
+        members = [group.add(f"on{gpu}-{i}", worker(session, "--seconds", "4", "--device", str(gpu)))
+                   for gpu in (0, 1) for i in range(2)]
+        group.wait_ready()
+        group.go()
+        time.sleep(1.5)
+        found = servers(daemon)
+        session.check(len(found) == 1 and set(found[0]["programs"]) == {member.pid for member in members},
+                      "MPS on two GPUs: programs of both share a server", str(found))
+        group.wait(60)
+        check_finish(session, "MPS on two GPUs", members)
+        for gpu in (0, 1):
+            wrong = parts_two.review(daemon.trace(), gpu)["wrong"]
+            session.check(not wrong, f"MPS on two GPUs: leases of GPU {gpu} were exclusive", wrong[0] if wrong else "")
+    with Daemon(session, "mps-two-fault", mode="concurrent", mps="on") as daemon, \
+            Group(session, "mps-two-fault", daemon) as group:
+        faulty = group.add("faulty", worker(session, "--steps", "1000", "--fault-at", "30", "--device", "0"))
+        same, other = (group.add(f"on{gpu}", worker(session, "--seconds", "5", "--device", str(gpu))) for gpu in (0, 1))
+        group.wait_ready()
+        group.go()
+        faulty.wait(60)
+        if not session.check(bool(faulty.result()), "MPS on two GPUs: a program faults", faulty.why()):
+            return None
+        check_new_program(session, "fault under MPS on two GPUs", daemon, faulty.result()["at_ns"] / 1e9)
+        group.wait(60)
+        for name, member in (("the same GPU", same), ("the other GPU", other)):
+            session.add(INFO, f"fault under MPS on two GPUs: a program on {name}",
+                        "goes on" if member.result() else member.why())
+    ddp = session.workload("ddp") + ["--steps", "100"]
+    parts_two.native_of(session, "ddp", ddp)
+    return parts_two.twice_at_once(session, "ddp", ddp, "50ms", 100, mps="on")
+
+
+PARTS = (under_mps, fault, deaths, daemon_restarts, memory, choosing, beside_plain_mps, two_gpus)
 NAMES = tuple(part.__name__ for part in PARTS)
 
 

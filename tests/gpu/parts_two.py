@@ -67,10 +67,11 @@ def native_of(session, name, argv):
     return result
 
 
-def twice_at_once(session, name, argv, quantum, limit, pages=False, **variables):
-    title = f"{name} twice at once, {quantum}" + (", gangs off" if variables else "")
-    short = f"twice-{name}-{quantum}".replace(" ", "-").replace("%", "percent") + ("-nogang" if variables else "")
-    with Daemon(session, short, mode="serial", quantum=quantum) as daemon, Group(session, short, daemon) as group:
+def twice_at_once(session, name, argv, quantum, limit, pages=False, mps="off", **variables):
+    title = f"{name} twice at once, {quantum}" + (", gangs off" if variables else "") + (", MPS" if mps == "on" else "")
+    short = title.replace(",", "").replace(" ", "-").replace("%", "percent")
+    with Daemon(session, short, mode="serial", quantum=quantum, mps=mps) as daemon, \
+            Group(session, short, daemon) as group:
         for i in range(2):
             group.add(f"{name}{i}", argv, **variables)
         try:
