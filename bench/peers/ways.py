@@ -84,9 +84,11 @@ class Way:
         return None
 
     def commit(self):
-        """Of the repository in which its folder lies."""
+        """The commit in the file COMMIT of its folder, or else that of the repository in which the folder lies."""
         if self.folder is None:
             return ""
+        with contextlib.suppress(OSError):
+            return (self.folder / "COMMIT").read_text(encoding="utf-8").strip()
         asked = subprocess.run(["git", "-C", self.folder, "rev-parse", "--short", "HEAD"], capture_output=True,
                                text=True, check=False)
         return asked.stdout.strip() if asked.returncode == 0 else "unknown commit"
