@@ -276,9 +276,6 @@ class Hami(Way):
         finally:
             cache.unlink(missing_ok=True)
 
-    def variables(self, task, work):
-        return {"CUDA_TASK_PRIORITY": "0" if task.matters else "1"}
-
 
 ALL = (Plain, Mps, Gpumux, GpumuxMps, Nixie, Xsched, Nvshare, Hami)
 
