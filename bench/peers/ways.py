@@ -16,7 +16,7 @@ from machine import Daemon, Failed, end_process
 
 START_S = 30
 MPS_CONTROL = "nvidia-cuda-mps-control"
-GIB = 1 << 30
+MIB = 1 << 20
 
 
 class Server:
@@ -46,15 +46,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def serving(arguments, environment, log_path, socket):
-    """A server that listens on a unix socket, which goes with it."""
+def serving(arguments, environment, log_path, socket, *others):
+    """A server that listens on a unix socket. The socket goes with it, and so do the `others`, its other files."""
     server = Server(arguments, environment, log_path)
     try:
         server.wait_until(socket.exists)
         yield
     finally:
         server.end()
-        socket.unlink(missing_ok=True)
+        for path in (socket, *others):
+            path.unlink(missing_ok=True)
 
 
 class Way:
@@ -214,6 +215,8 @@ class Nixie(Way):
     needs = ("nixie", "libnixiesidecar.so")
     limits = "One program works at a time. It sees programs of the CUDA runtime only, not of the driver API."
     socket = pathlib.Path("/tmp/nixie-ctl.sock")
+    # Its file in /dev/shm stays after each end, and keeps the memory that was written.
+    others = tuple(map(pathlib.Path, ("/tmp/nixie.sock", "/tmp/nixie.pagebuffer", "/dev/shm/nixie_shm_buffer")))
 
     def missing(self):
         if self.socket.exists():
@@ -223,11 +226,12 @@ class Nixie(Way):
     @contextlib.contextmanager
     def server(self, work, log_path):
         # Evicted memory may take as much as gpumux's own default lets it: 60 % of what is available, most of it pinned.
-        available = int(next(line.split()[1] for line in open("/proc/meminfo", encoding="ascii")
-                             if line.startswith("MemAvailable:"))) * 1024
-        daemon = [self.folder / "nixie", "daemon", "--shmem", f"{available * 4 // 10 // GIB}g", "--hostmem",
-                  f"{available * 2 // 10 // GIB}g"]
-        with serving(daemon, self.machine.environment, log_path, self.socket):
+        # Pinned memory lies in /dev/shm, and its size has to be a multiple of 2 MiB.
+        memory = available_memory()
+        pinned = min(memory * 4 // 10, shutil.disk_usage("/dev/shm").free)
+        daemon = [self.folder / "nixie", "daemon", "--shmem", f"{pinned // MIB // 2 * 2}m", "--hostmem",
+                  f"{memory * 2 // 10 // MIB // 2 * 2}m"]
+        with serving(daemon, self.machine.environment, log_path, self.socket, *self.others):
             yield {}
 
     def command(self, task, arguments):
@@ -275,6 +279,18 @@ class Hami(Way):
             yield {"LD_PRELOAD": str(self.folder / "libvgpu.so"), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(cache)}
         finally:
             cache.unlink(missing_ok=True)
+
+
+def available_memory():
+    """Bytes of host memory that the machine has left, or the container, if that is less."""
+    meminfo = pathlib.Path("/proc/meminfo").read_text(encoding="ascii")
+    available = int(meminfo.split("MemAvailable:")[1].split()[0]) * 1024
+    group = pathlib.Path("/sys/fs/cgroup")
+    # A container without a limit says "max".
+    with contextlib.suppress(OSError, ValueError):
+        most, now = (int((group / name).read_text(encoding="ascii")) for name in ("memory.max", "memory.current"))
+        available = min(available, most - now)
+    return available
 
 
 ALL = (Plain, Mps, Gpumux, GpumuxMps, Nixie, Xsched, Nvshare, Hami)
