@@ -9,12 +9,14 @@ import contextlib
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import time
 
 from machine import Daemon, Failed, end_process
 
 START_S = 30
+END_S = 5
 MPS_CONTROL = "nvidia-cuda-mps-control"
 MIB = 1 << 20
 
@@ -42,7 +44,12 @@ class Server:
         return (self.log_path.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:200]
 
     def end(self):
-        end_process(self.process, gently=True)
+        # Nixie and XSched remove what they have made after SIGINT, and not after SIGTERM.
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(END_S)
+        end_process(self.process)
 
 
 @contextlib.contextmanager
