@@ -201,8 +201,10 @@ class Nvshare(Way):
     socket = pathlib.Path("/var/run/nvshare/scheduler.sock")
 
     def missing(self):
-        if os.geteuid() != 0:
-            return "its scheduler has to be run by root"
+        # Its scheduler makes the folder, and sets the folder's mode.
+        folder = self.socket.parent
+        if os.geteuid() != 0 and not (folder.is_dir() and folder.stat().st_uid == os.geteuid()):
+            return f"its scheduler needs the folder {folder}, as this user's own: install -d -o USER {folder}"
         if self.socket.exists():
             return f"another scheduler of it runs, or has left {self.socket}"
         return super().missing()
