@@ -41,7 +41,8 @@ class Server:
             time.sleep(0.05)
 
     def last_words(self):
-        return (self.log_path.read_text(errors="replace").strip().splitlines() or ["it said nothing"])[-1][:200]
+        """The end of its log: the reason need not be in the last line."""
+        return "; ".join(self.log_path.read_text(errors="replace").split("\n")).strip("; ")[-200:] or "it said nothing"
 
     def end(self):
         # Nixie and XSched remove what they have made after SIGINT, and not after SIGTERM.
@@ -197,7 +198,8 @@ class Nvshare(Way):
     name, title = "nvshare", "nvshare"
     library = "libnvshare.so"
     needs = ("nvshare-scheduler", "libnvshare.so")
-    limits = "Turns of 30 s, its default: in a shorter measurement mostly one program works. One GPU a machine."
+    limits = ("Turns of 30 s, its default. What libraries launch by cuLaunchKernelEx goes past them, for it does not know "
+              "that call. One GPU a machine.")
     socket = pathlib.Path("/var/run/nvshare/scheduler.sock")
 
     def missing(self):
@@ -235,11 +237,11 @@ class Nixie(Way):
     @contextlib.contextmanager
     def server(self, work, log_path):
         # Evicted memory may take as much as gpumux's own default lets it: 60 % of what is available, most of it pinned.
-        # Pinned memory lies in /dev/shm, and its size has to be a multiple of 2 MiB.
+        # Pinned memory lies in /dev/shm.
         memory = available_memory()
         pinned = min(memory * 4 // 10, shutil.disk_usage("/dev/shm").free)
-        daemon = [self.folder / "nixie", "daemon", "--shmem", f"{pinned // MIB // 2 * 2}m", "--hostmem",
-                  f"{memory * 2 // 10 // MIB // 2 * 2}m"]
+        daemon = [self.folder / "nixie", "daemon", "--shmem", in_blocks(pinned), "--hostmem",
+                  in_blocks(memory * 2 // 10)]
         with serving(daemon, self.machine.environment, log_path, self.socket, *self.others):
             yield {}
 
@@ -251,7 +253,8 @@ class Xsched(Way):
     name, title = "xsched", "XSched"
     library = "libshimcuda.so"
     needs = ("bin/xserver", "lib/libshimcuda.so")
-    limits = "Memory has to fit. Its server listens on port 50000 of all addresses."
+    limits = ("It queues what is launched on streams that a program creates, and not on the default stream, PyTorch's "
+              "own. Memory has to fit. Its server listens on port 50000 of all addresses.")
 
     @contextlib.contextmanager
     def server(self, work, log_path):
@@ -288,6 +291,11 @@ class Hami(Way):
             yield {"LD_PRELOAD": str(self.folder / "libvgpu.so"), "CUDA_DEVICE_MEMORY_SHARED_CACHE": str(cache)}
         finally:
             cache.unlink(missing_ok=True)
+
+
+def in_blocks(size):
+    """As Nixie's options have it: it takes multiples of its largest allocation, 128 MiB."""
+    return f"{size // (128 * MIB) * 128}m"
 
 
 def available_memory():
