@@ -198,8 +198,8 @@ class Nvshare(Way):
     name, title = "nvshare", "nvshare"
     library = "libnvshare.so"
     needs = ("nvshare-scheduler", "libnvshare.so")
-    limits = ("Turns of 30 s, its default. What libraries launch by cuLaunchKernelEx goes past them, for it does not know "
-              "that call. One GPU a machine.")
+    limits = ("Turns of 30 s, its default. What libraries launch by cuLaunchKernelEx goes past them, for it does not "
+              "know that call. One GPU a machine.")
     socket = pathlib.Path("/var/run/nvshare/scheduler.sock")
 
     def missing(self):
