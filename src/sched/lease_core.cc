@@ -185,6 +185,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
                                [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
   tenant->seats.insert(at, std::move(seat));
+  set_shape(unit);
   settle_order(*gpu);
   settle_in_flight(*gpu);
   tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
