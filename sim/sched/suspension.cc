@@ -72,11 +72,7 @@ void World::tell_suspended(Job& job) {
     if (!job.is_suspended) void_promises(rank->seat.gpu.value);
   }
   if (!daemon_up_ || seats.empty()) return;
-  if (job.is_suspended) {
-    tell(sched::SeatsSuspended{seats});
-  } else {
-    tell(sched::SeatsResumed{seats});
-  }
+  tell(sched::SeatsSuspended{seats, job.is_suspended});
 }
 
 // Until it may be frozen, or its time for that is over.

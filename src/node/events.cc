@@ -4,16 +4,17 @@
 namespace gpumux::node {
 namespace {
 
-std::string text(SeatId seat) { return std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value); }
+using sched::to_string;
 
 struct Texts {
   std::string operator()(const sched::Command& command) const { return sched::to_string(command); }
   std::string operator()(const sched::RoomBound& bound) const {
-    return "room " + text(bound.seat) + " #" + std::to_string(bound.sequence) + " " + std::to_string(bound.room) + " " +
-           std::to_string(bound.commitment) + " " + std::to_string(bound.ticket) + (bound.refused() ? " refused" : "");
+    return "room " + to_string(bound.seat) + " #" + std::to_string(bound.sequence) + " " + std::to_string(bound.room) +
+           " " + std::to_string(bound.commitment) + " " + std::to_string(bound.ticket) +
+           (bound.refused() ? " refused" : "");
   }
   std::string operator()(const sched::ExpectEviction& eviction) const {
-    return "expect_eviction " + text(eviction.seat) + " " + std::to_string(eviction.bytes) + " " +
+    return "expect_eviction " + to_string(eviction.seat) + " " + std::to_string(eviction.bytes) + " " +
            std::to_string(eviction.managed);
   }
   std::string operator()(const ModeChanged& change) const {

@@ -59,9 +59,9 @@ struct Rest { std::uint64_t host_useless = 0; };
 using Event =
     std::variant<GpuAdded, SettingsChanged, WayChosen, HostBudget, TenantsAwaited, sched::GrantsHeld,
                  sched::GrantsAllowed, sched::TenantConnected, sched::TenantGone, sched::GangJoined, SeatOpened,
-                 sched::StandingChanged, sched::SeatClaimed, sched::SeatClosed, sched::SeatsSuspended,
-                 sched::SeatsResumed, sched::Requested, sched::RevokeSeen, sched::GateClosed, sched::Drained,
-                 sched::Stepped, sched::Idling, MemoryReported, RoomWanted, GpuSampled, sched::TimePassed, Rest>;
+                 sched::StandingChanged, sched::SeatClaimed, sched::SeatClosed, sched::SeatsSuspended, sched::Requested,
+                 sched::RevokeSeen, sched::GateClosed, sched::Drained, sched::Stepped, sched::Idling, MemoryReported,
+                 RoomWanted, GpuSampled, sched::TimePassed, Rest>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

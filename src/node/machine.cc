@@ -48,7 +48,10 @@ void Machine::apply(TimePoint now, const Event& event, Commands& commands) {
 // ---- what is told to whom -------------------------------------------------------------------------
 
 Machine::Gpu* Machine::find(GpuIndex gpu) { return gpu.value < gpus_.size() ? &gpus_[gpu.value] : nullptr; }
-const Machine::Gpu* Machine::find(GpuIndex gpu) const { return gpu.value < gpus_.size() ? &gpus_[gpu.value] : nullptr; }
+const Machine::Gpu& Machine::at(GpuIndex gpu) const {
+  static const Gpu kNone;
+  return gpu.value < gpus_.size() ? gpus_[gpu.value] : kNone;
+}
 
 void Machine::make_stale(GpuIndex gpu) {
   if (has_memory(gpu)) gpus_[gpu.value].plan = Plan::kStale;
@@ -82,7 +85,8 @@ void Machine::on(const SettingsChanged& event) {
   gpu->settings = event.settings;
   gpu->mode = mode_set_by(event.settings).value_or(gpu->mode);
   make_stale(event.gpu);
-  if (has_memory(event.gpu)) memory_.set_reserve(event.gpu, reserve_of(event.settings, memory_.capacity(event.gpu)));
+  const std::uint64_t capacity = memory_.capacity(event.gpu);
+  if (capacity > 0) memory_.add_gpu(event.gpu, capacity, reserve_of(event.settings, capacity));
   tell(sched::SettingsChanged{event.gpu, {gpu->settings, gpu->mode}});
 }
 
@@ -131,20 +135,11 @@ void Machine::on(const sched::TenantGone& event) {
 }
 
 // The planner first: what it is told when the core revokes is then for a seat that is to go.
-void Machine::suspend_memory(const std::vector<SeatId>& seats, bool is_suspended) {
-  for (const SeatId seat : seats) {
-    memory_.set_suspended(now_, seat, is_suspended);
+void Machine::on(const sched::SeatsSuspended& event) {
+  for (const SeatId seat : event.seats) {
+    memory_.set_suspended(now_, seat, event.are_suspended);
     make_stale(seat.gpu);
   }
-}
-
-void Machine::on(const sched::SeatsSuspended& event) {
-  suspend_memory(event.seats, true);
-  tell(event);
-}
-
-void Machine::on(const sched::SeatsResumed& event) {
-  suspend_memory(event.seats, false);
   tell(event);
 }
 
@@ -279,23 +274,18 @@ void Machine::plan(GpuIndex index) {
     }
     resolve_mode(index);
     leases_.turns(index, gpu.turns);
-  } while (plan_once(index, gpu.turns));
-}
-
-// Whether the lease core was told anything.
-bool Machine::plan_once(GpuIndex index, const std::vector<sched::Turn>& turns) {
-  plan_.bounds.clear();
-  plan_.obstructions.clear();
-  plan_.expected.clear();
-  plan_.evictions.clear();
-  if (probe_ != nullptr) probe_->planning(index, turns);
-  memory_.plan(now_, index, turns, plan_);
-  if (probe_ != nullptr) probe_->planned(index, turns);
-  for (const sched::RoomBound& bound : plan_.bounds) commands_->emplace_back(bound);
-  for (const sched::ExpectEviction& eviction : plan_.evictions) commands_->emplace_back(eviction);
-  for (const sched::MemoryExpected& expected : plan_.expected) tell(expected);
-  for (const sched::MemoryObstructed& obstruction : plan_.obstructions) tell(obstruction);
-  return !plan_.expected.empty() || !plan_.obstructions.empty();
+    plan_.bounds.clear();
+    plan_.obstructions.clear();
+    plan_.expected.clear();
+    plan_.evictions.clear();
+    if (probe_ != nullptr) probe_->planning(index, gpu.turns);
+    memory_.plan(now_, index, gpu.turns, plan_);
+    if (probe_ != nullptr) probe_->planned(index, gpu.turns);
+    for (const sched::RoomBound& bound : plan_.bounds) commands_->emplace_back(bound);
+    for (const sched::ExpectEviction& eviction : plan_.evictions) commands_->emplace_back(eviction);
+    for (const sched::MemoryExpected& expected : plan_.expected) tell(expected);
+    for (const sched::MemoryObstructed& obstruction : plan_.obstructions) tell(obstruction);
+  } while (!plan_.expected.empty() || !plan_.obstructions.empty());
 }
 
 // ---- what there is to see -------------------------------------------------------------------------
@@ -307,28 +297,7 @@ std::optional<TimePoint> Machine::next_deadline() const {
 }
 
 std::optional<sched::Mode> Machine::mode(GpuIndex gpu) const {
-  const Gpu* const found = find(gpu);
-  return found == nullptr ? std::nullopt : std::optional(found->mode);
-}
-
-sched::MemoryMode::Reason Machine::mode_reason(GpuIndex gpu) const {
-  const Gpu* const found = find(gpu);
-  return found == nullptr ? sched::MemoryMode::Reason::kNotKnown : found->memory_mode.reason();
-}
-
-bool Machine::is_open(GpuIndex gpu) const {
-  const Gpu* const found = find(gpu);
-  return found != nullptr && found->is_open;
-}
-
-sched::Way Machine::way(GpuIndex gpu) const {
-  const Gpu* const found = find(gpu);
-  return found == nullptr ? sched::Way::kAtOnce : found->way;
-}
-
-bool Machine::has_other_programs(GpuIndex gpu) const {
-  const Gpu* const found = find(gpu);
-  return found != nullptr && found->others == Others::kThere;
+  return gpu.value < gpus_.size() ? std::optional(gpus_[gpu.value].mode) : std::nullopt;
 }
 
 sched::HostDemand Machine::host_demand() const {

@@ -57,12 +57,12 @@ class Machine {
   const sched::Residency& memory() const { return memory_; }
   // None: no such GPU.
   std::optional<sched::Mode> mode(GpuIndex gpu) const;
-  sched::MemoryMode::Reason mode_reason(GpuIndex gpu) const;
+  sched::MemoryMode::Reason mode_reason(GpuIndex gpu) const { return at(gpu).memory_mode.reason(); }
   // Whether memory and standing leave it open whether its programs run at once or by turns.
-  bool is_open(GpuIndex gpu) const;
-  sched::Way way(GpuIndex gpu) const;  // the last one that was chosen
+  bool is_open(GpuIndex gpu) const { return at(gpu).is_open; }
+  sched::Way way(GpuIndex gpu) const { return at(gpu).way; }  // the last one that was chosen
   // Programs that are no tenants are on it.
-  bool has_other_programs(GpuIndex gpu) const;
+  bool has_other_programs(GpuIndex gpu) const { return at(gpu).others == Others::kThere; }
   // GPUs whose memory has been planned anew since the last call.
   std::bitset<base::kMaxGpus> take_planned() { return std::exchange(planned_, {}); }
 
@@ -111,7 +111,6 @@ class Machine {
   void on(const sched::SeatClosed& event);
   void on(const sched::TenantGone& event);
   void on(const sched::SeatsSuspended& event);
-  void on(const sched::SeatsResumed& event);
   void on(const MemoryReported& event);
   void on(const RoomWanted& event);
   void on(const GpuSampled& event);
@@ -125,21 +124,20 @@ class Machine {
 
   // Null: no such GPU.
   Gpu* find(GpuIndex gpu);
-  const Gpu* find(GpuIndex gpu) const;
+  // As one that was just added, if there is none.
+  const Gpu& at(GpuIndex gpu) const;
   // Whether its size is known. Without that it has leases only, and its memory is never planned.
   bool has_memory(GpuIndex gpu) const { return memory_.capacity(gpu) > 0; }
   void make_stale(GpuIndex gpu);
   bool is_any_stale() const;
   void tell(const sched::Event& event);
   void close_memory(SeatId seat);
-  void suspend_memory(const std::vector<SeatId>& seats, bool is_suspended);
   void set_mode(GpuIndex index, sched::Mode mode);
   void resolve_mode(GpuIndex index);
   void tell_foreign(GpuIndex index);
   bool wants_plan(GpuIndex index, bool was_any_stale);
   void rest(GpuIndex index);
   void plan(GpuIndex index);
-  bool plan_once(GpuIndex index, const std::vector<sched::Turn>& turns);
 
   Probe* const probe_;
   sched::LeaseCore leases_;

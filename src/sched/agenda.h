@@ -19,12 +19,21 @@ class Agenda {
   }
   // The GPU's reservation has changed, or the place of the unit that has it. A gang that the reservation keeps off is
   // no longer in the way of units behind it, on the rest of its GPUs as well.
-  void touch_around(const Gpu& gpu);
+  void touch_around(const Gpu& gpu) {
+    touch(gpu);
+    for (const Shape* shape : gpu.shapes()) {
+      if (const Unit* const first = shape->first()) touch(*first);
+    }
+  }
 
   // A gang that is next on `here` gives way to `single`, which is ahead of it on `there`. That one starts in a moment;
   // or when a drain is over that keeps it, or those before it. Looking again now would find the same, and two GPUs
   // would look at each other for ever.
-  void give_way(const Gpu& here, const Unit& single, const Gpu& there);
+  void give_way(const Gpu& here, const Unit& single, const Gpu& there) {
+    if (must_wait_for_drain(single) || gave_way_.has(here.index.value)) return wait_for_drain(here);
+    gave_way_.set(here.index.value);
+    touch(there);
+  }
   // A unit has started, or an event has come: gangs look again whether they give way.
   void look_again() { gave_way_ = {}; }
   // The unit that is next there waits for a drain, which may be another GPU's.

@@ -245,7 +245,7 @@ TEST(ShareGroup, WantsTurnsIfItHasSeveralSeatsBesideOthers) {
   EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
   script.tell(SeatsSuspended{{kB}});
   EXPECT_FALSE(script.core().wants_turns(GpuIndex{0}));
-  script.tell(SeatsResumed{{kB}});
+  script.tell(SeatsSuspended{{kB}, false});
   script.tell(SeatClosed{kC});
   EXPECT_FALSE(script.core().wants_turns(GpuIndex{0}));
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sched/events.h"
 
+#include <concepts>
 #include <string_view>
 
 namespace gpumux::sched {
@@ -16,14 +17,16 @@ std::string text(const settings::Auto<T>& setting) {
   return setting.is_automatic() ? "auto" : text(setting.value());
 }
 
-std::string text(SeatId seat) { return std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value); }
-std::string text(const std::vector<SeatId>& seats) {
-  std::string out;
-  for (const SeatId seat : seats) out += " " + text(seat);
-  return out;
-}
 std::string text(LeaseEpoch epoch) { return "e" + std::to_string(epoch.value); }
 std::string text(GpuIndex gpu) { return "gpu " + std::to_string(gpu.value); }
+std::string text(SeatId seat) { return to_string(seat); }
+std::string text(const std::vector<SeatId>& seats) {
+  std::string out;
+  for (const SeatId seat : seats) out += (out.empty() ? "" : " ") + text(seat);
+  return out;
+}
+std::string text(std::integral auto number) { return std::to_string(number); }
+std::string_view text(std::string_view word) { return word; }
 std::string_view text(LeaseKind kind) { return kind == LeaseKind::kExclusive ? "exclusive" : "shared"; }
 
 std::string_view text(Claim claim) {
@@ -83,6 +86,18 @@ std::string text(const GpuSettings& s) {
   return out;
 }
 
+// Its words with a space between them. An empty one is left out.
+template <class... Words>
+std::string line(const Words&... words) {
+  std::string out;
+  const auto add = [&out](std::string_view word) {
+    if (!out.empty() && !word.empty()) out += ' ';
+    out += word;
+  };
+  (add(text(words)), ...);
+  return out;
+}
+
 // A hostile program chooses these strings: they must not break a log's lines.
 std::string in_quotes(std::string_view raw) {
   static constexpr char kDigits[] = "0123456789abcdef";
@@ -100,94 +115,74 @@ std::string in_quotes(std::string_view raw) {
   return out + "\"";
 }
 
-std::string times(std::uint32_t count) { return count == 1 ? "" : " times " + std::to_string(count); }
+std::string times(std::uint32_t count) { return count == 1 ? "" : "times " + text(count); }
 
 struct EventText {
-  std::string operator()(const GpuAdded& e) const {
-    return "gpu_added " + text(e.gpu) + " " + text(e.first_epoch) + " " + text(e.settings);
-  }
-  std::string operator()(const SettingsChanged& e) const { return "settings " + text(e.gpu) + " " + text(e.settings); }
-  std::string operator()(const GrantsHeld& e) const {
-    return "grants_held " + std::to_string(e.until.time_since_epoch().count());
-  }
+  std::string operator()(const GpuAdded& e) const { return line("gpu_added", e.gpu, e.first_epoch, e.settings); }
+  std::string operator()(const SettingsChanged& e) const { return line("settings", e.gpu, e.settings); }
+  std::string operator()(const GrantsHeld& e) const { return line("grants_held", e.until.time_since_epoch().count()); }
   std::string operator()(const GrantsAllowed&) const { return "grants_allowed"; }
-  std::string operator()(const TenantConnected& e) const {
-    return "connect " + std::to_string(e.tenant.value) + " uid " + std::to_string(e.uid);
-  }
-  std::string operator()(const TenantGone& e) const { return "gone " + std::to_string(e.tenant.value); }
+  std::string operator()(const TenantConnected& e) const { return line("connect", e.tenant.value, "uid", e.uid); }
+  std::string operator()(const TenantGone& e) const { return line("gone", e.tenant.value); }
   std::string operator()(const GangJoined& e) const {
-    return "gang " + std::to_string(e.tenant.value) + " " + in_quotes(e.key) + " of " + std::to_string(e.world);
+    return line("gang", e.tenant.value, in_quotes(e.key), "of", e.world);
   }
   std::string operator()(const SeatOpened& e) const {
-    return "open " + text(e.seat) + " weight " + std::to_string(e.weight) +
-           (e.ends_own_turns ? " ends_own_turns" : "") +
-           (e.priority != 0 ? " priority " + std::to_string(e.priority) : "") +
-           (e.cap != kNoCap ? " cap " + std::to_string(e.cap) : "") + (e.is_suspended ? " suspended" : "") +
-           (e.share_group.empty() ? "" : " group " + in_quotes(e.share_group));
+    return line("open", e.seat, "weight", e.weight, e.ends_own_turns ? "ends_own_turns" : "",
+                e.priority != 0 ? line("priority", e.priority) : "", e.cap != kNoCap ? line("cap", e.cap) : "",
+                e.is_suspended ? "suspended" : "",
+                e.share_group.empty() ? "" : line("group", in_quotes(e.share_group)));
   }
   std::string operator()(const StandingChanged& e) const {
-    return "standing " + text(e.seat) + " priority " + std::to_string(e.priority) + " weight " +
-           std::to_string(e.weight) + " cap " + std::to_string(e.cap);
+    return line("standing", e.seat, "priority", e.priority, "weight", e.weight, "cap", e.cap);
   }
-  std::string operator()(const SeatClaimed& e) const {
-    return "claim " + text(e.seat) + " " + std::string(text(e.claim)) + " " + std::string(text(e.kind)) + " " +
-           text(e.epoch);
+  std::string operator()(const SeatClaimed& e) const { return line("claim", e.seat, e.claim, e.kind, e.epoch); }
+  std::string operator()(const SeatClosed& e) const { return line("close", e.seat); }
+  std::string operator()(const SeatsSuspended& e) const {
+    return line(e.are_suspended ? "suspend" : "resume", e.seats);
   }
-  std::string operator()(const SeatClosed& e) const { return "close " + text(e.seat); }
-  std::string operator()(const SeatsSuspended& e) const { return "suspend" + text(e.seats); }
-  std::string operator()(const SeatsResumed& e) const { return "resume" + text(e.seats); }
-  std::string operator()(const Requested& e) const { return "request " + text(e.seat); }
-  std::string operator()(const RevokeSeen& e) const { return "revoke_seen " + text(e.seat) + " " + text(e.epoch); }
-  std::string operator()(const GateClosed& e) const { return "gate_closed " + text(e.seat) + " " + text(e.epoch); }
+  std::string operator()(const Requested& e) const { return line("request", e.seat); }
+  std::string operator()(const RevokeSeen& e) const { return line("revoke_seen", e.seat, e.epoch); }
+  std::string operator()(const GateClosed& e) const { return line("gate_closed", e.seat, e.epoch); }
   std::string operator()(const Drained& e) const {
-    return "drained " + text(e.seat) + " " + text(e.epoch) + (e.poisoned ? " poisoned" : "");
+    return line("drained", e.seat, e.epoch, e.poisoned ? "poisoned" : "");
   }
-  std::string operator()(const Stepped& e) const {
-    return "stepped " + text(e.seat) + " " + text(e.epoch) + times(e.count);
-  }
-  std::string operator()(const Idling& e) const { return "idling " + text(e.seat) + " " + text(e.epoch); }
-  std::string operator()(const MemoryNeed& e) const {
-    return "memory " + text(e.seat) + (e.pages ? " pages" : " is there");
-  }
+  std::string operator()(const Stepped& e) const { return line("stepped", e.seat, e.epoch, times(e.count)); }
+  std::string operator()(const Idling& e) const { return line("idling", e.seat, e.epoch); }
+  std::string operator()(const MemoryNeed& e) const { return line("memory", e.seat, e.pages ? "pages" : "is there"); }
   std::string operator()(const MemoryObstructed& e) const {
-    return "memory " + text(e.seat) + " obstructed by " + std::string(text(e.obstacle));
+    return line("memory", e.seat, "obstructed by", e.obstacle);
   }
-  std::string operator()(const MemoryExpected& e) const {
-    return "memory " + text(e.seat) + " " + std::string(text(e.outlook));
-  }
+  std::string operator()(const MemoryExpected& e) const { return line("memory", e.seat, e.outlook); }
   std::string operator()(const TimePassed&) const { return "time"; }
 };
 
 struct CommandText {
   std::string operator()(const Grant& c) const {
-    return "grant " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.kind)) +
-           (c.contended ? " contended" : "") + (c.borrowed ? " borrowed" : "");
+    return line("grant", c.seat, c.epoch, c.kind, c.contended ? "contended" : "", c.borrowed ? "borrowed" : "");
   }
-  std::string operator()(const Revoke& c) const {
-    return "revoke " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.reason));
-  }
-  std::string operator()(const Reopen& c) const {
-    return "reopen " + text(c.seat) + " " + text(c.epoch) + " " + std::string(text(c.kind));
-  }
-  std::string operator()(const Step& c) const { return "step " + text(c.seat) + " " + text(c.epoch) + times(c.count); }
+  std::string operator()(const Revoke& c) const { return line("revoke", c.seat, c.epoch, c.reason); }
+  std::string operator()(const Reopen& c) const { return line("reopen", c.seat, c.epoch, c.kind); }
+  std::string operator()(const Step& c) const { return line("step", c.seat, c.epoch, times(c.count)); }
   std::string operator()(const Contention& c) const {
-    return "contention " + text(c.seat) + (c.contended ? " yes " : " no ") + text(c.idle_hold) +
-           (c.in_flight.is_unlimited() ? "" : " in_flight=" + text(c.in_flight));
+    return line("contention", c.seat, c.contended ? "yes" : "no", c.idle_hold,
+                c.in_flight.is_unlimited() ? "" : "in_flight=" + text(c.in_flight));
   }
-  std::string operator()(const HeadsUp& c) const { return "heads_up " + text(c.seat); }
+  std::string operator()(const HeadsUp& c) const { return line("heads_up", c.seat); }
   std::string operator()(const ReportStall& c) const {
-    return "stall " + text(c.seat) + " " + text(c.epoch) + " waited " + text(c.waited) + " undrained" +
-           text(c.undrained) + (c.partners.empty() ? "" : " partners" + text(c.partners));
+    return line("stall", c.seat, c.epoch, "waited", c.waited, "undrained", c.undrained,
+                c.partners.empty() ? "" : "partners", c.partners);
   }
-  std::string operator()(const ReportSilent& c) const { return "silent " + text(c.seat) + " waited " + text(c.waited); }
-  std::string operator()(const ReportAnswering& c) const { return "answering " + text(c.seat); }
+  std::string operator()(const ReportSilent& c) const { return line("silent", c.seat, "waited", c.waited); }
+  std::string operator()(const ReportAnswering& c) const { return line("answering", c.seat); }
   std::string operator()(const KillTenant& c) const {
-    return "kill " + std::to_string(c.tenant.value) + (c.reason == KillReason::kSilent ? " silent" : " stalled");
+    return line("kill", c.tenant.value, c.reason == KillReason::kSilent ? "silent" : "stalled");
   }
 };
 
 }  // namespace
 
+std::string to_string(SeatId seat) { return std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value); }
 std::string to_string(const Event& event) { return std::visit(EventText(), event); }
 std::string to_string(const Command& command) { return std::visit(CommandText(), command); }
 

@@ -77,10 +77,10 @@ struct StandingChanged {
 enum class Claim { kWaiting, kHolding, kDraining };
 struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };
 struct SeatClosed { SeatId seat; };
-// These are to have no lease until SeatsResumed: what they hold is revoked, what they ask for is remembered. All seats
-// of a run in one event: of two that take turns, the second would otherwise be granted what the first one gives up.
-struct SeatsSuspended { std::vector<SeatId> seats; };
-struct SeatsResumed { std::vector<SeatId> seats; };
+// The core gives these seats no lease until they are resumed (`are_suspended` is false). It revokes what they hold, and
+// remembers what they ask for. All seats of a run are in one event: of two that take turns, the core would otherwise
+// grant the second one what the first one gives up.
+struct SeatsSuspended { std::vector<SeatId> seats; bool are_suspended = true; };
 // A thread waits at the gate. Harmless when repeated, or when a grant has crossed it.
 struct Requested { SeatId seat; };
 // These four name the epoch that they speak of, and mean nothing under another than the seat's latest one.
@@ -109,10 +109,10 @@ struct MemoryExpected { SeatId seat; MemoryOutlook outlook = MemoryOutlook::kUnk
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
-                           GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended,
-                           SeatsResumed, Requested, RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed,
-                           MemoryObstructed, MemoryExpected, TimePassed>;
+using Event =
+    std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
+                 SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested, RevokeSeen,
+                 GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, MemoryExpected, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
@@ -161,6 +161,7 @@ struct KillTenant { TenantId tenant; KillReason reason; };
 using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportSilent,
                              ReportAnswering, KillTenant>;
 
+std::string to_string(SeatId seat);  // tenant@gpu
 // One line each, for logs that are compared byte for byte.
 std::string to_string(const Event& event);
 std::string to_string(const Command& command);

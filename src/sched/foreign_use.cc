@@ -13,8 +13,6 @@ constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
 constexpr std::uint64_t kMaxContextBytes = std::uint64_t{768} << 20;
 constexpr std::uint64_t kContextDivisor = 64;
 
-constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
-
 }  // namespace
 
 void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more) {

@@ -54,12 +54,11 @@ void LeaseCore::State::unplace(Unit& unit) {
   dequeue(unit);
   charge(unit);
   stop_returning(unit);
-  incomplete.erase(&unit);
-  to_suspend.erase(&unit);
+  in_part.erase(&unit);
   agenda.touch(unit);
   agenda.drain_is_over();
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->loan.lender() == &unit) take_turn_back(*on_gpu.gpu);
+    if (on_gpu.gpu->lender == &unit) take_turn_back(*on_gpu.gpu);
   }
   for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
 }
@@ -92,18 +91,14 @@ void LeaseCore::State::set_shape(Unit& unit) {
 // contention.
 void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   set_shape(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
-  const bool was_passed_over = unit.passed_over();
-  const SeatCounts seats = count_seats(unit);
-  unit.wanting = seats.wanting;
-  unit.resting = seats.resting;
-  unit.suspended = seats.suspended;
-  unit.contended = 0;
+  for (const UnitGpu& on_gpu : unit.gpus) seats_changed(*on_gpu.gpu);
   unit.phase = UnitPhase::kIdle;
   agenda.touch(unit);
-  if (seats.revoked.all > 0) {
+  if (any_seat(unit, is_in_revocation)) {
     UnitRevocation& revocation = *unit.revocation;
-    revocation.recount(seats.revoked);
+    const bool was_passed_over = unit.passed_over();
+    revocation.silent = static_cast<std::uint32_t>(std::count_if(
+        unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->phase == SeatPhase::kSilent; }));
     unit.phase = UnitPhase::kRevoking;
     timers.stop(unit.run);
     if (was_passed_over && !unit.passed_over()) count_again(unit);
@@ -119,20 +114,16 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     return settle_drains(unit);
   }
   unit.revocation.reset();
-  if (seats.holding > 0) {
+  if (any_seat(unit, [](const Seat& seat) { return seat.phase == SeatPhase::kHolding; })) {
     unit.phase = UnitPhase::kHolding;
-    for (const UnitGpu& on_gpu : unit.gpus) {
-      if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
-    }
     place(unit);
-    if (unit.resting == seats.holding) return finish(unit);
-    note_incomplete(unit);
-    if (unit.suspended > 0) to_suspend.insert(&unit);
+    if (at_work(unit) == 0) return finish(unit);
+    note_in_part(unit);
     arm_cap(unit);
     return tell_contention(unit, tell_all);
   }
   timers.stop(unit.run);
-  if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
+  queue(unit);
 }
 
 // Takes over the state of `other`, whose seats go to `unit`, that is not in the seats.
@@ -157,7 +148,7 @@ void LeaseCore::State::remove_from_unit(Seat& seat) {
   end_loan(unit);  // a unit that has borrowed its turn holds like any other from now on
   unplace(unit);
   detach(seat);
-  if (!unit.seats.empty() || unit.gang != nullptr) {
+  if (!unit.seats.empty() || unit.gang) {
     rebuild(unit, false);
   } else {
     destroy_unit(unit);
@@ -170,91 +161,78 @@ void LeaseCore::State::remove_seat(Seat& seat) {
   remove_from_unit(seat);
   gpu.seats.erase(&seat);
   gpu.groups.leave(seat, *seat.group);
-  std::erase_if(tenant.seats, [&](const std::unique_ptr<Seat>& one) { return one.get() == &seat; });
-  settle_order(gpu);
-  settle_in_flight(gpu);
+  tenant.seats.erase(gpu.index);
+  seats_changed(gpu);
 }
 
 // ---- gangs --------------------------------------------------------------------------------------
 
-Gang& LeaseCore::State::make_gang(std::uint32_t uid) {
-  Unit& unit = make_unit();
-  unit.gang = std::make_unique<Gang>();
-  unit.gang->uid = uid;
-  unit.gang->unit = &unit;
-  return *unit.gang;
-}
-
-void LeaseCore::State::add_to_gang(Tenant& tenant, Gang& gang) {
-  tenant.gang = &gang;
-  gang.members.emplace(tenant.id, &tenant);
-  if (tenant.seats.empty()) return;
-  unplace(*gang.unit);
-  for (const auto& seat : tenant.seats) {
+// All these seats are the gang's from now on.
+void LeaseCore::State::add_seats(std::vector<Seat*> seats, Unit& gang) {
+  if (seats.empty()) return;
+  unplace(gang);
+  for (Seat* seat : seats) {
     Unit& old = *seat->unit;
     unplace(old);
-    absorb(*gang.unit, old);
+    absorb(gang, old);
     detach(*seat);
     if (old.seats.empty()) destroy_unit(old);
-    attach(*seat, *gang.unit);
+    attach(*seat, gang);
   }
-  rebuild(*gang.unit, true);
+  rebuild(gang, true);
+}
+
+void LeaseCore::State::add_to_gang(Tenant& tenant, Unit& gang) {
+  tenant.gang = &gang;
+  gang.gang->members.emplace(tenant.id, &tenant);
+  std::vector<Seat*> seats;
+  for (const auto& [gpu, seat] : tenant.seats) seats.push_back(seat.get());
+  add_seats(std::move(seats), gang);
+}
+
+void LeaseCore::State::add_key(Unit& gang, const std::string& key) {
+  gang.gang->keys.push_back(key);
+  gang_by_key[{gang.gang->uid, key}] = &gang;
 }
 
 // A common member makes two gangs one.
-void LeaseCore::State::merge_gangs(Gang& into, Gang& from) {
-  unplace(*into.unit);
-  unplace(*from.unit);
-  absorb(*into.unit, *from.unit);
-  for (const auto& [id, tenant] : from.members) {
+void LeaseCore::State::merge_gangs(Unit& into, Unit& from) {
+  for (const auto& [id, tenant] : from.gang->members) {
     tenant->gang = &into;
-    into.members.emplace(id, tenant);
-    for (const auto& seat : tenant->seats) {
-      detach(*seat);
-      attach(*seat, *into.unit);
-    }
+    into.gang->members.emplace(id, tenant);
   }
-  for (const std::string& key : from.keys) {
-    gang_by_key[{from.uid, key}] = &into;
-    into.keys.push_back(key);
-  }
-  destroy_unit(*from.unit);
-  rebuild(*into.unit, true);
+  for (const std::string& key : from.gang->keys) add_key(into, key);
+  if (from.seats.empty()) return destroy_unit(from);
+  add_seats(from.seats, into);
 }
 
 void LeaseCore::State::leave_gang(Tenant& tenant) {
-  Gang* const gang = std::exchange(tenant.gang, nullptr);
-  if (gang == nullptr) return;
-  gang->members.erase(tenant.id);
-  if (!gang->members.empty()) return;
-  for (const std::string& key : gang->keys) gang_by_key.erase({gang->uid, key});
-  destroy_unit(*gang->unit);
+  Unit* const unit = std::exchange(tenant.gang, nullptr);
+  if (unit == nullptr) return;
+  unit->gang->members.erase(tenant.id);
+  if (!unit->gang->members.empty()) return;
+  for (const std::string& key : unit->gang->keys) gang_by_key.erase({unit->gang->uid, key});
+  destroy_unit(*unit);
 }
 
 void LeaseCore::State::on(const GangJoined& e) {
   Tenant* const tenant = tenant_of(e.tenant);
   if (tenant == nullptr) return;
-  if (e.key.empty()) {
-    if (tenant->gang == nullptr) add_to_gang(*tenant, make_gang(tenant->uid));
-    return;
+  const auto found = e.key.empty() ? gang_by_key.end() : gang_by_key.find({tenant->uid, e.key});
+  Unit* gang = found == gang_by_key.end() ? tenant->gang : found->second;
+  if (gang == nullptr) {
+    gang = &make_unit();
+    gang->gang.emplace().uid = tenant->uid;
   }
-  const auto found = gang_by_key.find({tenant->uid, e.key});
-  Gang* const existing = found == gang_by_key.end() ? nullptr : found->second;
+  if (found == gang_by_key.end() && !e.key.empty()) {
+    if (gang->gang->keys.size() >= kMaxGangKeys) return;
+    add_key(*gang, e.key);
+  }
+  gang->gang->world = std::max(gang->gang->world, e.world);
   if (tenant->gang == nullptr) {
-    Gang& gang = existing != nullptr ? *existing : make_gang(tenant->uid);
-    if (existing == nullptr) {
-      gang.keys.push_back(e.key);
-      gang_by_key[{tenant->uid, e.key}] = &gang;
-    }
-    gang.world = std::max(gang.world, e.world);
-    add_to_gang(*tenant, gang);
-  } else if (existing == nullptr) {
-    if (tenant->gang->keys.size() >= kMaxGangKeys) return;
-    tenant->gang->keys.push_back(e.key);
-    tenant->gang->world = std::max(tenant->gang->world, e.world);
-    gang_by_key[{tenant->uid, e.key}] = tenant->gang;
-  } else if (existing != tenant->gang) {
-    merge_gangs(*existing, *tenant->gang);
+    add_to_gang(*tenant, *gang);
+  } else if (tenant->gang != gang) {
+    merge_gangs(*gang, *tenant->gang);
   }
 }
 

@@ -9,9 +9,7 @@
 namespace gpumux::sched {
 namespace {
 
-std::string name(SeatId seat) {
-  return "seat " + std::to_string(seat.tenant.value) + "@" + std::to_string(seat.gpu.value);
-}
+std::string name(SeatId seat) { return "seat " + to_string(seat); }
 std::string name(const Gpu& gpu) { return "GPU " + std::to_string(gpu.index.value); }
 std::string name(const Unit& unit) {
   return unit.seats.empty() ? "an empty unit" : "the unit of " + name(unit.seats.front()->id);
@@ -34,8 +32,8 @@ std::string check_seat(const Seat& seat) {
   const SeatRevocation& revocation = *seat.revocation;
   if (seat.phase == SeatPhase::kDraining && !revocation.gate_closed()) return who + " drains behind an open gate";
   if (seat.phase == SeatPhase::kRevoked && revocation.gate_closed()) return who + " has closed its gate unnoticed";
-  if (revocation.permits() > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
-  if (revocation.permits() > 0 && !revocation.gate_closed()) return who + " may step although it was recalled";
+  if (revocation.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
+  if (revocation.permits > 0 && !revocation.gate_closed()) return who + " may step although it was recalled";
   const bool waits_for_answer = seat.phase != SeatPhase::kSilent && !revocation.drained();
   if (waits_for_answer && !revocation.answer.armed()) return who + " may stay silent for ever";
   return {};
@@ -44,43 +42,30 @@ std::string check_seat(const Seat& seat) {
 // The seats of a unit are those of one gang, or one seat of a tenant that is in none.
 std::string check_members(const Unit& unit) {
   const std::string who = name(unit);
-  std::set<const Gang*> gangs;
-  std::size_t loners = 0;
+  if (!unit.gang && !unit.single()) return who + " has seats that do not belong together";
   for (const Seat* seat : unit.seats) {
-    const Gang* const gang = seat->tenant->gang;
-    loners += gang == nullptr ? 1u : 0u;
-    if (gang != nullptr) gangs.insert(gang);
-    if (gang != nullptr && gang->unit != &unit) return name(seat->id) + " is not in its gang's unit";
+    if (seat->tenant->gang != (unit.gang ? &unit : nullptr)) return name(seat->id) + " is not in its gang's unit";
     if (seat->tenant->uid != unit.seats.front()->tenant->uid) return who + " is of two users";
   }
-  if (loners + gangs.size() > 1) return who + " has seats that do not belong together";
-  if (!gangs.empty() && !gangs.contains(unit.gang.get())) return who + " is another gang's";
   return {};
 }
 
 std::string check_unit(const Unit& unit) {
   const std::string who = name(unit);
   if (std::string wrong = check_members(unit); !wrong.empty()) return wrong;
-  const SeatCounts seats = count_seats(unit);
-  if (seats.wanting != unit.wanting || seats.resting != unit.resting || seats.suspended != unit.suspended)
-    return who + " has miscounted its seats";
   if ((unit.phase == UnitPhase::kRevoking) != unit.revocation.has_value()) return who + " is revoked, and is not";
-  if (unit.revocation && seats.revoked != unit.revocation->seats()) return who + " has miscounted its revoked seats";
-  if (unit.phase == UnitPhase::kIdle && seats.wanting > 0 && seats.suspended == 0 && !unit.thaw.armed())
+  const bool any_silent = any_seat(unit, [](const Seat& seat) { return seat.phase == SeatPhase::kSilent; });
+  if (any_silent != unit.passed_over()) return who + " has miscounted its silent seats";
+  if (unit.phase == UnitPhase::kIdle && wants(unit) && !is_suspended(unit) && !unit.thaw.armed())
     return who + " wants and does not wait";
-  if (unit.phase == UnitPhase::kWaiting && seats.suspended > 0)
-    return who + " waits although a seat of it is suspended";
-  if (unit.phase == UnitPhase::kWaiting && seats.wanting == 0) return who + " waits and does not want";
-  if (unit.phase == UnitPhase::kRevoking && seats.revoked.undrained == 0) return who + " has drained and is not done";
-  if (unit.phase == UnitPhase::kHolding && seats.resting + seats.idle == unit.seats.size())
-    return who + " holds and no seat of it does";
+  if (unit.phase == UnitPhase::kWaiting && is_suspended(unit)) return who + " waits although a seat of it is suspended";
+  if (unit.phase == UnitPhase::kWaiting && !wants(unit)) return who + " waits and does not want";
+  if (unit.phase == UnitPhase::kRevoking && !is_undrained(unit)) return who + " has drained and is not done";
+  if (unit.phase == UnitPhase::kHolding && at_work(unit) == 0) return who + " holds and no seat of it does";
   const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.is_returning();
   if (may_stall && !unit.revocation->stall.armed()) return who + " may drain for ever";
   if (unit.is_returning() && unit.passed_over()) return who + " returns from nowhere";
-  std::uint32_t contended = 0;
-  for (const UnitGpu& on_gpu : unit.gpus) contended += on_gpu.holding > 0 && on_gpu.gpu->contended ? 1u : 0u;
-  if (contended != unit.contended) return who + " has miscounted its contention";
-  if (unit.phase == UnitPhase::kHolding && unit.told_contended != (contended > 0 || has_cap(unit)))
+  if (unit.phase == UnitPhase::kHolding && unit.told_contended != is_contended(unit))
     return who + " was not told of contention";
   return {};
 }
@@ -130,10 +115,9 @@ std::string check_gpu(const Gpu& gpu) {
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
   const std::uint32_t exclusive = gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding);
-  const std::size_t most = gpu.loan.lender() == nullptr ? 1 : 2;
+  const std::size_t most = gpu.lender == nullptr ? 1 : 2;
   if (exclusive > 0 && holders.size() > most) return who + " has an exclusive holder and another holder";
-  const Unit* const lender = gpu.loan.lender();
-  if (lender != nullptr && (!holders.contains(lender) || !lender->single()))
+  if (gpu.lender != nullptr && (!holders.contains(gpu.lender) || !gpu.lender->single()))
     return who + " has a lender that does not hold";
   if (exclusive > 0 && open != nullptr && !holders.contains(open->unit))
     return name(open->id) + " may still submit beside an exclusive holder";
@@ -169,26 +153,20 @@ std::string LeaseCore::check_invariants() const {
     }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
     // failed.
-    const auto has_no_part = [](const Seat& seat) { return seat.phase == SeatPhase::kIdle && !seat.suspended; };
-    const bool half = unit->phase == UnitPhase::kHolding && any_seat(*unit, has_no_part);
-    if (half != state.incomplete.contains(unit.get())) return name(*unit) + " is half granted, or thought to be";
-    if (half && !state.grants_held && !unit->spared_until(state.now)) return name(*unit) + " is half granted";
-    const bool is_to_go = unit->phase == UnitPhase::kHolding && unit->suspended > 0;
-    if (is_to_go != state.to_suspend.contains(unit.get())) return name(*unit) + " is to be suspended, or thought to be";
-    if (is_to_go && !state.grants_held && !unit->spared_until(state.now))
-      return name(*unit) + " holds although a seat of it is suspended";
+    const bool is_in_part = holds_in_part(*unit);
+    if (is_in_part != state.in_part.contains(unit.get())) return name(*unit) + " holds in part, or is thought to";
+    if (is_in_part && !state.grants_held && !unit->spared_until(state.now)) return name(*unit) + " holds in part";
   }
   if (state.grants_held) return {};
   // A holder with no time left before a single seat that waits has been told to go. (A gang waits until all can.) A
   // change that only time has made shows when a timer has fired. Weights divide, so a timer may be a little late.
   const TimePoint soon = after(state.now, Duration(std::chrono::microseconds(1)));
-  const Timer* const next_timer = state.timers.earliest();
-  const bool is_settled = next_timer == nullptr || next_timer->at() > soon;
+  const auto deadline = next_deadline();
+  const bool is_settled = !deadline || *deadline > soon;
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const turn = turn_on(*gpu);
-    const Unit* const lender = gpu->loan.lender();
-    if (lender != nullptr && !may_lend(*lender, *gpu))
-      return name(*lender) + " lends its turn and has what it waited for";
+    if (gpu->lender != nullptr && !may_lend(*gpu->lender, *gpu))
+      return name(*gpu->lender) + " lends its turn and has what it waited for";
     if (!is_settled || turn == nullptr) continue;
     const Unit& holder = *turn;
     const Unit* const waiter = gpu->first_single();

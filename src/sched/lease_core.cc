@@ -68,10 +68,8 @@ Tenant* LeaseCore::State::tenant_of(TenantId id) const {
 Seat* LeaseCore::State::seat_of(SeatId id) const {
   const Tenant* const tenant = tenant_of(id.tenant);
   if (tenant == nullptr) return nullptr;
-  for (const auto& seat : tenant->seats) {
-    if (seat->id == id) return seat.get();
-  }
-  return nullptr;
+  const auto found = tenant->seats.find(id.gpu);
+  return found == tenant->seats.end() ? nullptr : found->second.get();
 }
 
 Seat* LeaseCore::State::seat_in(SeatId id, LeaseEpoch epoch) const {
@@ -99,10 +97,9 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   if (gpu == nullptr) return;
   const GpuSettings before = gpu->settings;
   gpu->settings = sane(e.settings);
-  settle_order(*gpu);
   agenda.touch(*gpu);
   rearm(*gpu, before);
-  settle_in_flight(*gpu);
+  seats_changed(*gpu);
   // Without overlap no turn is lent, and an idle holder does not keep its own.
   if (before.idle_hold == gpu->settings.idle_hold && before.overlap == gpu->settings.overlap) return;
   for (Seat* seat : gpu->seats) {
@@ -159,7 +156,7 @@ void LeaseCore::State::on(const TenantConnected& e) {
 void LeaseCore::State::on(const TenantGone& e) {
   Tenant* const tenant = tenant_of(e.tenant);
   if (tenant == nullptr) return;
-  while (!tenant->seats.empty()) remove_seat(*tenant->seats.back());
+  while (!tenant->seats.empty()) remove_seat(*tenant->seats.rbegin()->second);
   leave_gang(*tenant);
   tenants.erase(e.tenant);
 }
@@ -178,16 +175,13 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
   seat->since = now;
-  Unit& unit = tenant->gang != nullptr ? *tenant->gang->unit : make_unit();
+  Unit& unit = tenant->gang != nullptr ? *tenant->gang : make_unit();
   unplace(unit);
   attach(*seat, unit);
   gpu->seats.insert(seat.get());
-  const auto at = std::find_if(tenant->seats.begin(), tenant->seats.end(),
-                               [&](const auto& other) { return e.seat.gpu < other->id.gpu; });
-  tenant->seats.insert(at, std::move(seat));
+  tenant->seats.emplace(e.seat.gpu, std::move(seat));
   set_shape(unit);
-  settle_order(*gpu);
-  settle_in_flight(*gpu);
+  seats_changed(*gpu);
   tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
   rebuild(unit, false);
 }
@@ -206,7 +200,6 @@ void LeaseCore::State::on(const Requested& e) {
     if (!rests(*seat)) return;  // crossed a grant
     // Its gang still holds, for it too.
     settle_idle(*seat);
-    --unit.resting;
     seat->epoch = next_epoch(*seat->gpu);
     ++seat->grants;
     announce(*seat);
@@ -214,7 +207,7 @@ void LeaseCore::State::on(const Requested& e) {
   }
   unit.idle_watch.end_gap(now);
   set_wants(*seat, true);
-  if (unit.phase == UnitPhase::kIdle && may_queue(unit)) enqueue(unit);
+  queue(unit);
 }
 
 void LeaseCore::State::on(const RevokeSeen& e) {
@@ -232,8 +225,8 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (!is_in_revocation(*seat)) return;
   heard(*seat);
   SeatRevocation& revocation = *seat->revocation;
-  if (revocation.gate_closed() || (revocation.closing() == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
-  seat->unit->revocation->set_closing(revocation, Closing::kClosed);
+  if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
+  revocation.closing = Closing::kClosed;
   if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
   reservations.gate_closed(*seat->unit);
   place(*seat);
@@ -254,7 +247,7 @@ void LeaseCore::State::on(const Drained& e) {
     seat->poisoned |= e.poisoned;
     heard(*seat);
     // Said before it knew that what it was let through has been taken back: it will say so again.
-    if (seat->revocation->closing() != Closing::kRecalled) drained(*seat);
+    if (seat->revocation->closing != Closing::kRecalled) drained(*seat);
   }
 }
 
@@ -270,21 +263,19 @@ void LeaseCore::State::release(Seat& seat) {
   settle_idle(seat);
   seat.stuck_since.reset();
   seat.idleness = {.since = now, .rests = true};
-  ++unit.resting;
-  if (unit.resting == count_seats(unit).holding) finish(unit);
+  if (at_work(unit) == 0) finish(unit);
 }
 
 void LeaseCore::State::on(const Stepped& e) {
   Seat* const seat = seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
-  Unit& unit = *seat->unit;
   SeatRevocation& revocation = *seat->revocation;
-  if (const std::uint32_t permits = revocation.permits(); permits > 0 && e.count > 0) {
-    unit.revocation->set_permits(revocation, permits - std::min(permits, e.count));
-    unit.revocation->set_closing(revocation, Closing::kClosed);
+  if (revocation.permits > 0 && e.count > 0) {
+    revocation.permits -= std::min(revocation.permits, e.count);
+    revocation.closing = Closing::kClosed;
   }
   heard(*seat);
-  progress(unit);
+  progress(*seat->unit);
 }
 
 void LeaseCore::State::on(const Idling& e) {
@@ -292,7 +283,7 @@ void LeaseCore::State::on(const Idling& e) {
   if (seat == nullptr || seat->phase != SeatPhase::kHolding || rests(*seat)) return;
   seat->idleness = {.since = now};
   const Unit& unit = *seat->unit;
-  if (unit.resting + 1 < count_seats(unit).holding) return;  // the others of its gang go on
+  if (at_work(unit) > 1) return;  // others of its gang go on
   for (const UnitGpu& on_gpu : unit.gpus) heads_up(*on_gpu.gpu);
 }
 

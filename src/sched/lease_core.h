@@ -39,8 +39,18 @@ enum class SeatPhase {
   kSuspended /* and drained */
 };
 
+// A seat's totals since it was opened.
+struct SeatTotals {
+  std::uint64_t grants = 0;
+  std::uint64_t switches = 0;  // of those, grants after another unit had the GPU; a unit's seats count as one
+  Duration held{};             // lease time
+  Duration idle{};             // of that, as far as it is known: idle before it gave leases up
+  Duration waited{};           // waiting time
+  Duration used() const { return held > idle ? held - idle : Duration::zero(); }
+};
+
 // For people: `gpumux status`.
-struct SeatView {
+struct SeatView : SeatTotals {
   SeatId seat;
   SeatPhase phase = SeatPhase::kIdle;
   LeaseKind kind = LeaseKind::kExclusive;
@@ -50,11 +60,6 @@ struct SeatView {
   // "quantum of tenant 3", "higher priority of tenant 3", "gang needs GPU 1", "tenant 3 drains", ...: empty when not
   // waiting
   std::string waits_for;
-  std::uint64_t grants = 0;
-  Duration held{};    // lease time so far
-  Duration idle{};    // of that, as far as it is known: idle before it gave leases up
-  Duration waited{};  // waiting time so far
-  Duration used() const { return held > idle ? held - idle : Duration::zero(); }
   Duration wait_p50{}, wait_p99{};  // from request to grant: what half of all were not above, and 99 %
   std::string gang;                 // empty: none
   std::int32_t priority = 0;
@@ -95,16 +100,6 @@ struct SeatUse {
   SeatId seat;
   Duration wanted{};      // it held a lease, and was not known to be idle, or waited for one; so far
   bool has_turn = false;  // an exclusive lease
-};
-
-// A seat's totals since it was opened.
-struct SeatTotals {
-  std::uint64_t grants = 0;
-  std::uint64_t switches = 0;  // of those, grants after another unit had the GPU; a unit's seats count as one
-  Duration held{};             // lease time
-  Duration idle{};             // of that, as far as it is known: idle before it gave leases up
-  Duration waited{};           // waiting time
-  Duration used() const { return held > idle ? held - idle : Duration::zero(); }
 };
 
 class LeaseCore {

@@ -233,7 +233,7 @@ TEST(Loans, AUnitThatStalledDoesNotBorrow) {
   script.wait(settings.stall_timeout);
   ASSERT_TRUE(script.phase(kB) == SeatPhase::kHolding) << "it did not drain, and has its lease back";
   script.drained(kB);
-  script.tell(SeatsResumed{{kA}});
+  script.tell(SeatsSuspended{{kA}, false});
   script.tell(MemoryExpected{kA, MemoryOutlook::kComes});
   script.request(kA);
   script.request(kB);

@@ -37,6 +37,15 @@ bool is_complete(const Unit& unit) {
          seat.memory.outlook != MemoryOutlook::kWants;
 }
 
+// How much time on the GPU makes up for the virtual time that the holder's group, which stands at `from`, has had less.
+// Zero: it has had no less, or time does not count.
+Duration extension_of(const Unit& holder, const Gpu& gpu, std::int64_t from, std::int64_t to) {
+  if (gpu.policy == PolicyKind::kFifo || to <= from) return Duration::zero();
+  const std::int64_t weight = holder.on(gpu)->lead->group->weight();
+  return to - from > std::numeric_limits<std::int64_t>::max() / weight ? Duration::max()
+                                                                       : Duration((to - from) * weight);
+}
+
 // Whether memory has to move for its next turn, or did.
 bool has_moved(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.memory.pages || seat.memory.coming > 0; });
@@ -64,24 +73,17 @@ Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter, 
 
 // ---- the key ------------------------------------------------------------------------------------
 
-PolicyView policy_view(const Unit& unit, const Gpu& gpu, TimePoint now) {
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu != &gpu) continue;
-    const Seat& lead = *on_gpu.lead;
-    const ShareGroup& group = *lead.group;
-    return {.virtual_time = runs(lead) ? group.virtual_time_after(uncharged(lead, now)) : group.virtual_time(),
-            .weight = group.weight(),
-            .requested = unit.requested};
-  }
-  return {};
+std::int64_t virtual_time_of(const Unit& unit, const Gpu& gpu, TimePoint now) {
+  const Seat& lead = *unit.on(gpu)->lead;
+  return runs(lead) ? lead.group->virtual_time_after(uncharged(lead, now)) : lead.group->virtual_time();
 }
 
 QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now) {
-  const PolicyView view = policy_view(unit, gpu, now);
+  const bool has_rank = gpu.policy == PolicyKind::kFair && !unit.lifted;
   return {.obstructed = is_obstructed(unit),
           .level = level_of(unit),
-          .rank = unit.lifted ? 0 : rank(gpu.policy, view),
-          .requested = view.requested,
+          .rank = has_rank ? virtual_time_of(unit, gpu, now) : 0,
+          .requested = unit.requested,
           .lead = unit.seats.front()->id,
           .unit = unit.seats.front()->unit};
 }
@@ -113,18 +115,15 @@ QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
 // ---- the end of a turn --------------------------------------------------------------------------
 
 Unit* turn_on(const Gpu& gpu) {
-  const Unit* const lender = gpu.loan.lender();
-  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != (lender == nullptr ? 1u : 2u)) return nullptr;
-  Unit* const first = gpu.holders.front();
-  return first == lender ? gpu.holders.back() : first;
+  const std::size_t one_turn = gpu.lender == nullptr ? 1 : 2;
+  if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != one_turn) return nullptr;
+  Unit* const first = *gpu.holders.begin();
+  return first == gpu.lender ? *gpu.holders.rbegin() : first;
 }
 
 bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint now) {
-  PolicyView before = policy_view(other, gpu, now);
-  for (const UnitGpu& on_gpu : other.gpus) {
-    if (on_gpu.gpu == &gpu) before.virtual_time = on_gpu.lead->group->virtual_time();
-  }
-  return goes_on_for(gpu.policy, policy_view(unit, gpu, now), before) >
+  const std::int64_t before = other.on(gpu)->lead->group->virtual_time();
+  return extension_of(unit, gpu, virtual_time_of(unit, gpu, now), before) >
          gpu.quantum().at_most(Duration::max()) / kBehindPart;
 }
 
@@ -142,7 +141,7 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
   if (order < 0) return latest - now;
   // Row 5. A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a
   // unit that can borrow it.
-  if (gpu.loan.is_from_other_than(holder) && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter))))
+  if (has_borrowed(holder, gpu) && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter))))
     return latest - now;
   // Rows 6 and 7.
   if (order > 0 && !holder.is_safe) return Duration::zero();
@@ -156,7 +155,8 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
   if (is_coming(waiter)) return latest - now;
   if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
   // Row 11. Under fifo there is no extension.
-  const Duration extension = goes_on_for(gpu.policy, policy_view(holder, gpu, now), policy_view(waiter, gpu, now));
+  const Duration extension =
+      extension_of(holder, gpu, virtual_time_of(holder, gpu, now), virtual_time_of(waiter, gpu, now));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
 }
@@ -170,8 +170,8 @@ bool may_borrow(const Unit& unit) {
 bool may_lend(const Unit& holder, const Gpu& gpu) {
   if (!holder.quantum.stands_since) return false;  // most have all their memory
   if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
-  return holder.phase == UnitPhase::kHolding && holder.single() && holder.suspended == 0 &&
-         holder.seats.front()->memory.comes();
+  const Seat& seat = *holder.seats.front();
+  return holder.phase == UnitPhase::kHolding && holder.single() && !seat.suspended && seat.memory.comes();
 }
 
 Unit* complete_on(const Gpu& gpu) {

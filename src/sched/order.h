@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <compare>
 
-#include "sched/policy.h"
 #include "sched/units.h"
 
 namespace gpumux::sched {
 
 // ---- the key ------------------------------------------------------------------------------------
 
-PolicyView policy_view(const Unit& unit, const Gpu& gpu, TimePoint now);
+// The virtual time of the unit's group on the GPU, its present turn included. REQUIRES: the unit has the GPU.
+std::int64_t virtual_time_of(const Unit& unit, const Gpu& gpu, TimePoint now);
 QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now);
 // Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
 // REQUIRES: a unit waits.

@@ -32,11 +32,6 @@ Duration cost_of_moving(Unit& unit) {
   return kCostPerGiB * static_cast<std::int64_t>(bytes >> 20) / 1024;
 }
 
-// Where programs take turns.
-void add_paging(Gpu& gpu, Duration cost) {
-  if (gpu.settings.mode == Mode::kSerial) gpu.cost.add_paging(cost);
-}
-
 }  // namespace
 
 void LeaseCore::State::on(const MemoryNeed& e) {
@@ -78,9 +73,11 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
   unit.quantum.began += now - since;
   // Memory that is asked for later is not the price of the switch.
   if (unit.phase != UnitPhase::kHolding || since != unit.granted_at) return;
-  const Duration lent = unit.quantum.lent + unit.gpus.front().gpu->loan.lent_by(unit, now);
-  const Duration cost = now - unit.granted_at - lent + cost_of_moving(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) add_paging(*on_gpu.gpu, cost);
+  const Duration used = used_until(*unit.seats.front(), now) - unit.granted_at - unit.quantum.lent;
+  const Duration cost = used + cost_of_moving(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    if (on_gpu.gpu->settings.mode == Mode::kSerial) on_gpu.gpu->cost.add_paging(cost);
+  }
 }
 
 // A unit that waits changes its place in the queue; one that holds may have to make way.
@@ -104,7 +101,8 @@ void LeaseCore::State::start_quantum(Unit& unit) {
   }
   const Duration cost = cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->last_holder != unit.serial) add_paging(*on_gpu.gpu, cost);
+    Gpu& gpu = *on_gpu.gpu;
+    if (gpu.last_holder != unit.serial && gpu.settings.mode == Mode::kSerial) gpu.cost.add_paging(cost);
   }
 }
 
@@ -156,13 +154,13 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = entry_of(unit, *gpu, state.now);
     } else if (is_in_revocation(*seat)) {
-      const bool may_go_on = !unit.single() && unit.revocation->seats().undrained > 0 && !unit.passed_over();
+      const bool may_go_on = !unit.single() && is_undrained(unit) && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
     } else if (seat->suspended) {
       one.turn.kind = TurnKind::kSuspended;
     }
     one.priority = priority_of(unit);
-    one.lends = gpu->loan.lender() == &unit;
+    one.lends = gpu->lender == &unit;
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {

@@ -16,12 +16,6 @@
 namespace gpumux::sched {
 namespace {
 
-bool shares_gpu(const Unit& a, const Unit& b) {
-  return std::any_of(a.gpus.begin(), a.gpus.end(), [&b](const UnitGpu& on_a) {
-    return std::any_of(b.gpus.begin(), b.gpus.end(), [&on_a](const UnitGpu& on_b) { return on_a.gpu == on_b.gpu; });
-  });
-}
-
 TimePoint waits_since(const Unit& unit) {
   TimePoint since = TimePoint::max();
   for (const Seat* seat : unit.seats) {
@@ -38,7 +32,9 @@ std::vector<Unit*> LeaseCore::State::partners_of(const Unit& stalled) const {
   if (grants_held) return partners;  // everybody waits
   for (const auto& [serial, unit] : units) {
     if (unit->phase != UnitPhase::kWaiting || waits_since(*unit) > stalled.revocation->began) continue;
-    if (unit->seats.front()->tenant->uid != stalled.seats.front()->tenant->uid || shares_gpu(*unit, stalled)) continue;
+    if (unit->seats.front()->tenant->uid != stalled.seats.front()->tenant->uid) continue;
+    const auto is_shared = [&stalled](const UnitGpu& on_gpu) { return stalled.on(*on_gpu.gpu) != nullptr; };
+    if (std::any_of(unit->gpus.begin(), unit->gpus.end(), is_shared)) continue;
     partners.push_back(unit.get());
   }
   std::sort(partners.begin(), partners.end(), [](const Unit* a, const Unit* b) {

@@ -218,7 +218,7 @@ TEST(KillStalled, IsNotForWhatIsSuspended) {
   Spinning s(5s);
   s.tell(SeatsSuspended{{kA}});
   EXPECT_FALSE(says(spin(s, kA, 60s), "kill"));
-  s.tell(SeatsResumed{{kA}});
+  s.tell(SeatsSuspended{{kA}, false});
   EXPECT_TRUE(says(spin(s, kA, 60s), "kill 1 stalled"));
 }
 

@@ -16,22 +16,6 @@ constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 
 }  // namespace
 
-SeatCounts count_seats(const Unit& unit) {
-  SeatCounts counts;
-  for (const Seat* seat : unit.seats) {
-    counts.wanting += seat->wants_since ? 1u : 0u;
-    counts.resting += rests(*seat) ? 1u : 0u;
-    counts.suspended += seat->suspended ? 1u : 0u;
-    counts.idle += seat->phase == SeatPhase::kIdle ? 1u : 0u;
-    counts.holding += seat->phase == SeatPhase::kHolding ? 1u : 0u;
-    counts.revoked.all += is_in_revocation(*seat) ? 1u : 0u;
-    counts.revoked.undrained += is_undrained(*seat) ? 1u : 0u;
-    counts.revoked.silent += seat->phase == SeatPhase::kSilent ? 1u : 0u;
-    counts.revoked.permitted += has_permits(*seat) ? 1u : 0u;
-  }
-  return counts;
-}
-
 void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
   if (seat.phase == phase) return;
   settle_allowance(seat);
@@ -43,11 +27,9 @@ void LeaseCore::State::set_wants(Seat& seat, bool wants) {
   if (seat.wants_since.has_value() == wants) return;
   if (wants) {
     seat.wants_since = now;
-    ++seat.unit->wanting;
   } else {
     if (!seat.suspended) seat.waited += now - *seat.wants_since;
     seat.wants_since.reset();
-    --seat.unit->wanting;
   }
 }
 
@@ -55,18 +37,19 @@ void LeaseCore::State::set_place(Seat& seat, Occupancy place) {
   if (seat.place == place) return;
   Gpu& gpu = *seat.gpu;
   Unit& unit = *seat.unit;
-  const auto on_gpu = std::find_if(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& u) { return u.gpu == &gpu; });
+  UnitGpu* const on_gpu = unit.on(gpu);
   gpu.places.move(seat.kind, seat.place, place);
   if (seat.place == Occupancy::kHolding && --on_gpu->holding == 0) {
     gpu.holders.erase(&unit);
-    if (gpu.contended) --unit.contended;
     if (gpu.holders.empty()) gpu.held += now - gpu.held_since;
   }
   seat.place = place;
   if (place == Occupancy::kHolding && ++on_gpu->holding == 1) {
-    if (gpu.holders.empty()) gpu.held_since = now;
+    if (gpu.holders.empty()) {
+      gpu.held_since = now;
+      gpu.contended = gpu.waiting > 0;  // no other unit is there to be told
+    }
     gpu.holders.insert(&unit);
-    if (gpu.contended) ++unit.contended;
   }
 }
 
@@ -98,8 +81,7 @@ void LeaseCore::State::settle_idle(Seat& seat) const {
 LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
 
 void LeaseCore::State::tell_contention(Unit& unit, bool always) {
-  // A capped seat is not to spend its allowance idle.
-  const bool contended = unit.contended > 0 || has_cap(unit);
+  const bool contended = is_contended(unit);
   if (unit.told_contended == contended && !always) return;
   unit.told_contended = contended;
   for (Seat* seat : unit.seats) {
@@ -115,21 +97,25 @@ void LeaseCore::State::tell_contention(Seat& seat) {
   command(Contention{seat.id, contended, seat.told_hold, seat.told_in_flight});
 }
 
-// To be called when the GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its
-// settings have changed. No bound on what is queued: one that is alone keeps nobody waiting, and where all run at once
-// nobody waits for a turn.
-void LeaseCore::State::settle_in_flight(Gpu& gpu) {
-  // Not who is suspended: it is told when it is resumed, for its process may be frozen, and what it does not read piles
-  // up. Nor who is on its way from one unit to another.
+// The policy that the waiting units are sorted by, and how much work each seat may have queued. To be called when the
+// GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its settings have changed.
+void LeaseCore::State::seats_changed(Gpu& gpu) {
+  // A suspended seat is told when it is resumed: its process may be frozen, and what it does not read piles up. A seat
+  // without a unit is on its way from one to another.
   const auto takes_part = [](const Seat* seat) { return !seat->suspended && seat->unit != nullptr; };
   std::size_t seats = 0;
   std::int32_t highest = std::numeric_limits<std::int32_t>::min();
+  gpu.has_own_turns = false;
   for (const Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     ++seats;
     highest = std::max(highest, priority_of(*seat->unit));
+    gpu.has_own_turns = gpu.has_own_turns || seat->ends_own_turns;
   }
   const GpuSettings& settings = gpu.settings;
+  const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : settings.policy;
+  if (std::exchange(gpu.policy, policy) != policy) rekey(gpu);
+  // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn.
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;

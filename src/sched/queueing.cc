@@ -21,7 +21,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
     Gpu& gpu = *on_gpu.gpu;
     // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1)
-      gpu.groups.advance(policy_view(*gpu.holders.front(), gpu, now).virtual_time);
+      gpu.groups.advance(virtual_time_of(**gpu.holders.begin(), gpu, now));
   }
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
@@ -37,6 +37,11 @@ void LeaseCore::State::enqueue(Unit& unit) {
   timers.arm(unit.lift, after(now, strictest(unit, &GpuSettings::priority_ageing)));
   reservations.units_changed();
   agenda.touch(unit);
+}
+
+// If a seat of it wants, and it may wait.
+void LeaseCore::State::queue(Unit& unit) {
+  if (unit.phase == UnitPhase::kIdle && wants(unit) && !is_suspended(unit) && !freeze(unit)) enqueue(unit);
 }
 
 void LeaseCore::State::dequeue(Unit& unit) {
@@ -96,7 +101,7 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
 
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
-  if (gpu.loan.lender() != nullptr) return borrower_on(gpu);
+  if (gpu.lender != nullptr) return borrower_on(gpu);
   if (!gpu.can_start()) return nullptr;
   Unit* next = nullptr;
   QueueEntry next_entry;
@@ -146,11 +151,10 @@ void LeaseCore::State::start(Unit& unit) {
   start_quantum(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
-    if (gpu.holders.empty()) gpu.contended = gpu.waiting > 0;  // nobody is there to be told
     // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
     std::int64_t least = on_gpu.lead->group->virtual_time();
     for (const Shape* shape : gpu.shapes()) {
-      if (const Unit* const head = shape->first()) least = std::min(least, policy_view(*head, gpu, now).virtual_time);
+      if (const Unit* const head = shape->first()) least = std::min(least, virtual_time_of(*head, gpu, now));
     }
     gpu.groups.advance(least);
     if (gpu.last_holder != unit.serial) {
@@ -160,11 +164,21 @@ void LeaseCore::State::start(Unit& unit) {
     gpu.last_holder = unit.serial;
   }
   settle_yielding(unit);
-  for (Seat* seat : unit.seats) grant_seat(*seat);
-  unit.told_contended = unit.contended > 0 || has_cap(unit);
+  grant_seats(unit);
+  unit.told_contended = is_contended(unit);
   arm_cap(unit);
-  for (Seat* seat : unit.seats) announce(*seat);
   agenda.touch(unit);
+}
+
+// Those of a unit that holds which have no lease: all, or members that have joined it.
+void LeaseCore::State::grant_seats(Unit& unit) {
+  std::vector<Seat*> granted;
+  for (Seat* seat : unit.seats) {
+    if (seat->phase != SeatPhase::kIdle || seat->suspended) continue;
+    grant_seat(*seat);
+    granted.push_back(seat);
+  }
+  for (Seat* seat : granted) announce(*seat);
 }
 
 void LeaseCore::State::grant_seat(Seat& seat) {
@@ -182,18 +196,17 @@ void LeaseCore::State::grant_seat(Seat& seat) {
 
 void LeaseCore::State::announce(Seat& seat) {
   seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now);
-  const bool borrowed = seat.gpu->loan.is_from_other_than(*seat.unit);
-  command(
-      Grant{seat.id, seat.epoch, seat.kind, seat.unit->contended > 0 || has_cap(*seat.unit), seat.told_hold, borrowed});
+  const bool borrowed = has_borrowed(*seat.unit, *seat.gpu);
+  command(Grant{seat.id, seat.epoch, seat.kind, is_contended(*seat.unit), seat.told_hold, borrowed});
 }
 
 // A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
 void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
   for (Seat* seat : unit.seats) {
     if (seat->gpu != &gpu || seat->phase != SeatPhase::kHolding || seat->kind == kind) continue;
-    set_place(*seat, Occupancy::kNone);
+    gpu.places.move(seat->kind, seat->place, Occupancy::kNone);
     seat->kind = kind;
-    place(*seat);
+    gpu.places.move(seat->kind, Occupancy::kNone, seat->place);
     if (rests(*seat)) continue;
     seat->epoch = next_epoch(gpu);
     announce(*seat);
@@ -224,8 +237,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     };
     consider(holder);
     // A gang, or a unit that returns, does not borrow: the lender has to go, too.
-    Unit* const lender = gpu.loan.lender();
-    if (lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(lender);
+    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.lender);
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
   if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
@@ -260,7 +272,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
   }
   if (Unit* const holder = turn_on(gpu)) arm_run(*holder);
-  if (Unit* const lender = gpu.loan.lender()) arm_run(*lender);
+  if (gpu.lender != nullptr) arm_run(*gpu.lender);
 }
 
 // The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
@@ -282,7 +294,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
     if (gpu.reserved() != nullptr && gpu.reserved() != &unit) consider(gpu, *gpu.reserved());
   }
   const auto spared_until = unit.spared_until(now);
-  if (spared_until && (incomplete.contains(&unit) || unit.suspended > 0)) next = std::min(next, *spared_until);
+  if (spared_until && in_part.contains(&unit)) next = std::min(next, *spared_until);
   timers.arm(unit.run, next);
 }
 
@@ -293,14 +305,14 @@ void LeaseCore::State::arm_run(Unit& unit) {
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
-    if (Unit* const lender = gpu.loan.lender()) end_loan(*lender);
+    if (gpu.lender != nullptr) end_loan(*gpu.lender);
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
       convert(*unit, gpu, LeaseKind::kShared);
     return;
   }
   if (gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
   if (gpu.holders.size() == 1) {
-    if (gpu.places.leaving() == 0) convert(*gpu.holders.front(), gpu, LeaseKind::kExclusive);
+    if (gpu.places.leaving() == 0) convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
@@ -308,41 +320,41 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
   }
 }
 
-// Members that joined a gang which holds: granted in place if their GPUs are free, otherwise the gang is revoked, to be
-// granted whole.
-void LeaseCore::State::settle_incomplete() {
-  for (Unit* unit : std::vector<Unit*>(incomplete.begin(), incomplete.end())) {
-    if (unit->suspended > 0) continue;  // it goes as a whole
-    const auto has = [this, unit](const UnitGpu& on_gpu) {
+// A unit that holds, but not as a whole. With a suspended member it goes. Members that have joined it are granted in
+// place if their GPUs are free; otherwise the gang is revoked, to be granted whole.
+void LeaseCore::State::settle_in_part() {
+  for (Unit* unit : std::vector<Unit*>(in_part.begin(), in_part.end())) {
+    const auto has = [unit](const UnitGpu& on_gpu) {
       const Gpu& gpu = *on_gpu.gpu;
       const bool alone = gpu.holders.size() == 1 && gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0;
       if (on_gpu.holding > 0 && alone) return true;
       return gpu.can_start() && (gpu.reserved() == nullptr || gpu.reserved() == unit);
     };
-    if (std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
-      incomplete.erase(unit);
-      for (const UnitGpu& on_gpu : unit->gpus) {
-        if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
-      }
-      std::vector<Seat*> missing;
-      for (Seat* seat : unit->seats) {
-        if (seat->phase == SeatPhase::kIdle) missing.push_back(seat);
-      }
-      for (Seat* seat : missing) grant_seat(*seat);
-      for (Seat* seat : missing) announce(*seat);
+    if (is_suspended(*unit)) {
+      revoke_unless_spared(*unit, RevokeReason::kSuspended);
+    } else if (!std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
+      revoke_unless_spared(*unit, RevokeReason::kGang);
+    } else {
+      in_part.erase(unit);
+      grant_seats(*unit);
       tell_contention(*unit, false);
       agenda.touch(*unit);
-    } else {
-      revoke_unless_spared(*unit, RevokeReason::kGang);
     }
+  }
+}
+
+void LeaseCore::State::note_in_part(Unit& unit) {
+  if (holds_in_part(unit)) {
+    in_part.insert(&unit);
+  } else {
+    in_part.erase(&unit);
   }
 }
 
 void LeaseCore::State::settle() {
   agenda.look_again();
   for (;;) {
-    if (!grants_held && !to_suspend.empty()) settle_suspended();
-    if (!grants_held && !incomplete.empty()) settle_incomplete();
+    if (!grants_held && !in_part.empty()) settle_in_part();
     settle_reservations();
     if (agenda.is_at_rest()) break;
     Gpu& gpu = *gpus[agenda.take_changed()];
@@ -361,14 +373,7 @@ void LeaseCore::State::settle() {
     const bool contended = gpu.waiting > 0;
     if (contended == gpu.contended) continue;
     gpu.contended = contended;
-    for (Unit* unit : gpu.holders) {
-      if (contended) {
-        ++unit->contended;
-      } else {
-        --unit->contended;
-      }
-      tell_contention(*unit, false);
-    }
+    for (Unit* unit : gpu.holders) tell_contention(*unit, false);
   }
 }
 

@@ -11,7 +11,11 @@ Residency::Gpu* Residency::gpu_of(GpuIndex index) {
   const auto found = gpus_.find(index.value);
   return found == gpus_.end() ? nullptr : &found->second;
 }
-const Residency::Gpu* Residency::gpu_of(GpuIndex index) const { return const_cast<Residency*>(this)->gpu_of(index); }
+const Residency::Gpu& Residency::at(GpuIndex index) const {
+  static const Gpu kNone;
+  const auto found = gpus_.find(index.value);
+  return found == gpus_.end() ? kNone : found->second;
+}
 
 Residency::Seat* Residency::find(SeatId seat) {
   Gpu* const gpu = gpu_of(seat.gpu);
@@ -25,10 +29,6 @@ void Residency::add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t rese
   Gpu& added = gpus_[gpu.value];
   added.capacity = capacity;
   added.reserve = reserve;
-}
-
-void Residency::set_reserve(GpuIndex index, std::uint64_t reserve) {
-  if (Gpu* const gpu = gpu_of(index)) gpu->reserve = reserve;
 }
 
 void Residency::set_free_only(GpuIndex index, bool free_only) {
@@ -165,10 +165,10 @@ bool Residency::may_be_back(SeatId id) const {
 }
 
 bool Residency::awaits_look(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [&](const auto& entry) {
-           return entry.second.asks() && !is_possible(*gpu, entry.second) && may_have_left(*gpu, entry.second);
-         });
+  const Gpu& gpu = at(index);
+  return std::any_of(gpu.seats.begin(), gpu.seats.end(), [&](const auto& entry) {
+    return entry.second.asks() && !is_possible(gpu, entry.second) && may_have_left(gpu, entry.second);
+  });
 }
 
 bool Residency::awaits_commitment() const {
@@ -180,9 +180,8 @@ bool Residency::awaits_commitment() const {
 }
 
 bool Residency::is_tight(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return false;
-  const bool is_short = std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
+  const auto& seats = at(index).seats;
+  const bool is_short = std::any_of(seats.begin(), seats.end(), [](const auto& entry) {
     const Seat& seat = entry.second;
     return seat.asks() || (seat.report.evicted > 0 && !seat.is_out());
   });
@@ -190,27 +189,26 @@ bool Residency::is_tight(GpuIndex index) const {
 }
 
 bool Residency::is_clearing(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const auto& entry) {
-           const Seat& seat = entry.second;
-           return seat.suspended && (seat.report.resident > 0 || seat.is_told_too_much());
-         });
+  const auto& seats = at(index).seats;
+  return std::any_of(seats.begin(), seats.end(), [](const auto& entry) {
+    const Seat& seat = entry.second;
+    return seat.suspended && (seat.report.resident > 0 || seat.is_told_too_much());
+  });
 }
 
 std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return std::nullopt;
-  TimePoint next = gpu->prepare_at;
-  if (gpu->returning > 0) next = std::min(next, gpu->returning_until);
-  next = std::min(next, strands_at(*gpu));
-  for (const auto& [id, seat] : gpu->seats) {
+  const Gpu& gpu = at(index);
+  TimePoint next = gpu.prepare_at;
+  if (gpu.returning > 0) next = std::min(next, gpu.returning_until);
+  next = std::min(next, strands_at(gpu));
+  for (const auto& [id, seat] : gpu.seats) {
     if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
-    if (seat.asks()) next = std::min(next, refused_at(*gpu, seat));
+    if (seat.asks()) next = std::min(next, refused_at(gpu, seat));
     if (seat.asks() && now_ < awaited_until_) next = std::min(next, awaited_until_);
-    if (seat.asks() && may_have_left(*gpu, seat)) next = std::min(next, looked_for_since(seat) + kForeignPatience);
-    if (seat.asks() && may_not_come(*gpu, seat)) next = std::min(next, gpu->unseen_until);
-    if (seat.outlook == MemoryOutlook::kComes) next = std::min(next, comes_until(*gpu, seat));
-    if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(*gpu, seat));
+    if (seat.asks() && may_have_left(gpu, seat)) next = std::min(next, looked_for_since(seat) + kForeignPatience);
+    if (seat.asks() && may_not_come(gpu, seat)) next = std::min(next, gpu.unseen_until);
+    if (seat.outlook == MemoryOutlook::kComes) next = std::min(next, comes_until(gpu, seat));
+    if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
       next = std::min(next, seat.retry_at);
     if (seat.bounds.size() > 1 && counts(seat) && answers(seat))
@@ -221,24 +219,22 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
 }
 
 bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
-  const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return true;
+  const Gpu& gpu = at(index);
   std::uint64_t sum = margin;
-  const std::uint64_t kept_by_all = kept(*gpu);
-  for (const auto& [id, seat] : gpu->seats) {
+  const std::uint64_t kept_by_all = kept(gpu);
+  for (const auto& [id, seat] : gpu.seats) {
     std::uint64_t need = seat.suspended ? seat.report.unpageable : seat.all() + seat.managed();
     if (seat.asks() && !seat.suspended)
-      need = std::max(need, std::min(seat.wish->room, most_room(*gpu, seat, kept_by_all)));
+      need = std::max(need, std::min(seat.wish->room, most_room(eventual(gpu), gpu, seat, kept_by_all)));
     sum += need;
   }
-  return sum <= eventual(*gpu);
+  return sum <= eventual(gpu);
 }
 
 Togetherness Residency::together(GpuIndex index) const {
   Togetherness together;
-  const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return together;
-  for (const auto& [id, seat] : gpu->seats) {
+  const Gpu& gpu = at(index);
+  for (const auto& [id, seat] : gpu.seats) {
     if (seat.suspended) {
       ++together.suspended;
       continue;
@@ -258,24 +254,23 @@ std::uint64_t Residency::expected(const Gpu& gpu, const Seat& seat) const {
 }
 
 HostDemand Residency::host_demand(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return {};
+  const Gpu& gpu = at(index);
   std::uint64_t sum = 0;
   std::uint64_t suspended = 0;
   std::size_t with_memory = 0;
   // Managed memory lies in its program's own host memory.
-  for (const auto& [id, seat] : gpu->seats) {
+  for (const auto& [id, seat] : gpu.seats) {
     if (seat.suspended) {
       sum += seat.report.unpageable;
       suspended += seat.pageable();
       continue;
     }
-    const std::uint64_t allocated = std::max(seat.report.allocated, expected(*gpu, seat));
+    const std::uint64_t allocated = std::max(seat.report.allocated, expected(gpu, seat));
     const std::uint64_t pages = allocated - std::min(allocated, seat.managed());
     sum += std::max(seat.all(), pages);
     with_memory += pages != 0 ? 1u : 0u;
   }
-  const std::uint64_t most = eventual(*gpu);
+  const std::uint64_t most = eventual(gpu);
   const std::uint64_t ahead = most / kPreparedPart;
   const std::uint64_t in_turns = sum > most ? sum - most : 0;
   const std::uint64_t soon = with_memory > 1 && sum > most - ahead ? std::min(sum - (most - ahead), ahead) : 0;
@@ -284,44 +279,20 @@ HostDemand Residency::host_demand(GpuIndex index) const {
 
 std::uint64_t Residency::on_gpu(GpuIndex index) const {
   std::uint64_t sum = 0;
-  if (const Gpu* const gpu = gpu_of(index)) {
-    for (const auto& [id, seat] : gpu->seats) sum += seat.has() - seat.report.hidden;
-  }
+  for (const auto& [id, seat] : at(index).seats) sum += seat.has() - seat.report.hidden;
   return sum;
 }
 
 std::uint64_t Residency::managed(GpuIndex index) const {
   std::uint64_t sum = 0;
-  if (const Gpu* const gpu = gpu_of(index)) {
-    for (const auto& [id, seat] : gpu->seats) sum += seat.managed();
-  }
+  for (const auto& [id, seat] : at(index).seats) sum += seat.managed();
   return sum;
 }
 
-std::uint64_t Residency::returning(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  return gpu == nullptr ? 0 : gpu->returning;
-}
-
-std::uint64_t Residency::overdue(TimePoint now, GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  return gpu == nullptr || now < gpu->returning_until ? 0 : gpu->returning;
-}
-
-std::uint64_t Residency::capacity(GpuIndex index) const {
-  const Gpu* const gpu = gpu_of(index);
-  return gpu == nullptr ? 0 : gpu->capacity;
-}
-
 GpuMemory Residency::view(GpuIndex index) const {
-  GpuMemory view;
-  const Gpu* const gpu = gpu_of(index);
-  if (gpu == nullptr) return view;
-  view.capacity = gpu->capacity;
-  view.reserve = gpu->reserve;
-  view.foreign = gpu->foreign;
-  view.returning = gpu->returning;
-  for (const auto& [id, seat] : gpu->seats) view.seats.push_back(view_of(seat));
+  const Gpu& gpu = at(index);
+  GpuMemory view{gpu.capacity, gpu.reserve, gpu.foreign, gpu.returning, {}};
+  for (const auto& [id, seat] : gpu.seats) view.seats.push_back(view_of(seat));
   return view;
 }
 
@@ -352,7 +323,7 @@ std::string Residency::check_invariants() const {
   if (!broken_.empty()) return broken_;
   for (const auto& [index, gpu] : gpus_) {
     for (const auto& [id, seat] : gpu.seats) {
-      const std::string who = "seat " + std::to_string(id.tenant.value) + "@" + std::to_string(index);
+      const std::string who = "seat " + to_string(id);
       for (std::size_t i = 1; i < seat.bounds.size(); ++i) {
         if (static_cast<std::int32_t>(seat.bounds[i].sequence - seat.bounds[i - 1].sequence) <= 0)
           return who + " was told bounds out of order";

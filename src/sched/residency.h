@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "sched/events.h"
+#include "sched/foreign_use.h"
 #include "sched/lease_core.h"
 
 namespace gpumux::sched {
@@ -208,8 +209,8 @@ class Residency {
   // Tenants of an earlier daemon may still come back, until then. Before their first reports, their memory looks like
   // other programs'. So no wish is hopeless.
   void await_tenants(TimePoint until) { awaited_until_ = until; }
+  // Also if its reserve is another one from now on.
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
-  void set_reserve(GpuIndex gpu, std::uint64_t reserve);
   // The GPU's use beyond what seats report: other programs, and contexts of tenants. Returns whether it has changed.
   // `seen_at`: when a look last showed it; by default, it still holds. `unseen`: the part that no look has shown. It no
   // longer counts after `unseen_until` if it has not come by then.
@@ -258,11 +259,13 @@ class Residency {
   std::uint64_t on_gpu(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
-  std::uint64_t returning(GpuIndex gpu) const;
+  std::uint64_t returning(GpuIndex gpu) const { return at(gpu).returning; }
   // Of that, what has not come back in time: the next plan counts it no longer, so whoever has it now must be counted
   // with what is not ours (set_foreign) before.
-  std::uint64_t overdue(TimePoint now, GpuIndex gpu) const;
-  std::uint64_t capacity(GpuIndex gpu) const;
+  std::uint64_t overdue(TimePoint now, GpuIndex gpu) const {
+    return now < at(gpu).returning_until ? 0 : at(gpu).returning;
+  }
+  std::uint64_t capacity(GpuIndex gpu) const { return at(gpu).capacity; }
   bool has(SeatId seat) const { return find(seat) != nullptr; }
   // It may have been there before anybody asked, and has not said yet what it has.
   bool may_be_back(SeatId seat) const;
@@ -401,7 +404,8 @@ class Residency {
   };
 
   Gpu* gpu_of(GpuIndex index);
-  const Gpu* gpu_of(GpuIndex index) const;
+  // One that is not known has no memory and no seats.
+  const Gpu& at(GpuIndex index) const;
   Seat* find(SeatId seat);
   const Seat* find(SeatId seat) const;
 
@@ -432,7 +436,6 @@ class Residency {
   std::uint64_t commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs, For whom = For::kAll) const;
   For begins_with(const Seat& seat, std::uint64_t commitment, Needs needs) const;
   // `kept_by_all`: kept(gpu), reckoned once.
-  std::uint64_t most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   std::uint64_t most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const;
   // The part of its quota that the quota's other seats leave.
   static std::uint64_t left_of_quota(const Gpu& gpu, const Seat& seat);

@@ -14,11 +14,6 @@
 #include "sched/residency.h"
 
 namespace gpumux::sched {
-namespace {
-
-constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
-
-}  // namespace
 
 std::uint64_t Residency::commitment_charge(const Seat& seat) const {
   return answers(seat) ? seat.promise() : std::max(seat.allocated(), seat.told_commitment());

@@ -117,12 +117,6 @@ class Desk {
   std::size_t sent = 0;
 };
 
-inline constexpr auto kHolding = TurnKind::kHolding;
-inline constexpr auto kHeldBack = TurnKind::kHeldBack;
-inline constexpr auto kNext = TurnKind::kNext;
-inline constexpr auto kWaiting = TurnKind::kWaiting;
-inline constexpr auto kLeaving = TurnKind::kLeaving;
-inline constexpr auto kIdle = TurnKind::kIdle;
-inline constexpr auto kSuspended = TurnKind::kSuspended;
+using enum TurnKind;
 
 }  // namespace gpumux::sched

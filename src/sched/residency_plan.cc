@@ -43,8 +43,6 @@ constexpr std::uint64_t kLeastRaise = std::uint64_t{32} << 20;
 constexpr std::uint64_t kDealtNumerator = 7;
 constexpr std::uint64_t kDealtDenominator = 8;
 
-constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
-
 }  // namespace
 
 bool Residency::answers(const Seat& seat) const {
@@ -80,11 +78,7 @@ std::uint64_t Residency::kept(const Gpu& gpu) const {
   return sum;
 }
 
-// The most that the seat can ever have there as long as the others keep what they cannot give up.
-std::uint64_t Residency::most_room(const Gpu& gpu, const Seat& seat, std::uint64_t kept_by_all) const {
-  return most_room(eventual(gpu), gpu, seat, kept_by_all);
-}
-
+// The most that the seat can ever have of `on_gpu` there as long as the others keep what they cannot give up.
 std::uint64_t Residency::most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
                                    std::uint64_t kept_by_all) const {
   const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
@@ -164,7 +158,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
   const auto floor_of = [&](const Seat& seat) {
     if (seat.turn == TurnKind::kHolding) {
       // It takes what it was given in a moment, and has no other way to say so.
-      return std::max(seat.has(), std::min(taken(seat.given_room), most_room(gpu, seat, kept_by_all)));
+      return std::max(seat.has(), std::min(taken(seat.given_room), most_room(eventual(gpu), gpu, seat, kept_by_all)));
     }
     return seat.turn == TurnKind::kHeldBack || seat.report.stuck ? seat.has() : seat.report.unpageable;
   };
@@ -182,7 +176,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
       seat->need = seat->all() + seat->report.managed;
       if (seat->wish) seat->need = std::max(seat->need, seat->wish->room);
       seat->need = std::max(seat->need, taken(seat->given_room));
-      seat->need = std::max(seat->has(), std::min(seat->need, most_room(gpu, *seat, kept_by_all)));
+      seat->need = std::max(seat->has(), std::min(seat->need, most_room(eventual(gpu), gpu, *seat, kept_by_all)));
     }
     floors += floor_of(*seat);
   }

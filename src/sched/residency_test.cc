@@ -11,7 +11,7 @@ namespace {
 
 TEST(Residency, AloneASeatHasTheWholeGpu) {
   Desk desk;
-  desk.planner.set_reserve(kGpu, kGiB);
+  desk.planner.add_gpu(kGpu, 80 * kGiB, kGiB);
   desk.planner.set_foreign(desk.now, kGpu, 4 * kGiB);
   desk.open(1);
   EXPECT_EQ(desk.room(1), 75u);

@@ -49,9 +49,9 @@ bool may_step(const Seat& seat) {
   const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
   if (alone) return true;
   return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
-    const bool open = other->place == Occupancy::kHolding ||
-                      (other->place == Occupancy::kBlocking &&
-                       (!other->revocation->gate_closed() || other->revocation->permits() > 0));
+    const bool open =
+        other->place == Occupancy::kHolding ||
+        (other->place == Occupancy::kBlocking && (!other->revocation->gate_closed() || has_permits(*other)));
     return open && other->unit != seat.unit &&
            (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
   });
@@ -64,8 +64,7 @@ bool may_step(const Seat& seat) {
 void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
   unit.begin_revocation(reason, now);
-  incomplete.erase(&unit);
-  to_suspend.erase(&unit);
+  in_part.erase(&unit);
   timers.stop(unit.run);
   reservations.units_changed();
   for (Seat* seat : unit.seats) {
@@ -99,17 +98,15 @@ void LeaseCore::State::revoke_unless_spared(Unit& unit, RevokeReason reason) {
 // One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is not
 // told.
 void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
-  Unit& unit = *seat.unit;
   const bool rested = rests(seat);
-  if (rested) {
-    settle_idle(seat);
-    --unit.resting;
-  }
+  if (rested) settle_idle(seat);
   seat.idleness.reset();  // it may have found work since
   SeatRevocation& revocation = seat.revocation.emplace(seat);
-  revocation.late = seat.gpu->loan.lender() != nullptr;
-  unit.revocation->add(revocation, rested);
-  if (rested) return set_phase(seat, SeatPhase::kDraining);
+  revocation.late = seat.gpu->lender != nullptr;
+  if (rested) {
+    revocation.closing = Closing::kRested;
+    return set_phase(seat, SeatPhase::kDraining);
+  }
   if (!seat.stuck_since) seat.stuck_since = now;
   set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
@@ -129,7 +126,7 @@ void LeaseCore::State::send_revoke(Seat& seat, RevokeReason reason) {
 
 void LeaseCore::State::drained(Seat& seat) {
   if (seat.revocation->drained()) return;
-  seat.unit->revocation->set_closing(*seat.revocation, Closing::kDrained);
+  seat.revocation->closing = Closing::kDrained;
   seat.stuck_since.reset();
   set_phase(seat, SeatPhase::kDraining);
   timers.stop(seat.revocation->answer);
@@ -138,7 +135,7 @@ void LeaseCore::State::drained(Seat& seat) {
 
 // Ends the revocation if all seats have drained, or goes on with it.
 void LeaseCore::State::settle_drains(Unit& unit) {
-  if (!take_back_steps(unit) && unit.revocation->seats().undrained == 0) return finish(unit);
+  if (!take_back_steps(unit) && !is_undrained(unit)) return finish(unit);
   progress(unit);
 }
 
@@ -146,16 +143,20 @@ void LeaseCore::State::settle_drains(Unit& unit) {
 // that comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that
 // nothing has slipped through. False: there is nothing to take back, or not yet.
 bool LeaseCore::State::take_back_steps(Unit& unit) {
-  if (unit.revocation->seats().permitted == 0) return false;
-  for (const Seat* seat : unit.seats) {
-    if (is_undrained(*seat) && seat->revocation->was_ahead && !unit.passed_over()) return false;
-  }
+  const auto is_waited_for = [](const Seat& seat) { return is_undrained(seat) && seat.revocation->was_ahead; };
+  return (unit.passed_over() || !any_seat(unit, is_waited_for)) && recall_steps(unit);
+}
+
+// The permits of its seats are void. Returns whether a seat had any.
+bool LeaseCore::State::recall_steps(Unit& unit) {
+  bool any = false;
   for (Seat* seat : unit.seats) {
     if (!has_permits(*seat)) continue;
-    unit.revocation->take_back_step(*seat->revocation);
+    any = true;
+    seat->revocation->recall();
     ask_again(*seat);
   }
-  return true;
+  return any;
 }
 
 // It must say once more that it has drained.
@@ -171,8 +172,7 @@ void LeaseCore::State::finish(Unit& unit) {
   end_loan(unit);
   timers.stop(unit.run);
   stop_returning(unit);
-  incomplete.erase(&unit);
-  to_suspend.erase(&unit);
+  in_part.erase(&unit);
   if (unit.revocation) {
     const UnitRevocation& revocation = *unit.revocation;
     unit.retry = {};
@@ -180,7 +180,7 @@ void LeaseCore::State::finish(Unit& unit) {
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
-      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->loan.lender() != nullptr;
+      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->lender != nullptr;
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // Beside whoever has started meanwhile its last work cost nobody anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
@@ -195,20 +195,21 @@ void LeaseCore::State::finish(Unit& unit) {
     set_phase(*seat, SeatPhase::kIdle);
     place(*seat);
   }
-  unit.resting = 0;
   unit.revocation.reset();
   unit.phase = UnitPhase::kIdle;
   reservations.units_changed();
   timers.stop(unit.thaw);
   agenda.touch(unit);
-  if (unit.wanting > 0 && may_queue(unit)) enqueue(unit);
+  queue(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------
 
 void LeaseCore::State::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
-  if (revocation.is_divided() && !unit.passed_over()) {
+  const bool any_drained =
+      any_seat(unit, [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); });
+  if (any_drained && is_undrained(unit) && !unit.passed_over()) {
     timers.arm(revocation.step, after(now, revocation.pace.pause(strictest(unit, &GpuSettings::step_delay))));
   } else {
     timers.stop(revocation.step);
@@ -236,16 +237,15 @@ void LeaseCore::State::step(Unit& unit) {
   }
   for (Seat* seat : unit.seats) {
     if (!is_behind(*seat) || !may_step(*seat)) continue;
-    if (seat->revocation->closing() == Closing::kRested) {
+    if (seat->revocation->closing == Closing::kRested) {
       // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
       // answered.
-      revocation.set_closing(*seat->revocation, Closing::kOpen);
+      seat->revocation->closing = Closing::kOpen;
       ask_again(*seat);
       continue;
     }
-    std::uint32_t& count = seat->revocation->last_step;
-    count = revocation.pace.next(count);
-    revocation.set_permits(*seat->revocation, count);
+    const std::uint32_t count = revocation.pace.next(seat->revocation->last_step);
+    seat->revocation->last_step = seat->revocation->permits = count;
     command(Step{seat->id, seat->epoch, count});
   }
 }
@@ -284,11 +284,7 @@ void LeaseCore::State::take_back(Unit& unit) {
       });
   if (!others_first && can_reopen(unit)) return reopen(unit);
   // From now on nobody looks at its gates when others that cannot be drained go on.
-  for (Seat* seat : unit.seats) {
-    if (!has_permits(*seat)) continue;
-    unit.revocation->take_back_step(*seat->revocation);
-    ask_again(*seat);
-  }
+  recall_steps(unit);
   // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
   // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
   // their time.
@@ -342,18 +338,9 @@ void LeaseCore::State::reopen(Unit& unit) {
   unit.phase = UnitPhase::kHolding;
   unit.yields_since.reset();
   unit.retry.stalled(now, strictest(unit, &GpuSettings::stall_retry));
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    on_gpu.gpu->last_holder = unit.serial;
-    if (on_gpu.gpu->holders.empty()) on_gpu.gpu->contended = on_gpu.gpu->waiting > 0;
-  }
-  std::vector<Seat*> joined;
+  for (const UnitGpu& on_gpu : unit.gpus) on_gpu.gpu->last_holder = unit.serial;
   for (Seat* seat : unit.seats) {
-    if (!is_in_revocation(*seat)) {
-      if (seat->suspended) continue;
-      grant_seat(*seat);
-      joined.push_back(seat);
-      continue;
-    }
+    if (!is_in_revocation(*seat)) continue;
     set_wants(*seat, false);
     set_place(*seat, Occupancy::kNone);
     seat->revocation.reset();
@@ -363,8 +350,8 @@ void LeaseCore::State::reopen(Unit& unit) {
     place(*seat);
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
-  for (Seat* seat : joined) announce(*seat);
-  if (unit.suspended > 0) to_suspend.insert(&unit);
+  grant_seats(unit);
+  note_in_part(unit);
   arm_cap(unit);
   tell_contention(unit, true);
   agenda.touch(unit);
@@ -374,7 +361,7 @@ void LeaseCore::State::reopen(Unit& unit) {
 void LeaseCore::State::kill_stuck(const Unit& unit) {
   // (It is no holder itself: it is being revoked.)
   const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
-  if (unit.suspended > 0 || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
+  if (is_suspended(unit) || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
   for (const Seat* seat : unit.seats) {
     if (!is_undrained(*seat) || !seat->stuck_since) continue;
     if (now < after(*seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
@@ -393,7 +380,7 @@ void LeaseCore::State::heard(Seat& seat) {
     set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
-    unit.revocation->end_silence();
+    --unit.revocation->silent;
     if (!unit.passed_over()) {
       count_again(unit);
       place(unit);
@@ -435,7 +422,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   const TimePoint silent_at = after(revocation.alive_at, seat.gpu->settings.silence_limit);
   if (now < silent_at) {
     if (has_permits(seat)) {
-      seat.unit->revocation->take_back_step(revocation);
+      revocation.recall();
       set_phase(seat, SeatPhase::kRevoked);
       place(seat);
     }
@@ -447,7 +434,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   for (Seat* member : unit.seats) {
     if (!has_permits(*member)) continue;
     // Nobody waits for its members' gates from now on: they are closed at least.
-    unit.revocation->take_back_step(*member->revocation);
+    member->revocation->recall();
     if (member != &seat) {
       ask_again(*member);
     } else {
@@ -457,7 +444,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   stop_returning(unit);
   timers.stop(unit.revocation->stall);
   timers.stop(unit.revocation->step);
-  unit.revocation->begin_silence();
+  ++unit.revocation->silent;
   set_phase(seat, SeatPhase::kSilent);
   place(unit);
   agenda.touch(unit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a revocation has got: each revoked seat, and how many of the unit's seats are where.
+// How far a revocation has got: of each revoked seat, and of its unit.
 #pragma once
 
 #include <cstdint>
@@ -32,25 +32,17 @@ struct SeatRevocation {
   // Until it is asked whether it is there; then until it counts as silent; then until it is killed.
   Timer answer;
 
-  Closing closing() const { return closing_; }
-  bool gate_closed() const { return closing_ >= Closing::kClosed; }
-  bool drained() const { return closing_ >= Closing::kDrained; }
-  // Submissions that a Step allows, not answered by Stepped nor taken back.
-  std::uint32_t permits() const { return permits_; }
+  Closing closing = Closing::kOpen;
+  std::uint32_t permits = 0;  // submissions that a Step allows, not answered by Stepped nor taken back
 
- private:
-  friend struct UnitRevocation;
-  Closing closing_ = Closing::kOpen;
-  std::uint32_t permits_ = 0;
-};
-
-// Of a unit's seats that have a part in its revocation.
-struct RevokedSeats {
-  std::uint32_t all = 0;
-  std::uint32_t undrained = 0;
-  std::uint32_t silent = 0;
-  std::uint32_t permitted = 0;  // that have permits
-  friend bool operator==(const RevokedSeats& a, const RevokedSeats& b) = default;
+  bool gate_closed() const { return closing >= Closing::kClosed; }
+  bool drained() const { return closing >= Closing::kDrained; }
+  // Its permits are void. A Revoke must follow. Submissions may have been made since the tenant last said that it had
+  // drained, and it may have said that before it knew of the Revoke: what it says counts again when it has answered.
+  void recall() {
+    permits = 0;
+    closing = Closing::kRecalled;
+  }
 };
 
 // From the moment when a unit is told to give its lease back until that is over, or goes on.
@@ -62,44 +54,10 @@ struct UnitRevocation {
   TimePoint began;
   // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
   std::optional<TimePoint> returning_since;
+  std::uint32_t silent = 0;  // seats that are: if any, the unit is passed over
   StepPace pace;
   Timer stall;  // when it counts as stalled
   Timer step;
-
-  const RevokedSeats& seats() const { return seats_; }
-  // Whether some seats have drained and others have not.
-  bool is_divided() const { return seats_.undrained > 0 && seats_.undrained < seats_.all; }
-
-  // A seat begins to have a part in it. It rested already, or its gate may be open.
-  void add(SeatRevocation& seat, bool rested) {
-    seat.closing_ = rested ? Closing::kRested : Closing::kOpen;
-    ++seats_.all;
-    seats_.undrained += rested ? 0u : 1u;
-  }
-  void set_closing(SeatRevocation& seat, Closing closing) {
-    seats_.undrained -= seat.drained() ? 0u : 1u;
-    seat.closing_ = closing;
-    seats_.undrained += seat.drained() ? 0u : 1u;
-  }
-  void set_permits(SeatRevocation& seat, std::uint32_t count) {
-    seats_.permitted -= seat.permits_ > 0 ? 1u : 0u;
-    seat.permits_ = count;
-    seats_.permitted += seat.permits_ > 0 ? 1u : 0u;
-  }
-  // Its permits are void. A Revoke must follow. Submissions may have been made since the tenant last said that it had
-  // drained, and it may have said that before it knew of the Revoke: what it says counts again when it has answered.
-  void take_back_step(SeatRevocation& seat) {
-    if (seat.permits_ == 0) return;
-    set_permits(seat, 0);
-    set_closing(seat, Closing::kRecalled);
-  }
-  void begin_silence() { ++seats_.silent; }
-  void end_silence() { --seats_.silent; }
-  // The unit has other seats.
-  void recount(const RevokedSeats& seats) { seats_ = seats; }
-
- private:
-  RevokedSeats seats_;
 };
 
 }  // namespace gpumux::sched

@@ -39,8 +39,8 @@ void LeaseCore::State::on(const StandingChanged& e) {
     tell_contention(unit, unit.told_contended);
     arm_cap(unit);
   }
-  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) settle_in_flight(*on_gpu.gpu);
+  queue(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) seats_changed(*on_gpu.gpu);
   reservations.units_changed();
   agenda.touch(unit);
 }
@@ -49,15 +49,6 @@ void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint
   seat.priority = priority;
   set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
   seat.budget.set(cap);
-}
-
-// The policy that those who wait are sorted by. To be called when the GPU's policy, its seats, or which of them are
-// suspended have changed.
-void LeaseCore::State::settle_order(Gpu& gpu) {
-  gpu.has_own_turns = std::any_of(gpu.seats.begin(), gpu.seats.end(),
-                                  [](const Seat* seat) { return seat->ends_own_turns && !seat->suspended; });
-  const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : gpu.settings.policy;
-  if (std::exchange(gpu.policy, policy) != policy) rekey(gpu);
 }
 
 // ---- priorities ---------------------------------------------------------------------------------
@@ -87,15 +78,12 @@ void LeaseCore::State::lift(Unit& unit) {
   unit.lifted = true;
   unit.yields_since.reset();
   requeue(unit);
-  if (ages) watch_held_up(unit, ageing.value());
-}
-
-// Those who wait where they do not age are looked at when they have waited for this one as long as it has.
-void LeaseCore::State::watch_held_up(const Unit& lifted, Duration ageing) {
-  for (const UnitGpu& on_gpu : lifted.gpus) {
+  if (!ages) return;
+  // Those that wait where they do not age are looked at when they have waited for this one as long as it has.
+  for (const UnitGpu& on_gpu : unit.gpus) {
     for (const Shape* shape : on_gpu.gpu->shapes()) {
       for (const QueueEntry& entry : shape->queue()) {
-        if (!entry.unit->lifted && !entry.unit->lift.armed()) timers.arm(entry.unit->lift, after(now, ageing));
+        if (!entry.unit->lifted && !entry.unit->lift.armed()) timers.arm(entry.unit->lift, after(now, ageing.value()));
       }
     }
   }
@@ -194,7 +182,7 @@ void LeaseCore::State::cap_is_due(Unit& unit) {
     const bool any_spent = any_seat(unit, [](const Seat& seat) { return seat.budget.is_spent(); });
     return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
   }
-  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && unit.suspended == 0) enqueue(unit);
+  queue(unit);
 }
 
 }  // namespace gpumux::sched

@@ -41,7 +41,6 @@ struct LeaseCore::State {
   void on(const SeatClaimed& e);
   void on(const SeatClosed& e);
   void on(const SeatsSuspended& e);
-  void on(const SeatsResumed& e);
   void on(const Requested& e);
   void on(const RevokeSeen& e);
   void on(const GateClosed& e);
@@ -76,7 +75,7 @@ struct LeaseCore::State {
   LeaseEpoch next_epoch(Gpu& gpu);
   void tell_contention(Seat& seat);
   void tell_contention(Unit& unit, bool always);
-  void settle_in_flight(Gpu& gpu);
+  void seats_changed(Gpu& gpu);
 
   // ---- share_groups.cc: the time that counts -----------------------------------------------------
   void charge(Seat& seat);
@@ -97,19 +96,10 @@ struct LeaseCore::State {
   void take_turn_back(Gpu& gpu);
   void end_loan(Unit& unit);
 
-  // ---- suspension.cc ----------------------------------------------------------------------------
-  void suspend(Seat& seat);
-  void resume(Seat& seat);
-  bool may_queue(Unit& unit);
-  void note_incomplete(Unit& unit);
-  void settle_suspended();
-
   // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
   void requeue(Unit& unit);
   void lift(Unit& unit);
-  void watch_held_up(const Unit& lifted, Duration ageing);
-  void settle_order(Gpu& gpu);
   void settle_yielded(Unit& unit);
   void settle_yielding(Unit& started);
   void settle_allowance(Seat& seat) const;
@@ -120,7 +110,9 @@ struct LeaseCore::State {
   // ---- queueing.cc ------------------------------------------------------------------------------
   void settle();
   void settle_mode(Gpu& gpu);
-  void settle_incomplete();
+  void settle_in_part();
+  void note_in_part(Unit& unit);
+  void queue(Unit& unit);
   void enqueue(Unit& unit);
   void dequeue(Unit& unit);
   void rekey(Gpu& gpu);
@@ -132,6 +124,7 @@ struct LeaseCore::State {
   bool gives_way(const Unit& gang, const Gpu& here);
   Unit* next_on(Gpu& gpu);
   void start(Unit& unit);
+  void grant_seats(Unit& unit);
   void grant_seat(Seat& seat);
   void announce(Seat& seat);
   void convert(Unit& unit, Gpu& gpu, LeaseKind kind);
@@ -150,6 +143,7 @@ struct LeaseCore::State {
   void drained(Seat& seat);
   void send_revoke(Seat& seat, RevokeReason reason);
   bool take_back_steps(Unit& unit);
+  bool recall_steps(Unit& unit);
   void progress(Unit& unit);
   void step(Unit& unit);
   void settle_drains(Unit& unit);
@@ -177,9 +171,10 @@ struct LeaseCore::State {
   void set_shape(Unit& unit);
   void rebuild(Unit& unit, bool tell_all);
   void remove_from_unit(Seat& seat);
-  Gang& make_gang(std::uint32_t uid);
-  void add_to_gang(Tenant& tenant, Gang& gang);
-  void merge_gangs(Gang& into, Gang& from);
+  void add_seats(std::vector<Seat*> seats, Unit& gang);
+  void add_to_gang(Tenant& tenant, Unit& gang);
+  void add_key(Unit& gang, const std::string& key);
+  void merge_gangs(Unit& into, Unit& from);
   void leave_gang(Tenant& tenant);
   void remove_seat(Seat& seat);
   void unplace(Unit& unit);
@@ -192,11 +187,10 @@ struct LeaseCore::State {
   std::vector<Gpu*> gpu_list;  // ascending
   std::map<TenantId, std::unique_ptr<Tenant>> tenants;
   std::map<std::uint64_t, std::unique_ptr<Unit>> units;
-  std::map<std::pair<std::uint32_t, std::string>, Gang*> gang_by_key;
+  std::map<std::pair<std::uint32_t, std::string>, Unit*> gang_by_key;  // by user and name
   Shapes shapes;
   Reservations reservations;
-  UnitSet incomplete;  // holding, but for members that have joined since
-  UnitSet to_suspend;  // holding, although a member is suspended
+  UnitSet in_part;  // see holds_in_part()
   std::uint64_t next_serial = 1;
   Agenda agenda;
   std::vector<QueueEntry> heads;  // of preempt(), kept so that it does not allocate each time

@@ -21,65 +21,23 @@ namespace gpumux::sched {
 void LeaseCore::State::on(const SeatsSuspended& e) {
   for (const SeatId id : e.seats) {
     Seat* const seat = seat_of(id);
-    if (seat != nullptr && !seat->suspended) suspend(*seat);
-  }
-}
-
-void LeaseCore::State::suspend(Seat& seat) {
-  Unit& unit = *seat.unit;
-  Gpu& gpu = *seat.gpu;
-  dequeue(unit);
-  // From now on it does not wait for the GPU.
-  if (seat.wants_since) seat.waited += now - *seat.wants_since;
-  seat.keeps_place = false;
-  unit.lifted = false;
-  seat.suspended = true;
-  ++unit.suspended;
-  if (unit.phase == UnitPhase::kHolding) to_suspend.insert(&unit);
-  note_incomplete(unit);
-  settle_order(gpu);
-  settle_in_flight(gpu);
-  agenda.touch(unit);
-}
-
-void LeaseCore::State::on(const SeatsResumed& e) {
-  for (const SeatId id : e.seats) {
-    Seat* const seat = seat_of(id);
-    if (seat != nullptr && seat->suspended) resume(*seat);
-  }
-}
-
-// It competes as one that asks now.
-void LeaseCore::State::resume(Seat& seat) {
-  Unit& unit = *seat.unit;
-  Gpu& gpu = *seat.gpu;
-  seat.suspended = false;
-  if (--unit.suspended == 0) to_suspend.erase(&unit);
-  if (seat.wants_since) seat.wants_since = now;
-  note_incomplete(unit);
-  settle_order(gpu);
-  settle_in_flight(gpu);
-  tell_contention(seat);  // what has changed meanwhile it was not told
-  if (unit.phase == UnitPhase::kIdle && unit.wanting > 0 && may_queue(unit)) enqueue(unit);
-  agenda.touch(unit);
-}
-
-bool LeaseCore::State::may_queue(Unit& unit) { return unit.suspended == 0 && !freeze(unit); }
-
-// Whether a member of a unit that holds has no part in that yet.
-void LeaseCore::State::note_incomplete(Unit& unit) {
-  const auto has_no_part = [](const Seat& seat) { return seat.phase == SeatPhase::kIdle && !seat.suspended; };
-  const bool is_incomplete = unit.phase == UnitPhase::kHolding && any_seat(unit, has_no_part);
-  if (is_incomplete) {
-    incomplete.insert(&unit);
-  } else {
-    incomplete.erase(&unit);
-  }
-}
-
-void LeaseCore::State::settle_suspended() {
-  for (Unit* unit : std::vector<Unit*>(to_suspend.begin(), to_suspend.end())) {
-    revoke_unless_spared(*unit, RevokeReason::kSuspended);
+    if (seat == nullptr || seat->suspended == e.are_suspended) continue;
+    Unit& unit = *seat->unit;
+    if (e.are_suspended) {
+      dequeue(unit);
+      // From now on it does not wait for the GPU.
+      if (seat->wants_since) seat->waited += now - *seat->wants_since;
+      seat->keeps_place = false;
+      unit.lifted = false;
+    } else if (seat->wants_since) {
+      seat->wants_since = now;  // it competes as one that asks now
+    }
+    seat->suspended = e.are_suspended;
+    note_in_part(unit);
+    seats_changed(*seat->gpu);
+    if (!seat->suspended) tell_contention(*seat);  // what has changed meanwhile it was not told
+    queue(unit);
+    agenda.touch(unit);
   }
 }
 

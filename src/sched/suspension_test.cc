@@ -41,7 +41,7 @@ TEST(Suspension, WhatItAsksForIsRememberedAndKeepsNobodyWaiting) {
   EXPECT_EQ(one.request(kB), "grant 2@0 e1 exclusive") << "and not contended";
   EXPECT_EQ(one.wait(400s), "") << "nobody waits: neither the quantum nor max_runtime ends it";
   EXPECT_EQ(one.view(kA).queue_place, 0u);
-  const std::string resumed = one.tell(SeatsResumed{{kA}});
+  const std::string resumed = one.tell(SeatsSuspended{{kA}, false});
   EXPECT_EQ(resumed, "contention 1@0 no 200000ns; revoke 2@0 e1 max_runtime");
   one.closed(kB);
   EXPECT_EQ(one.phase(kA), SeatPhase::kHolding);
@@ -56,7 +56,7 @@ TEST(Suspension, IsNoWaiting) {
   one.tell(SeatsSuspended{{kA}});
   one.wait(10s);
   EXPECT_EQ(one.view(kA).waited, 100ms);
-  one.tell(SeatsResumed{{kA}});
+  one.tell(SeatsSuspended{{kA}, false});
   EXPECT_EQ(one.view(kA).waited, 100ms);
   one.closed(kB);
   EXPECT_EQ(one.phase(kA), SeatPhase::kHolding);
@@ -72,7 +72,7 @@ TEST(Suspension, GoesBehindThoseThatAskedMeanwhile) {
   one.wait(1ms);
   one.request(kB);
   one.wait(1ms);
-  one.tell(SeatsResumed{{kA}});
+  one.tell(SeatsSuspended{{kA}, false});
   EXPECT_EQ(one.view(kB).queue_place, 1u);
   EXPECT_EQ(one.view(kA).queue_place, 2u);
 }
@@ -83,7 +83,7 @@ TEST(Suspension, HoldsFromTheBeginningOnForWhoComesLater) {
   EXPECT_EQ(one.tell(SeatOpened{.seat = kB, .is_suspended = true}), "contention 2@0 no 200000ns");
   EXPECT_EQ(one.request(kB), "");
   EXPECT_EQ(one.phase(kB), SeatPhase::kSuspended);
-  EXPECT_EQ(one.tell(SeatsResumed{{kB}}), "contention 2@0 no 200000ns; grant 2@0 e1 exclusive");
+  EXPECT_EQ(one.tell(SeatsSuspended{{kB}, false}), "contention 2@0 no 200000ns; grant 2@0 e1 exclusive");
 }
 
 // After a restart: what a tenant comes back with is taken from it as soon as anything is.
@@ -110,16 +110,16 @@ TEST(Suspension, OfSeveralIsOneStep) {
   EXPECT_EQ(one.closed(kA), "grant 3@0 e2 exclusive");
   one.drained(kA);
   EXPECT_EQ(one.drained(kC), "") << "C has given it up, and nobody is to have it";
-  EXPECT_EQ(one.tell(SeatsResumed{{kA, kB}}),
+  EXPECT_EQ(one.tell(SeatsSuspended{{kA, kB}, false}),
             "contention 1@0 no 200000ns; contention 2@0 no 200000ns; grant 2@0 e3 exclusive");
 }
 
 TEST(Suspension, TwiceOrOfNobodyIsNothing) {
   OneGpu one(fixed());
-  EXPECT_EQ(one.tell(SeatsResumed{{kA}}), "");
+  EXPECT_EQ(one.tell(SeatsSuspended{{kA}, false}), "");
   one.tell(SeatsSuspended{{kA, kA, kD}});
   EXPECT_EQ(one.tell(SeatsSuspended{{kA}}), "");
-  one.tell(SeatsResumed{{kA}});
+  one.tell(SeatsSuspended{{kA}, false});
   EXPECT_EQ(one.request(kA), "grant 1@0 e1 exclusive");
   EXPECT_EQ(one.tell(SeatsSuspended{{}}), "");
 }
@@ -143,7 +143,7 @@ TEST(Suspension, LeavesAGpuToTheOthersAsIfTheyWereAlone) {
   EXPECT_EQ(one.tell(SeatsSuspended{{kA}}), "contention 2@0 no 200000ns");
   settings.idle_hold = 5ms;
   EXPECT_EQ(one.settings(GpuIndex{0}, settings), "contention 2@0 no 5000000ns") << "nothing is said to the suspended";
-  EXPECT_EQ(one.tell(SeatsResumed{{kA}}),
+  EXPECT_EQ(one.tell(SeatsSuspended{{kA}, false}),
             "contention 2@0 no 5000000ns in_flight=4000000ns; contention 1@0 no 5000000ns in_flight=4000000ns");
 }
 
@@ -158,7 +158,7 @@ TEST(Suspension, TakesNoPartInHowSeatsStand) {
   one.core().uses(one.now(), GpuIndex{0}, uses);
   ASSERT_EQ(uses.size(), 2u);
   EXPECT_EQ(uses[0].seat, kB);
-  one.tell(SeatsResumed{{kA}});
+  one.tell(SeatsSuspended{{kA}, false});
   EXPECT_TRUE(one.core().wants_turns(GpuIndex{0}));
 }
 
@@ -172,7 +172,7 @@ TEST(Suspension, OfOneThatEndsItsOwnTurnsGivesTheOrderBack) {
   EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
   script.tell(SeatsSuspended{{kA}});
   EXPECT_FALSE(script.core().wants_turns(GpuIndex{0}));
-  script.tell(SeatsResumed{{kA}});
+  script.tell(SeatsSuspended{{kA}, false});
   EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
 }
 
@@ -197,7 +197,7 @@ TEST(Suspension, StopsWhatItsPriorityAndItsCapWouldDo) {
   EXPECT_EQ(one.drained(kB), "");
   EXPECT_EQ(one.wait(10s), "");
   EXPECT_EQ(one.phase(kA), SeatPhase::kSuspended);
-  one.tell(SeatsResumed{{kA}});
+  one.tell(SeatsSuspended{{kA}, false});
   EXPECT_EQ(one.phase(kA), SeatPhase::kHolding);
   EXPECT_TRUE(says(one.wait(150ms), "revoke 1@0 e2 cap"));
   one.drained(kA);
@@ -240,8 +240,8 @@ TEST(Suspension, OfAGangFreesAllItsGpusAtOnce) {
   EXPECT_EQ(gangs.request(kX1), "");
   gangs.drained(kY0);
   gangs.drained(kY1);
-  EXPECT_EQ(gangs.tell(SeatsResumed{{kX0}}), "contention 1@0 no 200000ns") << "not before all are";
-  EXPECT_TRUE(says(gangs.tell(SeatsResumed{{kX1}}), "grant 1@0"));
+  EXPECT_EQ(gangs.tell(SeatsSuspended{{kX0}, false}), "contention 1@0 no 200000ns") << "not before all are";
+  EXPECT_TRUE(says(gangs.tell(SeatsSuspended{{kX1}, false}), "grant 1@0"));
 }
 
 // A gang is granted whole or not at all.
@@ -267,7 +267,7 @@ TEST(Suspension, SpreadsWithTheGang) {
   gangs.drained(kS0);
   gangs.request(kS0);
   EXPECT_EQ(gangs.phase(kS0), SeatPhase::kIdle);
-  const std::string resumed = gangs.tell(SeatsResumed{{kX0, kX1}});
+  const std::string resumed = gangs.tell(SeatsSuspended{{kX0, kX1}, false});
   EXPECT_TRUE(says(resumed, "grant 5@0"));
   EXPECT_TRUE(says(resumed, "grant 2@1"));
 }
@@ -281,7 +281,7 @@ TEST(Suspension, ThatEndsBeforeItCouldBeginLeavesNobodyOut) {
   gangs.tell(SeatOpened{seat(7, 0)});
   gangs.tell(SeatClaimed{seat(7, 0), Claim::kHolding, LeaseKind::kExclusive, LeaseEpoch{9}});
   gangs.tell(GangJoined{TenantId{7}, "x", 0});
-  gangs.tell(SeatsResumed{{kX0, kX1}});
+  gangs.tell(SeatsSuspended{{kX0, kX1}, false});
   gangs.wait(2s);
   EXPECT_EQ(gangs.phase(seat(7, 0)), SeatPhase::kHolding);
   EXPECT_EQ(gangs.phase(kX1), SeatPhase::kHolding);
@@ -327,7 +327,7 @@ TEST(Suspension, OfWhatDoesNotDrainIsTriedAgain) {
   one.drained(kA);
   EXPECT_EQ(one.phase(kA), SeatPhase::kSuspended);
   // Resumed while it is being tried: it keeps what it has.
-  one.tell(SeatsResumed{{kA}});
+  one.tell(SeatsSuspended{{kA}, false});
   one.request(kA);
   EXPECT_EQ(one.phase(kA), SeatPhase::kHolding);
 }

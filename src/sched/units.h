@@ -14,16 +14,15 @@
 #include <string>
 #include <vector>
 
+#include <boost/container/flat_set.hpp>
+
 #include "base/histogram.h"
 #include "sched/cap_budget.h"
 #include "sched/events.h"
-#include "sched/flat_set.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
-#include "sched/loan.h"
 #include "sched/pace.h"
 #include "sched/places.h"
-#include "sched/policy.h"
 #include "sched/revocation.h"
 #include "sched/shapes.h"
 #include "sched/share_groups.h"
@@ -32,7 +31,6 @@
 
 namespace gpumux::sched {
 
-struct Gang;
 struct Gpu;
 struct Tenant;
 struct Unit;
@@ -98,7 +96,7 @@ inline bool rests(const Seat& seat) { return seat.idleness && seat.idleness->res
 inline bool is_in_revocation(const Seat& seat) { return seat.revocation.has_value(); }
 inline bool is_undrained(const Seat& seat) { return seat.revocation && !seat.revocation->drained(); }
 // Whether it may make submissions that a Step allowed.
-inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits() > 0; }
+inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits > 0; }
 
 // One GPU of a unit.
 struct UnitGpu {
@@ -122,15 +120,14 @@ struct Gang {
   std::vector<std::string> keys;
   std::uint32_t world = 0;
   std::map<TenantId, Tenant*> members;
-  Unit* unit = nullptr;
 };
 
 struct Unit {
   std::uint64_t serial = 0;
-  std::vector<Seat*> seats;    // ascending
-  std::vector<UnitGpu> gpus;   // ascending
-  Shape* shape = nullptr;      // nullptr: no seats
-  std::unique_ptr<Gang> gang;  // nullptr: a seat by itself
+  std::vector<Seat*> seats;   // ascending
+  std::vector<UnitGpu> gpus;  // ascending
+  Shape* shape = nullptr;     // nullptr: no seats
+  std::optional<Gang> gang;   // none: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of the holder
@@ -142,10 +139,6 @@ struct Unit {
   std::optional<UnitRevocation> revocation;
   Retry retry;
   std::uint32_t step_hurry = 0;  // as revocations before this one allow
-  std::uint32_t wanting = 0;     // seats that want
-  std::uint32_t resting = 0;     // seats that rest
-  std::uint32_t suspended = 0;   // seats that are
-  std::uint32_t contended = 0;   // GPUs that it holds and others wait for, as last told
   Quantum quantum;
   IdleWatch idle_watch;
   bool is_safe = false;  // holding: higher priorities wait for the end of its quantum
@@ -159,8 +152,14 @@ struct Unit {
   // None: it may be revoked now.
   std::optional<TimePoint> spared_until(TimePoint now) const { return retry.spared_until(now); }
   void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
-  bool passed_over() const { return revocation && revocation->seats().silent > 0; }
+  bool passed_over() const { return revocation && revocation->silent > 0; }
   bool is_returning() const { return revocation && revocation->returning_since; }
+  // Its part of the GPU; nullptr: none.
+  UnitGpu* on(const Gpu& gpu) {
+    const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const UnitGpu& one) { return one.gpu == &gpu; });
+    return found == gpus.end() ? nullptr : &*found;
+  }
+  const UnitGpu* on(const Gpu& gpu) const { return const_cast<Unit*>(this)->on(gpu); }
   // Its entry in its shape's queue. REQUIRES: it waits.
   const QueueEntry& queued() const { return *queued_; }
 
@@ -173,12 +172,6 @@ struct Unit {
 inline bool runs(const Seat& seat) {
   return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
 }
-// A unit's seats, by what they do.
-struct SeatCounts {
-  std::uint32_t wanting = 0, resting = 0, suspended = 0, idle = 0, holding = 0;
-  RevokedSeats revoked;
-};
-SeatCounts count_seats(const Unit& unit);
 // Whether any of its seats is so.
 template <class Predicate>
 bool any_seat(const Unit& unit, Predicate is_so) {
@@ -186,6 +179,25 @@ bool any_seat(const Unit& unit, Predicate is_so) {
     if (is_so(*seat)) return true;
   }
   return false;
+}
+inline bool wants(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.wants_since.has_value(); });
+}
+inline bool is_suspended(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.suspended; });
+}
+inline bool is_undrained(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return is_undrained(seat); });
+}
+// How many of its seats hold, and do not rest.
+inline std::ptrdiff_t at_work(const Unit& unit) {
+  return std::count_if(unit.seats.begin(), unit.seats.end(),
+                       [](const Seat* seat) { return seat->phase == SeatPhase::kHolding && !rests(*seat); });
+}
+// Whether it holds, but not as a whole: a member has joined since, or is suspended.
+inline bool holds_in_part(const Unit& unit) {
+  return unit.phase == UnitPhase::kHolding &&
+         any_seat(unit, [](const Seat& seat) { return seat.suspended || seat.phase == SeatPhase::kIdle; });
 }
 inline bool has_cap(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.budget.is_capped(); });
@@ -228,7 +240,8 @@ inline bool is_restoring(const Unit& unit) { return unit.quantum.stands_since &&
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
 };
-using UnitSet = FlatSet<Unit*, BySerial>;
+// Does not allocate for each element. Looking into an empty one costs nothing.
+using UnitSet = boost::container::flat_set<Unit*, BySerial>;
 struct BySeat {
   bool operator()(const Seat* a, const Seat* b) const { return a->id < b->id; }
 };
@@ -245,7 +258,8 @@ struct Gpu {
   ShareGroups groups;
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
-  Loan loan;                  // of the turn, while a holder waits for its memory
+  Unit* lender = nullptr;     // the holder that lends its turn while its memory comes (loans.cc)
+  TimePoint lent_since{};
   SwitchCost cost;
   std::uint64_t switches = 0;
   std::uint64_t last_holder = 0;  // serial
@@ -283,6 +297,13 @@ struct Gpu {
   std::vector<Shape*> shapes_;
   Unit* reserved_ = nullptr;
 };
+// Whether the unit has borrowed the turn that it has there.
+inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.lender != nullptr && gpu.lender != &unit; }
+// Whether others wait for a GPU that it holds, as last told. A capped seat is not to spend its allowance idle.
+inline bool is_contended(const Unit& unit) {
+  const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.holding > 0 && on_gpu.gpu->contended; };
+  return std::any_of(unit.gpus.begin(), unit.gpus.end(), is_wanted) || has_cap(unit);
+}
 inline bool can_start(const Shape& shape) {
   return std::all_of(shape.gpus().begin(), shape.gpus().end(), [](const Gpu* gpu) { return gpu->can_start(); });
 }
@@ -304,16 +325,18 @@ inline bool must_wait_for_drain(const Unit& unit) {
 struct Tenant {
   TenantId id;
   std::uint32_t uid = 0;
-  Gang* gang = nullptr;
+  Unit* gang = nullptr;  // nullptr: it is in none
   bool kill_sent = false;
-  std::vector<std::unique_ptr<Seat>> seats;  // ascending by GPU; at most kMaxSeatsPerTenant
+  std::map<GpuIndex, std::unique_ptr<Seat>> seats;  // at most kMaxSeatsPerTenant
 };
 
 // Weights beyond this say nothing that this does not.
 inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
 // Up to when the time of the seat's lease is its own: a turn that is lent is not.
-inline TimePoint used_until(const Seat& seat, TimePoint now) { return now - seat.gpu->loan.lent_by(*seat.unit, now); }
+inline TimePoint used_until(const Seat& seat, TimePoint now) {
+  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
+}
 // The part of the time since the seat was charged that its group owes.
 Duration uncharged(const Seat& seat, TimePoint now);
 // Unlimited: never.

@@ -9,14 +9,14 @@ namespace gpumux::sched {
 namespace {
 
 std::string name(const Unit& unit) {
-  if (unit.gang != nullptr && !unit.gang->keys.empty()) return "gang " + unit.gang->keys.front();
+  if (unit.gang && !unit.gang->keys.empty()) return "gang " + unit.gang->keys.front();
   return "tenant " + std::to_string(unit.seats.front()->id.tenant.value);
 }
 
 std::string number(const Gpu& gpu) { return std::to_string(gpu.index.value); }
 
 std::string gang_name(const Unit& unit) {
-  if (unit.gang == nullptr) return {};
+  if (!unit.gang) return {};
   const Gang& gang = *unit.gang;
   std::string text = gang.keys.empty() ? "own GPUs" : gang.keys.front();
   if (gang.world > 0) text += " (" + std::to_string(gang.members.size()) + " of " + std::to_string(gang.world) + ")";
@@ -53,14 +53,14 @@ std::string_view in_words(MemoryObstacle obstacle) {
 
 std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   const Unit& unit = *seat.unit;
-  if (seat.wants_since && unit.phase == UnitPhase::kIdle && unit.suspended > 0)
+  if (seat.wants_since && unit.phase == UnitPhase::kIdle && is_suspended(unit))
     return seat.suspended ? "its job, which is suspended" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
       if (member->memory.is_obstructed()) return std::string(in_words(member->memory.obstacle));
     }
   }
-  if (seat.gpu->loan.lender() == &unit) return "its memory to come; meanwhile another tenant has its turn";
+  if (seat.gpu->lender == &unit) return "its memory to come; meanwhile another tenant has its turn";
   if (unit.is_returning()) return in_the_way(unit, *seat.gpu, now);
   if (seat.wants_since && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
@@ -83,15 +83,13 @@ SeatPhase phase_of(const Seat& seat) {
   return seat.suspended && seat.phase == SeatPhase::kIdle ? SeatPhase::kSuspended : seat.phase;
 }
 
-// Of the lease that it has, as if its unit were charged now.
-Duration held_of(const Seat& seat, TimePoint now) {
-  return seat.held + (runs(seat) ? used_until(seat, now) - seat.charged_to : Duration::zero());
-}
-Duration waited_of(const Seat& seat, TimePoint now) {
-  return seat.waited + (seat.wants_since && !seat.suspended ? now - *seat.wants_since : Duration::zero());
-}
-Duration idle_of(const Seat& seat, TimePoint now) {
-  return seat.idle + (rests(seat) ? now - seat.idleness->since : Duration::zero());
+// As if its unit were charged now.
+SeatTotals totals_of(const Seat& seat, TimePoint now) {
+  SeatTotals totals{seat.grants, seat.switches, seat.held, seat.idle, seat.waited};
+  if (runs(seat)) totals.held += used_until(seat, now) - seat.charged_to;
+  if (rests(seat)) totals.idle += now - seat.idleness->since;
+  if (seat.wants_since && !seat.suspended) totals.waited += now - *seat.wants_since;
+  return totals;
 }
 
 }  // namespace
@@ -105,8 +103,7 @@ std::optional<SeatPhase> LeaseCore::phase(SeatId id) const {
 SeatTotals LeaseCore::totals(TimePoint now, SeatId id) const {
   const Seat* const seat = state_->seat_of(id);
   if (seat == nullptr) return {};
-  now = std::max(now, state_->now);
-  return {seat->grants, seat->switches, held_of(*seat, now), idle_of(*seat, now), waited_of(*seat, now)};
+  return totals_of(*seat, std::max(now, state_->now));
 }
 
 Limit<Duration> LeaseCore::quantum(GpuIndex index) const {
@@ -121,8 +118,9 @@ void LeaseCore::uses(TimePoint now, GpuIndex index, std::vector<SeatUse>& uses) 
   now = std::max(now, state_->now);
   for (const Seat* seat : gpu->seats) {
     if (seat->suspended) continue;
+    const SeatTotals totals = totals_of(*seat, now);
     uses.push_back({.seat = seat->id,
-                    .wanted = held_of(*seat, now) - idle_of(*seat, now) + waited_of(*seat, now),
+                    .wanted = totals.held - totals.idle + totals.waited,
                     .has_turn = seat->phase == SeatPhase::kHolding && seat->kind == LeaseKind::kExclusive});
   }
 }
@@ -150,13 +148,13 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     std::map<const Unit*, std::uint32_t> place_of;
     std::uint32_t next_place = 1;
     for (const Unit* unit : state.reservations.returning()) {
-      const auto is_here = [gpu](const UnitGpu& on_gpu) { return on_gpu.gpu == gpu; };
-      if (std::any_of(unit->gpus.begin(), unit->gpus.end(), is_here)) place_of[unit] = next_place++;
+      if (unit->on(*gpu) != nullptr) place_of[unit] = next_place++;
     }
     for (const QueueEntry& entry : order) place_of[entry.unit] = next_place++;
 
     for (const Seat* seat : gpu->seats) {
       SeatView one;
+      static_cast<SeatTotals&>(one) = totals_of(*seat, state.now);
       one.seat = seat->id;
       one.phase = phase_of(*seat);
       one.kind = seat->kind;
@@ -165,10 +163,6 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       const auto place = place_of.find(seat->unit);
       if (place != place_of.end()) one.queue_place = place->second;
       one.waits_for = waits_for(*seat, state.grants_held, state.now);
-      one.grants = seat->grants;
-      one.held = held_of(*seat, state.now);
-      one.waited = waited_of(*seat, state.now);
-      one.idle = idle_of(*seat, state.now);
       one.wait_p50 = seat->waits.percentile(500);
       one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);

@@ -241,10 +241,8 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                  [&](const node::SeatOpened& e) { trace_.record(entry(now, "open", e.lease.seat)); },
                  [&](const sched::StandingChanged& e) { trace_.record(entry(now, "standing", e.seat)); },
                  [&](const sched::SeatsSuspended& e) {
-                   for (const SeatId seat : e.seats) trace_.record(entry(now, "suspend", seat));
-                 },
-                 [&](const sched::SeatsResumed& e) {
-                   for (const SeatId seat : e.seats) trace_.record(entry(now, "resume", seat));
+                   const auto name = e.are_suspended ? "suspend" : "resume";
+                   for (const SeatId seat : e.seats) trace_.record(entry(now, name, seat));
                  },
                  [&](const sched::SeatClaimed& e) {
                    TraceEntry traced = entry(now, "claim", e.seat);

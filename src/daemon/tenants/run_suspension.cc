@@ -64,11 +64,10 @@ std::vector<Session*> RunSuspension::change(const RunKey& key, bool is_suspended
     sessions.push_back(session);
   }
   const std::vector<base::SeatId> seats = seats_of(run);
+  if (!seats.empty()) leases_.apply(sched::SeatsSuspended{seats, is_suspended});
   if (is_suspended) {
-    if (!seats.empty()) leases_.apply(sched::SeatsSuspended{seats});
     unsettled_.insert(key);
   } else {
-    if (!seats.empty()) leases_.apply(sched::SeatsResumed{seats});
     unsettled_.erase(key);
     if (run.tenants.empty()) runs_.erase(key);
   }
