@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "sched/reservations.h"
+
 namespace gpumux::sched {
 namespace {
 
@@ -86,25 +88,6 @@ QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now) {
           .requested = unit.requested,
           .lead = unit.seats.front()->id,
           .unit = unit.seats.front()->unit};
-}
-
-bool is_reserved_against(const Unit& unit, TimePoint now) {
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    const Unit* const reserved = on_gpu.gpu->reserved();
-    if (reserved == nullptr || reserved == &unit) continue;
-    // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
-    if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
-    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
-      return true;
-  }
-  return false;
-}
-
-bool is_outranked(const Unit& unit) {
-  if (unit.lifted) return false;
-  return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
-    return !other->yields_since && priority_of(*other) > priority;
-  });
 }
 
 QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
@@ -198,17 +181,7 @@ Unit* expected_on(const Gpu& gpu, TimePoint now) {
   if (std::any_of(gpu.holders.begin(), gpu.holders.end(), lends)) {
     if (Unit* const complete = complete_on(gpu)) return complete;
   }
-  Unit* next = nullptr;
-  QueueEntry next_entry;
-  for (const Shape* shape : gpu.shapes()) {
-    Unit* const head = shape->first();
-    if (head == nullptr) continue;
-    const QueueEntry entry = head_of(*shape, gpu, now);
-    if (is_reserved_against(*head, now) || (next != nullptr && !(entry < next_entry))) continue;
-    next = head;
-    next_entry = entry;
-  }
-  return next;
+  return first_of_heads(gpu, now, [now](const Unit& head) { return !is_reserved_against(head, now); });
 }
 
 Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu, TimePoint now) {

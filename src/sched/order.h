@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <compare>
+#include <optional>
 
 #include "sched/units.h"
 
@@ -18,6 +19,17 @@ QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now);
 // Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
 // REQUIRES: a unit waits.
 QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now);
+// The first, in the GPU's order, of the units that head a queue for it and are so; nullptr: none.
+template <class Predicate>
+Unit* first_of_heads(const Gpu& gpu, TimePoint now, Predicate is_so) {
+  std::optional<QueueEntry> first;
+  for (const Shape* shape : gpu.shapes()) {
+    if (shape->first() == nullptr || !is_so(*shape->first())) continue;
+    const QueueEntry entry = head_of(*shape, gpu, now);
+    if (!first || entry < *first) first = entry;
+  }
+  return first ? first->unit : nullptr;
+}
 // Whether any unit is so that holds one of this unit's GPUs, or is the first of a shape in the queue for it.
 template <class Predicate>
 bool any_before(const Unit& unit, Predicate is_so) {
@@ -28,10 +40,6 @@ bool any_before(const Unit& unit, Predicate is_so) {
                        [&](const Shape* shape) { return shape->first() != nullptr && is_so(shape->first()); });
   });
 }
-// Whether a unit that holds or waits for one of its GPUs has a higher priority, and need not wait for it all the same.
-bool is_outranked(const Unit& unit);
-// Whether one of its GPUs is kept free for another unit that goes first.
-bool is_reserved_against(const Unit& unit, TimePoint now);
 
 // ---- the end of a turn --------------------------------------------------------------------------
 

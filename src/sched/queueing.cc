@@ -68,53 +68,15 @@ void LeaseCore::State::rekey(Gpu& gpu) {
   agenda.touch_around(gpu);
 }
 
-// ---- reservations -------------------------------------------------------------------------------
-
-// No GPU is kept free for a unit that could not use it. (A unit that has waited for priority_ageing is lifted: lift()
-// in standing.cc.)
-void LeaseCore::State::age(Unit& unit) {
-  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);
-}
-
-void LeaseCore::State::settle_reservations() {
-  if (!reservations.is_stale()) return;
-  for (GpuSet changed = reservations.renew(gpu_list); !changed.empty();)
-    agenda.touch_around(*gpus[changed.take_first()]);
-}
-
 // ---- grants -------------------------------------------------------------------------------------
-
-// A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and can
-// start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
-bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
-  for (const UnitGpu& on_gpu : gang.gpus) {
-    Gpu& gpu = *on_gpu.gpu;
-    if (&gpu == &here) continue;
-    const Unit* const single = gpu.first_single();
-    if (single == nullptr || is_reserved_against(*single, now) || !(single->queued() < entry_of(gang, gpu, now)))
-      continue;
-    agenda.give_way(here, *single, gpu);
-    return true;
-  }
-  return false;
-}
 
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
   if (gpu.lender != nullptr) return borrower_on(gpu);
   if (!gpu.can_start()) return nullptr;
-  Unit* next = nullptr;
-  QueueEntry next_entry;
-  for (const Shape* shape : gpu.shapes()) {
-    Unit* const head = shape->first();
-    if (head == nullptr || !can_start(*shape)) continue;
-    if (is_reserved_against(*head, now) || gives_way(*head, gpu)) continue;
-    const QueueEntry entry = head_of(*shape, gpu, now);
-    if (next == nullptr || entry < next_entry) {
-      next = head;
-      next_entry = entry;
-    }
-  }
+  Unit* const next = first_of_heads(gpu, now, [&](const Unit& head) {
+    return can_start(*head.shape) && !is_reserved_against(head, now) && !gives_way(head, gpu);
+  });
   // Nobody behind it starts instead: it would wait for that one's drain next.
   if (next == nullptr || !must_wait_for_drain(*next)) return next;
   agenda.wait_for_drain(gpu);
@@ -214,38 +176,6 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 }
 
 // ---- preemption ---------------------------------------------------------------------------------
-
-// Revokes whoever stands between `waiter` and its GPUs and has had its time: all of them, or (unless reserved) none.
-void LeaseCore::State::preempt_for(Unit& waiter) {
-  std::vector<std::pair<Unit*, const Gpu*>> to_go;
-  bool whole = true;
-  bool is_reserved = true;
-  for (const UnitGpu& on_gpu : waiter.gpus) {
-    Gpu& gpu = *on_gpu.gpu;
-    if (gpu.reserved() != &waiter) is_reserved = false;
-    Unit* const holder = turn_on(gpu);
-    if (holder == nullptr) {
-      if (!gpu.can_start()) whole = false;
-      continue;
-    }
-    const auto consider = [&](Unit* unit) {
-      if (time_left(*unit, gpu, waiter, now) > Duration::zero()) {
-        whole = false;
-      } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == unit; })) {
-        to_go.emplace_back(unit, &gpu);
-      }
-    };
-    consider(holder);
-    // A gang, or a unit that returns, does not borrow: the lender has to go, too.
-    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.lender);
-  }
-  if (to_go.empty() || !(whole || is_reserved)) return;
-  if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
-    if (is_reserved_against(waiter, now)) return;
-    age(waiter);  // so that what is given up for it goes to it
-  }
-  for (const auto& [holder, gpu] : to_go) revoke_for(waiter, *holder, *gpu);
-}
 
 // REQUIRES: `holder` has no time left on `gpu` before `waiter`.
 void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {

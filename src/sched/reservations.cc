@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "sched/order.h"
+#include "sched/state.h"
 
 namespace gpumux::sched {
 
@@ -41,8 +42,9 @@ void Reservations::remove(Unit& unit) {
   is_stale_ = true;
 }
 
-// Units that must have their leases back come first: those with an open gate before the others, which have to wait for
-// that. Then come the gangs, longest wait first. Only the first gang of a shape can get anything.
+// ---- rules 5 to 7: which units have their GPUs reserved -----------------------------------------
+
+// Of the gangs of one shape only the first can get anything.
 GpuSet Reservations::renew(const std::vector<Gpu*>& gpus) {
   is_stale_ = false;
   enum Class { kWithOpenGate, kReturning, kAged };
@@ -52,7 +54,6 @@ GpuSet Reservations::renew(const std::vector<Gpu*>& gpus) {
                             unit->seats.front()->id, unit);
   }
   for (const auto& [shape, units] : aged_) {
-    // Nothing is kept free for who has to wait for a higher priority on another of its GPUs, for as long as that likes.
     const auto first = std::find_if(units.begin(), units.end(), [](const Unit* unit) { return !is_outranked(*unit); });
     if (first != units.end()) candidates.emplace_back(kAged, (*first)->requested, (*first)->seats.front()->id, *first);
   }
@@ -70,6 +71,89 @@ GpuSet Reservations::renew(const std::vector<Gpu*>& gpus) {
     if (gpu->reserved_ != before[gpu->index.value]) changed.set(gpu->index.value);
   }
   return changed;
+}
+
+void LeaseCore::State::settle_reservations() {
+  if (!reservations.is_stale()) return;
+  for (GpuSet changed = reservations.renew(gpu_list); !changed.empty();)
+    agenda.touch_around(*gpus[changed.take_first()]);
+}
+
+bool is_outranked(const Unit& unit) {
+  if (unit.lifted) return false;
+  return any_before(unit, [priority = priority_of(unit)](const Unit* other) {
+    return !other->yields_since && priority_of(*other) > priority;
+  });
+}
+
+// ---- rules 4 and 7: what a reservation keeps from other units -----------------------------------
+
+bool is_reserved_against(const Unit& unit, TimePoint now) {
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    const Unit* const reserved = on_gpu.gpu->reserved();
+    if (reserved == nullptr || reserved == &unit) continue;
+    // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
+    if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
+    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
+      return true;
+  }
+  return false;
+}
+
+// ---- rule 1: a gang makes way on its other GPUs ---------------------------------------------------
+
+// A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and can
+// start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
+bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
+  for (const UnitGpu& on_gpu : gang.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    if (&gpu == &here) continue;
+    const Unit* const single = gpu.first_single();
+    if (single == nullptr || is_reserved_against(*single, now) || !(single->queued() < entry_of(gang, gpu, now)))
+      continue;
+    agenda.give_way(here, *single, gpu);
+    return true;
+  }
+  return false;
+}
+
+// ---- rules 2 and 3: holders go for a gang, or for a single unit ---------------------------------
+
+// Rule 6: no GPU is kept free for a unit that could not use it.
+void LeaseCore::State::age(Unit& unit) {
+  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);
+}
+
+// Revokes whoever stands between `waiter` and its GPUs and has had its time: all of them, or (unless reserved) none.
+void LeaseCore::State::preempt_for(Unit& waiter) {
+  std::vector<std::pair<Unit*, const Gpu*>> to_go;
+  bool whole = true;
+  bool is_reserved = true;
+  for (const UnitGpu& on_gpu : waiter.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    if (gpu.reserved() != &waiter) is_reserved = false;
+    Unit* const holder = turn_on(gpu);
+    if (holder == nullptr) {
+      if (!gpu.can_start()) whole = false;
+      continue;
+    }
+    const auto consider = [&](Unit* unit) {
+      if (time_left(*unit, gpu, waiter, now) > Duration::zero()) {
+        whole = false;
+      } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == unit; })) {
+        to_go.emplace_back(unit, &gpu);
+      }
+    };
+    consider(holder);
+    // A gang, or a unit that returns, does not borrow: the lender has to go, too.
+    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.lender);
+  }
+  if (to_go.empty() || !(whole || is_reserved)) return;
+  if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
+    if (is_reserved_against(waiter, now)) return;
+    age(waiter);  // so that what is given up for it goes to it
+  }
+  for (const auto& [holder, gpu] : to_go) revoke_for(waiter, *holder, *gpu);
 }
 
 }  // namespace gpumux::sched

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// The GPUs that are kept free for a unit.
+// When a gang gets its GPUs. It needs all of them in the same moment.
 //
-// A gang needs all its GPUs in the same moment, and on a busy machine that moment may never come by itself. Two rules
-// make it come. A gang whose GPUs are each free or held beyond its holder's quantum gets them all: the core revokes the
-// holders together. A gang that has waited for gang_ageing has its GPUs *reserved*: the core grants no unit behind the
-// gang there any more. The core makes reservations in one order, longest wait first. Each is for all GPUs of a gang, or
-// it is not made. So two gangs never keep half of each other's GPUs. Units ahead of the gang still go first. They are
-// finitely many, because a unit that has had its turn is behind (fair: its virtual time grew; fifo: it asked later). So
-// neither a stream of single seats starves a gang, nor a stream of gangs a single seat.
+//  1. A gang starts when its GPUs are free, and no single seat that goes before it on one of them can start there.
+//  2. When each GPU of a gang is free, or its holder has no time left, the core revokes all these holders together, and
+//     *reserves* the GPUs for the gang.
+//  3. The core also reserves them when the gang has waited for gang_ageing. Then each holder goes at its own time.
+//  4. On a reserved GPU no unit of a greater key starts. Units of lesser keys still go first.
+//  5. All GPUs of a gang are reserved or none. The gang that asked first has the first choice.
+//  6. None is reserved for a gang that is obstructed, or that has to wait for a higher priority on one of its GPUs.
+//  7. A unit that returns from a stall comes before all gangs, and no key is less than its key. Open gates come first,
+//     then the oldest stall.
+//
+// So two gangs never keep half of each other's GPUs. Units of lesser keys are finitely many, because a unit that has
+// had its turn is behind (fair: its virtual time grew; fifo: it asked later). So neither a stream of single seats
+// starves a gang, nor a stream of gangs a single seat. reservations.cc has all of the code, by these numbers.
 #pragma once
 
 #include <map>
@@ -21,8 +27,8 @@ namespace gpumux::sched {
 
 class Reservations {
  public:
-  // The unit's GPUs may be kept free: it has waited for gang_ageing, or holders go for it. Until it is removed, its
-  // request and its seats stay as they are.
+  // Rules 2 and 3: the gang may have its GPUs reserved. Until it is removed, its request and its seats stay as they
+  // are.
   void add_aged(Unit& unit);
   bool is_aged(const Unit& unit) const;
   // The unit must have its lease back.
@@ -51,5 +57,11 @@ class Reservations {
   UnitSet returning_;
   bool is_stale_ = false;
 };
+
+// Rule 6: whether a unit that holds or waits for one of its GPUs has a higher priority, and need not wait for it all
+// the same.
+bool is_outranked(const Unit& unit);
+// Rules 4 and 7: whether one of its GPUs is kept free for another unit that goes first.
+bool is_reserved_against(const Unit& unit, TimePoint now);
 
 }  // namespace gpumux::sched

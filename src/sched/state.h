@@ -116,12 +116,9 @@ struct LeaseCore::State {
   void enqueue(Unit& unit);
   void dequeue(Unit& unit);
   void rekey(Gpu& gpu);
-  void age(Unit& unit);
-  void settle_reservations();
   void insert_in_queue(Unit& unit) const;
   void heads_up(Gpu& gpu);
   void grant_all(Gpu& gpu);
-  bool gives_way(const Unit& gang, const Gpu& here);
   Unit* next_on(Gpu& gpu);
   void start(Unit& unit);
   void grant_seats(Unit& unit);
@@ -129,9 +126,14 @@ struct LeaseCore::State {
   void announce(Seat& seat);
   void convert(Unit& unit, Gpu& gpu, LeaseKind kind);
   void preempt(Gpu& gpu);
-  void preempt_for(Unit& waiter);
   void revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu);
   void arm_run(Unit& unit);
+
+  // ---- reservations.cc: when a gang gets its GPUs ------------------------------------------------
+  void settle_reservations();
+  bool gives_way(const Unit& gang, const Gpu& here);
+  void age(Unit& unit);
+  void preempt_for(Unit& waiter);
 
   // ---- revocation.cc ----------------------------------------------------------------------------
   void revoke(Unit& unit, RevokeReason reason);
