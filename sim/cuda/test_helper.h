@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,7 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -39,9 +41,12 @@ class Helper {
     ::posix_spawn_file_actions_adddup2(&actions, to[0], 0);
     ::posix_spawn_file_actions_adddup2(&actions, from[1], 1);
     std::vector<char*> environment;
-    // The first of several counts.
     for (std::string& variable : variables) environment.push_back(variable.data());
-    for (char** each = environ; *each != nullptr; ++each) environment.push_back(*each);
+    for (char** each = environ; *each != nullptr; ++each) {
+      const std::string_view name(*each, std::strcspn(*each, "=") + 1);
+      const auto is_given = [name](const std::string& variable) { return variable.starts_with(name); };
+      if (std::none_of(variables.begin(), variables.end(), is_given)) environment.push_back(*each);
+    }
     environment.push_back(nullptr);
     char path[] = GPUMUX_TEST_PROCESS;
     char* arguments[] = {path, nullptr};
@@ -124,11 +129,13 @@ class Helper {
 };
 
 // In each round one of `count` helpers at work is killed at a random instant, some of them stopped before. This
-// process's own `work` of so many nanoseconds goes on meanwhile, whatever they held.
+// process's own `work` of so many nanoseconds goes on meanwhile, whatever they held. GPUMUX_TEST_KILLS is another
+// number of rounds.
 inline void kill_at_random(std::mt19937& random, int rounds, std::size_t count,
                            std::vector<std::unique_ptr<Helper>>& helpers,
                            const std::function<std::unique_ptr<Helper>()>& make,
                            const std::function<void(std::uint64_t nanoseconds)>& work) {
+  if (const char* text = std::getenv("GPUMUX_TEST_KILLS")) rounds = std::atoi(text);
   for (int round = 0; round < rounds; ++round) {
     while (helpers.size() < count) {
       helpers.push_back(make());
