@@ -51,7 +51,8 @@ test-kubelet: setup
 	python3 -B tests/kubelet/manifests_test.py
 	python3 -B tests/kubelet/deployment_test.py
 
-# The library for arm64: unit tests of its parts, and scenarios with programs for arm64, all in an emulator.
+# The library and the simulated driver for arm64: all their unit tests, and scenarios with programs for arm64, in an
+# emulator.
 test-arm64: setup
 	tools/build.sh dev
 	tools/build.sh arm64
@@ -130,7 +131,7 @@ help:
 	@echo 'make test          builds and runs the test suite'
 	@echo 'make test-compat   tests the daemon with the library of an earlier release'
 	@echo 'make test-kubelet  tests pods of a real kubelet, the manifests and the image (as root; builds the kubelet once)'
-	@echo 'make test-arm64    tests the library for arm64 in an emulator'
+	@echo 'make test-arm64    tests the library and the simulated driver for arm64 in an emulator'
 	@echo 'make test-packages tests packages, tarball and release (as root)'
 	@echo 'make test-web      tests the page of gpumux web in chromium (needs Node.js 20.19 or newer, and npm)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'

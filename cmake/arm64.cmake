@@ -1,5 +1,5 @@
-# For a build of libgpumux.so and its tests for arm64 on another machine: Debian's cross compiler, and qemu to run the
-# tests. The preset `arm64` uses it.
+# For a build of libgpumux.so, the simulated driver and their tests for arm64 on another machine: Debian's cross
+# compiler, and qemu to run the tests. The preset `arm64` uses it.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR aarch64)
 foreach(language C CXX ASM)

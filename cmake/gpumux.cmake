@@ -109,8 +109,12 @@ set(gpumux_waits 1)
 # gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s] [COST s] [WAITS])
 # One GoogleTest program, one ctest entry. Its labels say what it is (CONTRIBUTING.md); without any it is a unit test.
 # COST: about how many seconds it takes, if more than 10. ctest starts the longest tests first. WAITS: it waits most of
-# the time.
+# the time. A folder that is excluded from a build has no tests in it.
 function(gpumux_test name)
+  get_property(excluded DIRECTORY PROPERTY EXCLUDE_FROM_ALL)
+  if(excluded)
+    return()
+  endif()
   cmake_parse_arguments(arg "WAITS" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main gpumux_test_version
@@ -128,7 +132,7 @@ function(gpumux_test name)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 300)  # a net for what hangs: a machine that is busy with other things takes long, too
   endif()
-  if(GPUMUX_SANITIZE)
+  if(GPUMUX_SANITIZE OR CMAKE_CROSSCOMPILING)
     math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")  # a net for what hangs, on a busy machine too
   endif()
   if(NOT arg_LABELS)
@@ -147,6 +151,20 @@ function(gpumux_test name)
   endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" COST ${arg_COST}
     PROCESSORS ${places} ENVIRONMENT GPUMUX_TEST_DEADLINE=${deadline})
+endfunction()
+
+# gpumux_startable(VARIABLE TARGET): the path by which a test starts the program TARGET. In a build for another
+# architecture it is a script that starts the emulator.
+function(gpumux_startable variable target)
+  set(path $<TARGET_FILE:${target}>)
+  if(CMAKE_CROSSCOMPILING)
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+    set(script ${PROJECT_BINARY_DIR}/emulated/${target})
+    file(GENERATE OUTPUT ${script} CONTENT "#!/bin/sh\nexec ${emulator} ${path} \"$@\"\n"
+      FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+    set(path ${script})
+  endif()
+  set(${variable} ${path} PARENT_SCOPE)
 endfunction()
 
 # gpumux_bench(NAME SOURCES a_bench.cc ... DEPS component ...)

@@ -22,13 +22,6 @@ case $preset in
     target+=" memory_test mover_test pager_stress_test"
     ;;
   fuzz) target=fuzzers ;;
-  # The library, the tests of what is in it, and the programs of scenarios. The stress test of the pager takes minutes
-  # in an emulator.
-  arm64)
-    target="gpumux_preload test_programs base_test driver_test entries_test wire_test gate_test client_test"
-    target+=" pager_adapters_test pager_allocation_test pager_block_hash_test pager_frames_test pager_handles_test"
-    target+=" pager_paging_test pager_sharing_test"
-    ;;
 esac
 # Another Slurm's headers: SLURM_INCLUDE=DIR. Set again each time, so that it does not stay.
 cmake --preset "$configured" -DSLURM_INCLUDE="${SLURM_INCLUDE:-}" >"/tmp/gpumux-configure.$$" 2>&1 || {
