@@ -47,7 +47,8 @@ class Bounds {
   };
   bool commit(std::uint64_t bytes, Part part = Part::kPaged) {
     const base::Locked locked(mutex_);
-    if (!may_commit_locked(bytes)) return false;
+    const std::uint64_t all = std::accumulate(committed_.begin(), committed_.end(), std::uint64_t{0});
+    if (all > commitment_ || bytes > commitment_ - all) return false;
     of(part) += bytes;
     return true;
   }
@@ -74,24 +75,9 @@ class Bounds {
     const base::Locked locked(mutex_);
     return used_ < room_ ? room_ - used_ : 0;
   }
-  // Whether both bounds allow so much more, at this moment.
-  bool allow(std::uint64_t bytes) const {
-    const base::Locked locked(mutex_);
-    return used_ <= room_ && bytes <= room_ - used_ && may_commit_locked(bytes);
-  }
-
-  void reset_after_fork() {
-    mutex_.reset_after_fork();
-    used_ = 0;
-    committed_ = {};
-  }
 
  private:
   std::uint64_t& of(Part part) { return committed_[static_cast<std::size_t>(part)]; }
-  bool may_commit_locked(std::uint64_t bytes) const {
-    const std::uint64_t all = std::accumulate(committed_.begin(), committed_.end(), std::uint64_t{0});
-    return all <= commitment_ && bytes <= commitment_ - all;
-  }
 
   mutable base::Mutex mutex_;
   std::uint64_t room_ = kNone;

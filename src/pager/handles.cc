@@ -104,7 +104,6 @@ bool Pager::can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t 
 
 CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationProp& properties, Placement placement,
                               std::uint64_t* handle) {
-  if (bytes > state_.options.largest_allocation) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   auto range = std::make_unique<Range>();
   if (const CUresult result = state_.mapper.reserve(bytes, &range->base); result != cuda::CUDA_SUCCESS) return result;
   range->bytes = bytes;

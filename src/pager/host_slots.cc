@@ -165,13 +165,4 @@ const char* HostSlots::check() const {
   return used == used_blocks_ ? nullptr : "used_bytes is not the sum of what is used";
 }
 
-void HostSlots::reset_after_fork() {
-  mutex_.reset_after_fork();
-  for (auto& chunk : chunks_) chunk.release();  // the parent's: neither the driver nor the lender hears of it
-  chunks_.clear();
-  registered_.clear();
-  borrowed_bytes_ = 0;
-  used_blocks_ = 0;
-}
-
 }  // namespace gpumux::pager

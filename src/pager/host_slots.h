@@ -89,8 +89,6 @@ class HostSlots {
   // Null, or what is wrong with the sums, which are counted again. For tests, while no job runs.
   const char* check() const;
 
-  void reset_after_fork();
-
  private:
   void forget_registrations_locked();
 

@@ -19,8 +19,6 @@ struct Options {
   // Memory that is evicted for other seats, and restored, goes through it. It must outlive the pager. Null: memory is
   // freed, and made.
   Frames* frames = nullptr;
-  // Larger allocations fail at once, as they do natively: what the GPU has (or the quota allows).
-  std::uint64_t largest_allocation = UINT64_MAX;
   // Freed memory kept mapped for the next allocation of the same size. It counts as used; an eviction takes it first.
   std::uint64_t reuse_bytes = 2048 * kMebibyte;
   // Of physical handles, a multiple of 2 MiB; 0: by the size of the range (sizes.h). Tests have small ones.

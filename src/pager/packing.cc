@@ -15,7 +15,6 @@ std::optional<std::uint64_t> Slab::take(std::uint64_t bytes, std::uint64_t id) {
   free_.erase(hole);
   if (room > size) free_.emplace(offset + size, room - size);
   pieces_.emplace(offset, Piece{bytes, id, false});
-  used_bytes_ += size;
   if (room == largest_free_) measure();
   return offset;
 }
@@ -37,7 +36,6 @@ void Slab::give(std::uint64_t offset) {
   const auto piece = pieces_.find(offset);
   const std::uint64_t size = round_up(piece->second.bytes, kPackingBytes);
   pieces_.erase(piece);
-  used_bytes_ -= size;
   auto hole = free_.emplace(offset, size).first;
   if (const auto next = std::next(hole); next != free_.end() && offset + size == next->first) {
     hole->second += next->second;

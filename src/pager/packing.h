@@ -31,7 +31,6 @@ class Slab {
   bool empty() const { return pieces_.empty(); }
   // Larger allocations are sure to fail.
   std::uint64_t largest_free() const { return largest_free_; }
-  std::uint64_t used_bytes() const { return used_bytes_; }
   const std::map<std::uint64_t, Piece>& pieces() const { return pieces_; }
 
  private:
@@ -40,7 +39,6 @@ class Slab {
   std::map<std::uint64_t, Piece> pieces_;        // by offset
   std::map<std::uint64_t, std::uint64_t> free_;  // offset to bytes; neighbours are merged
   std::uint64_t largest_free_ = kBlockBytes;
-  std::uint64_t used_bytes_ = 0;
 };
 
 }  // namespace gpumux::pager

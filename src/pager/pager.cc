@@ -192,8 +192,7 @@ CUresult Pager::insert(std::unique_ptr<Range> range, Range** inserted) {
 
 CUresult Pager::allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address) {
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (bytes > state_.options.largest_allocation || bytes > UINT64_MAX - kBlockBytes)
-    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (bytes > UINT64_MAX - kBlockBytes) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   if (bytes <= kLargestPackedBytes) return allocate_packed(context, bytes, placement, address);
   std::unique_ptr<Range> range;
   if (const CUresult result = make_range(round_up(bytes, kBlockBytes), placement, &range); result != cuda::CUDA_SUCCESS)

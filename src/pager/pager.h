@@ -210,9 +210,6 @@ class Pager {
 
   Counters counters() const;
 
-  // In a forked child, before anything else: the parent's memory is not ours. Calls neither driver nor lender.
-  void reset_after_fork();
-
   // Fails unless every table agrees with every other; what is wrong, for tests. No job may be running.
   const char* check() const;
 

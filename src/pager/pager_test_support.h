@@ -226,7 +226,6 @@ class PagerTest : public sim::SimTest {
     clear_faults();
     options_.host_memory = &host_;
     options_.chunk_bytes = 4 * kMebibyte;
-    options_.largest_allocation = 256 * kMebibyte;
   }
   void TearDown() override {
     clear_faults();

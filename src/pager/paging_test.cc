@@ -458,23 +458,5 @@ TEST_F(PagingTest, WithoutAKernelTheEngineCopiesEverything) {
   }
 }
 
-TEST_F(PagingTest, AForkedChildHasNothing) {
-  const CUdeviceptr data = get(4 * kMebibyte);
-  write(data, random_words(4 * kMebibyte, 50));
-  ASSERT_EQ(evict(), JobState::kDone);
-  const pid_t child = ::fork();
-  if (child == 0) {
-    pager().reset_after_fork();
-    const bool empty = !pager().owns(data) && pager().counters().allocations == 0 && pager().evicted_bytes() == 0 &&
-                       pager().check() == nullptr;
-    ::_exit(empty ? 0 : 1);
-  }
-  int status = -1;
-  ASSERT_EQ(::waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0);
-  ASSERT_EQ(restore(), JobState::kDone) << "and took nothing away";
-  EXPECT_EQ(read(data, kMebibyte), random_words(4 * kMebibyte, 50));
-}
-
 }  // namespace
 }  // namespace gpumux::pager

@@ -5,18 +5,6 @@
 
 namespace gpumux::pager {
 
-const char* to_string(PinReason reason) {
-  switch (reason) {
-    case PinReason::kExported: return "exported";
-    case PinReason::kImported: return "imported";
-    case PinReason::kRegistered: return "registered";
-    case PinReason::kRdma: return "rdma";
-    case PinReason::kPeer: return "peer";
-    case PinReason::kProgram: return "program";
-  }
-  return "unknown";
-}
-
 bool ProgramHandle::is_accessible() const {
   for (const Mapping& mapping : mappings) {
     for (const cuda::CUmemAccessDesc& right : mapping.rights) {

@@ -23,11 +23,8 @@ enum class PinReason : std::uint8_t {
   kImported,    // another process owns it
   kRegistered,  // with a library that keeps physical addresses (NCCL's user buffers, say)
   kRdma,        // a network adapter reads or writes it
-  kPeer,        // another GPU's kernels use it, and that GPU's seat is not in our gang
-  kProgram,     // the user said so
 };
-inline constexpr std::size_t kPinReasons = 6;
-const char* to_string(PinReason reason);
+inline constexpr std::size_t kPinReasons = 4;
 
 // Memory from cuMemCreate. It has no address. The program maps it as often as it likes, always as a whole; the driver
 // refuses other mappings (CUDA_ERROR_NOT_SUPPORTED, 580.159). docs/pager.md says how it pages.

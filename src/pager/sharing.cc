@@ -180,25 +180,6 @@ CUresult Pager::enable_peer(cuda::CUdevice peer) {
 
 CUresult Pager::disable_peer(cuda::CUdevice peer) { return change_peer(peer, false); }
 
-void Pager::reset_after_fork() {
-  state_.mutex.reset_after_fork();
-  open_slabs_.clear();
-  while (!state_.table.all().empty()) state_.table.remove(*state_.table.all().begin()->second);
-  state_.reusable.clear();
-  state_.reusable_bytes = 0;
-  state_.stuck.clear();
-  state_.peers.clear();
-  state_.mappings.clear();
-  state_.contexts.clear();
-  state_.moved = {};
-  state_.job_running = false;
-  state_.evicted_bytes.store(0);
-  state_.cancel_jobs.store(false);
-  state_.host.reset_after_fork();
-  state_.engine.forget();
-  state_.bounds.reset_after_fork();
-}
-
 const char* Pager::check() const {
   const base::Locked locked(state_.mutex);
   std::uint64_t evicted = 0;

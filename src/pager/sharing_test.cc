@@ -21,7 +21,7 @@ TEST_F(SharingTest, PinnedMemoryStays) {
   EXPECT_TRUE(pager().find(pinned)->resident);
   EXPECT_FALSE(pager().find(other)->resident);
   EXPECT_EQ(pager().counters().unpageable[static_cast<std::size_t>(PinReason::kRdma)], 4 * kMebibyte);
-  EXPECT_EQ(pager().pin(other, PinReason::kProgram), CUDA_ERROR_NOT_READY) << "it is not there";
+  EXPECT_EQ(pager().pin(other, PinReason::kRegistered), CUDA_ERROR_NOT_READY) << "it is not there";
   EXPECT_CUDA(pager().unpin(pinned, PinReason::kRdma));
   ASSERT_EQ(evict(), JobState::kDone);
   EXPECT_TRUE(pager().find(pinned)->resident) << "pinned twice";

@@ -164,8 +164,9 @@ class StressTest : public PagerTest {
       if (what == 4) free_one();
       if (live_.empty()) continue;
       Live& live = live_[pick(live_.size())];
-      if (what == 5 && pager().pin(live.address, PinReason::kProgram) == CUDA_SUCCESS) ++live.pins;
-      if (what == 6 && live.pins > 0 && pager().unpin(live.address, PinReason::kProgram) == CUDA_SUCCESS) --live.pins;
+      if (what == 5 && pager().pin(live.address, PinReason::kRegistered) == CUDA_SUCCESS) ++live.pins;
+      if (what == 6 && live.pins > 0 && pager().unpin(live.address, PinReason::kRegistered) == CUDA_SUCCESS)
+        --live.pins;
       if (what == 7) write_to(live);
       if (what == 8 || what == 9) touch(live);
       if (what == 10 && live.handle != 0) move(live);

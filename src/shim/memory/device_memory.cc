@@ -363,7 +363,6 @@ wire::Memory DeviceMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   };
   add(wire::Unpageable::kExported, pinned(pager::PinReason::kExported));
   add(wire::Unpageable::kRegistered, pinned(pager::PinReason::kRegistered) + pinned(pager::PinReason::kRdma));
-  add(wire::Unpageable::kOther, pinned(pager::PinReason::kPeer) + pinned(pager::PinReason::kProgram));
   // Counted once: what is pinned is not pageable; what is imported is told by the process that exports it.
   std::uint64_t stays = 0;
   for (std::size_t i = 0; i < counters.unpageable.size(); ++i) {
