@@ -3,13 +3,15 @@
 #pragma once
 
 #include "cuda/driver.gen.h"
+#include "cuda/relaxed_capture.h"
 
 namespace gpumux::cuda {
 
 class CurrentContext {
  public:
   CurrentContext(const Driver& driver, CUcontext context)
-      : pop_(driver.cuCtxPopCurrent_v2), result_(driver.cuCtxPushCurrent_v2(context)) {}
+      : pop_(driver.cuCtxPopCurrent_v2),
+        result_(context == nullptr ? CUDA_ERROR_INVALID_CONTEXT : driver.cuCtxPushCurrent_v2(context)) {}
   ~CurrentContext() {
     CUcontext popped = nullptr;
     if (result_ == CUDA_SUCCESS) pop_(&popped);
@@ -21,6 +23,17 @@ class CurrentContext {
  private:
   decltype(Driver::cuCtxPopCurrent_v2) pop_;
   CUresult result_;
+};
+
+// The same, and calls that a capture elsewhere would forbid are allowed meanwhile.
+class WorkingContext {
+ public:
+  WorkingContext(const Driver& driver, CUcontext context) : current_(driver, context), relaxed_(driver) {}
+  CUresult result() const { return current_.result(); }
+
+ private:
+  const CurrentContext current_;
+  const RelaxedCapture relaxed_;
 };
 
 }  // namespace gpumux::cuda

@@ -15,19 +15,6 @@ constexpr std::uint64_t kBatchBytes = kAddressBytes + Engine::kBatchBlocks * siz
 
 }  // namespace
 
-Engine::Current::Current(const Engine& engine) : driver_(engine.driver_) {
-  const cuda::CUcontext context = engine.context();
-  result_ = context == nullptr ? cuda::CUDA_ERROR_INVALID_CONTEXT : driver_.cuCtxPushCurrent_v2(context);
-  if (result_ == cuda::CUDA_SUCCESS) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-}
-
-Engine::Current::~Current() {
-  if (result_ != cuda::CUDA_SUCCESS) return;
-  driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  cuda::CUcontext popped = nullptr;
-  driver_.cuCtxPopCurrent_v2(&popped);
-}
-
 CUresult Engine::open_streams() {
   for (cuda::CUstream* stream : {&out_, &in_, &hash_}) {
     const CUresult result = driver_.cuStreamCreate(stream, cuda::CU_STREAM_NON_BLOCKING);
@@ -67,7 +54,7 @@ CUresult Engine::open(cuda::CUcontext context) {
   context_.store(context);
   CUresult result = cuda::CUDA_SUCCESS;
   {
-    const Current current(*this);
+    const auto current = enter();
     result = current.result();
     if (result == cuda::CUDA_SUCCESS) result = open_streams();
     if (result == cuda::CUDA_SUCCESS && hashing_) load_kernel();
@@ -79,7 +66,7 @@ CUresult Engine::open(cuda::CUcontext context) {
 void Engine::close() {
   if (context_.load() == nullptr) return;
   {
-    const Current current(*this);
+    const auto current = enter();
     if (current.result() == cuda::CUDA_SUCCESS) {
       for (const cuda::CUstream stream : {out_, in_, hash_}) {
         if (stream == nullptr) continue;

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
 #include "pager/block_hash.h"
 
@@ -45,20 +46,8 @@ class Engine {
   cuda::CUstream out() const { return out_; }
   cuda::CUstream in() const { return in_; }
 
-  // Makes the context current on this thread, and calls that a capture elsewhere would forbid allowed.
-  class Current {
-   public:
-    explicit Current(const Engine& engine);
-    ~Current();
-    Current(const Current&) = delete;
-    Current& operator=(const Current&) = delete;
-    cuda::CUresult result() const { return result_; }
-
-   private:
-    const cuda::Driver& driver_;
-    cuda::CUresult result_;
-    cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
-  };
+  // Makes its context current for as long as what it returns lives.
+  cuda::WorkingContext enter() const { return {driver_, context_.load()}; }
 
   // Records an event behind what was submitted to the stream. On failure *event is null, and state_of asks the stream.
   cuda::CUresult record(cuda::CUstream stream, cuda::CUevent* event);

@@ -21,7 +21,7 @@ Eviction::~Eviction() {
   cancel();
   // Claims must not outlive their job, nor copies their memory. The copies under way take milliseconds.
   while (!is_over(step())) {
-    const Engine::Current current(state_.engine);
+    const auto current = state_.engine.enter();
     for (const cuda::CUstream stream : {state_.engine.out(), state_.engine.hash_stream()})
       state_.driver.cuStreamSynchronize(stream);
   }
@@ -54,7 +54,7 @@ JobState Eviction::step() {
     if (is_stopping()) return over(outcome_);
     return taken_off_ == 0 ? over(JobState::kDone) : JobState::kRunning;
   }
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   if (current.result() != cuda::CUDA_SUCCESS && !(plan_.empty() && window_.empty())) {
     fail(current.result());
     if (!window_.empty() && !engine_lost(current.result())) return JobState::kWaiting;

@@ -24,7 +24,7 @@ Pager::~Pager() {
   for (auto& range : all) state_.destroy(std::move(range));
   state_.trim(UINT64_MAX);
   {
-    const Engine::Current current(state_.engine);
+    const auto current = state_.engine.enter();
     state_.host.unregister_all();
   }
   state_.engine.close();
@@ -45,7 +45,7 @@ CUresult Pager::prepare(cuda::CUcontext context) {
 }
 
 CUresult Pager::context_error() const {
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   if (current.result() != cuda::CUDA_SUCCESS) return current.result();
   return state_.driver.cuStreamQuery(state_.engine.out());
 }
@@ -386,7 +386,7 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   if (!leave) return;
   if (state == Context::kAlive) {
     {
-      const Engine::Current current(state_.engine);
+      const auto current = state_.engine.enter();
       state_.host.unregister_all();
     }
     state_.engine.close();
@@ -474,7 +474,7 @@ std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
 }
 
 std::uint64_t Pager::shrink_host(std::uint64_t bytes) {
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   std::uint64_t given = 0;
   for (;;) {
     const std::uint64_t borrowed = state_.host.borrowed_bytes();
@@ -491,12 +491,12 @@ std::uint64_t Pager::host_used_bytes() const { return state_.host.used_bytes(); 
 std::uint64_t Pager::host_unused_bytes() const { return state_.host.borrowed_bytes() - state_.host.used_bytes(); }
 
 std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   return state_.host.shrink(state_.host.used_bytes() + keep);
 }
 
 void Pager::unregister_host(const std::byte* address, std::uint64_t bytes) {
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   state_.host.unregister(address, bytes);
 }
 
@@ -509,7 +509,7 @@ std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
 }
 
 std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   while (host_unused_bytes() < bytes && state_.host.borrow()) {
   }
   if (current.result() == cuda::CUDA_SUCCESS) state_.host.register_all();

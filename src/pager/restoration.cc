@@ -8,7 +8,7 @@ using cuda::CUresult;
 Restoration::~Restoration() {
   cancel();
   while (!is_over(step())) {
-    const Engine::Current current(state_.engine);
+    const auto current = state_.engine.enter();
     state_.driver.cuStreamSynchronize(state_.engine.in());
   }
 }
@@ -20,7 +20,7 @@ JobState Restoration::step() {
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
   if (window_.empty() && is_stopping()) return over(outcome_);
   if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
-  const Engine::Current current(state_.engine);
+  const auto current = state_.engine.enter();
   may_copy_ = current.result() == cuda::CUDA_SUCCESS;
   const bool has_lost_context = !may_copy_ && state_.engine.context() != nullptr;
   if (has_lost_context || (!may_copy_ && !window_.empty())) {

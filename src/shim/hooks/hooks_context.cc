@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work; destroying
 // one ends what we remember of its streams, and counts as work on the GPU until it is over.
+#include "cuda/current_context.h"
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 
@@ -68,13 +69,13 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   return result;
 }
 
-CUresult destroy_context(CUcontext context, CUresult (*destroy)(CUcontext)) {
-  if (destroy == nullptr) return kNoSuchEntry;
+// Destroys a context: a plain one, or a green one that this is the plain one of. Null: not known.
+template <class Destroy>
+CUresult destroy_context(CUcontext context, Destroy destroy) {
   CUdevice device = -1;
-  CUcontext popped = nullptr;
-  if (context != nullptr && driver().cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {
-    if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
-    driver().cuCtxPopCurrent_v2(&popped);
+  {
+    const CurrentContext current(driver(), context);
+    if (current.result() != CUDA_SUCCESS || driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
   }
   return tear_down(
       device, device >= 0 ? context : nullptr, [&] { return destroy(context); },
@@ -141,25 +142,22 @@ CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
   return driver().cuCtxAttach != nullptr ? driver().cuCtxAttach(context, flags) : kNoSuchEntry;
 }
 
-CUresult cuCtxDestroy(CUcontext context) { return destroy_context(context, driver().cuCtxDestroy); }
-CUresult cuCtxDestroy_v2(CUcontext context) { return destroy_context(context, driver().cuCtxDestroy_v2); }
-CUresult cuCtxDetach(CUcontext context) { return destroy_context(context, driver().cuCtxDetach); }
+CUresult cuCtxDestroy(CUcontext context) {
+  return destroy_context(context, [&] { return driver().cuCtxDestroy(context); });
+}
+CUresult cuCtxDestroy_v2(CUcontext context) {
+  return destroy_context(context, [&] { return driver().cuCtxDestroy_v2(context); });
+}
+CUresult cuCtxDetach(CUcontext context) {
+  return destroy_context(context, [&] { return driver().cuCtxDetach(context); });
+}
 
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
   if (driver().cuGreenCtxDestroy == nullptr) return kNoSuchEntry;
   CUcontext plain = nullptr;
-  if (driver().cuCtxFromGreenCtx == nullptr || driver().cuCtxFromGreenCtx(&plain, context) != CUDA_SUCCESS) {
-    return driver().cuGreenCtxDestroy(context);
-  }
-  CUdevice device = -1;
-  CUcontext popped = nullptr;
-  if (driver().cuCtxPushCurrent_v2(plain) == CUDA_SUCCESS) {
-    if (driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
-    driver().cuCtxPopCurrent_v2(&popped);
-  }
-  return tear_down(
-      device, device >= 0 ? plain : nullptr, [&] { return driver().cuGreenCtxDestroy(context); },
-      [&](CUresult result) { return result == CUDA_SUCCESS ? plain : nullptr; });
+  if (driver().cuCtxFromGreenCtx == nullptr || driver().cuCtxFromGreenCtx(&plain, context) != CUDA_SUCCESS)
+    plain = nullptr;
+  return destroy_context(plain, [&] { return driver().cuGreenCtxDestroy(context); });
 }
 
 CUresult cuDevicePrimaryCtxRelease(CUdevice device) {

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "cuda/current_context.h"
+
 namespace gpumux::shim {
 namespace {
 
@@ -16,29 +18,6 @@ std::uint64_t page_of(std::uint64_t address) { return address / ManagedMemory::k
 std::uint64_t page_from(std::uint64_t address) { return page_of(address + ManagedMemory::kPageBytes - 1); }
 
 }  // namespace
-
-// The context is current on this thread, and captures elsewhere are not disturbed.
-class ManagedMemory::InContext {
- public:
-  InContext(const cuda::Driver& driver, cuda::CUcontext context)
-      : driver_(driver), is_in_(driver.cuCtxPushCurrent_v2(context) == cuda::CUDA_SUCCESS) {
-    if (is_in_) driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-  }
-  ~InContext() {
-    if (!is_in_) return;
-    driver_.cuThreadExchangeStreamCaptureMode(&mode_);
-    cuda::CUcontext popped = nullptr;
-    driver_.cuCtxPopCurrent_v2(&popped);
-  }
-  InContext(const InContext&) = delete;
-  InContext& operator=(const InContext&) = delete;
-  explicit operator bool() const { return is_in_; }
-
- private:
-  const cuda::Driver& driver_;
-  const bool is_in_;
-  cuda::CUstreamCaptureMode mode_ = cuda::CU_STREAM_CAPTURE_MODE_RELAXED;
-};
 
 // ---- what there is
 
@@ -196,9 +175,10 @@ bool ManagedMemory::is_running() {
   bool any = false;
   for (auto& [context, stream] : streams_) {
     if (!stream.is_running) continue;
-    const InContext current(driver_, context);
+    const cuda::WorkingContext current(driver_, context);
     // An error is the context's: then nothing of it runs any more.
-    stream.is_running = current && driver_.cuStreamQuery(stream.stream) == cuda::CUDA_ERROR_NOT_READY;
+    stream.is_running =
+        current.result() == cuda::CUDA_SUCCESS && driver_.cuStreamQuery(stream.stream) == cuda::CUDA_ERROR_NOT_READY;
     any = any || stream.is_running;
   }
   return any;
@@ -241,8 +221,8 @@ std::optional<ManagedMemory::Piece> ManagedMemory::next_to_leave() {
 // False: it stays where it is.
 bool ManagedMemory::send_away(const Piece& piece) {
   if (prefers_other(piece.begin)) return false;
-  const InContext current(driver_, piece.context);
-  if (!current || was_left_with_the_host(piece)) return false;
+  const cuda::WorkingContext current(driver_, piece.context);
+  if (current.result() != cuda::CUDA_SUCCESS || was_left_with_the_host(piece)) return false;
   const bool is_advised = !preferred_.find(piece.begin) && prefer_host(piece) == cuda::CUDA_SUCCESS;
   if (prefetch(piece, true) != cuda::CUDA_SUCCESS) {
     if (is_advised) prefer_nothing(piece);
@@ -280,8 +260,8 @@ bool ManagedMemory::fetch(const Piece& piece) {
   away_.erase(piece.begin, piece.end);
   away_bytes_.fetch_sub(piece.bytes(), std::memory_order_relaxed);
   not_fetched_.set(piece.begin, piece.end, true);
-  const InContext current(driver_, piece.context);
-  if (!current) return false;
+  const cuda::WorkingContext current(driver_, piece.context);
+  if (current.result() != cuda::CUDA_SUCCESS) return false;
   // We take our advice back, unless the program has since replaced it by its own.
   if (is_advised && !preferred_.find(piece.begin)) prefer_nothing(piece);
   if (to_go_ < piece.bytes() || prefers_other(piece.begin) || prefetch(piece, false) != cuda::CUDA_SUCCESS)

@@ -121,7 +121,6 @@ class ManagedMemory {
     cuda::CUstream stream = nullptr;
     bool is_running = false;  // at a piece, as far as is known
   };
-  class InContext;
 
   const Live* live_at(cuda::CUdeviceptr address) const;
   void follow(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUmem_advise advice, cuda::CUmemLocation place);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
 #include "shim/memory/pools.h"
 
@@ -157,12 +158,9 @@ Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream
 
 // Without the lock: this makes an event.
 CUresult Pools::make_event(Fence* fence) {
-  const cuda::RelaxedCapture relaxed(driver_);
-  if (const CUresult pushed = driver_.cuCtxPushCurrent_v2(fence->context); pushed != cuda::CUDA_SUCCESS) return pushed;
-  const CUresult result = driver_.cuEventCreate(&fence->event, cuda::CU_EVENT_DISABLE_TIMING);
-  cuda::CUcontext popped = nullptr;
-  driver_.cuCtxPopCurrent_v2(&popped);
-  return result;
+  const cuda::WorkingContext current(driver_, fence->context);
+  if (current.result() != cuda::CUDA_SUCCESS) return current.result();
+  return driver_.cuEventCreate(&fence->event, cuda::CU_EVENT_DISABLE_TIMING);
 }
 
 void Pools::drop_fence(Block& block) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/version.h"
+#include "cuda/current_context.h"
 #include "os/system_clock.h"
 #include "shim/process/log.h"
 
@@ -67,10 +68,12 @@ std::optional<std::uint32_t> Tenant::seat_of(cuda::CUcontext context) {
     if (driver_.cuCtxGetDevice(&device) != cuda::CUDA_SUCCESS) return std::nullopt;
     return seat_of_device(device);
   }
-  if (driver_.cuCtxPushCurrent_v2(context) != cuda::CUDA_SUCCESS) return std::nullopt;
-  const bool known = driver_.cuCtxGetDevice(&device) == cuda::CUDA_SUCCESS;
-  driver_.cuCtxPopCurrent_v2(&current);
-  return known ? seat_of_device(device) : std::nullopt;
+  {
+    const cuda::CurrentContext entered(driver_, context);
+    if (entered.result() != cuda::CUDA_SUCCESS || driver_.cuCtxGetDevice(&device) != cuda::CUDA_SUCCESS)
+      return std::nullopt;
+  }
+  return seat_of_device(device);
 }
 
 std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
