@@ -193,12 +193,4 @@ CUresult Mapper::set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) con
   return driver_.cuMemSetAccess(chunk.address, chunk.bytes, &rights, 1);
 }
 
-CUresult Mapper::reserve(std::uint64_t bytes, cuda::CUdeviceptr* base) const {
-  return driver_.cuMemAddressReserve(base, bytes, 0, 0, 0);
-}
-
-CUresult Mapper::unreserve(cuda::CUdeviceptr base, std::uint64_t bytes) const {
-  return driver_.cuMemAddressFree(base, bytes);
-}
-
 }  // namespace gpumux::pager

@@ -135,9 +135,6 @@ class Mapper {
   // Changes one peer's rights to a mapped chunk.
   cuda::CUresult set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const;
 
-  cuda::CUresult reserve(std::uint64_t bytes, cuda::CUdeviceptr* base) const;
-  cuda::CUresult unreserve(cuda::CUdeviceptr base, std::uint64_t bytes) const;
-
   // How chunks are created, for who imports them.
   cuda::CUmemAllocationProp properties() const;
 

@@ -105,14 +105,16 @@ bool Pager::can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t 
 CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationProp& properties, Placement placement,
                               std::uint64_t* handle) {
   auto range = std::make_unique<Range>();
-  if (const CUresult result = state_.mapper.reserve(bytes, &range->base); result != cuda::CUDA_SUCCESS) return result;
+  if (const CUresult result = state_.driver.cuMemAddressReserve(&range->base, bytes, 0, 0, 0);
+      result != cuda::CUDA_SUCCESS)
+    return result;
   range->bytes = bytes;
   range->requested_bytes = bytes;
   range->needed = false;
   range->handle = std::make_unique<ProgramHandle>();
   range->handle->properties = properties;
   if (!state_.commit(*range)) {
-    state_.mapper.unreserve(range->base, bytes);
+    state_.driver.cuMemAddressFree(range->base, bytes);
     return kBeyondCommitment;
   }
   const bool whole = properties.requestedHandleTypes != cuda::CU_MEM_HANDLE_TYPE_NONE && bytes <= kLargestWhole;

@@ -126,11 +126,11 @@ CUresult Pager::make_range(std::uint64_t bytes, Placement placement, std::unique
   }
   auto made = std::make_unique<Range>();
   const cuda::RelaxedCapture relaxed(state_.driver);
-  const CUresult reserved = state_.mapper.reserve(bytes, &made->base);
+  const CUresult reserved = state_.driver.cuMemAddressReserve(&made->base, bytes, 0, 0, 0);
   if (reserved != cuda::CUDA_SUCCESS) return reserved;
   made->bytes = bytes;
   if (!state_.commit(*made)) {
-    state_.mapper.unreserve(made->base, bytes);
+    state_.driver.cuMemAddressFree(made->base, bytes);
     return kBeyondCommitment;
   }
   const std::uint64_t chosen = state_.options.chunk_bytes;

@@ -224,6 +224,7 @@ class Pager {
 
   Found find_locked(cuda::CUdeviceptr address) const;
   Found find_mapping_locked(cuda::CUdeviceptr address) const;
+  cuda::CUresult pin_locked(const Found& found, PinReason reason);
   void forget_context_locked(cuda::CUcontext context);
   bool let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone);
   const char* check_handle(const Range& range) const;

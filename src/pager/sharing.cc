@@ -10,9 +10,7 @@ namespace gpumux::pager {
 
 using cuda::CUresult;
 
-CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
-  const base::Locked locked(state_.mutex);
-  const Found found = find_locked(address);
+CUresult Pager::pin_locked(const Found& found, PinReason reason) {
   if (found.range == nullptr || found.range->doomed) return cuda::CUDA_ERROR_INVALID_VALUE;
   Range& range = *found.range;
   // A chunk that is being moved is on neither side.
@@ -23,6 +21,11 @@ CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
   }
   ++range.pins[static_cast<std::size_t>(reason)];
   return cuda::CUDA_SUCCESS;
+}
+
+CUresult Pager::pin(cuda::CUdeviceptr address, PinReason reason) {
+  const base::Locked locked(state_.mutex);
+  return pin_locked(find_locked(address), reason);
 }
 
 CUresult Pager::unpin(cuda::CUdeviceptr address, PinReason reason) {
@@ -36,35 +39,29 @@ CUresult Pager::unpin(cuda::CUdeviceptr address, PinReason reason) {
 }
 
 CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPiece>* pieces, std::uint64_t* offset) {
-  // Legacy IPC is for what cuMemAlloc gave.
-  if (find_mapping(address)) return cuda::CUDA_ERROR_INVALID_VALUE;
-  if (const CUresult result = pin(address, PinReason::kExported); result != cuda::CUDA_SUCCESS) return result;
-  // Pinned and not to be freed by a sane program meanwhile, but claimed all the same: another thread may be insane.
-  std::vector<Chunk*> chunks;
   Range* range = nullptr;
   {
     const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
-    if (found.range == nullptr || found.range->doomed || found.range->foreign) return cuda::CUDA_ERROR_INVALID_VALUE;
     range = found.range;
+    // Legacy IPC is for what cuMemAlloc gave.
+    if (range == nullptr || range->handle != nullptr || range->foreign) return cuda::CUDA_ERROR_INVALID_VALUE;
+    if (const CUresult result = pin_locked(found, PinReason::kExported); result != cuda::CUDA_SUCCESS) return result;
+    // Pinned and not to be freed by a sane program meanwhile, but claimed all the same: another thread may be insane.
+    state_.claim_all(range->id);
     *offset = found.base - range->base;
-    for (Chunk& chunk : range->chunks) {
-      if (chunk.claimed) break;
-      state_.claim(*range, chunk);
-      chunks.push_back(&chunk);
-    }
   }
-  CUresult result = chunks.size() == range->chunks.size() ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_NOT_READY;
+  CUresult result = cuda::CUDA_SUCCESS;
   std::vector<ExportedPiece> made;
-  for (Chunk* chunk : chunks) {
+  for (Chunk& chunk : range->chunks) {
+    ExportedPiece piece{-1, chunk.bytes};
+    result = state_.mapper.share(chunk, &piece.fd);
     if (result != cuda::CUDA_SUCCESS) break;
-    ExportedPiece piece{-1, chunk->bytes};
-    result = state_.mapper.share(*chunk, &piece.fd);
-    if (result == cuda::CUDA_SUCCESS) made.push_back(piece);
+    made.push_back(piece);
   }
   {
     const base::Locked locked(state_.mutex);
-    for (Chunk* chunk : chunks) state_.unclaim(*range, *chunk);
+    state_.unclaim_all(*range);
     if (result != cuda::CUDA_SUCCESS) --range->pins[static_cast<std::size_t>(PinReason::kExported)];
   }
   if (result != cuda::CUDA_SUCCESS) {
@@ -86,7 +83,9 @@ CUresult Pager::import_pieces(cuda::CUcontext context, const std::vector<Exporte
   }
   if (address == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
   auto range = std::make_unique<Range>();
-  if (const CUresult result = state_.mapper.reserve(bytes, &range->base); result != cuda::CUDA_SUCCESS) return result;
+  if (const CUresult result = state_.driver.cuMemAddressReserve(&range->base, bytes, 0, 0, 0);
+      result != cuda::CUDA_SUCCESS)
+    return result;
   range->bytes = bytes;
   range->requested_bytes = bytes;
   range->context = context;
@@ -145,27 +144,22 @@ CUresult Pager::change_peer(cuda::CUdevice peer, bool may) {
   }
   CUresult result = cuda::CUDA_SUCCESS;
   for (const std::uint64_t id : ids) {
-    std::vector<Chunk*> mapped;
     Range* range = nullptr;
     {
       const base::Locked locked(state_.mutex);
-      range = state_.wait_for_claims(id);
-      if (range == nullptr || range->doomed) continue;
+      range = state_.claim_all(id);
+      if (range == nullptr) continue;
       auto& has = range->peers;
       has.erase(std::remove(has.begin(), has.end(), peer), has.end());
       if (may) has.push_back(peer);
-      for (Chunk& chunk : range->chunks) {
-        if (chunk.step < Chunk::Step::kMapped) continue;
-        state_.claim(*range, chunk);
-        mapped.push_back(&chunk);
-      }
     }
-    for (const Chunk* chunk : mapped) {
-      const CUresult changed = state_.mapper.set_peer(*chunk, peer, may);
+    for (const Chunk& chunk : range->chunks) {
+      if (chunk.step < Chunk::Step::kMapped) continue;
+      const CUresult changed = state_.mapper.set_peer(chunk, peer, may);
       if (result == cuda::CUDA_SUCCESS) result = changed;
     }
     const base::Locked locked(state_.mutex);
-    for (Chunk* chunk : mapped) state_.unclaim(*range, *chunk);
+    state_.unclaim_all(*range);
     if (result != cuda::CUDA_SUCCESS && may) break;
   }
   return result;

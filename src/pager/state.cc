@@ -113,7 +113,7 @@ void State::destroy(std::unique_ptr<Range> range) {
     forget_copies(chunk);
     if (mapper.detach(chunk) != cuda::CUDA_SUCCESS) all = false;
   }
-  if (all && mapper.unreserve(range->base, range->bytes) == cuda::CUDA_SUCCESS) return;
+  if (all && driver.cuMemAddressFree(range->base, range->bytes) == cuda::CUDA_SUCCESS) return;
   const base::Locked locked(mutex);
   stuck.push_back(std::move(range));
 }
