@@ -2,7 +2,6 @@
 #include "client/agent.h"
 
 #include <poll.h>
-#include <signal.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -40,34 +39,20 @@ int to_poll_ms(base::Duration duration) {
 Agent::Agent(AgentOptions options, SeatPort& port) : options_(std::move(options)), port_(port) {}
 
 Agent::~Agent() {
-  if (!started_) return;
+  if (!thread_.is_started()) return;
   stopping_.store(true, std::memory_order_release);
   wake();
-  pthread_join(thread_, nullptr);
+  thread_.join();
 }
 
 base::Status Agent::start() {
   wake_ = os::FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!wake_) return base::fail_errno(errno, "cannot create an eventfd");
-  // The program's signals are for the program's threads.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int result = pthread_create(&thread_, nullptr, thread_main, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (result != 0) return base::fail_errno(result, "cannot create the agent's thread");
-  started_ = true;
-  return {};
-}
-
-void* Agent::thread_main(void* self) {
-  pthread_setname_np(pthread_self(), "gpumux-agent");
-  static_cast<Agent*>(self)->run();
-  return nullptr;
+  return thread_.start<&Agent::run>(this, "cannot create the agent's thread");
 }
 
 void Agent::run() {
+  pthread_setname_np(pthread_self(), "gpumux-agent");
   const base::TimePoint deadline = now() + options_.connect_timeout;
   while (!stopping_.load(std::memory_order_acquire)) {
     // A process that is frozen in the middle of a try (its job is suspended) has had no time for it.

@@ -10,8 +10,6 @@
 // so it answers whatever the GPU does. A port's functions are called on it, except where noted; they must not block.
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <string>
 #include <type_traits>
@@ -19,6 +17,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "os/file_descriptor.h"
+#include "os/thread.h"
 #include "wire/messages.h"
 
 namespace gpumux::client {
@@ -102,7 +101,6 @@ class Agent {
   static constexpr bool kMayBeLost = std::is_same_v<Message, wire::Request> || std::is_same_v<Message, wire::Note> ||
                                      std::is_same_v<Message, wire::FrameFreed>;
 
-  static void* thread_main(void* self);
   void run();
   bool connect_once();
   bool await_welcome();
@@ -113,8 +111,7 @@ class Agent {
 
   const AgentOptions options_;
   SeatPort& port_;
-  pthread_t thread_{};
-  bool started_ = false;
+  os::Thread thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
   bool was_connected_ = false;

@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -93,15 +92,9 @@ base::Status IpcServer::start_locked() {
       ::listen(socket.get(), kBacklog) != 0)
     return base::fail_errno(errno, "cannot listen for processes that open shared memory");
   listening_ = std::move(socket);
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int result = pthread_create(&thread_, nullptr, thread_main, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (result == 0) return {};
-  listening_.reset();
-  return base::fail_errno(result, "cannot create the thread that shares memory");
+  auto started = thread_.start<&IpcServer::run>(this, "cannot create the thread that shares memory");
+  if (!started) listening_.reset();
+  return started;
 }
 
 IpcHandle IpcServer::handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const {
@@ -142,13 +135,8 @@ void IpcServer::close_after_fork() {
   served_.clear();
 }
 
-void* IpcServer::thread_main(void* self) {
-  pthread_setname_np(pthread_self(), "gpumux-ipc");
-  static_cast<IpcServer*>(self)->run();
-  return nullptr;
-}
-
 void IpcServer::run() {
+  pthread_setname_np(pthread_self(), "gpumux-ipc");
   for (;;) {
     pollfd waiting{listening_.get(), POLLIN, 0};
     if (::poll(&waiting, 1, -1) <= 0) continue;

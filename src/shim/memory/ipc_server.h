@@ -12,8 +12,6 @@
 // containers that share memory by legacy IPC share that namespace as well.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <cstdint>
 #include <map>
@@ -24,6 +22,7 @@
 #include "base/result.h"
 #include "cuda/abi.h"
 #include "os/file_descriptor.h"
+#include "os/thread.h"
 #include "pager/pager.h"
 
 namespace gpumux::shim {
@@ -66,7 +65,6 @@ class IpcServer {
   static base::Result<std::vector<IpcPiece>> ask(const IpcHandle& handle);
 
  private:
-  static void* thread_main(void* self);
   void run();
   void answer(const os::FileDescriptor& peer);
   base::Status start_locked();
@@ -76,7 +74,7 @@ class IpcServer {
   std::map<std::uint64_t, std::vector<IpcPiece>> served_;
   os::FileDescriptor listening_;
   std::array<std::uint8_t, 16> name_{};
-  pthread_t thread_{};  // for the life of the process
+  os::Thread thread_;  // for the life of the process
 };
 
 }  // namespace gpumux::shim

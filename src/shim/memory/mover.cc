@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/memory/mover.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <string>
 
@@ -49,24 +47,15 @@ Mover::Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memorie
 Mover::~Mover() { stop(); }
 
 base::Status Mover::start() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int result = pthread_create(&thread_, nullptr, thread_main, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (result != 0) return base::fail_errno(result, "cannot create the mover's thread");
   const base::Locked locked(pause_mutex_);
-  started_ = true;
-  return {};
+  return thread_.start<&Mover::run>(this, "cannot create the mover's thread");
 }
 
 void Mover::stop() {
-  if (!started_) return;
+  if (!thread_.is_started()) return;
   stopping_.store(true, std::memory_order_release);
   wake();
-  pthread_join(thread_, nullptr);
-  started_ = false;
+  thread_.join();
   for (Moving& moving : moving_) {
     moving.eviction.reset();
     moving.restoration.reset();
@@ -83,13 +72,8 @@ void Mover::note_change(DeviceMemory& memory) {
   if (!memory.changed.exchange(true, std::memory_order_acq_rel)) wake();
 }
 
-void* Mover::thread_main(void* self) {
-  pthread_setname_np(pthread_self(), "gpumux-mover");
-  static_cast<Mover*>(self)->run();
-  return nullptr;
-}
-
 void Mover::run() {
+  pthread_setname_np(pthread_self(), "gpumux-mover");
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;
@@ -112,7 +96,7 @@ void Mover::run() {
 void Mover::pause(std::uint32_t slot) {
   const base::Locked locked(pause_mutex_);
   ++moving_[slot].paused;
-  if (!started_) return;
+  if (!thread_.is_started()) return;
   wake();
   while (!moving_[slot].idle) pause_mutex_.wait();
 }

@@ -16,8 +16,6 @@
 // no gate, and read no clock. The mover looks at the seat, asks them, and carries out what they say.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <memory>
@@ -26,6 +24,7 @@
 #include "base/limits.h"
 #include "base/lock.h"
 #include "base/result.h"
+#include "os/thread.h"
 #include "pager/pager.h"
 #include "shim/memory/device_memory.h"
 #include "shim/memory/mover_host.h"
@@ -122,7 +121,6 @@ class Mover {
     bool forgets = false;                          // something was forgotten, or is to be
   };
 
-  static void* thread_main(void* self);
   void run();
   bool is_paused(Moving& moving);
   void set_idle(Moving& moving);
@@ -154,8 +152,7 @@ class Mover {
   std::atomic<base::Duration> give_up_after_{kGiveUpAfter};
   std::atomic<bool> waits_for_drain_{false};
   std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
-  pthread_t thread_{};
-  bool started_ = false;
+  os::Thread thread_;
   std::atomic<bool> stopping_{false};
   std::optional<base::TimePoint> leaving_since_;  // under pause_mutex_; nothing: the process is to stay
   std::atomic<std::uint32_t> left_{0};            // 1: there was nothing more to forget

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "shim/tenant/drainer.h"
 
-#include <signal.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -54,23 +52,13 @@ Drainer::Drainer(gate::Gate& gate, Seats& seats, LockModes& lock_modes, client::
     : gate_(gate), seats_(seats), lock_modes_(lock_modes), agent_(agent), spinning_(kSpinningShare, kSpinningReserve) {}
 
 Drainer::~Drainer() {
-  if (!started_) return;
+  if (!thread_.is_started()) return;
   stopping_.store(true, std::memory_order_release);
   wake();
-  pthread_join(thread_, nullptr);
+  thread_.join();
 }
 
-base::Status Drainer::start() {
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int result = pthread_create(&thread_, nullptr, thread_main, this);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (result != 0) return base::fail_errno(result, "cannot create the drainer's thread");
-  started_ = true;
-  return {};
-}
+base::Status Drainer::start() { return thread_.start<&Drainer::run>(this, "cannot create the drainer's thread"); }
 
 void Drainer::wake() {
   wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
@@ -95,13 +83,8 @@ void Drainer::stepped(std::uint32_t slot) {
   if (first || !gate_.has_permits(slot)) wake();
 }
 
-void* Drainer::thread_main(void* self) {
-  pthread_setname_np(pthread_self(), "gpumux-drainer");
-  static_cast<Drainer*>(self)->run();
-  return nullptr;
-}
-
 void Drainer::run() {
+  pthread_setname_np(pthread_self(), "gpumux-drainer");
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;

@@ -15,8 +15,6 @@
 // clang-format on
 #pragma once
 
-#include <pthread.h>
-
 #include <atomic>
 #include <optional>
 
@@ -24,6 +22,7 @@
 #include "client/agent.h"
 #include "gate/gate.h"
 #include "os/spin.h"
+#include "os/thread.h"
 #include "shim/process/seats.h"
 #include "shim/tenant/lock_modes.h"
 
@@ -71,7 +70,6 @@ class Drainer {
     base::TimePoint since{};
   };
 
-  static void* thread_main(void* self);
   void run();
   // Each returns when the seat wants to be looked at again; nothing: only after a wake.
   void wait(std::uint32_t seen, std::optional<base::Duration> duration);
@@ -90,8 +88,7 @@ class Drainer {
   Seats& seats_;
   LockModes& lock_modes_;
   client::Agent& agent_;
-  pthread_t thread_{};
-  bool started_ = false;
+  os::Thread thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<std::uint32_t> wakes_{0};
   void (*drained_call_)(void*) = nullptr;
