@@ -152,14 +152,7 @@ void Agent::serve() {
       if (!received || received->bytes == 0) return;
       // A message that this version does not know comes from a newer daemon, which was told our version: leave it.
       const auto message = wire::decode_from_daemon(std::span(buffer).first(received->bytes));
-      if (!message) continue;
-      if (const auto* lent = std::get_if<wire::HostLent>(&*message)) {
-        port_.on_host_lent(*lent, std::move(received->fd));
-      } else if (const auto* frame = std::get_if<wire::FrameLent>(&*message)) {
-        port_.on_frame_lent(*frame, std::move(received->fd));
-      } else {
-        port_.on_message(*message);
-      }
+      if (message) port_.on_message(*message, std::move(received->fd));
     }
   }
 }

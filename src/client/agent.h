@@ -29,10 +29,8 @@ class SeatPort {
   // After on_connected and after each wake: announce the seats that the daemon does not know yet, with
   // Agent::Announcement.
   virtual void announce_seats() = 0;
-  virtual void on_message(const wire::DaemonMessage& message) = 0;
-  // The messages that come with a descriptor; they are not given to on_message.
-  virtual void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) = 0;
-  virtual void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) = 0;
+  // `fd`: the descriptor that came with it, if one did.
+  virtual void on_message(const wire::DaemonMessage& message, os::FileDescriptor fd) = 0;
   // About once a second, while there is a connection.
   virtual void on_second() = 0;
   // The connection is lost; the agent tries again by itself.

@@ -34,9 +34,7 @@ class RecordingPort final : public SeatPort {
  public:
   void on_connected(const wire::Welcome&, bool again) override { add(again ? "connected again" : "connected"); }
   void announce_seats() override { add("announce"); }
-  void on_host_lent(const wire::HostLent&, os::FileDescriptor) override {}
-  void on_frame_lent(const wire::FrameLent&, os::FileDescriptor) override {}
-  void on_message(const wire::DaemonMessage& message) override {
+  void on_message(const wire::DaemonMessage& message, os::FileDescriptor) override {
     add(std::holds_alternative<wire::Revoke>(message) ? "revoke" : "message");
   }
   void on_second() override {}

@@ -42,9 +42,7 @@ class NoPort final : public client::SeatPort {
  public:
   void on_connected(const wire::Welcome&, bool) override {}
   void announce_seats() override {}
-  void on_message(const wire::DaemonMessage&) override {}
-  void on_host_lent(const wire::HostLent&, os::FileDescriptor) override {}
-  void on_frame_lent(const wire::FrameLent&, os::FileDescriptor) override {}
+  void on_message(const wire::DaemonMessage&, os::FileDescriptor) override {}
   void on_second() override {}
   void on_lost() override {}
   void on_ungated(const std::string&) override {}

@@ -200,8 +200,8 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
   drainer_.wake();
 }
 
-void Tenant::on_message(const wire::DaemonMessage& message) {
-  std::visit([this](const auto& m) { handle(m); }, message);
+void Tenant::on_message(const wire::DaemonMessage& message, os::FileDescriptor fd) {
+  std::visit([&](const auto& m) { handle(m, fd); }, message);
 }
 
 void Tenant::handle(const wire::Revoke& message) {
@@ -222,14 +222,10 @@ void Tenant::handle(const wire::Revoke& message) {
   drainer_.close_at_once(message.slot, message.epoch);
 }
 
-void Tenant::on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) {
+void Tenant::handle(const wire::HostLent& message, os::FileDescriptor& memory) {
   // Not before: exit handlers run backwards, and the driver's own, of its first context, are to come after this one.
   if (message.bytes != 0) wind_down_at_exit();
   memories_.on_host_lent(message, std::move(memory));
-}
-
-void Tenant::on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) {
-  memories_.on_frame_lent(message, std::move(frame));
 }
 
 void Tenant::wind_down() {

@@ -79,9 +79,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   // client::SeatPort, on the agent's thread.
   void on_connected(const wire::Welcome& welcome, bool again) override;
   void announce_seats() override;
-  void on_message(const wire::DaemonMessage& message) override;
-  void on_host_lent(const wire::HostLent& message, os::FileDescriptor memory) override;
-  void on_frame_lent(const wire::FrameLent& message, os::FileDescriptor frame) override;
+  void on_message(const wire::DaemonMessage& message, os::FileDescriptor fd) override;
   void on_second() override;
   void on_lost() override;
   void on_ungated(const std::string& why) override;
@@ -98,8 +96,14 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void handle(const wire::Contention& message);
   void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
   void handle(const wire::Room& message) { memories_.on_room(message); }
-  void handle(const wire::HostLent&) {}   // on_host_lent
-  void handle(const wire::FrameLent&) {}  // on_frame_lent
+  void handle(const wire::HostLent& message, os::FileDescriptor& memory);
+  void handle(const wire::FrameLent& message, os::FileDescriptor& frame) {
+    memories_.on_frame_lent(message, std::move(frame));
+  }
+  template <class Message>
+  void handle(const Message& message, os::FileDescriptor&) {  // of the others, which come without one
+    handle(message);
+  }
   void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
   void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes, message.awaited); }
   void handle(const wire::PrepareSwapOut& message);
