@@ -90,9 +90,8 @@ bool Agent::connect_once() {
     last_failure_ = sent.error().message();
     return false;
   }
-  pthread_mutex_lock(&send_mutex_);
+  const base::Locked locked(send_mutex_);
   socket_ = std::move(*socket);
-  pthread_mutex_unlock(&send_mutex_);
   return true;
 }
 
@@ -171,9 +170,8 @@ void Agent::pause(base::Duration duration) {
 
 void Agent::disconnect() {
   connected_.store(false, std::memory_order_release);
-  pthread_mutex_lock(&send_mutex_);
+  const base::Locked locked(send_mutex_);
   socket_.reset();
-  pthread_mutex_unlock(&send_mutex_);
 }
 
 bool Agent::send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd) {

@@ -15,6 +15,7 @@
 #include <type_traits>
 
 #include "base/clock.h"
+#include "base/lock.h"
 #include "base/result.h"
 #include "os/file_descriptor.h"
 #include "os/thread.h"
@@ -72,10 +73,7 @@ class Agent {
   // Holds back all other sends while it lives, so that nobody speaks of a seat before it is announced.
   class Announcement {
    public:
-    explicit Announcement(Agent& agent) : agent_(agent) { pthread_mutex_lock(&agent_.send_mutex_); }
-    ~Announcement() { pthread_mutex_unlock(&agent_.send_mutex_); }
-    Announcement(const Announcement&) = delete;
-    Announcement& operator=(const Announcement&) = delete;
+    explicit Announcement(Agent& agent) : locked_(agent.send_mutex_), agent_(agent) {}
     // With `fd`, which stays the caller's (negative: none).
     template <class Message>
     bool send(const Message& message, int fd = -1) {
@@ -83,6 +81,7 @@ class Agent {
     }
 
    private:
+    const base::Locked locked_;
     Agent& agent_;
   };
 
@@ -116,7 +115,7 @@ class Agent {
   std::string refusal_;  // why the daemon does not want us, for ever
   std::string last_failure_;
   os::FileDescriptor wake_;  // eventfd
-  pthread_mutex_t send_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex send_mutex_;
   os::FileDescriptor socket_;  // changed under send_mutex_, by the agent's thread only
 };
 

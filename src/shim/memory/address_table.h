@@ -9,13 +9,12 @@
 // One lock for all of it, held across the driver's call that goes with a change: the two change together.
 #pragma once
 
-#include <pthread.h>
-
 #include <cstdint>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "base/lock.h"
 #include "cuda/abi.h"
 
 namespace gpumux::shim {
@@ -37,14 +36,12 @@ class AddressTable {
 
   class Locked {
    public:
-    explicit Locked(AddressTable& table) : table_(table) { pthread_mutex_lock(&table_.mutex_); }
-    ~Locked() { pthread_mutex_unlock(&table_.mutex_); }
-    Locked(const Locked&) = delete;
-    Locked& operator=(const Locked&) = delete;
+    explicit Locked(AddressTable& table) : locked_(table.mutex_), table_(table) {}
     AddressTable* operator->() const { return &table_; }
     AddressTable& operator*() const { return table_; }
 
    private:
+    const base::Locked locked_;
     AddressTable& table_;
   };
 
@@ -75,7 +72,7 @@ class AddressTable {
   };
   bool is_gone(cuda::CUmemGenericAllocationHandle handle);
 
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex mutex_;
   std::map<cuda::CUdeviceptr, std::uint64_t> reserved_;
   std::map<cuda::CUdeviceptr, Mapping> mappings_;
   std::map<cuda::CUmemGenericAllocationHandle, Counted> counted_;

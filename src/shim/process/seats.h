@@ -5,8 +5,6 @@
 // lock. A slot once opened stays open for the life of the process: GPUs do not come and go.
 #pragma once
 
-#include <pthread.h>
-
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -15,6 +13,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "base/limits.h"
+#include "base/lock.h"
 #include "cuda/abi.h"
 #include "gate/in_flight.h"
 #include "gate/stream_set.h"
@@ -77,15 +76,13 @@ class Seats {
 
   class Locked {
    public:
-    explicit Locked(Seats& seats) : seats_(seats) { pthread_mutex_lock(&seats_.mutex_); }
-    ~Locked() { pthread_mutex_unlock(&seats_.mutex_); }
-    Locked(const Locked&) = delete;
-    Locked& operator=(const Locked&) = delete;
+    explicit Locked(Seats& seats) : locked_(seats.mutex_), seats_(seats) {}
     Seat& operator[](std::uint32_t slot) { return *seats_.seats_[slot]; }
     // Null for a slot that was never opened: the daemon's messages are checked like anybody's.
     Seat* find(std::uint32_t slot) { return slot < seats_.count() ? seats_.seats_[slot] : nullptr; }
 
    private:
+    const base::Locked locked_;
     Seats& seats_;
   };
 
@@ -94,7 +91,7 @@ class Seats {
   static constexpr std::size_t kMaxDevices = 256;
 
   const cuda::Driver& driver_;
-  pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex mutex_;
   std::array<int, kMaxDevices> slot_of_device_{};
   std::array<Seat*, base::kMaxSeatsPerTenant> seats_{};
   std::atomic<std::uint32_t> count_{0};

@@ -94,34 +94,33 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
 }
 
 void Tenant::settle_mps() {
-  pthread_mutex_lock(&start_mutex_);
-  const bool is_started = started_;
-  pthread_mutex_unlock(&start_mutex_);
+  bool is_started = false;
+  {
+    const base::Locked locked(start_mutex_);
+    is_started = started_;
+  }
   if (mps_.begin_asking(!is_started)) start_once();
   mps_.await_answer();
 }
 
 void Tenant::note_context(cuda::CUcontext context) {
-  pthread_mutex_lock(&start_mutex_);
+  const base::Locked locked(start_mutex_);
   const cuda::CUcontext only = only_context_.load(std::memory_order_relaxed);
   if (only == nullptr) only_context_.store(context, std::memory_order_release);
   if (only != nullptr && only != context && only != several()) {
     only_context_.store(several(), std::memory_order_release);
     gate::forget_memos();  // default streams have to be told apart from now on
   }
-  pthread_mutex_unlock(&start_mutex_);
 }
 
 void Tenant::start_once() {
-  pthread_mutex_lock(&start_mutex_);
-  if (!std::exchange(started_, true)) {
-    for (const std::string& complaint : settings_.complaints) note(wire::Severity::kWarning, complaint);
-    auto status = agent_.start();
-    if (status) status = drainer_.start();
-    if (status) status = memories_.start();
-    if (!status) on_ungated(status.error().message());
-  }
-  pthread_mutex_unlock(&start_mutex_);
+  const base::Locked locked(start_mutex_);
+  if (std::exchange(started_, true)) return;
+  for (const std::string& complaint : settings_.complaints) note(wire::Severity::kWarning, complaint);
+  auto status = agent_.start();
+  if (status) status = drainer_.start();
+  if (status) status = memories_.start();
+  if (!status) on_ungated(status.error().message());
 }
 
 // Threads at a closed gate ask through here, each time they go to sleep.

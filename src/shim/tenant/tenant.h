@@ -135,7 +135,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   // Any thread joins; only the agent's tells.
   std::atomic<Membership> own_gang_{Membership::kNone};
   std::atomic<Membership> sharing_gang_{Membership::kNone};
-  pthread_mutex_t start_mutex_ = PTHREAD_MUTEX_INITIALIZER;
+  base::Mutex start_mutex_;
   bool started_ = false;
 };
 
