@@ -133,9 +133,7 @@ void Passage::leave_slowly() {
   gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
   if (runs_ && in_flight.is_bounded() && tenant_->captures.load(std::memory_order_relaxed) == 0)
     in_flight.submitted(context_, stream_, kind_, os::SystemClock());
-  // Still inside: the gate is not closed again before the step has been counted.
-  if (passed_ == gate::Passed::kStep) tenant_->drainer().stepped(slot_);
-  tenant_->gate().leave(*thread_, slot_);
+  tenant_->memories().leave(*thread_, slot_, passed_);
   if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
 }
 
@@ -169,20 +167,14 @@ MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {
   const auto slot = context != nullptr ? mine->seat_of(context) : std::nullopt;
   gate::ThreadRecord* const thread = slot ? gate::this_thread() : nullptr;
   if (thread == nullptr) return;
-  const gate::Passed passed = mine->gate().hold(*thread, *slot);
-  if (passed == gate::Passed::kNested) return;  // whoever is inside already leaves
-  is_stranded_ = passed == gate::Passed::kStranded;
-  if (is_stranded_) return;
   tenant_ = mine;
   thread_ = thread;
   slot_ = *slot;
-  is_step_ = passed == gate::Passed::kStep;
+  passed_ = mine->gate().hold(*thread, *slot);
 }
 
 MemoryHold::~MemoryHold() {
-  if (tenant_ == nullptr) return;
-  if (is_step_) tenant_->drainer().stepped(slot_);
-  tenant_->gate().leave(*thread_, slot_);
+  if (tenant_ != nullptr) tenant_->memories().leave(*thread_, slot_, passed_);
 }
 
 cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {
@@ -281,9 +273,7 @@ bool SeveralPassages::enter() {
 void SeveralPassages::leave_all() {
   for (std::size_t i = 0; i < count_; ++i) {
     Member& member = members_[i];
-    if (member.passed == gate::Passed::kNot) continue;
-    if (member.passed == gate::Passed::kStep) tenant_->drainer().stepped(member.slot);
-    if (member.passed != gate::Passed::kNested) tenant_->gate().leave(*thread_, member.slot);
+    tenant_->memories().leave(*thread_, member.slot, member.passed);
     member.passed = gate::Passed::kNot;
   }
 }

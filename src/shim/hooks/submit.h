@@ -172,7 +172,7 @@ class MemoryHold {
   explicit MemoryHold(const std::optional<WholeContext>& whole);
   ~MemoryHold();
   // As Passage::is_stranded.
-  bool is_stranded() const { return is_stranded_; }
+  bool is_stranded() const { return passed_ == gate::Passed::kStranded; }
   MemoryHold(const MemoryHold&) = delete;
   MemoryHold& operator=(const MemoryHold&) = delete;
 
@@ -180,8 +180,7 @@ class MemoryHold {
   Tenant* tenant_ = nullptr;  // null: nothing to leave
   gate::ThreadRecord* thread_ = nullptr;
   std::uint32_t slot_ = 0;
-  bool is_step_ = false;
-  bool is_stranded_ = false;
+  gate::Passed passed_ = gate::Passed::kNot;
 };
 
 // A copy to memory of the program's own, which the driver waits in for all work before it: always, or, if it is

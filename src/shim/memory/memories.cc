@@ -76,6 +76,12 @@ void Memories::born(DeviceMemory& memory) {
   mover_.note_change(memory);
 }
 
+// Still inside when a step is counted: the gate is not closed again before that.
+void Memories::leave(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
+  if (passed == gate::Passed::kStep) owner_.stepped(slot);
+  if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
+}
+
 bool Memories::take_turn(std::uint32_t slot) {
   for (;;) {
     gate::ThreadRecord* const thread = gate::this_thread();
@@ -83,8 +89,7 @@ bool Memories::take_turn(std::uint32_t slot) {
     const gate::Passed passed = gate_.pass(*thread, slot);
     if (passed == gate::Passed::kNested || passed == gate::Passed::kStranded) return false;
     // A permit of the stall rule is used up by it, though nothing was submitted; it is no lease.
-    if (passed == gate::Passed::kStep) owner_.stepped(slot);
-    gate_.leave(*thread, slot);
+    leave(*thread, slot, passed);
     if (passed == gate::Passed::kHolding) return true;
   }
 }
@@ -299,12 +304,6 @@ void Memories::on_reach_changed(DeviceMemory& memory) {
   born(memory);
 }
 
-// Ends what Gate::hold has begun.
-void Memories::end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
-  if (passed == gate::Passed::kStep) owner_.stepped(slot);
-  if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
-}
-
 CUresult Memories::pin_handle(DeviceMemory& memory, std::uint64_t handle, pager::PinReason reason,
                               std::vector<pager::DriverPiece>* pieces) {
   gate::ThreadRecord* const thread = gate::this_thread();
@@ -316,7 +315,7 @@ CUresult Memories::pin_handle(DeviceMemory& memory, std::uint64_t handle, pager:
   const gate::Passed passed = gate_.hold(*thread, memory.slot);
   const CUresult result = passed == gate::Passed::kStranded ? cuda::CUDA_ERROR_OUT_OF_MEMORY
                                                             : memory.pager.pin_handle(handle, reason, pieces);
-  end_hold(*thread, memory.slot, passed);
+  leave(*thread, memory.slot, passed);
   memory.pager.want_handle(handle, false);
   on_reach_changed(memory);
   return result == cuda::CUDA_ERROR_NOT_READY ? cuda::CUDA_ERROR_OUT_OF_MEMORY : result;
@@ -337,7 +336,7 @@ CUresult Memories::export_handle(DeviceMemory& memory, cuda::CUdeviceptr address
     std::vector<pager::ExportedPiece> pieces;
     std::uint64_t in_block = 0;
     const CUresult result = memory.pager.export_pieces(address, &pieces, &in_block);
-    end_hold(*thread, memory.slot, passed);
+    leave(*thread, memory.slot, passed);
     if (result != cuda::CUDA_SUCCESS) return result;
     if (!ipc_.serve(allocation, std::move(pieces), offset, info->bytes, &made)) {
       memory.pager.unpin(address, pager::PinReason::kExported);

@@ -85,7 +85,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       const bool may_use_gpu = passed == gate::Passed::kHolding || passed == gate::Passed::kNested;
       const pager::Placement placement = remedies.placement(may_use_gpu);
       const cuda::CUresult result = call(placement);
-      if (passed == gate::Passed::kHolding) gate_.leave(*thread, memory.slot);
+      leave(*thread, memory.slot, passed);
       if (result == cuda::CUDA_SUCCESS) born(memory);
       *lack = Remedies::lack_of(placement, result);
       return result;
@@ -180,6 +180,9 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // NOT_FOUND: the address was not opened by open_handle.
   cuda::CUresult close_handle(cuda::CUdeviceptr address);
   void close_after_fork();
+
+  // Ends what the gate's pass or hold has begun, with what it returned.
+  void leave(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed);
 
   // Around the end of a context: no job runs between these two.
   void pause(std::uint32_t slot);
@@ -296,7 +299,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
   // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.
   bool take_turn(std::uint32_t slot);
-  void end_hold(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed);
 
   template <class Message>
   bool send(std::uint32_t slot, const Message& message, int fd = -1);
