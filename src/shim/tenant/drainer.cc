@@ -122,12 +122,6 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
     closing = seats[slot].closing;
     revocation = {seats[slot].closings, seats[slot].closing_epoch, seats[slot].closing_since};
   }
-  // The lease goes on, or a new one was given: a Revoke had crossed the release, or a Reopen is on its way to the
-  // agent.
-  if (closing != Closing::kNot && gate_.epoch(slot) != revocation.epoch) {
-    still(slot, revocation.epoch, closing, Closing::kNot);
-    return 0ns;
-  }
   switch (closing) {
     case Closing::kNot: return watch_idleness(slot, time);
     case Closing::kClosing: return close(slot, revocation, time);
@@ -135,15 +129,6 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
     case Closing::kStepping: return step(slot, revocation, time);
   }
   return std::nullopt;
-}
-
-// Moves on unless the agent has meanwhile heard otherwise (a Reopen, a later Revoke).
-bool Drainer::still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to) {
-  Seats::Locked seats(seats_);
-  Seat& seat = seats[slot];
-  if (seat.closing != from || seat.closing_epoch != epoch) return false;
-  seat.closing = to;
-  return true;
 }
 
 std::optional<base::Duration> Drainer::close(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {

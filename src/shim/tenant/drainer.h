@@ -82,7 +82,6 @@ class Drainer {
   gate::WorkState look_at_work(std::uint32_t slot);
   void release(std::uint32_t slot);
   void ask_for_waiting(std::uint32_t slot);
-  bool still(std::uint32_t slot, std::uint64_t epoch, Closing from, Closing to);
 
   gate::Gate& gate_;
   Seats& seats_;
