@@ -203,7 +203,8 @@ def shim_function(entry):
         return upload_function(entry)
     arguments = [p.name for p in entry.parameters]
     if entry.action == "hook":
-        function = f"hooks::{entry.symbol}"
+        missing = "CUDA_ERROR_NO_DEVICE" if entry.entry_class == "init" else "kNoSuchEntry"
+        function = f"driver().{entry.symbol} == nullptr ? {missing} : hooks::{entry.symbol}"
     elif entry.action == "room":
         function = "make"
         arguments = [f"driver().{entry.symbol}", *arguments]

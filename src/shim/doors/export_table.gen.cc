@@ -37,7 +37,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuCoredumpGetAttributeGlobal
     nullptr,  // cuCoredumpSetAttribute
     nullptr,  // cuCoredumpSetAttributeGlobal
-    reinterpret_cast<const void*>(&cuda::cuCtxAttach),
+    nullptr,  // cuCtxAttach
     reinterpret_cast<const void*>(&cuda::cuCtxCreate),
     reinterpret_cast<const void*>(&cuda::cuCtxCreate_v2),
     reinterpret_cast<const void*>(&cuda::cuCtxCreate_v3),
@@ -169,7 +169,7 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuGLUnregisterBufferObject
     nullptr,  // cuGetErrorName
     nullptr,  // cuGetErrorString
-    reinterpret_cast<const void*>(&cuda::cuGetExportTable),
+    nullptr,  // cuGetExportTable
     reinterpret_cast<const void*>(&cuda::cuGetProcAddress),
     reinterpret_cast<const void*>(&cuda::cuGetProcAddress_v2),
     reinterpret_cast<const void*>(&cuda::cuGraphAddBatchMemOpNode),

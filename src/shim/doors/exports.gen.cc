@@ -19,55 +19,51 @@ using namespace cuda;
 extern "C" {
 
 GPUMUX_EXPORT CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array) {
-  return hooks::cuArray3DCreate_v2(handle, allocate_array);
+  return driver().cuArray3DCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArray3DCreate_v2(handle, allocate_array);
 }
 
 GPUMUX_EXPORT CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* allocate_array) {
-  return hooks::cuArrayCreate_v2(handle, allocate_array);
+  return driver().cuArrayCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArrayCreate_v2(handle, allocate_array);
 }
 
 GPUMUX_EXPORT CUresult cuArrayDestroy(CUarray array) {
-  return hooks::cuArrayDestroy(array);
-}
-
-GPUMUX_EXPORT CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
-  return hooks::cuCtxAttach(context, flags);
+  return driver().cuArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuArrayDestroy(array);
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
-  return hooks::cuCtxCreate(context, flags, device);
+  return driver().cuCtxCreate == nullptr ? kNoSuchEntry : hooks::cuCtxCreate(context, flags, device);
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
-  return hooks::cuCtxCreate_v2(context, flags, device);
+  return driver().cuCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v2(context, flags, device);
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int param_count, unsigned int flags, CUdevice device) {
-  return hooks::cuCtxCreate_v3(context, params, param_count, flags, device);
+  return driver().cuCtxCreate_v3 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v3(context, params, param_count, flags, device);
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* create_params, unsigned int flags, CUdevice device) {
-  return hooks::cuCtxCreate_v4(context, create_params, flags, device);
+  return driver().cuCtxCreate_v4 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v4(context, create_params, flags, device);
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy(CUcontext context) {
-  return hooks::cuCtxDestroy(context);
+  return driver().cuCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy(context);
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
-  return hooks::cuCtxDestroy_v2(context);
+  return driver().cuCtxDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy_v2(context);
 }
 
 GPUMUX_EXPORT CUresult cuCtxDetach(CUcontext context) {
-  return hooks::cuCtxDetach(context);
+  return driver().cuCtxDetach == nullptr ? kNoSuchEntry : hooks::cuCtxDetach(context);
 }
 
 GPUMUX_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
-  return hooks::cuCtxDisablePeerAccess(peer_context);
+  return driver().cuCtxDisablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxDisablePeerAccess(peer_context);
 }
 
 GPUMUX_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
-  return hooks::cuCtxEnablePeerAccess(peer_context, flags);
+  return driver().cuCtxEnablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxEnablePeerAccess(peer_context, flags);
 }
 
 GPUMUX_EXPORT CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
@@ -83,31 +79,31 @@ GPUMUX_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return hooks::cuDevicePrimaryCtxRelease(device);
+  return driver().cuDevicePrimaryCtxRelease == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease(device);
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  return hooks::cuDevicePrimaryCtxRelease_v2(device);
+  return driver().cuDevicePrimaryCtxRelease_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease_v2(device);
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-  return hooks::cuDevicePrimaryCtxReset(device);
+  return driver().cuDevicePrimaryCtxReset == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset(device);
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  return hooks::cuDevicePrimaryCtxReset_v2(device);
+  return driver().cuDevicePrimaryCtxReset_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset_v2(device);
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  return hooks::cuDevicePrimaryCtxRetain(context, device);
+  return driver().cuDevicePrimaryCtxRetain == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRetain(context, device);
 }
 
 GPUMUX_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  return hooks::cuDeviceSetMemPool(device, pool);
+  return driver().cuDeviceSetMemPool == nullptr ? kNoSuchEntry : hooks::cuDeviceSetMemPool(device, pool);
 }
 
 GPUMUX_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
-  return hooks::cuDeviceTotalMem_v2(bytes, device);
+  return driver().cuDeviceTotalMem_v2 == nullptr ? kNoSuchEntry : hooks::cuDeviceTotalMem_v2(bytes, device);
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamConsumerReleaseFrame(CUeglStreamConnection* connection, CUgraphicsResource cuda_resource, CUstream* stream) {
@@ -166,16 +162,12 @@ GPUMUX_EXPORT CUresult cuGLUnmapBufferObjectAsync(GLuint buffer, CUstream stream
   return submit(Entry::cuGLUnmapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLUnmapBufferObjectAsync, buffer, stream);
 }
 
-GPUMUX_EXPORT CUresult cuGetExportTable(const void** export_table, const CUuuid* export_table_id) {
-  return hooks::cuGetExportTable(export_table, export_table_id);
-}
-
 GPUMUX_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, std::uint64_t flags) {
-  return hooks::cuGetProcAddress(symbol, function, cuda_version, flags);
+  return driver().cuGetProcAddress == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress(symbol, function, cuda_version, flags);
 }
 
 GPUMUX_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status) {
-  return hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
+  return driver().cuGetProcAddress_v2 == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
@@ -183,7 +175,7 @@ GPUMUX_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* graph_node, CUgraph
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
-  return hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
+  return driver().cuGraphAddMemAllocNode == nullptr ? kNoSuchEntry : hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_MEMCPY3D* copy_params, CUcontext context) {
@@ -299,11 +291,11 @@ GPUMUX_EXPORT CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, CUgraph
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
-  return hooks::cuGreenCtxCreate(context, descriptor, device, flags);
+  return driver().cuGreenCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGreenCtxCreate(context, descriptor, device, flags);
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-  return hooks::cuGreenCtxDestroy(context);
+  return driver().cuGreenCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuGreenCtxDestroy(context);
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green_context, unsigned int flags, int priority) {
@@ -311,23 +303,23 @@ GPUMUX_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green
 }
 
 GPUMUX_EXPORT CUresult cuInit(unsigned int flags) {
-  return hooks::cuInit(flags);
+  return driver().cuInit == nullptr ? CUDA_ERROR_NO_DEVICE : hooks::cuInit(flags);
 }
 
 GPUMUX_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-  return hooks::cuIpcCloseMemHandle(pointer);
+  return driver().cuIpcCloseMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcCloseMemHandle(pointer);
 }
 
 GPUMUX_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  return hooks::cuIpcGetMemHandle(handle, pointer);
+  return driver().cuIpcGetMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcGetMemHandle(handle, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
-  return hooks::cuIpcOpenMemHandle(pointer, handle, flags);
+  return driver().cuIpcOpenMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle(pointer, handle, flags);
 }
 
 GPUMUX_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
-  return hooks::cuIpcOpenMemHandle_v2(pointer, handle, flags);
+  return driver().cuIpcOpenMemHandle_v2 == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle_v2(pointer, handle, flags);
 }
 
 GPUMUX_EXPORT CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
@@ -343,7 +335,7 @@ GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned i
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count, unsigned int flags) {
-  return hooks::cuLaunchCooperativeKernelMultiDevice(launch_params_list, device_count, flags);
+  return driver().cuLaunchCooperativeKernelMultiDevice == nullptr ? kNoSuchEntry : hooks::cuLaunchCooperativeKernelMultiDevice(launch_params_list, device_count, flags);
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
@@ -407,47 +399,47 @@ GPUMUX_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fil
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
-  return hooks::cuMemAddressFree(pointer, size);
+  return driver().cuMemAddressFree == nullptr ? kNoSuchEntry : hooks::cuMemAddressFree(pointer, size);
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t size, std::size_t alignment, CUdeviceptr address, unsigned long long flags) {
-  return hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
+  return driver().cuMemAddressReserve == nullptr ? kNoSuchEntry : hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
-  return hooks::cuMemAdvise(pointer, count, advice, device);
+  return driver().cuMemAdvise == nullptr ? kNoSuchEntry : hooks::cuMemAdvise(pointer, count, advice, device);
 }
 
 GPUMUX_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
-  return hooks::cuMemAdvise_v2(pointer, count, advice, location);
+  return driver().cuMemAdvise_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAdvise_v2(pointer, count, advice, location);
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-  return hooks::cuMemAllocAsync(pointer, bytes, stream);
+  return driver().cuMemAllocAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync(pointer, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-  return hooks::cuMemAllocAsync_ptsz(pointer, bytes, stream);
+  return driver().cuMemAllocAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync_ptsz(pointer, bytes, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return hooks::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+  return driver().cuMemAllocFromPoolAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return hooks::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
+  return driver().cuMemAllocFromPoolAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
-  return hooks::cuMemAllocManaged(pointer, bytes, flags);
+  return driver().cuMemAllocManaged == nullptr ? kNoSuchEntry : hooks::cuMemAllocManaged(pointer, bytes, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t width_in_bytes, std::size_t height, unsigned int element_size_bytes) {
-  return hooks::cuMemAllocPitch_v2(pointer, pitch, width_in_bytes, height, element_size_bytes);
+  return driver().cuMemAllocPitch_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAllocPitch_v2(pointer, pitch, width_in_bytes, height, element_size_bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
-  return hooks::cuMemAlloc_v2(pointer, bytes);
+  return driver().cuMemAlloc_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAlloc_v2(pointer, bytes);
 }
 
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
@@ -459,7 +451,7 @@ GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* par
 }
 
 GPUMUX_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* properties, unsigned long long flags) {
-  return hooks::cuMemCreate(handle, size, properties, flags);
+  return driver().cuMemCreate == nullptr ? kNoSuchEntry : hooks::cuMemCreate(handle, size, properties, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
@@ -479,47 +471,47 @@ GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* pointers, std::s
 }
 
 GPUMUX_EXPORT CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  return hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
+  return driver().cuMemExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  return hooks::cuMemFreeAsync(pointer, stream);
+  return driver().cuMemFreeAsync == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync(pointer, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  return hooks::cuMemFreeAsync_ptsz(pointer, stream);
+  return driver().cuMemFreeAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync_ptsz(pointer, stream);
 }
 
 GPUMUX_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  return hooks::cuMemFree_v2(pointer);
+  return driver().cuMemFree_v2 == nullptr ? kNoSuchEntry : hooks::cuMemFree_v2(pointer);
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
-  return hooks::cuMemGetAccess(flags, location, pointer);
+  return driver().cuMemGetAccess == nullptr ? kNoSuchEntry : hooks::cuMemGetAccess(flags, location, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
-  return hooks::cuMemGetAddressRange_v2(base, size, pointer);
+  return driver().cuMemGetAddressRange_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetAddressRange_v2(base, size, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
-  return hooks::cuMemGetAllocationPropertiesFromHandle(properties, handle);
+  return driver().cuMemGetAllocationPropertiesFromHandle == nullptr ? kNoSuchEntry : hooks::cuMemGetAllocationPropertiesFromHandle(properties, handle);
 }
 
 GPUMUX_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type, unsigned long long flags) {
-  return hooks::cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
+  return driver().cuMemGetHandleForAddressRange == nullptr ? kNoSuchEntry : hooks::cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  return hooks::cuMemGetInfo_v2(free, total);
+  return driver().cuMemGetInfo_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetInfo_v2(free, total);
 }
 
 GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type) {
-  return hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
+  return driver().cuMemImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
 }
 
 GPUMUX_EXPORT CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  return hooks::cuMemMap(pointer, size, offset, handle, flags);
+  return driver().cuMemMap == nullptr ? kNoSuchEntry : hooks::cuMemMap(pointer, size, offset, handle, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
@@ -531,35 +523,35 @@ GPUMUX_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, un
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
-  return hooks::cuMemPoolCreate(pool, properties);
+  return driver().cuMemPoolCreate == nullptr ? kNoSuchEntry : hooks::cuMemPoolCreate(pool, properties);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  return hooks::cuMemPoolDestroy(pool);
+  return driver().cuMemPoolDestroy == nullptr ? kNoSuchEntry : hooks::cuMemPoolDestroy(pool);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  return hooks::cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags);
+  return driver().cuMemPoolExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return hooks::cuMemPoolGetAttribute(pool, attribute, value);
+  return driver().cuMemPoolGetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolGetAttribute(pool, attribute, value);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  return hooks::cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags);
+  return driver().cuMemPoolImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
-  return hooks::cuMemPoolSetAccess(pool, map, count);
+  return driver().cuMemPoolSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAccess(pool, map, count);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return hooks::cuMemPoolSetAttribute(pool, attribute, value);
+  return driver().cuMemPoolSetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAttribute(pool, attribute, value);
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
-  return hooks::cuMemPoolTrimTo(pool, min_bytes_to_keep);
+  return driver().cuMemPoolTrimTo == nullptr ? kNoSuchEntry : hooks::cuMemPoolTrimTo(pool, min_bytes_to_keep);
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, std::size_t count, CUdevice destination_device, CUstream stream) {
@@ -587,23 +579,23 @@ GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::
 }
 
 GPUMUX_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return hooks::cuMemRelease(handle);
+  return driver().cuMemRelease == nullptr ? kNoSuchEntry : hooks::cuMemRelease(handle);
 }
 
 GPUMUX_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  return hooks::cuMemRetainAllocationHandle(handle, address);
+  return driver().cuMemRetainAllocationHandle == nullptr ? kNoSuchEntry : hooks::cuMemRetainAllocationHandle(handle, address);
 }
 
 GPUMUX_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
-  return hooks::cuMemSetAccess(pointer, size, descriptor, count);
+  return driver().cuMemSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemSetAccess(pointer, size, descriptor, count);
 }
 
 GPUMUX_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
-  return hooks::cuMemSetMemPool(location, type, pool);
+  return driver().cuMemSetMemPool == nullptr ? kNoSuchEntry : hooks::cuMemSetMemPool(location, type, pool);
 }
 
 GPUMUX_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
-  return hooks::cuMemUnmap(pointer, size);
+  return driver().cuMemUnmap == nullptr ? kNoSuchEntry : hooks::cuMemUnmap(pointer, size);
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes) {
@@ -1023,11 +1015,11 @@ GPUMUX_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr destination_device, unsign
 }
 
 GPUMUX_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc, unsigned int mipmap_level_count) {
-  return hooks::cuMipmappedArrayCreate(handle, mipmapped_array_desc, mipmap_level_count);
+  return driver().cuMipmappedArrayCreate == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayCreate(handle, mipmapped_array_desc, mipmap_level_count);
 }
 
 GPUMUX_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array) {
-  return hooks::cuMipmappedArrayDestroy(mipmapped_array);
+  return driver().cuMipmappedArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayDestroy(mipmapped_array);
 }
 
 GPUMUX_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule mod, const char* name) {
@@ -1055,31 +1047,31 @@ GPUMUX_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_bina
 }
 
 GPUMUX_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
-  return hooks::cuMulticastAddDevice(mc_handle, device);
+  return driver().cuMulticastAddDevice == nullptr ? kNoSuchEntry : hooks::cuMulticastAddDevice(mc_handle, device);
 }
 
 GPUMUX_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUdeviceptr pointer, std::size_t size, unsigned long long flags) {
-  return hooks::cuMulticastBindAddr(mc_handle, mc_offset, pointer, size, flags);
+  return driver().cuMulticastBindAddr == nullptr ? kNoSuchEntry : hooks::cuMulticastBindAddr(mc_handle, mc_offset, pointer, size, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUmemGenericAllocationHandle mem_handle, std::size_t mem_offset, std::size_t size, unsigned long long flags) {
-  return hooks::cuMulticastBindMem(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
+  return driver().cuMulticastBindMem == nullptr ? kNoSuchEntry : hooks::cuMulticastBindMem(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
 }
 
 GPUMUX_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {
-  return hooks::cuMulticastCreate(mc_handle, properties);
+  return driver().cuMulticastCreate == nullptr ? kNoSuchEntry : hooks::cuMulticastCreate(mc_handle, properties);
 }
 
 GPUMUX_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  return hooks::cuPointerGetAttribute(data, attribute, pointer);
+  return driver().cuPointerGetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttribute(data, attribute, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
-  return hooks::cuPointerGetAttributes(attribute_count, attributes, data, pointer);
+  return driver().cuPointerGetAttributes == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttributes(attribute_count, attributes, data, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  return hooks::cuPointerSetAttribute(value, attribute, pointer);
+  return driver().cuPointerSetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerSetAttribute(value, attribute, pointer);
 }
 
 GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
@@ -1123,27 +1115,27 @@ GPUMUX_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int 
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
-  return hooks::cuStreamBeginCapture(stream);
+  return driver().cuStreamBeginCapture == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture(stream);
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
-  return hooks::cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  return driver().cuStreamBeginCaptureToGraph == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
-  return hooks::cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  return driver().cuStreamBeginCaptureToGraph_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count, mode);
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return hooks::cuStreamBeginCapture_ptsz(stream);
+  return driver().cuStreamBeginCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_ptsz(stream);
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return hooks::cuStreamBeginCapture_v2(stream, mode);
+  return driver().cuStreamBeginCapture_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2(stream, mode);
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return hooks::cuStreamBeginCapture_v2_ptsz(stream, mode);
+  return driver().cuStreamBeginCapture_v2_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2_ptsz(stream, mode);
 }
 
 GPUMUX_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
@@ -1155,19 +1147,19 @@ GPUMUX_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy(CUstream stream) {
-  return hooks::cuStreamDestroy(stream);
+  return driver().cuStreamDestroy == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy(stream);
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-  return hooks::cuStreamDestroy_v2(stream);
+  return driver().cuStreamDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy_v2(stream);
 }
 
 GPUMUX_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return hooks::cuStreamEndCapture(stream, graph);
+  return driver().cuStreamEndCapture == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture(stream, graph);
 }
 
 GPUMUX_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return hooks::cuStreamEndCapture_ptsz(stream, graph);
+  return driver().cuStreamEndCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture_ptsz(stream, graph);
 }
 
 GPUMUX_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
@@ -1179,11 +1171,11 @@ GPUMUX_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  return hooks::cuStreamWaitEvent(stream, event, flags);
+  return driver().cuStreamWaitEvent == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent(stream, event, flags);
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
-  return hooks::cuStreamWaitEvent_ptsz(stream, event, flags);
+  return driver().cuStreamWaitEvent_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent_ptsz(stream, event, flags);
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {

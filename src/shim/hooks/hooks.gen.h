@@ -18,7 +18,6 @@ namespace hooks {
 CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array);
 CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* allocate_array);
 CUresult cuArrayDestroy(CUarray array);
-CUresult cuCtxAttach(CUcontext* context, unsigned int flags);
 CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
 CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int param_count, unsigned int flags, CUdevice device);
@@ -35,7 +34,6 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device);
-CUresult cuGetExportTable(const void** export_table, const CUuuid* export_table_id);
 CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, std::uint64_t flags);
 CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status);
 CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params);

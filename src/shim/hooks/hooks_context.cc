@@ -21,14 +21,15 @@ CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
 }
 
 // Contexts are the largest thing that the driver takes memory for by itself.
+template <class Call>
+CUresult create(CUdevice device, Call call) {
+  const CUresult result = call();
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? again_with_room(device, call) : result;
+}
 template <class... Parameters>
 CUresult create(CUdevice device, CUcontext* context, CUresult (*function)(Parameters...),
                 std::type_identity_t<Parameters>... arguments) {
-  if (function == nullptr) return kNoSuchEntry;
-  const auto call = [=] { return function(arguments...); };
-  CUresult result = call();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) result = again_with_room(device, call);
-  return created(result, device, context);
+  return created(create(device, [=] { return function(arguments...); }), device, context);
 }
 
 // Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that will
@@ -77,15 +78,13 @@ CUresult destroy_context(CUcontext context, Destroy destroy) {
     const CurrentContext current(driver(), context);
     if (current.result() != CUDA_SUCCESS || driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
   }
-  return tear_down(
-      device, device >= 0 ? context : nullptr, [&] { return destroy(context); },
-      [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
+  return tear_down(device, context, destroy,
+                   [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
 }
 
 // The last release of a primary context destroys it; a reset always does.
 enum class Leave { kRelease, kReset };
 CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) {
-  if (leave == nullptr) return kNoSuchEntry;
   CUcontext context = nullptr;
   unsigned int flags = 0;
   int active = 0;
@@ -107,7 +106,6 @@ CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) 
 }  // namespace
 
 CUresult cuInit(unsigned int flags) {
-  if (driver().cuInit == nullptr) return CUDA_ERROR_NO_DEVICE;
   // Many programs initialise CUDA only to look, and some fork afterwards: without MPS the call is passed on.
   settle_mps();
   return driver().cuInit(flags);
@@ -130,16 +128,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return create(device, context, driver().cuDevicePrimaryCtxRetain, context, device);
 }
 CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
-  if (driver().cuGreenCtxCreate == nullptr) return kNoSuchEntry;
-  const auto call = [=] { return driver().cuGreenCtxCreate(context, descriptor, device, flags); };
-  CUresult result = call();
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) result = again_with_room(device, call);
+  const CUresult result = create(device, [=] { return driver().cuGreenCtxCreate(context, descriptor, device, flags); });
   CUcontext plain = nullptr;
   if (result == CUDA_SUCCESS && driver().cuCtxFromGreenCtx != nullptr) driver().cuCtxFromGreenCtx(&plain, *context);
   return created(result, device, &plain);
-}
-CUresult cuCtxAttach(CUcontext* context, unsigned int flags) {
-  return driver().cuCtxAttach != nullptr ? driver().cuCtxAttach(context, flags) : kNoSuchEntry;
 }
 
 CUresult cuCtxDestroy(CUcontext context) {
@@ -153,7 +145,6 @@ CUresult cuCtxDetach(CUcontext context) {
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-  if (driver().cuGreenCtxDestroy == nullptr) return kNoSuchEntry;
   CUcontext plain = nullptr;
   if (driver().cuCtxFromGreenCtx == nullptr || driver().cuCtxFromGreenCtx(&plain, context) != CUDA_SUCCESS)
     plain = nullptr;

@@ -26,7 +26,6 @@ void replace(const char* symbol, void** function, int cuda_version, std::uint64_
 }  // namespace
 
 CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, std::uint64_t flags) {
-  if (driver().cuGetProcAddress == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuGetProcAddress(symbol, function, cuda_version, flags);
   if (result == CUDA_SUCCESS) replace(symbol, function, cuda_version, flags);
   return result;
@@ -34,16 +33,9 @@ CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version,
 
 CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags,
                              CUdriverProcAddressQueryResult* symbol_status) {
-  if (driver().cuGetProcAddress_v2 == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
   if (result == CUDA_SUCCESS) replace(symbol, function, cuda_version, flags);
   return result;
-}
-
-// Tables of undocumented functions, between NVIDIA's own libraries. Passed on as they are; submissions have not been
-// seen in them.
-CUresult cuGetExportTable(const void** export_table, const CUuuid* export_table_id) {
-  return driver().cuGetExportTable != nullptr ? driver().cuGetExportTable(export_table, export_table_id) : kNoSuchEntry;
 }
 
 }  // namespace gpumux::shim::hooks

@@ -106,7 +106,6 @@ ArrayBytes array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array) {
 
 CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
   const auto real = driver().cuMemAlloc_v2;
-  if (real == nullptr) return kNoSuchEntry;
   const Here at = here();
   if (at.memory == nullptr || pointer == nullptr || bytes == 0) return real(pointer, bytes);
   if (at.memories->is_managed()) return allocate_managed(at, pointer, bytes, CU_MEM_ATTACH_GLOBAL);
@@ -123,7 +122,6 @@ CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
 CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t width, std::size_t height,
                             unsigned int element_bytes) {
   const auto real = driver().cuMemAllocPitch_v2;
-  if (real == nullptr) return kNoSuchEntry;
   const Here at = here();
   if (at.memory == nullptr || pointer == nullptr || pitch == nullptr)
     return real(pointer, pitch, width, height, element_bytes);
@@ -147,7 +145,6 @@ CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_
 }
 
 CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  if (driver().cuMemFree_v2 == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   DeviceMemory* const owner = mine != nullptr && pointer != 0 ? mine->memories().owner_of(pointer) : nullptr;
   if (owner != nullptr) return mine->memories().free(*owner, pointer);
@@ -155,7 +152,6 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 }
 
 CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  if (driver().cuMemGetInfo_v2 == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemGetInfo_v2(free, total);
   if (result != CUDA_SUCCESS) return result;
   const Here at = here();
@@ -176,7 +172,6 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
 }
 
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
-  if (driver().cuDeviceTotalMem_v2 == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuDeviceTotalMem_v2(bytes, device);
   if (result != CUDA_SUCCESS) return result;
   Tenant* const mine = tenant_if_any();
@@ -194,25 +189,21 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
 }
 
 CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
-  if (driver().cuMemAllocManaged == nullptr) return kNoSuchEntry;
   return allocate_managed(here(), pointer, bytes, flags);
 }
 
 CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
-  if (driver().cuMemAdvise == nullptr) return kNoSuchEntry;
   const CUmemLocation place{device == kDeviceCpu ? CU_MEM_LOCATION_TYPE_HOST : CU_MEM_LOCATION_TYPE_DEVICE, device};
   return advise(pointer, count, advice, place, [&] { return driver().cuMemAdvise(pointer, count, advice, device); });
 }
 
 CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
-  if (driver().cuMemAdvise_v2 == nullptr) return kNoSuchEntry;
   return advise(pointer, count, advice, location,
                 [&] { return driver().cuMemAdvise_v2(pointer, count, advice, location); });
 }
 
 CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descriptor) {
   const auto real = driver().cuArrayCreate_v2;
-  if (real == nullptr) return kNoSuchEntry;
   if (array == nullptr || descriptor == nullptr) return real(array, descriptor);
   const ArrayBytes bytes = array_bytes({.Width = descriptor->Width,
                                         .Height = descriptor->Height,
@@ -227,7 +218,6 @@ CUresult cuArrayCreate_v2(CUarray* array, const CUDA_ARRAY_DESCRIPTOR* descripto
 
 CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor) {
   const auto real = driver().cuArray3DCreate_v2;
-  if (real == nullptr) return kNoSuchEntry;
   if (array == nullptr || descriptor == nullptr) return real(array, descriptor);
   const ArrayBytes bytes = array_bytes(*descriptor);
   return outside(
@@ -238,7 +228,6 @@ CUresult cuArray3DCreate_v2(CUarray* array, const CUDA_ARRAY3D_DESCRIPTOR* descr
 CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESCRIPTOR* descriptor,
                                 unsigned int levels) {
   const auto real = driver().cuMipmappedArrayCreate;
-  if (real == nullptr) return kNoSuchEntry;
   if (array == nullptr || descriptor == nullptr) return real(array, descriptor, levels);
   const ArrayBytes bytes = array_bytes(*descriptor);
   // The largest level at least, and all smaller ones together are less than that.
@@ -248,12 +237,10 @@ CUresult cuMipmappedArrayCreate(CUmipmappedArray* array, const CUDA_ARRAY3D_DESC
 }
 
 CUresult cuArrayDestroy(CUarray array) {
-  if (driver().cuArrayDestroy == nullptr) return kNoSuchEntry;
   return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuArrayDestroy(array); });
 }
 
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array) {
-  if (driver().cuMipmappedArrayDestroy == nullptr) return kNoSuchEntry;
   return free_outside(reinterpret_cast<std::uint64_t>(array), [&] { return driver().cuMipmappedArrayDestroy(array); });
 }
 

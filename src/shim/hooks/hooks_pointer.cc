@@ -168,7 +168,6 @@ CUresult handle_for_mappings(void* handle, CUdeviceptr pointer, std::size_t size
 }  // namespace
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
-  if (driver().cuMemGetAddressRange_v2 == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);
   if (!known) return driver().cuMemGetAddressRange_v2(base, size, pointer);
   if (known->info.handle != 0) {
@@ -184,7 +183,6 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdevicep
 }
 
 CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  if (driver().cuPointerGetAttribute == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);
   if (!known) return driver().cuPointerGetAttribute(data, attribute, pointer);
   return attribute_of_known(*known, data, attribute, pointer);
@@ -192,7 +190,6 @@ CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdevi
 
 CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribute* attributes, void** data,
                                 CUdeviceptr pointer) {
-  if (driver().cuPointerGetAttributes == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);
   if (!known || attribute_count == 0 || attributes == nullptr || data == nullptr)
     return driver().cuPointerGetAttributes(attribute_count, attributes, data, pointer);
@@ -208,7 +205,6 @@ CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribut
 CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size,
                                        CUmemRangeHandleType handle_type, unsigned long long flags) {
   const auto real = driver().cuMemGetHandleForAddressRange;
-  if (real == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);
   if (!known) return real(handle, pointer, size, handle_type, flags);
   if (known->info.handle != 0) return handle_for_mappings(handle, pointer, size, handle_type, flags);
@@ -221,7 +217,6 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::s
 }
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  if (driver().cuPointerSetAttribute == nullptr) return kNoSuchEntry;
   const auto known = find(pointer);
   // A program that sets this is about to hand the address to a network adapter, which keeps the physical place. So the
   // memory stays from here on. Inside the gate, where it is resident. The driver refuses this for memory that the

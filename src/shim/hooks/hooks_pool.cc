@@ -98,7 +98,6 @@ CUresult free_after(DeviceMemory& owner, CUdeviceptr pointer, CUstream stream) {
 
 CUresult free_in_order(CUdeviceptr pointer, CUstream stream, StreamVariant variant,
                        CUresult (*real)(CUdeviceptr, CUstream)) {
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || pointer == 0) return real(pointer, stream);
   Memories& memories = mine->memories();
@@ -131,39 +130,26 @@ bool is_amount(CUmemPool_attribute attribute) {
 
 template <class Call>
 void for_each_seat(Call call) {
-  Tenant* const mine = tenant_if_any();
-  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    if (DeviceMemory* const memory = mine->memories().if_any(slot)) call(*memory);
-  }
+  if (Tenant* const mine = tenant_if_any()) mine->memories().each(call);
 }
 
 }  // namespace
 
 CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-  const auto real = driver().cuMemAllocAsync;
-  if (real == nullptr) return kNoSuchEntry;
   return allocate_from(pointer, bytes, nullptr, stream, StreamVariant::kLegacy,
-                       [&] { return real(pointer, bytes, stream); });
+                       [&] { return driver().cuMemAllocAsync(pointer, bytes, stream); });
 }
 CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-  const auto real = driver().cuMemAllocAsync_ptsz;
-  if (real == nullptr) return kNoSuchEntry;
   return allocate_from(pointer, bytes, nullptr, stream, StreamVariant::kPtsz,
-                       [&] { return real(pointer, bytes, stream); });
+                       [&] { return driver().cuMemAllocAsync_ptsz(pointer, bytes, stream); });
 }
 CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  const auto real = driver().cuMemAllocFromPoolAsync;
-  if (real == nullptr) return kNoSuchEntry;
-  if (pool == nullptr) return real(pointer, bytes, pool, stream);
-  return allocate_from(pointer, bytes, pool, stream, StreamVariant::kLegacy,
-                       [&] { return real(pointer, bytes, pool, stream); });
+  const auto call = [&] { return driver().cuMemAllocFromPoolAsync(pointer, bytes, pool, stream); };
+  return pool != nullptr ? allocate_from(pointer, bytes, pool, stream, StreamVariant::kLegacy, call) : call();
 }
 CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  const auto real = driver().cuMemAllocFromPoolAsync_ptsz;
-  if (real == nullptr) return kNoSuchEntry;
-  if (pool == nullptr) return real(pointer, bytes, pool, stream);
-  return allocate_from(pointer, bytes, pool, stream, StreamVariant::kPtsz,
-                       [&] { return real(pointer, bytes, pool, stream); });
+  const auto call = [&] { return driver().cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream); };
+  return pool != nullptr ? allocate_from(pointer, bytes, pool, stream, StreamVariant::kPtsz, call) : call();
 }
 
 // Neither gated nor waited for: it only says from where on in the stream the memory is nobody's.
@@ -175,7 +161,6 @@ CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
 }
 
 CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
-  if (driver().cuMemPoolCreate == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolCreate(pool, properties);
   if (result != CUDA_SUCCESS || !is_plain(*properties)) return result;
   Tenant* const mine = tenant();
@@ -185,7 +170,6 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  if (driver().cuMemPoolDestroy == nullptr) return kNoSuchEntry;
   // Before it is gone: nobody may ask it anything then.
   for_each_seat([pool](DeviceMemory& memory) { memory.forget_pool(pool); });
   const CUresult result = driver().cuMemPoolDestroy(pool);
@@ -198,13 +182,11 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 }
 
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  if (driver().cuDeviceSetMemPool == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuDeviceSetMemPool(device, pool);
   for_each_seat([](DeviceMemory& memory) { memory.pools.forget_current(); });
   return result;
 }
 CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
-  if (driver().cuMemSetMemPool == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemSetMemPool(location, type, pool);
   for_each_seat([](DeviceMemory& memory) { memory.pools.forget_current(); });
   return result;
@@ -212,7 +194,6 @@ CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUme
 
 // The driver may have something in the same pool (allocations for streams of other GPUs).
 CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  if (driver().cuMemPoolGetAttribute == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolGetAttribute(pool, attribute, value);
   DeviceMemory* const owner = result == CUDA_SUCCESS && is_amount(attribute) ? owner_of(pool) : nullptr;
   std::uint64_t ours = 0;
@@ -222,7 +203,6 @@ CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 }
 
 CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  if (driver().cuMemPoolSetAttribute == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolSetAttribute(pool, attribute, value);
   if (result != CUDA_SUCCESS) return result;
   DeviceMemory* const owner = owner_of(pool);
@@ -230,7 +210,6 @@ CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute,
 }
 
 CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
-  if (driver().cuMemPoolTrimTo == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolTrimTo(pool, min_bytes_to_keep);
   DeviceMemory* const owner = result == CUDA_SUCCESS ? owner_of(pool) : nullptr;
   if (owner != nullptr) owner->pools.trim(pool, min_bytes_to_keep);
@@ -241,7 +220,6 @@ CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
 CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies,
                                 std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
   const auto real = driver().cuGraphAddMemAllocNode;
-  if (real == nullptr) return kNoSuchEntry;
   const CUresult result = real(graph_node, graph, dependencies, dependency_count, node_params);
   Tenant* const mine = result == CUDA_SUCCESS ? tenant_if_any() : nullptr;
   if (mine == nullptr || node_params->poolProps.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return result;

@@ -59,7 +59,6 @@ CUresult open_ours(CUdeviceptr* pointer, const CUipcMemHandle& handle) {
 // that it has and will have. From then on the two seats are complete or not together, for work on one reaches the
 // other's memory.
 CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
-  if (driver().cuCtxEnablePeerAccess == nullptr) return kNoSuchEntry;
   const CUresult result = own_gang(driver().cuCtxEnablePeerAccess(peer_context, flags));
   if (result != CUDA_SUCCESS) return result;
   const PeerSeats seats = peer_seats(peer_context);
@@ -70,7 +69,6 @@ CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
 }
 
 CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
-  if (driver().cuCtxDisablePeerAccess == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuCtxDisablePeerAccess(peer_context);
   if (result != CUDA_SUCCESS) return result;
   const PeerSeats seats = peer_seats(peer_context);
@@ -78,7 +76,6 @@ CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
 }
 
 CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
-  if (driver().cuMemPoolSetAccess == nullptr) return kNoSuchEntry;
   const CUresult result = driver().cuMemPoolSetAccess(pool, map, count);
   if (result != CUDA_SUCCESS) return result;
   if (const CUresult given = give_pool_access(pool, map, count); given != CUDA_SUCCESS) return given;
@@ -86,16 +83,13 @@ CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::
 }
 
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {
-  if (driver().cuMulticastCreate == nullptr) return kNoSuchEntry;
   return sharing_gang(own_gang(driver().cuMulticastCreate(mc_handle, properties)));
 }
 CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
-  if (driver().cuMulticastAddDevice == nullptr) return kNoSuchEntry;
   return sharing_gang(own_gang(driver().cuMulticastAddDevice(mc_handle, device)));
 }
 
 CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  if (driver().cuIpcGetMemHandle == nullptr) return kNoSuchEntry;
   if (Tenant* const mine = tenant_if_any()) {
     DeviceMemory* const owner = mine->memories().owner_of(pointer);
     // As natively: what comes from a pool is shared by the pool's own means.
@@ -105,17 +99,14 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
   return sharing_gang(driver().cuIpcGetMemHandle(handle, pointer));
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
-  if (driver().cuIpcOpenMemHandle == nullptr) return kNoSuchEntry;
   if (const CUresult result = open_ours(pointer, handle); result != CUDA_ERROR_NOT_FOUND) return sharing_gang(result);
   return sharing_gang(driver().cuIpcOpenMemHandle(pointer, handle, flags));
 }
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
-  if (driver().cuIpcOpenMemHandle_v2 == nullptr) return kNoSuchEntry;
   if (const CUresult result = open_ours(pointer, handle); result != CUDA_ERROR_NOT_FOUND) return sharing_gang(result);
   return sharing_gang(driver().cuIpcOpenMemHandle_v2(pointer, handle, flags));
 }
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-  if (driver().cuIpcCloseMemHandle == nullptr) return kNoSuchEntry;
   if (Tenant* const mine = tenant_if_any()) {
     const CUresult result = mine->memories().close_handle(pointer);
     if (result != CUDA_ERROR_NOT_FOUND) return result;
@@ -124,24 +115,20 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
 }
 CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
                                         CUmemAllocationHandleType sh_handle_type) {
-  if (driver().cuMemImportFromShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemImportFromShareableHandle(handle, os_handle, sh_handle_type));
 }
 CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type,
                                           unsigned long long flags) {
-  if (driver().cuMemPoolExportToShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags));
 }
 CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type,
                                             unsigned long long flags) {
-  if (driver().cuMemPoolImportFromShareableHandle == nullptr) return kNoSuchEntry;
   return sharing_gang(driver().cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags));
 }
 
 CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count,
                                               unsigned int flags) {
   const auto real = driver().cuLaunchCooperativeKernelMultiDevice;
-  if (real == nullptr) return kNoSuchEntry;
   SeveralPassages passages(tenant());
   for (unsigned int i = 0; launch_params_list != nullptr && i < device_count; ++i) {
     passages.add_stream(at_stream(launch_params_list[i].hStream, StreamVariant::kLegacy).stream);

@@ -38,23 +38,23 @@ CUresult enter_capture(const Known& known, Call call) {
   return call();
 }
 
-template <class Begin>
-CUresult begin_capture(CUstream handle, StreamVariant variant, Begin begin) {
+template <class... Parameters>
+CUresult begin_capture(StreamVariant variant, CUresult (*begin)(CUstream, Parameters...), CUstream stream,
+                       std::type_identity_t<Parameters>... arguments) {
   // A program may capture before it has submitted anything: its tenant counts captures all the same.
   Tenant* const mine = tenant();
-  const Known known = find(handle, variant);
+  const Known known = find(stream, variant);
   // Counted before it begins: a submission that overtakes this asks the driver whether its stream captures.
   if (mine != nullptr) {
     mine->captures.fetch_add(1, std::memory_order_relaxed);
     gate::forget_memos();
   }
-  const CUresult result = enter_capture(known, begin);
+  const CUresult result = enter_capture(known, [&] { return begin(stream, arguments...); });
   if (result != CUDA_SUCCESS && mine != nullptr) mine->captures.fetch_sub(1, std::memory_order_relaxed);
   return result;
 }
 
 CUresult end_capture(CUstream stream, CUgraph* graph, CUresult (*end)(CUstream, CUgraph*)) {
-  if (end == nullptr) return kNoSuchEntry;
   const CUresult result = end(stream, graph);
   // These two leave the capture as it was; all other answers end it, with a graph or without.
   const bool ended = result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && result != CUDA_ERROR_ILLEGAL_STATE &&
@@ -69,7 +69,6 @@ CUresult end_capture(CUstream stream, CUgraph* graph, CUresult (*end)(CUstream, 
 
 CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVariant variant,
                     CUresult (*wait)(CUstream, CUevent, unsigned int)) {
-  if (wait == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) == 0) return wait(stream, event, flags);
   // Waiting for an event of a capturing stream draws this stream into the capture.
@@ -77,7 +76,6 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVa
 }
 
 CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
-  if (real == nullptr) return kNoSuchEntry;
   const Known known = find(stream, StreamVariant::kLegacy);
   if (known.streams == nullptr || stream == nullptr) return real(stream);
   known.streams->retire(stream);
@@ -91,38 +89,28 @@ CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
 }  // namespace
 
 CUresult cuStreamBeginCapture(CUstream stream) {
-  if (driver().cuStreamBeginCapture == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kLegacy, [&] { return driver().cuStreamBeginCapture(stream); });
+  return begin_capture(StreamVariant::kLegacy, driver().cuStreamBeginCapture, stream);
 }
 CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  if (driver().cuStreamBeginCapture_ptsz == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kPtsz, [&] { return driver().cuStreamBeginCapture_ptsz(stream); });
+  return begin_capture(StreamVariant::kPtsz, driver().cuStreamBeginCapture_ptsz, stream);
 }
 CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  if (driver().cuStreamBeginCapture_v2 == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kLegacy, [&] { return driver().cuStreamBeginCapture_v2(stream, mode); });
+  return begin_capture(StreamVariant::kLegacy, driver().cuStreamBeginCapture_v2, stream, mode);
 }
 CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  if (driver().cuStreamBeginCapture_v2_ptsz == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kPtsz,
-                       [&] { return driver().cuStreamBeginCapture_v2_ptsz(stream, mode); });
+  return begin_capture(StreamVariant::kPtsz, driver().cuStreamBeginCapture_v2_ptsz, stream, mode);
 }
 CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
                                      const CUgraphEdgeData* dependency_data, std::size_t dependency_count,
                                      CUstreamCaptureMode mode) {
-  if (driver().cuStreamBeginCaptureToGraph == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kLegacy, [&] {
-    return driver().cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
-  });
+  return begin_capture(StreamVariant::kLegacy, driver().cuStreamBeginCaptureToGraph, stream, graph, dependencies,
+                       dependency_data, dependency_count, mode);
 }
 CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies,
                                           const CUgraphEdgeData* dependency_data, std::size_t dependency_count,
                                           CUstreamCaptureMode mode) {
-  if (driver().cuStreamBeginCaptureToGraph_ptsz == nullptr) return kNoSuchEntry;
-  return begin_capture(stream, StreamVariant::kPtsz, [&] {
-    return driver().cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count,
-                                                     mode);
-  });
+  return begin_capture(StreamVariant::kPtsz, driver().cuStreamBeginCaptureToGraph_ptsz, stream, graph, dependencies,
+                       dependency_data, dependency_count, mode);
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {

@@ -131,7 +131,6 @@ bool any_ours(const std::vector<AddressTable::Mapping>& mappings) {
 CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, const CUmemAllocationProp* properties,
                      unsigned long long flags) {
   const auto real = driver().cuMemCreate;
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant();
   const bool on_gpu =
       handle != nullptr && properties != nullptr && properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -160,7 +159,6 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t bytes, co
 }
 
 CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  if (driver().cuMemRelease == nullptr) return kNoSuchEntry;
   if (const auto its = ours(handle)) {
     const CUresult result = its->memory->pager.release_handle(its->id);
     tenant()->memories().on_reach_changed(*its->memory);
@@ -175,7 +173,6 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
 }
 
 CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  if (driver().cuMemRetainAllocationHandle == nullptr) return kNoSuchEntry;
   if (Tenant* const mine = tenant_if_any(); mine != nullptr && handle != nullptr) {
     const auto pointer = reinterpret_cast<CUdeviceptr>(address);
     // Memory from cuMemAlloc has no handle, natively. A handle to a chunk of ours would keep it from being given back.
@@ -198,7 +195,6 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
 
 CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
   const auto real = driver().cuMemGetAllocationPropertiesFromHandle;
-  if (real == nullptr) return kNoSuchEntry;
   const auto its = ours(handle);
   if (!its) return real(properties, handle);
   std::uint64_t bytes = 0;
@@ -213,7 +209,6 @@ CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties,
 CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle,
                                       CUmemAllocationHandleType handle_type, unsigned long long flags) {
   const auto real = driver().cuMemExportToShareableHandle;
-  if (real == nullptr) return kNoSuchEntry;
   const auto its = ours(handle);
   if (!its) return sharing_gang(real(shareable_handle, handle, handle_type, flags));
   std::uint64_t bytes = 0;
@@ -240,7 +235,6 @@ CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAlloca
 CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t size, std::size_t alignment, CUdeviceptr address,
                              unsigned long long flags) {
   const auto real = driver().cuMemAddressReserve;
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant();
   if (mine == nullptr) return real(pointer, size, alignment, address, flags);
   const AddressTable::Locked table(mine->memories().addresses());
@@ -251,7 +245,6 @@ CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t size, std::size_t
 
 CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
   const auto real = driver().cuMemAddressFree;
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr) return real(pointer, size);
   const AddressTable::Locked table(mine->memories().addresses());
@@ -266,7 +259,6 @@ CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
 CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle,
                   unsigned long long flags) {
   const auto real = driver().cuMemMap;
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr) return real(pointer, size, offset, handle, flags);
   const AddressTable::Locked table(mine->memories().addresses());
@@ -294,7 +286,6 @@ CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUm
 // Waits for nobody's work, as the driver: what still uses the memory dies of it.
 CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
   const auto real = driver().cuMemUnmap;
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr) return real(pointer, size);
   const AddressTable::Locked table(mine->memories().addresses());
@@ -321,7 +312,6 @@ CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
 
 CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
   const auto real = driver().cuMemSetAccess;
-  if (real == nullptr) return kNoSuchEntry;
   Tenant* const mine = tenant_if_any();
   const auto forward = [&] {
     const CUresult result = real(pointer, size, descriptor, count);
@@ -356,7 +346,6 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccess
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
   const auto real = driver().cuMemGetAccess;
-  if (real == nullptr) return kNoSuchEntry;
   DeviceMemory* memory = nullptr;
   const auto info = mapping_at(pointer, &memory);
   if (!info || flags == nullptr || location == nullptr) return real(flags, location, pointer);
@@ -376,7 +365,6 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t 
                             CUmemGenericAllocationHandle mem_handle, std::size_t mem_offset, std::size_t size,
                             unsigned long long flags) {
   const auto real = driver().cuMulticastBindMem;
-  if (real == nullptr) return kNoSuchEntry;
   const auto its = ours(mem_handle);
   if (!its) return real(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
   std::vector<pager::DriverPiece> pieces;
