@@ -10,26 +10,6 @@
 namespace gpumux::shim::hooks {
 namespace {
 
-// The seat of the calling thread's context; `memory` null: none, the driver will say why.
-struct Here {
-  Memories* memories = nullptr;
-  DeviceMemory* memory = nullptr;
-  CUcontext context = nullptr;
-};
-
-Here here() {
-  Here found;
-  Tenant* const mine = tenant();
-  if (mine == nullptr || driver().cuCtxGetCurrent == nullptr ||
-      driver().cuCtxGetCurrent(&found.context) != CUDA_SUCCESS || found.context == nullptr)
-    return found;
-  const auto slot = mine->seat_of(found.context);
-  if (!slot) return found;
-  found.memories = &mine->memories();
-  found.memory = &found.memories->of(*slot);
-  return found;
-}
-
 // Allocations of the driver's own lie in blocks of this size, small ones several in one.
 std::uint64_t in_blocks(std::uint64_t bytes) {
   if (bytes < pager::kBlockBytes) return bytes;
@@ -65,12 +45,11 @@ CUresult allocate_managed(const Here& at, CUdeviceptr* pointer, std::size_t byte
 template <class Call>
 CUresult advise(CUdeviceptr pointer, std::size_t bytes, CUmem_advise advice, CUmemLocation place, Call call) {
   Tenant* const mine = tenant_if_any();
-  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    DeviceMemory* const memory = mine->memories().if_any(slot);
-    if (memory == nullptr) continue;
-    if (const auto result = memory->managed.advise(pointer, bytes, advice, place, call)) return *result;
-  }
-  return call();
+  std::optional<CUresult> result;
+  const auto gave = [&](DeviceMemory& memory) {
+    return (result = memory.managed.advise(pointer, bytes, advice, place, call)).has_value();
+  };
+  return mine != nullptr && mine->memories().first(gave) != nullptr ? *result : call();
 }
 
 // How much an array takes is the driver's business.
@@ -175,9 +154,8 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   const CUresult result = driver().cuDeviceTotalMem_v2(bytes, device);
   if (result != CUDA_SUCCESS) return result;
   Tenant* const mine = tenant_if_any();
-  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    DeviceMemory* const memory = mine->memories().if_any(slot);
-    if (memory == nullptr || memory->device != device) continue;
+  const auto is_there = [device](const DeviceMemory& memory) { return memory.device == device; };
+  if (DeviceMemory* const memory = mine != nullptr ? mine->memories().first(is_there) : nullptr) {
     if (const std::uint64_t told = memory->await_total(); told != 0) *bytes = told;
     return result;
   }

@@ -25,23 +25,21 @@ struct Known {
 // Nothing: no allocation of the pager's.
 std::optional<Known> find(CUdeviceptr pointer) {
   Tenant* const mine = tenant_if_any();
-  for (std::uint32_t slot = 0; mine != nullptr && pointer != 0 && slot < mine->seats().count(); ++slot) {
-    DeviceMemory* const memory = mine->memories().if_any(slot);
-    if (memory == nullptr) continue;
-    const auto info = memory->pager.find(pointer);
-    if (!info) continue;
-    Known known{memory, *info, nullptr};
-    if (!memory->pools.covers(pointer)) return known;
-    const auto allocation = memory->pools.find(pointer);
-    if (!allocation) return std::nullopt;
-    known.info.base = allocation->base;
-    known.info.bytes = allocation->bytes;
-    known.info.buffer_id = allocation->id;
-    known.info.context = nullptr;
-    known.pool = allocation->pool;
-    return known;
-  }
-  return std::nullopt;
+  if (mine == nullptr || pointer == 0) return std::nullopt;
+  std::optional<pager::AddressInfo> info;
+  DeviceMemory* const memory =
+      mine->memories().first([&](DeviceMemory& its) { return (info = its.pager.find(pointer)).has_value(); });
+  if (memory == nullptr) return std::nullopt;
+  Known known{memory, *info, nullptr};
+  if (!memory->pools.covers(pointer)) return known;
+  const auto allocation = memory->pools.find(pointer);
+  if (!allocation) return std::nullopt;
+  known.info.base = allocation->base;
+  known.info.bytes = allocation->bytes;
+  known.info.buffer_id = allocation->id;
+  known.info.context = nullptr;
+  known.pool = allocation->pool;
+  return known;
 }
 
 CUresult attribute_of(const Known& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
@@ -87,7 +85,7 @@ CUresult access_here(const pager::MappingInfo& mapping, unsigned* flags) {
 }
 
 // Of a mapping of the program's, as 580.159 answers.
-CUresult attribute_of_mapping(const DeviceMemory& memory, const pager::MappingInfo& mapping, void* data,
+CUresult attribute_of_mapping(const Known& known, const pager::MappingInfo& mapping, void* data,
                               CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   unsigned flags = 0;
@@ -97,33 +95,20 @@ CUresult attribute_of_mapping(const DeviceMemory& memory, const pager::MappingIn
     return table->reservation_of(pointer).value_or(AddressTable::Reservation{mapping.address, mapping.bytes});
   };
   switch (attribute) {
-    case CU_POINTER_ATTRIBUTE_CONTEXT: return put(data, CUcontext{nullptr});
-    case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER:
       if (here != CUDA_SUCCESS) return here;
       return flags != 0 ? put(data, pointer) : CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_HOST_POINTER: return CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return CUDA_ERROR_NOT_SUPPORTED;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(data, 0);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(data, static_cast<unsigned long long>(mapping.id));
-    case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(data, 0);
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(data, int{memory.device});
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return put(data, 0);
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return put(data, reservation().address);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(data, static_cast<std::size_t>(reservation().bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPED: return put(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
       return put(data, static_cast<std::uint64_t>(mapping.properties.requestedHandleTypes));
     case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
       return put(data, int{mapping.properties.allocFlags.gpuDirectRDMACapable});
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(data, flags);
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(data, CUmemoryPool{nullptr});
-    case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(data, static_cast<std::size_t>(mapping.bytes));
-    case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(data, mapping.address);
-    case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put(data, static_cast<unsigned long long>(mapping.handle));
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return put(data, 0);
+    default: return attribute_of(known, data, attribute, pointer);
   }
-  return CUDA_ERROR_INVALID_VALUE;
 }
 
 // Of either kind.
@@ -132,37 +117,12 @@ CUresult attribute_of_known(const Known& known, void* data, CUpointer_attribute 
   const auto mapping = known.memory->pager.find_mapping(pointer);
   // Unmapped by another thread just now.
   if (!mapping) return CUDA_ERROR_INVALID_VALUE;
-  return attribute_of_mapping(*known.memory, *mapping, data, attribute, pointer);
+  return attribute_of_mapping(known, *mapping, data, attribute, pointer);
 }
 
 // The value that cuPointerGetAttributes writes for an attribute that it cannot answer.
 void put_nothing(void* data, CUpointer_attribute attribute) {
   if (attribute == CU_POINTER_ATTRIBUTE_HOST_POINTER) put(data, std::uint64_t{0});
-}
-
-// Addresses of one or several mappings of the program's, next to each other.
-CUresult handle_for_mappings(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type,
-                             unsigned long long flags) {
-  struct Pinned {
-    DeviceMemory* memory;
-    std::uint64_t handle;
-  };
-  std::vector<Pinned> pinned;
-  CUresult result = CUDA_SUCCESS;
-  for (CUdeviceptr at = pointer; at - pointer < size && result == CUDA_SUCCESS;) {
-    const auto known = find(at);
-    if (!known || known->info.handle == 0) break;
-    std::vector<pager::DriverPiece> pieces;
-    result = tenant()->memories().pin_handle(*known->memory, known->info.handle, pager::PinReason::kRdma, &pieces);
-    if (result == CUDA_SUCCESS) pinned.push_back({known->memory, known->info.handle});
-    at = known->info.base + known->info.bytes;
-  }
-  if (result == CUDA_SUCCESS)
-    result = driver().cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
-  for (const Pinned& its : pinned) {
-    if (result != CUDA_SUCCESS) its.memory->pager.unpin_handle(its.handle, pager::PinReason::kRdma);
-  }
-  return result;
 }
 
 }  // namespace
@@ -207,7 +167,10 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::s
   const auto real = driver().cuMemGetHandleForAddressRange;
   const auto known = find(pointer);
   if (!known) return real(handle, pointer, size, handle_type, flags);
-  if (known->info.handle != 0) return handle_for_mappings(handle, pointer, size, handle_type, flags);
+  // Addresses of one or several mappings of the program's, next to each other.
+  if (known->info.handle != 0)
+    return tenant()->memories().with_pinned(pointer, size, pager::PinReason::kRdma,
+                                            [&] { return real(handle, pointer, size, handle_type, flags); });
   const Passage passage(at_default(StreamVariant::kLegacy));
   if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
   const bool pinned = known->memory->pager.pin(pointer, pager::PinReason::kRdma) == CUDA_SUCCESS;

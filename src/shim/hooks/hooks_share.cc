@@ -17,14 +17,10 @@ struct PeerSeats {
 };
 
 PeerSeats peer_seats(CUcontext peer_context) {
-  PeerSeats seats;
-  Tenant* const mine = tenant();
-  CUcontext current = nullptr;
-  if (mine == nullptr || driver().cuCtxGetCurrent(&current) != CUDA_SUCCESS || current == nullptr) return seats;
-  const auto own = mine->seat_of(current);
-  const auto peer = mine->seat_of(peer_context);
-  if (!own || !peer || *own == *peer) return seats;
-  return {&mine->memories(), *own, *peer};
+  const Here at = here();
+  const auto peer = at.memory != nullptr ? tenant()->seat_of(peer_context) : std::nullopt;
+  if (!peer || *peer == at.memory->slot) return {};
+  return {at.memories, at.memory->slot, *peer};
 }
 
 // Allocations from a pool of ours are the pager's, which gives the rights.
@@ -44,13 +40,9 @@ CUresult give_pool_access(CUmemoryPool pool, const CUmemAccessDesc* accesses, st
 
 // A handle that the library in another process has made. CUDA_ERROR_NOT_FOUND: it is the driver's.
 CUresult open_ours(CUdeviceptr* pointer, const CUipcMemHandle& handle) {
-  Tenant* const mine = tenant();
-  CUcontext context = nullptr;
-  if (mine == nullptr || driver().cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr)
-    return CUDA_ERROR_NOT_FOUND;
-  const auto slot = mine->seat_of(context);
-  return slot ? mine->memories().open_handle(mine->memories().of(*slot), context, handle, pointer)
-              : CUDA_ERROR_NOT_FOUND;
+  const Here at = here();
+  return at.memory != nullptr ? at.memories->open_handle(*at.memory, at.context, handle, pointer)
+                              : CUDA_ERROR_NOT_FOUND;
 }
 
 }  // namespace

@@ -41,20 +41,6 @@ std::optional<Handle> ours(CUmemGenericAllocationHandle handle) {
   return Handle{memory, handle & kIdMask};
 }
 
-// The mapping of ours that holds the address.
-std::optional<pager::MappingInfo> mapping_at(CUdeviceptr address, DeviceMemory** owner) {
-  Tenant* const mine = tenant_if_any();
-  for (std::uint32_t slot = 0; mine != nullptr && slot < mine->seats().count(); ++slot) {
-    DeviceMemory* const memory = mine->memories().if_any(slot);
-    if (memory == nullptr) continue;
-    if (auto info = memory->pager.find_mapping(address)) {
-      *owner = memory;
-      return info;
-    }
-  }
-  return std::nullopt;
-}
-
 bool has_attribute(CUdevice device, CUdevice_attribute attribute) {
   int value = 0;
   return driver().cuDeviceGetAttribute(&value, attribute, device) == CUDA_SUCCESS && value != 0;
@@ -108,7 +94,7 @@ void note_left_to_driver(Tenant& mine, const CUmemAllocationProp& properties, st
                 "compression %u, usage %u, flags %llu",
                 bytes, static_cast<unsigned>(properties.type), static_cast<unsigned>(properties.requestedHandleTypes),
                 properties.allocFlags.compressionType, properties.allocFlags.usage, flags);
-  mine.note_unpageable(text);
+  mine.note(wire::Severity::kInfo, text);
 }
 
 bool is_inside(const AddressTable::Mapping& mapping, CUdeviceptr address, std::size_t size) {
@@ -178,7 +164,7 @@ CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void*
     // Memory from cuMemAlloc has no handle, natively. A handle to a chunk of ours would keep it from being given back.
     if (mine->memories().owner_of(pointer) != nullptr) return CUDA_ERROR_INVALID_VALUE;
     DeviceMemory* memory = nullptr;
-    if (mapping_at(pointer, &memory)) {
+    if (mine->memories().find_mapping(pointer, &memory)) {
       std::uint64_t id = 0;
       const CUresult result = memory->pager.retain_handle(pointer, &id);
       if (result == CUDA_SUCCESS) *handle = handle_of(*memory, id);
@@ -221,7 +207,8 @@ CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAlloca
   if (result != CUDA_SUCCESS) return result;
   if (pieces.size() != 1) {
     its->memory->pager.unpin_handle(its->id, pager::PinReason::kExported);
-    tenant()->note_unpageable(
+    tenant()->note(
+        wire::Severity::kInfo,
         "more than 1 GiB of memory in one handle cannot be exported while it pages: with GPUMUX_PAGING=off it can");
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -346,8 +333,9 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccess
 
 CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
   const auto real = driver().cuMemGetAccess;
+  Tenant* const mine = tenant_if_any();
   DeviceMemory* memory = nullptr;
-  const auto info = mapping_at(pointer, &memory);
+  const auto info = mine != nullptr ? mine->memories().find_mapping(pointer, &memory) : std::nullopt;
   if (!info || flags == nullptr || location == nullptr) return real(flags, location, pointer);
   const CUmemAccessDesc asked{*location, CU_MEM_ACCESS_FLAGS_PROT_NONE};
   if (const CUresult wrong = check_rights(memory->device, &asked, 1); wrong != CUDA_SUCCESS) return wrong;
@@ -393,23 +381,10 @@ CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t 
 CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUdeviceptr pointer,
                              std::size_t size, unsigned long long flags) {
   const auto real = driver().cuMulticastBindAddr;
-  if (real == nullptr) return kNoSuchEntry;
-  std::vector<Handle> pinned;
-  CUresult result = CUDA_SUCCESS;
-  for (CUdeviceptr at = pointer; at < pointer + size && result == CUDA_SUCCESS;) {
-    DeviceMemory* memory = nullptr;
-    const auto info = mapping_at(at, &memory);
-    if (!info) break;
-    std::vector<pager::DriverPiece> pieces;
-    result = tenant()->memories().pin_handle(*memory, info->handle, pager::PinReason::kRegistered, &pieces);
-    if (result == CUDA_SUCCESS) pinned.push_back({memory, info->handle});
-    at = info->address + info->bytes;
-  }
-  if (result == CUDA_SUCCESS) result = real(mc_handle, mc_offset, pointer, size, flags);
-  for (const Handle& handle : pinned) {
-    if (result != CUDA_SUCCESS) handle.memory->pager.unpin_handle(handle.id, pager::PinReason::kRegistered);
-  }
-  return result;
+  const auto call = [&] { return real(mc_handle, mc_offset, pointer, size, flags); };
+  Tenant* const mine = tenant_if_any();
+  if (mine == nullptr) return call();
+  return mine->memories().with_pinned(pointer, size, pager::PinReason::kRegistered, call);
 }
 
 }  // namespace gpumux::shim::hooks

@@ -50,6 +50,19 @@ cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
   return driver.cuCtxGetCurrent(&context) == cuda::CUDA_SUCCESS ? context : nullptr;
 }
 
+Here here() {
+  Here found;
+  Tenant* const mine = tenant();
+  if (mine == nullptr || driver().cuCtxGetCurrent == nullptr ||
+      driver().cuCtxGetCurrent(&found.context) != cuda::CUDA_SUCCESS || found.context == nullptr)
+    return found;
+  const auto slot = mine->seat_of(found.context);
+  if (!slot) return found;
+  found.memories = &mine->memories();
+  found.memory = &found.memories->of(*slot);
+  return found;
+}
+
 void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   tenant_ = tenant();
   if (tenant_ == nullptr) return;
@@ -183,16 +196,16 @@ cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUres
   Tenant* const mine = tenant();
   // Waiting for a turn is nothing to do in the middle of a capture.
   if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) != 0) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  std::optional<std::uint32_t> slot;
-  if (device) {
-    slot = mine->seat_of_device(*device);
-  } else if (const cuda::CUcontext context = context_of(mine->driver(), nullptr)) {
-    slot = mine->seat_of(context);
-  }
-  if (!slot) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Memories& memories = mine->memories();
+  DeviceMemory* memory = nullptr;
+  if (!device) {
+    memory = here().memory;
+  } else if (const auto slot = mine->seat_of_device(*device)) {
+    memory = &memories.of(*slot);
+  }
+  if (memory == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   return memories.with_room(
-      memories.of(*slot), kFirstGuess, [&] { return call(argument); }, Memories::Lack::kDriver);
+      *memory, kFirstGuess, [&] { return call(argument); }, Memories::Lack::kDriver);
 }
 
 SeveralPassages::SeveralPassages(Tenant* tenant) : tenant_(tenant) {

@@ -81,6 +81,14 @@ inline std::optional<WholeContext> at_node(const cuda::CUDA_BATCH_MEM_OP_NODE_PA
 struct Anywhere {};
 inline Anywhere at_event(cuda::CUevent) { return {}; }
 
+// The seat of the calling thread's context; `memory` null: there is none, and the driver says why.
+struct Here {
+  Memories* memories = nullptr;
+  DeviceMemory* memory = nullptr;
+  cuda::CUcontext context = nullptr;
+};
+Here here();
+
 // ---- passing ----
 
 // The calling thread inside the gate of one stream's seat, for as long as this lives. Nearly always it gets in and out

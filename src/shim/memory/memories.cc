@@ -299,6 +299,12 @@ void Memories::forget_outside(std::uint64_t key) {
     mover_.note_change(*memory);
 }
 
+std::optional<pager::MappingInfo> Memories::find_mapping(cuda::CUdeviceptr address, DeviceMemory** owner) {
+  std::optional<pager::MappingInfo> mapping;
+  *owner = first([&](DeviceMemory& memory) { return (mapping = memory.pager.find_mapping(address)).has_value(); });
+  return mapping;
+}
+
 void Memories::on_reach_changed(DeviceMemory& memory) {
   if (gate_.is_barred(memory.slot)) update_bars(memory.slot);
   born(memory);

@@ -65,6 +65,18 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   DeviceMemory& of(std::uint32_t slot);
   // Null: nobody has asked for it yet.
   DeviceMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
+  // The first seat's memory for which `is` is true; null: none.
+  template <class Is>
+  DeviceMemory* first(Is is) {
+    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+      if (DeviceMemory* const memory = if_any(slot); memory != nullptr && is(*memory)) return memory;
+    }
+    return nullptr;
+  }
+  template <class Act>
+  void each(Act act) {
+    first([&](DeviceMemory& memory) { return act(memory), false; });
+  }
   // The owner of the allocation at this address; null: it is no seat's.
   DeviceMemory* owner_of(cuda::CUdeviceptr address);
 
@@ -166,11 +178,35 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // The program's own virtual memory (hooks_vmm.cc): what it has reserved and mapped where.
   AddressTable& addresses() { return addresses_; }
+  // The mapping of the pager's memory that holds the address, and whose it is.
+  std::optional<pager::MappingInfo> find_mapping(cuda::CUdeviceptr address, DeviceMemory** owner);
   // A call of it has changed what the program may reach, or has: before it returns.
   void on_reach_changed(DeviceMemory& memory);
   // Brings a handle's memory to the GPU, where it stays until unpin_handle. Waits for the seat's turn, as a submission.
   cuda::CUresult pin_handle(DeviceMemory& memory, std::uint64_t handle, pager::PinReason reason,
                             std::vector<pager::DriverPiece>* pieces);
+
+  // Makes `call()`, which gives others addresses of the program's mappings, with the memory of these on the GPU, where
+  // it stays if the call succeeds. At the first address that is of no mapping of ours the rest is the driver's.
+  template <class Call>
+  cuda::CUresult with_pinned(cuda::CUdeviceptr address, std::uint64_t bytes, pager::PinReason reason, Call call) {
+    std::vector<std::pair<DeviceMemory*, std::uint64_t>> pinned;
+    cuda::CUresult result = cuda::CUDA_SUCCESS;
+    for (cuda::CUdeviceptr at = address; at - address < bytes && result == cuda::CUDA_SUCCESS;) {
+      DeviceMemory* memory = nullptr;
+      const auto mapping = find_mapping(at, &memory);
+      if (!mapping) break;
+      std::vector<pager::DriverPiece> pieces;
+      result = pin_handle(*memory, mapping->handle, reason, &pieces);
+      if (result == cuda::CUDA_SUCCESS) pinned.emplace_back(memory, mapping->handle);
+      at = mapping->address + mapping->bytes;
+    }
+    if (result == cuda::CUDA_SUCCESS) result = call();
+    for (const auto& [memory, handle] : pinned) {
+      if (result != cuda::CUDA_SUCCESS) memory->pager.unpin_handle(handle, reason);
+    }
+    return result;
+  }
 
   // Legacy IPC of the pager's memory.
   cuda::CUresult export_handle(DeviceMemory& memory, cuda::CUdeviceptr address, cuda::CUipcMemHandle* handle);
@@ -242,19 +278,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
  private:
   using Answer = Remedies::Answer;
   using Part = pager::Bounds::Part;
-
-  // The first seat's memory for which `is` is true; null: none.
-  template <class Is>
-  DeviceMemory* first(Is is) {
-    for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      if (DeviceMemory* const memory = if_any(slot); memory != nullptr && is(*memory)) return memory;
-    }
-    return nullptr;
-  }
-  template <class Act>
-  void each(Act act) {
-    first([&](DeviceMemory& memory) { return act(memory), false; });
-  }
 
   // Makes an attempt, and again after each remedy. `attempt(remedies, &lack)` says what it lacks. `lack`: of an attempt
   // that the caller has made. `part`: what the memory counts as.

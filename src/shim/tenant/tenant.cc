@@ -377,8 +377,6 @@ void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
   announce(sharing_gang_, settings_.sharing_gang);
 }
 
-void Tenant::note_unpageable(const char* text) { note(wire::Severity::kInfo, text); }
-
 void Tenant::note(wire::Severity severity, const std::string& text) {
   write_log(severity, text);
   wire::Note message{.severity = severity};

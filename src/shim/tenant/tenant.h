@@ -65,7 +65,6 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 
   // To the daemon's log and GPUMUX_LOG.
   void note(wire::Severity severity, const std::string& text) override;
-  void note_unpageable(const char* text);
   std::uint64_t submissions(std::uint32_t slot) const;
 
   void close_after_fork();
