@@ -26,6 +26,23 @@ std::uint64_t count_variable(const char* name) {
   return value != nullptr ? base::parse_integer(value, 0, 1u << 20).value_or(0) : 0;
 }
 
+base::Result<bool> on_or_off(std::string_view value) {
+  if (value == "on" || value == "off") return value == "on";
+  return base::fail(base::Code::kInvalid, "it can be 'on' or 'off'");
+}
+
+base::Result<wire::OnDaemonLoss> on_daemon_loss(std::string_view value) {
+  if (value == "wait") return wire::OnDaemonLoss::kWait;
+  if (value == "ungated") return wire::OnDaemonLoss::kUngated;
+  return base::fail(base::Code::kInvalid, "it can be 'wait' or 'ungated'");
+}
+
+base::Result<std::uint64_t> memory_limit(std::string_view value) {
+  const auto limit = base::parse_bytes(value, 1);
+  if (limit && *limit > 0) return *limit;
+  return base::fail(base::Code::kInvalid, "it can be a number of bytes such as 20G");
+}
+
 // Processes that one launcher started: by gpumux run, else by the launcher's own meeting point.
 std::string launch_key() {
   if (const char* run = variable("GPUMUX_RUN_ID")) return std::string("run:") + run;
@@ -94,29 +111,6 @@ Settings read_settings() {
   };
   if (const char* value = variable("GPUMUX_DISABLE")) settings.disabled = std::string_view(value) != "0";
   if (const char* value = variable("GPUMUX_LOG")) settings.log = value;
-  if (const char* value = variable("GPUMUX_CONNECT_TIMEOUT")) {
-    if (const auto timeout = base::parse_duration(value, std::chrono::seconds(1))) {
-      settings.connect_timeout = *timeout;
-    } else {
-      complain("GPUMUX_CONNECT_TIMEOUT", value, timeout.error().message());
-    }
-  }
-  if (const char* value = variable("GPUMUX_ON_DAEMON_LOSS")) {
-    if (std::string_view(value) == "wait") {
-      settings.on_daemon_loss = wire::OnDaemonLoss::kWait;
-    } else if (std::string_view(value) == "ungated") {
-      settings.on_daemon_loss = wire::OnDaemonLoss::kUngated;
-    } else {
-      complain("GPUMUX_ON_DAEMON_LOSS", value, "it can be 'wait' or 'ungated'");
-    }
-  }
-  if (const char* value = variable("GPUMUX_MEM_LIMIT")) {
-    if (const auto limit = base::parse_bytes(value, 1); limit && *limit > 0) {
-      settings.memory_limit = *limit;
-    } else {
-      complain("GPUMUX_MEM_LIMIT", value, "it can be a number of bytes such as 20G");
-    }
-  }
   const auto take = [&](const char* name, auto parse, auto& into) {
     const char* value = variable(name);
     if (value == nullptr) return;
@@ -126,22 +120,17 @@ Settings read_settings() {
       complain(name, value, parsed.error().message());
     }
   };
+  take(
+      "GPUMUX_CONNECT_TIMEOUT", [](const char* value) { return base::parse_duration(value, std::chrono::seconds(1)); },
+      settings.connect_timeout);
+  take("GPUMUX_ON_DAEMON_LOSS", on_daemon_loss, settings.on_daemon_loss);
+  take("GPUMUX_MEM_LIMIT", memory_limit, settings.memory_limit);
   take("GPUMUX_PRIORITY", base::parse_priority, settings.standing.priority);
   take("GPUMUX_SHARE", base::parse_share, settings.standing.share);
   take("GPUMUX_MAX_SHARE", base::parse_max_share, settings.standing.max_share);
   if (const char* run = variable("GPUMUX_RUN_ID")) settings.run = run;
-  if (const char* value = variable("GPUMUX_PAGING")) {
-    settings.memory.paging = std::string_view(value) != "off";
-    if (std::string_view(value) != "off" && std::string_view(value) != "on")
-      complain("GPUMUX_PAGING", value, "it can be 'on' or 'off'");
-  }
-  if (const char* value = variable("GPUMUX_USE_MPS")) {
-    if (std::string_view(value) == "on" || std::string_view(value) == "off") {
-      settings.mps = std::string_view(value) == "on";
-    } else {
-      complain("GPUMUX_USE_MPS", value, "it can be 'on' or 'off'");
-    }
-  }
+  take("GPUMUX_PAGING", on_or_off, settings.memory.paging);
+  take("GPUMUX_USE_MPS", on_or_off, settings.mps);
   if (const char* value = variable("GPUMUX_VERIFY")) settings.memory.verify = std::string_view(value) != "0";
   if (const char* value = variable("GPUMUX_MEMORY")) {
     settings.memory.managed = std::string_view(value) == "managed";
