@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "os/durable_file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -46,6 +47,18 @@ base::Result<FileDescriptor> open_directory(const std::string& path) {
   FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return base::fail_errno(errno, "cannot open " + path);
   return directory;
+}
+
+base::Result<std::vector<std::string>> list_directory(const std::string& path) {
+  DIR* const entries = ::opendir(path.c_str());
+  if (entries == nullptr) return base::fail_errno(errno, "cannot list " + path);
+  std::vector<std::string> names;
+  while (const dirent* entry = ::readdir(entries)) {
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") names.emplace_back(name);
+  }
+  ::closedir(entries);
+  return names;
 }
 
 base::Result<std::string> read_file_at(int directory, const char* name, std::size_t most) {

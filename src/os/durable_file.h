@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/result.h"
 #include "os/file_descriptor.h"
@@ -16,6 +17,9 @@
 namespace gpumux::os {
 
 base::Result<FileDescriptor> open_directory(const std::string& path);
+
+// The names in it, but for "." and "..", in no particular order.
+base::Result<std::vector<std::string>> list_directory(const std::string& path);
 
 // All of the file, which must be at most `most` bytes long and a regular file (kInvalid).
 base::Result<std::string> read_file_at(int directory, const char* name, std::size_t most);

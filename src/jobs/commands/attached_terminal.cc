@@ -14,6 +14,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/split.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "wire/runner_messages.h"
@@ -89,18 +90,15 @@ Result<DetachKeys> DetachKeys::parse(std::string_view text) {
   constexpr char kControlBits = 0x1f;
   const auto is_letter = [](char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); };
   DetachKeys keys;
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view word = rest.substr(0, comma);
+  for (const std::string_view word : base::split(text, ',')) {
     const bool is_control =
         word.starts_with(kControl) && word.size() == kControl.size() + 1 &&
         (is_letter(word.back()) || std::string_view("@[\\]^_").find(word.back()) != std::string_view::npos);
     if (!is_control && (word.size() != 1 || !is_letter(word[0])))
       return base::fail(Code::kInvalid, "write keys with commas between them, such as ctrl-p,ctrl-q");
     keys.keys_ += is_control ? static_cast<char>(word.back() & kControlBits) : word[0];
-    if (comma == std::string_view::npos) return keys;
-    rest.remove_prefix(comma + 1);
   }
+  return keys;
 }
 
 bool DetachKeys::typed(std::string_view keys, std::string& others) {

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <ctime>
 
 #include "base/shell_words.h"
+#include "base/split.h"
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/table.h"
 #include "jobs/commands/job_texts.h"
+#include "os/wall_clock.h"
 
 namespace gpumux::cli {
 namespace {
@@ -215,26 +216,22 @@ base::Result<std::string> parse_outcomes(std::string_view text) {
   constexpr std::array<std::string_view, 6> kOutcomes{"ok",        "failed", "cancelled",
                                                       "timed out", "lost",   "dependency failed"};
   std::string outcomes;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    std::string word(text.substr(0, comma));
+  for (const std::string_view given : base::split(text, ',')) {
+    std::string word(given);
     std::replace_if(
         word.begin(), word.end(), [](char c) { return c == '-' || c == '_'; }, ' ');
     if (std::find(kOutcomes.begin(), kOutcomes.end(), word) == kOutcomes.end())
-      return base::fail(base::Code::kInvalid, "'" + std::string(text.substr(0, std::min<std::size_t>(comma, 64))) +
+      return base::fail(base::Code::kInvalid, "'" + std::string(given.substr(0, 64)) +
                                                   "' is none of ok, failed, cancelled, timed-out, lost, "
                                                   "dependency-failed");
     outcomes += (outcomes.empty() ? "" : ",") + word;
-    if (comma == std::string_view::npos) return outcomes;
-    text.remove_prefix(comma + 1);
   }
+  return outcomes;
 }
 
 base::Result<std::vector<const JobField*>> parse_fields(std::string_view text) {
   std::vector<const JobField*> fields;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    const std::string_view name = text.substr(0, comma);
+  for (const std::string_view name : base::split(text, ',')) {
     const auto found =
         std::find_if(kFields.begin(), kFields.end(), [&](const JobField& field) { return field.name == name; });
     if (found == kFields.end()) {
@@ -246,9 +243,8 @@ base::Result<std::vector<const JobField*>> parse_fields(std::string_view text) {
                                                   "; there are " + field_names());
     }
     fields.push_back(&*found);
-    if (comma == std::string_view::npos) return fields;
-    text.remove_prefix(comma + 1);
   }
+  return fields;
 }
 
 std::string field_names() {
@@ -263,10 +259,6 @@ std::string format_fields(const std::vector<const JobField*>& fields, const Job&
   return line;
 }
 
-std::int64_t now_unix_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::int64_t>(now.tv_sec) * 1'000'000'000 + now.tv_nsec;
-}
+std::int64_t now_unix_ns() { return os::wall_clock_ns(); }
 
 }  // namespace gpumux::cli

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/split.h"
 #include "base/standing.h"
 #include "base/units.h"
 #include "cli/run/program_lookup.h"
@@ -128,18 +129,16 @@ Status add_surroundings(api_client::Submission& submission, const SubmitWishes& 
 
 Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text) {
   std::vector<std::uint32_t> ids;
-  for (;;) {
-    const std::size_t comma = text.find(',');
-    const auto id = base::parse_integer(text.substr(0, comma), 0, kMostGpus);
+  for (const std::string_view word : base::split(text, ',')) {
+    const auto id = base::parse_integer(word, 0, kMostGpus);
     if (!id)
       return base::fail(Code::kInvalid, id.error().what + ": write the numbers of GPUs with commas between them: 0,2");
     const auto number = static_cast<std::uint32_t>(*id);
     if (std::find(ids.begin(), ids.end(), number) != ids.end())
       return base::fail(Code::kInvalid, "GPU " + std::to_string(number) + " is named twice");
     ids.push_back(number);
-    if (comma == std::string_view::npos) return ids;
-    text.remove_prefix(comma + 1);
   }
+  return ids;
 }
 
 Result<std::vector<std::string>> exported_environment(std::string_view text,
@@ -148,9 +147,7 @@ Result<std::vector<std::string>> exported_environment(std::string_view text,
   std::set<std::string, std::less<>> names{"HOME", "LOGNAME", "PATH", "SHELL", "USER"};
   std::map<std::string, std::string, std::less<>> values;
   bool all = false;
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
-    const std::string_view word = rest.substr(0, comma);
+  for (const std::string_view word : base::split(text, ',')) {
     const std::size_t equals = word.find('=');
     const std::string_view name = word.substr(0, equals);
     if (name.empty())
@@ -162,8 +159,6 @@ Result<std::vector<std::string>> exported_environment(std::string_view text,
     } else if (name != "NONE") {
       names.emplace(name);
     }
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
   }
   std::vector<std::string> exported;
   for (const std::string& variable : environment) {
@@ -176,9 +171,7 @@ Result<std::vector<std::string>> exported_environment(std::string_view text,
 
 Result<std::vector<NamedDependency>> parse_dependencies(std::string_view text) {
   std::vector<NamedDependency> dependencies;
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
-    std::string_view jobs = rest.substr(0, comma);
+  for (std::string_view jobs : base::split(text, ',')) {
     std::string need = "ok";
     // A job's id begins with a digit, so what begins otherwise is a condition.
     if (jobs.empty() || jobs[0] < '0' || jobs[0] > '9') {
@@ -192,17 +185,12 @@ Result<std::vector<NamedDependency>> parse_dependencies(std::string_view text) {
       if (!is_ok) need = "any";
       jobs.remove_prefix(colon + 1);
     }
-    for (;;) {
-      const std::size_t colon = jobs.find(':');
-      const std::string_view job = jobs.substr(0, colon);
+    for (const std::string_view job : base::split(jobs, ':')) {
       GPUMUX_TRY(api_client::check_job_id(job));
       dependencies.push_back({std::string(job), need});
-      if (colon == std::string_view::npos) break;
-      jobs.remove_prefix(colon + 1);
     }
-    if (comma == std::string_view::npos) return dependencies;
-    rest.remove_prefix(comma + 1);
   }
+  return dependencies;
 }
 
 Status read_request(const RequestWishes& wishes, api_client::Submission& submission) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/runner/descendants.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -54,15 +53,12 @@ bool has_ended_state(char state) { return state == 'Z' || state == 'X'; }
 
 template <class Visit>
 void for_each_number(const std::string& folder, Visit visit) {
-  DIR* entries = ::opendir(folder.c_str());
-  if (entries == nullptr) return;
-  while (const dirent* entry = ::readdir(entries)) {
-    const std::string_view name = entry->d_name;
+  for (const std::string& name : os::list_directory(folder).value_or(std::vector<std::string>())) {
     pid_t number = 0;
-    const auto parsed = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (parsed.ec == std::errc() && parsed.ptr == name.data() + name.size()) visit(number);
+    const char* const end = name.data() + name.size();
+    const auto parsed = std::from_chars(name.data(), end, number);
+    if (parsed.ec == std::errc() && parsed.ptr == end) visit(number);
   }
-  ::closedir(entries);
 }
 
 // The children that one thread has started, and those that it was given as a subreaper. False: the kernel has no list.

@@ -8,13 +8,13 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 
 #include "os/unix_socket.h"
+#include "os/wall_clock.h"
 
 namespace gpumux::runner {
 namespace {
@@ -352,10 +352,7 @@ void Supervisor::main_ended(int status) {
   serve_report();
   rusage usage{};
   ::getrusage(RUSAGE_CHILDREN, &usage);
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  end_.ended_wall_ns =
-      static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
+  end_.ended_wall_ns = static_cast<std::uint64_t>(os::wall_clock_ns());
   end_.user_us = microseconds(usage.ru_utime);
   end_.system_us = microseconds(usage.ru_stime);
   end_.peak_rss_kib = static_cast<std::uint64_t>(usage.ru_maxrss);

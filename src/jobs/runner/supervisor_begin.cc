@@ -8,7 +8,6 @@
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,6 +18,7 @@
 #include "jobs/runner/report.h"
 #include "jobs/runner/supervisor.h"
 #include "os/unix_socket.h"
+#include "os/wall_clock.h"
 
 namespace gpumux::runner {
 namespace {
@@ -76,12 +76,6 @@ bool proc_hides_processes() {
   }
   std::fclose(mounts);
   return hides;
-}
-
-std::uint64_t wall_clock_ns() {
-  timespec now{};
-  ::clock_gettime(CLOCK_REALTIME, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + static_cast<std::uint64_t>(now.tv_nsec);
 }
 
 }  // namespace
@@ -256,7 +250,7 @@ Status Supervisor::start_main(int terminal) {
   main_ = pid;
   phase_.emplace<Running>();
   started_ = clock_.now();
-  started_wall_ns_ = wall_clock_ns();
+  started_wall_ns_ = static_cast<std::uint64_t>(os::wall_clock_ns());
   report_end_.reset();
   program_.reset();
   release_spec();
@@ -284,7 +278,7 @@ void Supervisor::never_started(std::uint32_t code, const std::string& why, base:
   end_.how = wire::EndHow::kNotStarted;
   end_.code = code;
   end_.reason = reason_;
-  end_.ended_wall_ns = wall_clock_ns();
+  end_.ended_wall_ns = static_cast<std::uint64_t>(os::wall_clock_ns());
   wire::set_text(end_.text, printable(why));
   report_end_.reset();
   write_end();

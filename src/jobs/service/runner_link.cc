@@ -56,29 +56,19 @@ RunnerLink::~RunnerLink() {
   if (state_->open) state_->close();
 }
 
+template <class Message>
+bool RunnerLink::send(const Message& message) {
+  return state_->open && send_to_runner(state_->descriptor.native_handle(), message).has_value();
+}
+
 bool RunnerLink::terminate(wire::EndReason reason, std::chrono::nanoseconds grace) {
   const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(grace).count();
-  return state_->open &&
-         send_to_runner(state_->descriptor.native_handle(),
-                        wire::Terminate{.reason = reason, .grace_ms = static_cast<std::uint64_t>(milliseconds)})
-             .has_value();
+  return send(wire::Terminate{.reason = reason, .grace_ms = static_cast<std::uint64_t>(milliseconds)});
 }
 
-bool RunnerLink::suspend(std::uint64_t sequence) {
-  return state_->open && send_to_runner(state_->descriptor.native_handle(), wire::Suspend{sequence}).has_value();
-}
-
-bool RunnerLink::resume(std::uint64_t sequence) {
-  return state_->open && send_to_runner(state_->descriptor.native_handle(), wire::Resume{sequence}).has_value();
-}
-
-bool RunnerLink::signal(int number) {
-  const wire::Signal signal{.number = static_cast<std::uint32_t>(number)};
-  return state_->open && send_to_runner(state_->descriptor.native_handle(), signal).has_value();
-}
-
-void RunnerLink::note_end() {
-  if (state_->open) static_cast<void>(send_to_runner(state_->descriptor.native_handle(), wire::Noted()));
-}
+bool RunnerLink::suspend(std::uint64_t sequence) { return send(wire::Suspend{sequence}); }
+bool RunnerLink::resume(std::uint64_t sequence) { return send(wire::Resume{sequence}); }
+bool RunnerLink::signal(int number) { return send(wire::Signal{.number = static_cast<std::uint32_t>(number)}); }
+bool RunnerLink::note_end() { return send(wire::Noted()); }
 
 }  // namespace gpumux::daemon

@@ -33,9 +33,12 @@ class RunnerLink {
   bool resume(std::uint64_t sequence);
   bool signal(int number);
   // The end that it told is stored.
-  void note_end();
+  bool note_end();
 
  private:
+  template <class Message>
+  bool send(const Message& message);
+
   struct State;
   std::shared_ptr<State> state_;
 };

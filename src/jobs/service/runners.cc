@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/service/runners.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
@@ -15,8 +14,9 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
-#include <cstring>
+#include <climits>
 
+#include "base/units.h"
 #include "os/durable_file.h"
 #include "os/installation.h"
 #include "os/pidfd.h"
@@ -105,23 +105,19 @@ Result<os::FileDescriptor> connect_to_new_runner(const RunnerPlaces& places) {
 // The processes of `uid` whose environment has `marker`.
 template <class Visit>
 void for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
-  DIR* proc = ::opendir("/proc");
-  if (proc == nullptr) return;
-  while (const dirent* entry = ::readdir(proc)) {
-    const std::string_view name = entry->d_name;
-    pid_t pid = 0;
-    if (std::from_chars(name.data(), name.data() + name.size(), pid).ptr != name.data() + name.size()) continue;
+  for (const std::string& name : os::list_directory("/proc").value_or(std::vector<std::string>())) {
+    const auto pid = base::parse_integer(name, 1, INT_MAX);
+    if (!pid) continue;
     // Opened before it is looked at: what is signalled is what was looked at, or nothing.
-    const auto pidfd = os::open_pidfd(pid);
+    const auto pidfd = os::open_pidfd(static_cast<pid_t>(*pid));
     struct stat status {};
-    const std::string folder = std::string("/proc/") + entry->d_name;
+    const std::string folder = "/proc/" + name;
     if (!pidfd || ::stat(folder.c_str(), &status) != 0 || status.st_uid != uid) continue;
     const auto environment = os::read_unsized_at(AT_FDCWD, (folder + "/environ").c_str(), kMostEnvironmentBytes);
     if (!environment) continue;
     const std::string text = '\0' + *environment;
     if (text.find(marker) != std::string::npos && !os::has_ended(pidfd->get())) visit(pidfd->get());
   }
-  ::closedir(proc);
 }
 
 // "\0GPUMUX_RUN_ID=value\0", as it stands in an environment; empty: the spec has none.
@@ -160,12 +156,6 @@ Result<std::size_t> kill_cgroup(const std::string& path) {
     if (const auto pidfd = os::open_pidfd(pid)) static_cast<void>(os::kill_process(pidfd->get()));
   }
   return count;
-}
-
-template <class Number>
-bool parse(std::string_view text, Number& value) {
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), value);
-  return !text.empty() && parsed.ec == std::errc() && parsed.ptr == text.data() + text.size();
 }
 
 }  // namespace
@@ -300,21 +290,15 @@ Result<std::size_t> kill_strays(const std::string& path) {
 }
 
 Result<std::vector<RunnerDirectory>> list_runners(const RunnerPlaces& places) {
-  DIR* entries = ::opendir(places.jobs_dir.c_str());
-  if (entries == nullptr) return base::fail_errno(errno, "cannot list " + places.jobs_dir);
+  const auto names = os::list_directory(places.jobs_dir);
+  if (!names) return tl::unexpected(names.error());
   std::vector<RunnerDirectory> found;
-  while (const dirent* entry = ::readdir(entries)) {
-    const std::string_view name = entry->d_name;
+  for (const std::string& name : *names) {
     const std::size_t dot = name.find('.');
-    RunnerDirectory directory;
-    if (dot == std::string_view::npos || !parse(name.substr(0, dot), directory.job) ||
-        !parse(name.substr(dot + 1), directory.attempt)) {
-      continue;
-    }
-    directory.path = places.jobs_dir + "/" + std::string(name);
-    found.push_back(std::move(directory));
+    const auto job = base::parse_integer(name.substr(0, dot), 0, UINT64_MAX);
+    const auto attempt = base::parse_integer(dot == std::string::npos ? "" : name.substr(dot + 1), 0, UINT32_MAX);
+    if (job && attempt) found.push_back({*job, static_cast<std::uint32_t>(*attempt), places.jobs_dir + "/" + name});
   }
-  ::closedir(entries);
   return found;
 }
 
@@ -329,27 +313,16 @@ Status forget_runner(const std::string& path) {
     return base::fail(Code::kUnavailable, "the runner of " + path + " is alive");
   const auto directory = os::open_directory(path);
   if (!directory) return tl::unexpected(directory.error());
-  DIR* entries = ::opendir(path.c_str());
-  if (entries == nullptr) return base::fail_errno(errno, "cannot list " + path);
-  while (const dirent* entry = ::readdir(entries)) {
+  const auto names = os::list_directory(path);
+  if (!names) return tl::unexpected(names.error());
+  for (const std::string& name : *names) {
     // The claim goes last: without it, what is left would look as if it had never begun.
-    if (std::strcmp(entry->d_name, wire::kClaimFile) != 0) ::unlinkat(directory->get(), entry->d_name, 0);
+    if (name != wire::kClaimFile) ::unlinkat(directory->get(), name.c_str(), 0);
   }
-  ::closedir(entries);
   ::unlinkat(directory->get(), wire::kClaimFile, 0);
   if (::rmdir(path.c_str()) != 0 && errno != ENOENT) return base::fail_errno(errno, "cannot remove " + path);
   return {};
 }
-
-template <class Message>
-Status send_to_runner(int connection, const Message& message) {
-  return os::send_message(connection, wire::encode(message).bytes());
-}
-template Status send_to_runner(int, const wire::Terminate&);
-template Status send_to_runner(int, const wire::Suspend&);
-template Status send_to_runner(int, const wire::Resume&);
-template Status send_to_runner(int, const wire::Noted&);
-template Status send_to_runner(int, const wire::Signal&);
 
 Result<wire::FromRunner> receive_from_runner(int connection) {
   std::byte buffer[base::kMaxMessageBytes];

@@ -23,6 +23,7 @@
 
 #include "base/result.h"
 #include "os/file_descriptor.h"
+#include "os/unix_socket.h"
 #include "wire/runner_messages.h"
 #include "wire/runner_records.h"
 
@@ -91,7 +92,9 @@ base::Status forget_runner(const std::string& directory);
 
 // Messages over a connection. receive_from_runner: kUnavailable with EAGAIN: none now; kNotFound: it has closed.
 template <class Message>
-base::Status send_to_runner(int connection, const Message& message);
+base::Status send_to_runner(int connection, const Message& message) {
+  return os::send_message(connection, wire::encode(message).bytes());
+}
 base::Result<wire::FromRunner> receive_from_runner(int connection);
 
 }  // namespace gpumux::daemon

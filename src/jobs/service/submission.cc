@@ -8,6 +8,7 @@
 #include "base/limits.h"
 #include "base/program_name.h"
 #include "base/shell_words.h"
+#include "base/split.h"
 #include "base/standing.h"
 #include "base/units.h"
 #include "jobs/service/json_fields.h"
@@ -118,9 +119,7 @@ Result<ArrayElements> parse_array(std::string_view text) {
     rest = rest.substr(0, percent);
   }
   std::set<std::uint32_t> indices;
-  while (true) {
-    const std::size_t comma = std::min(rest.find(','), rest.size());
-    std::string_view part = rest.substr(0, comma);
+  for (std::string_view part : base::split(rest, ',')) {
     std::uint64_t step = 1;
     if (const std::size_t colon = part.find(':'); colon != std::string_view::npos) {
       const auto parsed = base::parse_integer(part.substr(colon + 1), 1, UINT32_MAX);
@@ -138,8 +137,6 @@ Result<ArrayElements> parse_array(std::string_view text) {
     for (std::uint64_t i = *first; i <= *last; i += step) {
       if (!indices.insert(static_cast<std::uint32_t>(i)).second) return wrong(std::to_string(i) + " is in it twice");
     }
-    if (comma == rest.size()) break;
-    rest = rest.substr(comma + 1);
   }
   array.indices.assign(indices.begin(), indices.end());
   return array;

@@ -15,6 +15,7 @@
 
 #include "api_client/conversation.h"
 #include "os/system_clock.h"
+#include "os/wall_clock.h"
 #include "view/top/curses_terminal.h"
 #include "view/top/layout.h"
 #include "view/top/model.h"
@@ -39,11 +40,6 @@ constexpr auto kJobsAtLeastEvery = 10s;
 constexpr std::uint64_t kPageJobs = 100;
 // The history that is there at the beginning: over a minute of a busy GPU.
 constexpr std::uint64_t kFirstEvents = 4000;
-
-std::int64_t unix_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 class Top {
  public:
@@ -78,7 +74,7 @@ class Top {
 
  private:
   void draw() {
-    const Clocks clocks{os::SystemClock().now(), unix_ns()};
+    const Clocks clocks{os::SystemClock().now(), os::wall_clock_ns()};
     const Screen screen = view::draw(model_, view_, clocks, terminal_->look());
     view_.page = screen.page;
     terminal_->show(screen.canvas);
@@ -148,7 +144,7 @@ class Top {
   }
 
   void lose(const base::Error& error) {
-    model_.lose(error, unix_ns());
+    model_.lose(error, os::wall_clock_ns());
     draw();
   }
 
@@ -178,7 +174,7 @@ class Top {
 
   // False: the user quits.
   bool press(const KeyPress& key) {
-    Effect effect = view::press(view_, model_, key, unix_ns());
+    Effect effect = view::press(view_, model_, key, os::wall_clock_ns());
     if (std::holds_alternative<Quit>(effect)) return false;
     if (std::holds_alternative<AskForJobs>(effect)) look_at_jobs();
     if (const auto* wanted = std::get_if<Change>(&effect)) change(*wanted);
