@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/store/change_writer.h"
 
-#include "jobs/store/checks.h"
 #include "jobs/store/job_row.h"
 #include "jobs/store/use_statement.h"
 
@@ -67,125 +66,80 @@ Applied ChangeWriter::apply(const Insert& change) {
   document->exec();
   int place = 0;
   for (const Dependency& one : job.spec.after) {
-    Use dependency(dependency_);
-    dependency->bind(1, id);
-    dependency->bind(2, place++);
-    dependency->bind(3, as_signed(one.on.value));
-    dependency->bind(4, one.whole_array ? 1 : 0);
-    dependency->bind(5, static_cast<int>(one.need));
-    dependency->bind(6, static_cast<int>(one.fate));
-    dependency->bind(7, is_needed(job, one) ? 1 : 0);
-    dependency->exec();
+    // A restarted daemon asks what became of it.
+    const bool is_needed = job.core.state != JobState::kDone && one.fate == Dependency::Fate::kPending;
+    execute(dependency_, id, place++, as_signed(one.on.value), one.whole_array, static_cast<int>(one.need),
+            static_cast<int>(one.fate), is_needed);
   }
-  Use last_id(last_id_);
-  last_id->bind(1, id);
-  last_id->exec();
+  execute(last_id_, id);
   return {};
 }
 
 Applied ChangeWriter::apply(const Update& change) {
+  const std::int64_t id = as_signed(change.job.value);
   bool there = true;
-  if (change.core) {
-    Use core(core_);
-    core->bind(1, static_cast<int>(change.core->state));
-    core->bind(2, static_cast<int>(change.core->outcome));
-    core->bind(3, static_cast<std::int64_t>(change.core->attempt));
-    core->bind(4, change.core->gpus.to_string());
-    core->bind(5, as_signed(change.core->order));
-    core->bind(6, change.core->priority);
-    core->bind(7, change.core->held ? 1 : 0);
-    core->bind(8, static_cast<std::int64_t>(change.core->ran.count()));
-    core->bind(9, change.core->capped);
-    core->bind(10, as_signed(change.job.value));
+  if (const auto& core = change.core) {
     // Before anything else is written: it frees pages.
-    if (change.core->state == JobState::kDone) {
-      for (SQLite::Statement* statement : {&delete_document_, &delete_dependencies_}) {
-        Use one(*statement);
-        one->bind(1, as_signed(change.job.value));
-        one->exec();
-      }
+    if (core->state == JobState::kDone) {
+      execute(delete_document_, id);
+      execute(delete_dependencies_, id);
     }
-    there = core->exec() > 0;
+    there = execute(core_, static_cast<int>(core->state), static_cast<int>(core->outcome), core->attempt,
+                    core->gpus.to_string(), as_signed(core->order), core->priority, core->held,
+                    std::int64_t{core->ran.count()}, core->capped, id) > 0;
   }
-  if (change.request) {
-    Use request(request_);
-    request->bind(1, change.request->gpus.to_string());
-    request->bind(2, static_cast<std::int64_t>(change.request->gpu_count));
-    request->bind(3, as_signed(change.request->memory));
-    request->bind(4, static_cast<std::int64_t>(change.request->time_limit.count()));
-    request->bind(5, as_signed(change.job.value));
-    request->exec();
+  if (const auto& request = change.request) {
+    execute(request_, request->gpus.to_string(), request->gpu_count, as_signed(request->memory),
+            std::int64_t{request->time_limit.count()}, id);
   }
-  if (change.gpu_order) {
-    Use order(gpu_order_);
-    order->bind(1, gpus_text(*change.gpu_order));
-    order->bind(2, as_signed(change.job.value));
-    order->exec();
-  }
+  if (change.gpu_order) execute(gpu_order_, gpus_text(*change.gpu_order), id);
   if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
     Use rest(rest_);
     if (change.started_at) rest->bind(1, *change.started_at);
     if (change.ended_at) rest->bind(2, *change.ended_at);
     if (change.exit_status) rest->bind(3, *change.exit_status);
     if (change.note) rest->bind(4, *change.note);
-    rest->bind(5, as_signed(change.job.value));
+    rest->bind(5, id);
     there = rest->exec() > 0;
   }
   return {there, {}, 0};
 }
 
 Applied ChangeWriter::apply(const AddToJob& change) {
-  Use use(use_);
-  use->bind(1, change.gpu_seconds);
-  use->bind(2, as_signed(change.peak_memory));
-  use->bind(3, as_signed(change.job.value));
-  return {use->exec() > 0, {}, 0};
+  return {execute(use_, change.gpu_seconds, as_signed(change.peak_memory), as_signed(change.job.value)) > 0, {}, 0};
 }
 
 Applied ChangeWriter::apply(const PutUsage& change) {
-  Use usage(usage_);
-  usage->bind(1, static_cast<std::int64_t>(change.uid));
-  usage->bind(2, as_signed(change.gpu_microseconds));
-  usage->bind(3, change.at);
-  usage->exec();
+  execute(usage_, change.uid, as_signed(change.gpu_microseconds), change.at);
   return {};
 }
 
 Applied ChangeWriter::apply(const PutValue& change) {
-  Use statement(change.value.empty() ? drop_ : keep_);
-  statement->bind(1, change.key);
-  if (!change.value.empty()) statement->bind(2, change.value);
-  statement->exec();
+  if (change.value.empty()) {
+    execute(drop_, change.key);
+  } else {
+    execute(keep_, change.key, change.value);
+  }
   return {};
 }
 
 Applied ChangeWriter::apply(const Prune& change) {
   std::vector<std::int64_t> ids;
-  std::int64_t looked = 0;
   if (change.uid) {
-    Use old(users_old_);
-    old->bind(1, static_cast<std::int64_t>(*change.uid));
-    old->bind(2, change.ended_before);
-    old->bind(3, static_cast<std::int64_t>(change.at_most));
+    Use old(users_old_, *change.uid, change.ended_before, change.at_most);
     while (old->executeStep()) ids.push_back(old->getColumn(0).getInt64());
   } else {
-    Use old(old_);
-    old->bind(1, looked_to_.first);
-    old->bind(2, looked_to_.second);
-    old->bind(3, change.ended_before);
-    old->bind(4, kMostLooked);
+    std::int64_t looked = 0;
+    Use old(old_, looked_to_.first, looked_to_.second, change.ended_before, kMostLooked);
     for (; ids.size() < change.at_most && old->executeStep(); ++looked) {
       looked_to_ = {old->getColumn(0).getInt64(), old->getColumn(1).getInt64()};
       if (old->getColumn(2).getInt() == 0) ids.push_back(looked_to_.second);
     }
+    if (ids.size() < change.at_most && looked < kMostLooked) looked_to_ = {};
   }
-  if (!change.uid && ids.size() < change.at_most && looked < kMostLooked) looked_to_ = {};
   for (const std::int64_t id : ids) {
-    for (SQLite::Statement* statement : {&delete_job_, &delete_document_, &delete_dependencies_}) {
-      Use remove(*statement);
-      remove->bind(1, id);
-      remove->exec();
-    }
+    for (SQLite::Statement* statement : {&delete_job_, &delete_document_, &delete_dependencies_})
+      execute(*statement, id);
   }
   return {true, {}, static_cast<std::uint32_t>(ids.size())};
 }
@@ -198,9 +152,7 @@ Applied ChangeWriter::apply(const AddToLedger& change) {
 Applied ChangeWriter::apply(const RollUpLedger& change) { return {true, {}, ledger_.roll_up(change)}; }
 
 std::optional<JobId> ChangeWriter::find_token(std::uint32_t uid, const std::string& token) {
-  Use find(token_);
-  find->bind(1, static_cast<std::int64_t>(uid));
-  find->bind(2, token);
+  Use find(token_, uid, token);
   if (!find->executeStep()) return std::nullopt;
   return JobId{as_unsigned(find->getColumn(0).getInt64())};
 }

@@ -52,15 +52,4 @@ Status check(const std::vector<Change>& changes) {
   return {};
 }
 
-jobs::Dependency::Fate fate_of(jobs::Dependency::Need need, jobs::JobState state, jobs::Outcome outcome) {
-  using jobs::Dependency;
-  if (state != jobs::JobState::kDone) return Dependency::Fate::kPending;
-  const bool met = need == Dependency::Need::kAny || outcome == jobs::Outcome::kOk;
-  return met ? Dependency::Fate::kMet : Dependency::Fate::kBroken;
-}
-
-bool is_needed(const StoredJob& job, const jobs::Dependency& dependency) {
-  return job.core.state != jobs::JobState::kDone && dependency.fate == jobs::Dependency::Fate::kPending;
-}
-
 }  // namespace gpumux::store

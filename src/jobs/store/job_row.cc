@@ -1,32 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/store/job_row.h"
 
-#include <algorithm>
+#include <SQLiteCpp/VariadicBind.h>
 
+#include <type_traits>
+
+#include "base/split.h"
 #include "base/units.h"
 
 namespace gpumux::store {
 namespace {
 
 using jobs::GpuSet;
-using jobs::JobState;
 
 std::vector<std::uint32_t> gpu_list(const std::string& text) {
   std::vector<std::uint32_t> list;
-  std::size_t at = 0;
-  while (at < text.size()) {
-    const std::size_t comma = std::min(text.find(',', at), text.size());
-    const Result<std::uint64_t> index = base::parse_integer(text.substr(at, comma - at), 0, base::kMaxGpus - 1);
-    if (index) list.push_back(static_cast<std::uint32_t>(*index));
-    at = comma + 1;
+  for (const std::string_view part : base::split(text, ',')) {
+    if (const auto index = base::parse_integer(part, 0, base::kMaxGpus - 1))
+      list.push_back(static_cast<std::uint32_t>(*index));
   }
   return list;
 }
 
-GpuSet gpu_set(const std::string& text) {
-  GpuSet set;
-  for (const std::uint32_t gpu : gpu_list(text)) set.insert(base::GpuIndex{gpu});
-  return set;
+// Calls `use` with the members of a job that are columns, in the order of kJobColumns.
+template <class Job, class Use>
+void with_columns(Job& job, Use use) {
+  auto& spec = job.spec;
+  auto& core = job.core;
+  use(spec.id, spec.uid, job.token, job.name, spec.gpus, spec.gpu_count, spec.memory, spec.time_limit, spec.on_limit,
+      spec.exclusive, spec.requeue, spec.array, spec.array_index, spec.array_limit, core.state, core.outcome,
+      core.attempt, core.gpus, core.order, core.priority, core.held, core.ran, job.submitted_at, job.started_at,
+      job.ended_at, job.exit_status, job.note, job.log, core.capped, job.command, job.gpu_order, job.gpu_seconds,
+      job.peak_memory, job.begin_at);
+}
+
+template <class T>
+auto to_column(const T& member) {
+  if constexpr (std::is_same_v<T, std::string> || std::is_same_v<T, double>)
+    return member;
+  else if constexpr (std::is_same_v<T, GpuSet>)
+    return member.to_string();
+  else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>)
+    return gpus_text(member);
+  else if constexpr (std::is_same_v<T, JobId>)
+    return as_signed(member.value);
+  else if constexpr (std::is_same_v<T, base::Duration>)
+    return std::int64_t{member.count()};
+  else
+    return static_cast<std::int64_t>(member);
+}
+
+template <class T>
+void read_column(sqlite3_stmt* row, int at, T& member) {
+  if constexpr (std::is_same_v<T, std::string>) {
+    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(row, at));
+    if (text != nullptr) member.assign(text, static_cast<std::size_t>(sqlite3_column_bytes(row, at)));
+  } else if constexpr (std::is_same_v<T, double>) {
+    member = sqlite3_column_double(row, at);
+  } else if constexpr (std::is_same_v<T, std::vector<std::uint32_t>>) {
+    std::string text;
+    read_column(row, at, text);
+    member = gpu_list(text);
+  } else if constexpr (std::is_same_v<T, GpuSet>) {
+    std::vector<std::uint32_t> list;
+    read_column(row, at, list);
+    for (const std::uint32_t gpu : list) member.insert({gpu});
+  } else if constexpr (std::is_same_v<T, JobId>) {
+    member = JobId{as_unsigned(sqlite3_column_int64(row, at))};
+  } else {
+    member = static_cast<T>(sqlite3_column_int64(row, at));
+  }
 }
 
 }  // namespace
@@ -38,43 +81,7 @@ std::string gpus_text(const std::vector<std::uint32_t>& gpus) {
 }
 
 void bind_job(SQLite::Statement& insert, const StoredJob& job) {
-  int at = 1;
-  const auto put = [&](std::int64_t value) { insert.bind(at++, value); };
-  const auto put_text = [&](const std::string& value) { insert.bind(at++, value); };
-  put(as_signed(job.spec.id.value));
-  put(job.spec.uid);
-  put_text(job.token);
-  put_text(job.name);
-  put_text(job.spec.gpus.to_string());
-  put(job.spec.gpu_count);
-  put(as_signed(job.spec.memory));
-  put(job.spec.time_limit.count());
-  put(static_cast<int>(job.spec.on_limit));
-  put(job.spec.exclusive ? 1 : 0);
-  put(job.spec.requeue ? 1 : 0);
-  put(as_signed(job.spec.array.value));
-  put(job.spec.array_index);
-  put(job.spec.array_limit);
-  put(static_cast<int>(job.core.state));
-  put(static_cast<int>(job.core.outcome));
-  put(job.core.attempt);
-  put_text(job.core.gpus.to_string());
-  put(as_signed(job.core.order));
-  put(job.core.priority);
-  put(job.core.held ? 1 : 0);
-  put(job.core.ran.count());
-  put(job.submitted_at);
-  put(job.started_at);
-  put(job.ended_at);
-  put(job.exit_status);
-  put_text(job.note);
-  put_text(job.log);
-  put(job.core.capped);
-  put_text(job.command);
-  put_text(gpus_text(job.gpu_order));
-  insert.bind(at++, job.gpu_seconds);
-  put(as_signed(job.peak_memory));
-  put(job.begin_at);
+  with_columns(job, [&](const auto&... members) { SQLite::bind(insert, to_column(members)...); });
 }
 
 SelectJobs::SelectJobs(const SQLite::Database& db, const std::string& rest) : db_(db.getHandle()) {
@@ -94,49 +101,14 @@ void SelectJobs::check(int code) const {
 }
 
 StoredJob SelectJobs::read() const {
-  int at = 0;
-  const auto next = [&] { return static_cast<std::int64_t>(sqlite3_column_int64(statement_, at++)); };
-  const auto next_unsigned = [&] { return static_cast<std::uint32_t>(next()); };
-  const auto next_text = [&] {
-    const auto* text = reinterpret_cast<const char*>(sqlite3_column_text(statement_, at));
-    const int size = sqlite3_column_bytes(statement_, at++);
-    return text == nullptr ? std::string() : std::string(text, static_cast<std::size_t>(size));
-  };
   StoredJob job;
-  job.spec.id = job.core.job = JobId{as_unsigned(next())};
-  job.spec.uid = next_unsigned();
-  job.token = next_text();
-  job.name = next_text();
-  job.spec.gpus = gpu_set(next_text());
-  job.spec.gpu_count = next_unsigned();
-  job.spec.memory = as_unsigned(next());
-  job.spec.time_limit = base::Duration(next());
-  job.spec.on_limit = static_cast<jobs::OnLimit>(next());
-  job.spec.exclusive = next() != 0;
-  job.spec.requeue = next() != 0;
-  job.spec.array = JobId{as_unsigned(next())};
-  job.spec.array_index = next_unsigned();
-  job.spec.array_limit = next_unsigned();
-  job.core.state = static_cast<JobState>(next());
-  job.core.outcome = static_cast<jobs::Outcome>(next());
-  job.core.attempt = next_unsigned();
-  job.core.gpus = gpu_set(next_text());
-  job.spec.order = job.core.order = as_unsigned(next());
-  job.spec.priority = job.core.priority = static_cast<std::int32_t>(next());
-  job.spec.held = job.core.held = next() != 0;
-  job.core.ran = base::Duration(next());
-  job.submitted_at = next();
-  job.started_at = next();
-  job.ended_at = next();
-  job.exit_status = static_cast<int>(next());
-  job.note = next_text();
-  job.log = next_text();
-  job.spec.capped = job.core.capped = static_cast<std::int32_t>(next());
-  job.command = next_text();
-  job.gpu_order = gpu_list(next_text());
-  job.gpu_seconds = sqlite3_column_double(statement_, at++);
-  job.peak_memory = as_unsigned(next());
-  job.begin_at = next();
+  int at = 0;
+  with_columns(job, [&](auto&... members) { (read_column(statement_, at++, members), ...); });
+  job.core.job = job.spec.id;
+  job.spec.order = job.core.order;
+  job.spec.priority = job.core.priority;
+  job.spec.capped = job.core.capped;
+  job.spec.held = job.core.held;
   return job;
 }
 

@@ -17,6 +17,13 @@ constexpr char kKey[] =
     "is_day = ?1 AND start = ?2 AND uid = ?3 AND namespace = ?4 AND pod = ?5 AND is_others = ?6 AND program = ?7 AND "
     "job = ?8 AND gpu = ?9";
 
+// `values`: for the places behind the key.
+template <class Row, class... Values>
+int execute_with_key(SQLite::Statement& statement, const Row& row, const Values&... values) {
+  return execute(statement, row.is_day, row.start, row.uid, row.pod_namespace, row.pod, row.is_others, row.program,
+                 row.job, row.gpu, values...);
+}
+
 }  // namespace
 
 struct LedgerWriter::Row {
@@ -46,42 +53,19 @@ LedgerWriter::LedgerWriter(SQLite::Database& db)
           "switches FROM ledger WHERE is_day = ?1 AND start < ?2 ORDER BY start LIMIT ?3"),
       remove_(db, std::string("DELETE FROM ledger WHERE ") + kKey) {}
 
-void LedgerWriter::put(SQLite::Statement& statement, const Row& row) {
-  statement.bind(1, row.is_day ? 1 : 0);
-  statement.bind(2, row.start);
-  statement.bind(3, row.uid);
-  statement.bind(4, row.pod_namespace);
-  statement.bind(5, row.pod);
-  statement.bind(6, row.is_others ? 1 : 0);
-  statement.bind(7, row.program);
-  statement.bind(8, row.job);
-  statement.bind(9, row.gpu);
-  if (statement.getBindParameterCount() == 9) return;
-  statement.bind(10, row.sums.held);
-  statement.bind(11, row.sums.gpu_time);
-  statement.bind(12, row.sums.waited);
-  statement.bind(13, row.sums.resident_byte_seconds);
-  statement.bind(14, row.sums.evicted_byte_seconds);
-  statement.bind(15, as_signed(row.sums.switches));
+int LedgerWriter::put(SQLite::Statement& statement, const Row& row) {
+  const LedgerSums& sums = row.sums;
+  return execute_with_key(statement, row, sums.held, sums.gpu_time, sums.waited, sums.resident_byte_seconds,
+                          sums.evicted_byte_seconds, as_signed(sums.switches));
 }
 
 bool LedgerWriter::is_full(const Row& row) {
-  Use count(count_);
-  count->bind(1, row.is_day ? 1 : 0);
-  count->bind(2, row.start);
-  count->bind(3, row.uid);
-  count->bind(4, row.pod_namespace);
-  count->bind(5, row.pod);
-  count->bind(6, static_cast<std::int64_t>(kMaxOwnerRows));
-  return count->executeStep() && count->getColumn(0).getInt64() >= static_cast<std::int64_t>(kMaxOwnerRows);
+  Use count(count_, row.is_day, row.start, row.uid, row.pod_namespace, row.pod, kMaxOwnerRows);
+  return count->executeStep() && count->getColumn(0).getInt64() >= std::int64_t{kMaxOwnerRows};
 }
 
 void LedgerWriter::add(const Row& row) {
-  {
-    Use add(add_);
-    put(*add, row);
-    if (add->exec() > 0) return;
-  }
+  if (put(add_, row) > 0) return;
   if (!row.is_others && is_full(row)) {
     Row others = row;
     others.is_others = true;
@@ -89,9 +73,7 @@ void LedgerWriter::add(const Row& row) {
     others.job = 0;
     return this->add(others);
   }
-  Use insert(insert_);
-  put(*insert, row);
-  insert->exec();
+  put(insert_, row);
 }
 
 void LedgerWriter::add(const AddToLedger& change) {
@@ -110,10 +92,7 @@ void LedgerWriter::add(const AddToLedger& change) {
 
 std::vector<LedgerWriter::Row> LedgerWriter::old(bool is_day, std::int64_t before, std::uint32_t at_most) {
   std::vector<Row> rows;
-  Use old(old_);
-  old->bind(1, is_day ? 1 : 0);
-  old->bind(2, before);
-  old->bind(3, static_cast<std::int64_t>(at_most));
+  Use old(old_, is_day, before, at_most);
   while (old->executeStep()) {
     const auto text = [&](int column) { return old->getColumn(column).getString(); };
     const auto real = [&](int column) { return old->getColumn(column).getDouble(); };
@@ -132,23 +111,17 @@ std::vector<LedgerWriter::Row> LedgerWriter::old(bool is_day, std::int64_t befor
   return rows;
 }
 
-void LedgerWriter::remove(const Row& row) {
-  Use remove(remove_);
-  put(*remove, row);
-  remove->exec();
-}
-
 std::uint32_t LedgerWriter::roll_up(const RollUpLedger& change) {
   const std::vector<Row> hours = old(false, begin_of(change.hours_before, kHour), change.at_most);
   for (const Row& hour : hours) {
-    remove(hour);
+    execute_with_key(remove_, hour);
     Row day = hour;
     day.is_day = true;
     day.start = hour.start - hour.start % kDay;
     add(day);
   }
   const std::vector<Row> days = old(true, begin_of(change.days_before, kDay), change.at_most);
-  for (const Row& day : days) remove(day);
+  for (const Row& day : days) execute_with_key(remove_, day);
   return static_cast<std::uint32_t>(std::max(hours.size(), days.size()));
 }
 

@@ -21,9 +21,8 @@ class LedgerWriter {
   struct Row;
   void add(const Row& row);
   bool is_full(const Row& row);
-  void put(SQLite::Statement& statement, const Row& row);
+  int put(SQLite::Statement& statement, const Row& row);
   std::vector<Row> old(bool is_day, std::int64_t before, std::uint32_t at_most);
-  void remove(const Row& row);
 
   SQLite::Statement add_, insert_, count_, old_, remove_;
 };

@@ -107,7 +107,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const override {
-    return read<std::map<std::uint32_t, std::uint64_t>>([&]() -> Result<std::map<std::uint32_t, std::uint64_t>> {
+    return read([&]() -> Result<std::map<std::uint32_t, std::uint64_t>> {
       std::map<std::uint32_t, std::uint64_t> more;
       SQLite::Statement select(read_db_, "SELECT uid, jobs FROM done WHERE jobs > ?");
       select.bind(1, as_signed(most));
@@ -120,7 +120,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<JobId> next_id() const override {
-    return read<JobId>([&]() -> Result<JobId> {
+    return read([&]() -> Result<JobId> {
       SQLite::Statement query(read_db_, "SELECT value FROM counters WHERE name = 'last_id'");
       if (!query.executeStep()) return base::fail(Code::kInvalid, what_ + " has lost its counter of jobs");
       return JobId{as_unsigned(query.getColumn(0).getInt64()) + 1};
@@ -128,7 +128,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<StoredJob> find(JobId id) const override {
-    return read<StoredJob>([&]() -> Result<StoredJob> {
+    return read([&]() -> Result<StoredJob> {
       SelectJobs query(read_db_, "WHERE id = ?");
       query.bind(1, as_signed(id.value));
       std::optional<StoredJob> job = query.next();
@@ -142,7 +142,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<std::string> document(JobId id) const override {
-    return read<std::string>([&]() -> Result<std::string> {
+    return read([&]() -> Result<std::string> {
       SQLite::Statement query(read_db_, "SELECT body FROM documents WHERE job = ?");
       query.bind(1, as_signed(id.value));
       if (!query.executeStep()) return not_found(id);
@@ -151,7 +151,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<std::optional<JobId>> find_token(std::uint32_t uid, std::string_view token) const override {
-    return read<std::optional<JobId>>([&]() -> Result<std::optional<JobId>> {
+    return read([&]() -> Result<std::optional<JobId>> {
       SQLite::Statement query(read_db_, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''");
       query.bind(1, static_cast<std::int64_t>(uid));
       query.bind(2, std::string(token));
@@ -161,7 +161,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<Page> page(const Query& query) const override {
-    return read<Page>([&]() -> Result<Page> {
+    return read([&]() -> Result<Page> {
       const std::uint32_t at_most = std::clamp(query.at_most, 1u, kMaxPageJobs);
       SelectJobs select(read_db_, page_of(query));
       if (query.beyond != jobs::kNoJob) select.bind(1, as_signed(query.beyond.value));
@@ -182,7 +182,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<std::vector<StoredJob>> unfinished() const override {
-    return read<std::vector<StoredJob>>([&]() -> Result<std::vector<StoredJob>> {
+    return read([&]() -> Result<std::vector<StoredJob>> {
       SQLite::Transaction one_moment(read_db_);
       std::vector<StoredJob> all;
       SelectJobs select(read_db_, "WHERE state <> 8 ORDER BY id");
@@ -211,7 +211,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<Dependency::Fate> fate(const Dependency& dependency) const override {
-    return read<Dependency::Fate>([&]() -> Result<Dependency::Fate> {
+    return read([&]() -> Result<Dependency::Fate> {
       const std::optional<Dependency::Fate> fate = known_fate(dependency);
       if (!fate) return not_found(dependency.on);
       return *fate;
@@ -228,7 +228,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<std::vector<Usage>> usage() const override {
-    return read<std::vector<Usage>>([&]() -> Result<std::vector<Usage>> {
+    return read([&]() -> Result<std::vector<Usage>> {
       std::vector<Usage> all;
       SQLite::Statement select(read_db_, "SELECT uid, gpu_microseconds, at FROM usage ORDER BY uid");
       while (select.executeStep()) {
@@ -240,7 +240,7 @@ class SqliteStore final : public JobStore {
   }
 
   Result<std::map<std::string, std::string>> values() const override {
-    return read<std::map<std::string, std::string>>([&]() -> Result<std::map<std::string, std::string>> {
+    return read([&]() -> Result<std::map<std::string, std::string>> {
       std::map<std::string, std::string> all;
       SQLite::Statement select(read_db_, "SELECT key, value FROM kept");
       while (select.executeStep()) all[select.getColumn(0).getString()] = select.getColumn(1).getString();
@@ -404,10 +404,10 @@ class SqliteStore final : public JobStore {
     select.bind(1, as_signed(dependency.on.value));
     std::optional<Dependency::Fate> all;
     while (select.executeStep()) {
-      const Dependency::Fate one = fate_of(dependency.need, static_cast<JobState>(select.getColumn(0).getInt()),
-                                           static_cast<jobs::Outcome>(select.getColumn(1).getInt()));
-      if (one == Dependency::Fate::kBroken) return one;
-      if (!all || one == Dependency::Fate::kPending) all = one;
+      const bool is_done = static_cast<JobState>(select.getColumn(0).getInt()) == JobState::kDone;
+      const bool is_ok = static_cast<jobs::Outcome>(select.getColumn(1).getInt()) == jobs::Outcome::kOk;
+      if (is_done && !is_ok && dependency.need == Dependency::Need::kOk) return Dependency::Fate::kBroken;
+      if (!is_done || !all) all = is_done ? Dependency::Fate::kMet : Dependency::Fate::kPending;
     }
     return all;
   }
@@ -416,8 +416,8 @@ class SqliteStore final : public JobStore {
     return base::fail(Code::kNotFound, "there is no job " + std::to_string(job.value));
   }
 
-  template <class T, class Body>
-  Result<T> read(Body body) const {
+  template <class Body>
+  auto read(Body body) const -> decltype(body()) {
     const std::lock_guard lock(read_mutex_);
     try {
       return body();

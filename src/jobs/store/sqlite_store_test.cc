@@ -112,6 +112,60 @@ std::string plan(const std::string& path, const std::string& sql) {
 }
 
 // A user's history may be long: a page reads no more of it than it has jobs.
+// A file of an earlier gpumux has the same: a fact in another column would be read back, and be wrong there.
+TEST(SqliteStore, EachColumnHasTheFactOfItsName) {
+  TemporaryDirectory folder;
+  const std::string path = folder.file("jobs.db");
+  auto store = open_sqlite_store({path, "", kCheckpointPages});
+  ASSERT_TRUE(store) << store.error().message();
+  Insert one = insert(1);
+  StoredJob& job = one.job;
+  job.spec.uid = 2;
+  job.token = "3";
+  job.name = "4";
+  job.spec.gpus = {5, 6};
+  job.spec.gpu_count = 7;
+  job.spec.memory = 8;
+  job.spec.time_limit = base::Duration(9);
+  job.spec.on_limit = jobs::OnLimit::kCancel;
+  job.spec.exclusive = true;
+  job.spec.requeue = false;
+  job.spec.array = JobId{10};
+  job.spec.array_index = 11;
+  job.spec.array_limit = 12;
+  job.core.state = jobs::JobState::kEnding;
+  job.core.outcome = jobs::Outcome::kTimedOut;
+  job.core.attempt = 13;
+  job.core.gpus = {14};
+  job.core.order = 15;
+  job.core.priority = -16;
+  job.core.held = true;
+  job.core.ran = base::Duration(17);
+  job.core.capped = -18;
+  job.submitted_at = 19;
+  job.started_at = 20;
+  job.ended_at = 21;
+  job.exit_status = 22;
+  job.note = "23";
+  job.log = "24";
+  job.command = "25";
+  job.gpu_order = {27, 26};
+  job.gpu_seconds = 28.5;
+  job.peak_memory = 29;
+  job.begin_at = 30;
+  ASSERT_TRUE((*store)->commit({one}));
+  SQLite::Database db(path, SQLite::OPEN_READONLY);
+  std::string row;
+  for (const char* column :
+       {"id",         "uid",      "token",        "name",       "wanted",      "gpu_count",   "memory",
+        "time_limit", "on_limit", "exclusive",    "requeue",    "array",       "array_index", "array_limit",
+        "state",      "outcome",  "attempt",      "given",      "ord",         "priority",    "held",
+        "ran",        "capped",   "submitted_at", "started_at", "ended_at",    "exit_status", "note",
+        "log",        "command",  "gpu_order",    "gpu_time",   "peak_memory", "begin_at"})
+    row += db.execAndGet(std::string("SELECT ") + column + " FROM jobs").getString() + " ";
+  EXPECT_EQ(row, "1 2 3 4 5,6 7 8 9 1 1 0 10 11 12 7 4 13 14 15 -16 1 17 -18 19 20 21 22 23 24 25 27,26 28.5 29 30 ");
+}
+
 TEST(SqliteStore, PagesOfHistoryComeFromAnIndexInOrder) {
   TemporaryDirectory folder;
   const std::string path = folder.file("jobs.db");

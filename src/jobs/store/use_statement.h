@@ -2,13 +2,18 @@
 #pragma once
 
 #include <SQLiteCpp/SQLiteCpp.h>
+#include <SQLiteCpp/VariadicBind.h>
 
 namespace gpumux::store {
 
 // A statement that is to be used again: reset when this goes, so that it holds no lock on what it read.
 class Use {
  public:
-  explicit Use(SQLite::Statement& statement) : statement_(statement) {}
+  // `values`: for its first places.
+  template <class... Values>
+  explicit Use(SQLite::Statement& statement, const Values&... values) : statement_(statement) {
+    SQLite::bind(statement, values...);
+  }
   ~Use() {
     statement_.tryReset();
     statement_.clearBindings();
@@ -21,5 +26,11 @@ class Use {
  private:
   SQLite::Statement& statement_;
 };
+
+// How many rows it has changed.
+template <class... Values>
+int execute(SQLite::Statement& statement, const Values&... values) {
+  return Use(statement, values...)->exec();
+}
 
 }  // namespace gpumux::store
