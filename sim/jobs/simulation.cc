@@ -137,7 +137,7 @@ void Simulation::set_up() {
     book_.gpus.back().capacity = chance(4) && !options_.plain ? kCapacity / 2 : kCapacity;
     tell(GpuAdded{GpuIndex{i}, book_.gpus.back().capacity});
   }
-  tell(SchedulingAllowed{});
+  tell(SchedulingHeld{false});
   in(Duration(0), {Later::Kind::kSubmit, kNoJob, 0, 0, false});
   if (options_.faults) in(minutes(1), {Later::Kind::kFault, kNoJob, 0, 0, false});
 }
@@ -220,8 +220,8 @@ void Simulation::happen(const Later& what) {
       if (what.refused) {
         ++turns_[what.job];
         book_.remove(what.job);
-        tell(StartFailed{what.job, what.attempt, !chance(3)});
-        return;
+        if (chance(3)) return tell(Ended{what.job, what.attempt, End::kFailed});
+        return tell(StartFailed{what.job, what.attempt});
       }
       begin_to_run(job);
       tell(StartConfirmed{what.job, what.attempt});
@@ -282,7 +282,7 @@ void Simulation::disturb() {
       gpu.foreign = 0;
       tell(ForeignUse{GpuIndex{i}, 0});
       gpu.drained = false;
-      tell(GpuResumed{GpuIndex{i}});
+      tell(GpuDrained{GpuIndex{i}, false});
       gpu.sick = false;
       tell(GpuHealth{GpuIndex{i}, false});
       gpu.present = true;
@@ -311,7 +311,7 @@ void Simulation::disturb() {
         return tell(GpuHealth{GpuIndex{index}, gpu.sick});
       }
       gpu.drained = !gpu.drained;
-      return gpu.drained ? tell(GpuDrained{GpuIndex{index}}) : tell(GpuResumed{GpuIndex{index}});
+      return tell(GpuDrained{GpuIndex{index}, gpu.drained});
     case 6:
       gpu.present = !gpu.present;
       return gpu.present ? tell(GpuAdded{GpuIndex{index}, gpu.capacity}) : tell(GpuRemoved{GpuIndex{index}});
@@ -407,7 +407,7 @@ void Simulation::restart() {
     job.refused_until = {};
     tell(restored);
   }
-  tell(SchedulingAllowed{});
+  tell(SchedulingHeld{false});
 }
 
 // ---- the core ------------------------------------------------------------------------------------
@@ -417,18 +417,18 @@ void Simulation::tell(const Event& event) {
   if (options_.keep_log) note(to_string(event));
   std::vector<Command> commands;
   core_->apply(now_, event, commands);
-  const std::optional<Kept> kept = core_->kept();
+  const Reservation kept = core_->reservation();
   outcome_.longest_queue = std::max<std::uint64_t>(outcome_.longest_queue, book_.jobs.size());
   for (const Command& command : commands) {
     note(to_string(command));
     const auto* const start = std::get_if<Start>(&command);
     const auto* const resume = std::get_if<Resume>(&command);
-    const bool passes = kept && (start != nullptr || resume != nullptr) && book_.settings.order == Order::kFifo &&
-                        book_.jobs.contains(kept->job);
+    const bool passes = (start != nullptr || resume != nullptr) && book_.settings.order == Order::kFifo &&
+                        book_.jobs.contains(kept.job);
     std::optional<TimePoint> before;
-    if (passes) before = book_.latest_start(book_.jobs.at(kept->job), now_);
+    if (passes) before = book_.latest_start(book_.jobs.at(kept.job), now_);
     obey(command);
-    if (passes) check_backfill(start != nullptr ? start->job : resume->job, before, kept->job);
+    if (passes) check_backfill(start != nullptr ? start->job : resume->job, before, kept.job);
     if (!outcome_.wrong.empty()) return;
   }
   const bool check = options_.check_every != 0 && outcome_.events % options_.check_every == 0;

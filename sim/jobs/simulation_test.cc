@@ -85,7 +85,7 @@ class Machine {
   explicit Machine(std::uint32_t gpus, const QueueSettings& settings) {
     tell(SettingsChanged{settings});
     for (std::uint32_t i = 0; i < gpus; ++i) tell(GpuAdded{GpuIndex{i}, 1000});
-    tell(SchedulingAllowed{});
+    tell(SchedulingHeld{false});
   }
   void submit(std::uint32_t uid, std::uint32_t gpus, base::Duration length) {
     JobSpec spec;

@@ -20,10 +20,6 @@ bool contains(const std::vector<Job*>& jobs, const Job* job) {
   return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
 }
 
-bool leaves(const Job& job) { return job.state == JobState::kSuspending || job.state == JobState::kEnding; }
-
-bool chosen(const Job& job) { return job.state == JobState::kSuspended || !job.spec.gpus.empty(); }
-
 }  // namespace
 
 Gpu* JobCore::State::gpu_of(GpuIndex index) { return index.value < gpus.size() ? &gpus[index.value] : nullptr; }
@@ -86,7 +82,7 @@ void JobCore::State::survey_room() {
     if (!some_may_go) continue;
     std::uint64_t stays = 0;
     for (const Job* job : gpu.occupants) {
-      const bool may_go = leaves(*job) || (job->clock && (job->overdue() || settings.preempt));
+      const bool may_go = job->leaves() || (job->clock && (job->overdue() || settings.preempt));
       if (!may_go) stays += on_gpu(*job->request, gpu);
     }
     gain[index.value] = room - std::min(room, stays);
@@ -112,7 +108,7 @@ std::uint64_t JobCore::State::least_need_of_all() const {
 
 GpuSet JobCore::State::usable_for(const Job& job) const {
   if (job.state == JobState::kSuspended) return job.gpus & usable;
-  if (chosen(job)) return job.spec.gpus & usable;
+  if (job.has_its_gpus()) return job.spec.gpus & usable;
   if (job.spec.memory <= smallest) return usable;
   GpuSet large_enough;
   for (const GpuIndex index : usable) {
@@ -147,7 +143,7 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
     const bool good = !closed.contains(index) && fits_now(job, gpu) &&
                       (!reservation.gpus.contains(index) || may_start_beside_reservation(job, gpu));
     if (!good) {
-      if (chosen(job)) return std::nullopt;
+      if (job.has_its_gpus()) return std::nullopt;
       continue;
     }
     const std::uint64_t left = promisable(gpu) - gpu.foreign - gpu.promised;
@@ -164,7 +160,7 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
 
 // By when it is gone at the latest, seen by one who waits; max(): nobody can tell.
 TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const {
-  if (leaves(job)) return now;
+  if (job.leaves()) return now;
   if (job.suspend_refused()) return TimePoint::max();
   return expected_end(job, job.clock ? job.clock->since : now, waiting);
 }
@@ -285,7 +281,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
     if (possible && !closed.contains(index) && !reservation.gpus.contains(index)) {
       std::vector<Job*> out, may_go;
       for (Job* other : gpu.occupants) {
-        if (leaves(*other)) out.push_back(other);
+        if (other->leaves()) out.push_back(other);
         if (gives_way(*other, job)) may_go.push_back(other);
       }
       // The least important first; of equals one whose time is over, then the latest.
@@ -306,7 +302,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
       }
     }
     if (choice) choices.push_back(std::move(*choice));
-    if (!choice && chosen(job)) return std::nullopt;
+    if (!choice && job.has_its_gpus()) return std::nullopt;
   }
   const std::uint32_t count = job.wanted_gpus();
   if (choices.size() < count) return std::nullopt;
@@ -326,7 +322,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
   // A job that runs on several of these GPUs may have made room where another was to go: that other job stays.
   for (std::size_t i = out.size(); i-- > 0;) {
     Job* const other = out[i];
-    if (leaves(*other)) continue;
+    if (other->leaves()) continue;
     out.erase(out.begin() + static_cast<std::ptrdiff_t>(i));
     bool enough = true;
     for (const GpuIndex index : way.gpus) enough = enough && fits(job, gpus[index.value], out);

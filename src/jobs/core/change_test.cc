@@ -11,6 +11,7 @@ using std::chrono::minutes;
 
 class Changes : public testing::Test {
  protected:
+  static std::string text(Refusal why) { return "refused: " + std::to_string(static_cast<int>(why)); }
   // The commands that follow, or why it is refused.
   std::string ask(std::uint64_t job, const Request& request, bool by_admin = false) {
     const RequestAsked asked{JobId{job}, request, by_admin};
@@ -19,7 +20,7 @@ class Changes : public testing::Test {
     if (refusal) {
       EXPECT_EQ(told, "") << "what is refused changes nothing";
     }
-    return refusal ? std::string(to_string(*refusal)) : told;
+    return refusal ? text(*refusal) : told;
   }
   Request request(std::uint64_t job) { return s_.core().request(JobId{job}).value_or(Request()); }
 
@@ -58,7 +59,7 @@ TEST_F(Changes, WhatCanNeverBeIsRefusedAsInASubmission) {
     Request wanted = before;
     wanted.gpu_count = count;
     wanted.memory = gib * kGiB;
-    EXPECT_EQ(ask(2, wanted), to_string(why));
+    EXPECT_EQ(ask(2, wanted), text(why));
   }
   EXPECT_EQ(request(2), before);
   EXPECT_EQ(ask(2, before), "") << "nothing changes";
@@ -69,7 +70,7 @@ TEST_F(Changes, AJobThatHasStartedKeepsItsMemoryAndGpus) {
   for (const bool by_admin : {false, true}) {
     Request wanted = request(1);
     wanted.memory = 5 * kGiB;
-    EXPECT_EQ(ask(1, wanted, by_admin), to_string(Refusal::kStarted));
+    EXPECT_EQ(ask(1, wanted, by_admin), text(Refusal::kStarted));
   }
 }
 
@@ -81,7 +82,7 @@ TEST_F(Changes, ATimeLimitThatRunsIsShortenedByItsOwnerAndLengthenedByAnAdminist
   Request wanted = request(1);
   for (const Duration longer : {Duration(hours(3)), kNoLimit}) {
     wanted.time_limit = longer;
-    EXPECT_EQ(ask(1, wanted), to_string(Refusal::kLonger));
+    EXPECT_EQ(ask(1, wanted), text(Refusal::kLonger));
   }
   wanted.time_limit = hours(1);
   EXPECT_EQ(ask(1, wanted), "RecordRequest job 1 any 2 memory 0 limit 3600000000000");
@@ -290,7 +291,7 @@ TEST(RequeuedByHand, WhatWaitsOrHasItsStartRefusedIsNotDone) {
   s.submit();
   EXPECT_EQ(s.tell(RequeueAsked{JobId{2}}), "");
   EXPECT_EQ(s.tell(RequeueAsked{JobId{1}}), "Cancel job 1.1 requeue");
-  EXPECT_EQ(s.tell(StartFailed{JobId{1}, 1, true}), "Start job 1.2 on 0");
+  EXPECT_EQ(s.tell(StartFailed{JobId{1}, 1}), "Start job 1.2 on 0");
 }
 
 }  // namespace

@@ -42,16 +42,15 @@ struct QueueSettings {
 struct GpuAdded { GpuIndex gpu; std::uint64_t capacity = 0; };  // or its capacity has changed
 // Nothing starts there until it comes back; what runs there is the runner's to end.
 struct GpuRemoved { GpuIndex gpu; };
-struct GpuDrained { GpuIndex gpu; };  // by an administrator: what runs goes on, nothing else starts or resumes there
-struct GpuResumed { GpuIndex gpu; };
+// By an administrator: what runs goes on, nothing else starts or resumes there.
+struct GpuDrained { GpuIndex gpu; bool is_drained = true; };
 struct GpuHealth { GpuIndex gpu; bool is_sick = false; };  // a sick one takes nothing new, as a drained one
 struct ForeignUse { GpuIndex gpu; std::uint64_t bytes = 0; };  // memory that programs other than jobs use there
 struct SettingsChanged { QueueSettings settings; };
 struct UserLimitsChanged { std::uint32_t uid = 0; std::optional<UserLimits> limits; };  // none: the settings' again
-// Nothing starts, resumes or is suspended until SchedulingAllowed. A new core is held: it is to be told of all GPUs and
-// of all jobs there were first.
-struct SchedulingHeld {};
-struct SchedulingAllowed {};
+// While it is held nothing starts, resumes or is suspended. A new core is held: it is to be told of all GPUs and of all
+// jobs there were first.
+struct SchedulingHeld { bool is_held = true; };
 
 // `spec.capped` is the core's to say: `by_admin` means without a cap.
 struct Submitted { JobSpec spec; bool by_admin = false; };
@@ -84,8 +83,8 @@ struct RequestAsked { JobId job; Request request; bool by_admin = false; };
 
 // From the runner. They name the attempt, and mean nothing about another one.
 struct StartConfirmed { JobId job; std::uint32_t attempt = 0; };
-// `again`: it was not the job's fault, and nothing of it has run.
-struct StartFailed { JobId job; std::uint32_t attempt = 0; bool again = false; };
+// It was not the job's fault, and nothing of it has run: it is tried again.
+struct StartFailed { JobId job; std::uint32_t attempt = 0; };
 enum class End : std::uint8_t { kOk, kFailed, kLost };
 struct Ended { JobId job; std::uint32_t attempt = 0; End end = End::kFailed; };
 struct Suspended { JobId job; std::uint32_t attempt = 0; };
@@ -95,11 +94,10 @@ struct Resumed { JobId job; std::uint32_t attempt = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event =
-    std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuResumed, GpuHealth, ForeignUse, SettingsChanged,
-                 UserLimitsChanged, SchedulingHeld, SchedulingAllowed, Submitted, Restored, UsageRestored, Withdrawn,
-                 CancelAsked, HoldAsked, ReleaseAsked, SuspendAsked, RequeueAsked, PriorityAsked, RequestAsked,
-                 StartConfirmed, StartFailed, Ended, Suspended, SuspendRefused, Resumed, TimePassed>;
+using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuHealth, ForeignUse, SettingsChanged, UserLimitsChanged,
+                           SchedulingHeld, Submitted, Restored, UsageRestored, Withdrawn, CancelAsked, HoldAsked,
+                           ReleaseAsked, SuspendAsked, RequeueAsked, PriorityAsked, RequestAsked, StartConfirmed,
+                           StartFailed, Ended, Suspended, SuspendRefused, Resumed, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

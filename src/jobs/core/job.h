@@ -53,6 +53,9 @@ enum class JobState : std::uint8_t {
   kDone = 8,
 };
 
+// A run of it has been asked for, and is not over.
+constexpr bool has_started(JobState state) { return state != JobState::kQueued && state != JobState::kHeld; }
+
 // How a job that is done came to its end. Stored, too.
 enum class Outcome : std::uint8_t {
   kNone = 0,  // not done yet
@@ -85,8 +88,8 @@ struct Dependency {
 // The GPUs, memory and time that a job asks for. They may be changed while the job waits.
 struct Request {
   GpuSet gpus;                  // these GPUs, or
-  std::uint32_t gpu_count = 1;  // any so many
-  std::uint64_t memory = 0;
+  std::uint32_t gpu_count = 1;  // any so many; counts only where `gpus` is empty
+  std::uint64_t memory = 0;     // bytes on each GPU; 0: as the settings say
   Duration time_limit = kNoLimit;
   bool operator==(const Request&) const = default;
 };
@@ -96,16 +99,11 @@ constexpr bool is_longer(Duration limit, Duration other) {
   return other != kNoLimit && (limit == kNoLimit || limit > other);
 }
 
-struct JobSpec {
+struct JobSpec : Request {
   JobId id;
   std::uint32_t uid = 0;
   std::int32_t priority = 0;  // higher first, among jobs of its user
   std::int32_t capped = 0;    // and against jobs of others: the same, or the cap
-  // Either these GPUs, or any `gpu_count`.
-  GpuSet gpus;
-  std::uint32_t gpu_count = 1;  // counts only where `gpus` is empty
-  std::uint64_t memory = 0;     // bytes on each GPU; 0: as the settings say
-  Duration time_limit = kNoLimit;
   OnLimit on_limit = OnLimit::kSuspend;
   bool exclusive = false;  // no other job runs on its GPUs
   bool requeue = false;    // runs once more if it is lost
@@ -119,13 +117,8 @@ struct JobSpec {
   std::vector<Dependency> after;
 
   std::uint32_t wanted_gpus() const { return gpus.empty() ? gpu_count : gpus.size(); }
-  Request request() const { return {gpus, gpu_count, memory, time_limit}; }
-  void ask(const Request& other) {
-    gpus = other.gpus;
-    gpu_count = other.gpu_count;
-    memory = other.memory;
-    time_limit = other.time_limit;
-  }
+  const Request& request() const { return *this; }
+  void ask(const Request& other) { static_cast<Request&>(*this) = other; }
   bool operator==(const JobSpec&) const = default;
 };
 

@@ -70,14 +70,7 @@ std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
   return room;
 }
 
-std::optional<Kept> JobCore::kept() const {
-  const Reservation& reservation = state_->reservation;
-  if (reservation.job == kNoJob) return std::nullopt;
-  Kept kept{reservation.job, reservation.gpus, std::nullopt};
-  if (reservation.start != TimePoint::max()) kept.start = reservation.start;
-  return kept;
-}
-
+const Reservation& JobCore::reservation() const { return state_->reservation; }
 const JobCounts& JobCore::counts() const { return state_->counts; }
 std::size_t JobCore::size() const { return state_->jobs.size(); }
 
@@ -117,32 +110,16 @@ void JobCore::State::on(const GpuRemoved& e) {
   dirty = true;
 }
 
-void JobCore::State::on(const GpuDrained& e) {
-  Gpu* const gpu = gpu_of(e.gpu);
-  if (gpu == nullptr) return;
-  gpu->drained = true;
+void JobCore::State::on(const GpuDrained& e) { close_gpu(e.gpu, &Gpu::drained, e.is_drained); }
+void JobCore::State::on(const GpuHealth& e) { close_gpu(e.gpu, &Gpu::sick, e.is_sick); }
+
+void JobCore::State::close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed) {
+  Gpu* const gpu = gpu_of(index);
+  if (gpu == nullptr || gpu->*why == is_closed) return;
+  gpu->*why = is_closed;
   survey_gpus();
+  if (!is_closed) unpark_gpus();
   dirty = true;
-}
-
-void JobCore::State::on(const GpuResumed& e) {
-  Gpu* const gpu = gpu_of(e.gpu);
-  if (gpu == nullptr) return;
-  gpu->drained = false;
-  survey_gpus();
-  unpark_gpus();
-}
-
-void JobCore::State::on(const GpuHealth& e) {
-  Gpu* const gpu = gpu_of(e.gpu);
-  if (gpu == nullptr || gpu->sick == e.is_sick) return;
-  gpu->sick = e.is_sick;
-  survey_gpus();
-  if (e.is_sick) {
-    dirty = true;
-  } else {
-    unpark_gpus();
-  }
 }
 
 void JobCore::State::on(const ForeignUse& e) {
@@ -196,11 +173,9 @@ void JobCore::State::on(const UserLimitsChanged& e) {
   unpark_gpus();
 }
 
-void JobCore::State::on(const SchedulingHeld&) { held = true; }
-
-void JobCore::State::on(const SchedulingAllowed&) {
-  held = false;
-  dirty = true;
+void JobCore::State::on(const SchedulingHeld& e) {
+  held = e.is_held;
+  dirty |= !held;
 }
 
 void JobCore::State::on(const UsageRestored& e) {

@@ -78,11 +78,11 @@ struct JobStanding {
   bool suspend_refused = false;       // its time is over or somebody urgent waits, and it could not be suspended
 };
 
-// GPUs that are kept for the first in order who cannot start yet.
-struct Kept {
+// GPUs that are kept for the first in order who cannot start yet; kNoJob: there is none.
+struct Reservation {
   JobId job;
   GpuSet gpus;
-  std::optional<TimePoint> start;  // when it starts at the latest, as far as time limits tell
+  TimePoint start = TimePoint::max();  // when it can start at the latest, as far as time limits tell
 };
 
 struct UserUsage {
@@ -136,7 +136,7 @@ class JobCore {
   std::vector<UserUsage> usage(TimePoint now) const;
 
   std::optional<GpuRoom> room(GpuIndex gpu) const;
-  std::optional<Kept> kept() const;
+  const Reservation& reservation() const;
   std::size_t size() const;  // jobs that are not done
   const JobCounts& counts() const;
 
@@ -149,7 +149,7 @@ class JobCore {
   std::unique_ptr<State> state_;
 };
 
-std::string_view to_string(Refusal refusal);
+// As in the API: "gpu_memory"; empty: it does not wait.
 std::string_view to_string(WaitReason reason);
 
 }  // namespace gpumux::jobs

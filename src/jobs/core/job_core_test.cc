@@ -16,7 +16,7 @@ TEST(Admission, RequestsOfRunningJobsFitInCapacity) {
   Script s;
   EXPECT_EQ(s.submit(1, 50), "Start job 1.1 on 0");
   EXPECT_EQ(s.submit(1, 40), "");  // 90 of 80
-  EXPECT_EQ(s.reason(2), "GPU memory");
+  EXPECT_EQ(s.reason(2), "gpu_memory");
   EXPECT_EQ(s.submit(1, 31), "");
   EXPECT_EQ(s.reason(3), "priority");
   EXPECT_EQ(s.end(1), "Start job 2.1 on 0; Start job 3.1 on 0");
@@ -166,7 +166,7 @@ TEST(Life, EndsAreToldApart) {
 TEST(Life, WhatIsSaidOfAnotherAttemptMeansNothing) {
   Script s;
   s.submit();
-  EXPECT_EQ(s.tell(StartFailed{JobId{1}, 1, true}), "");
+  EXPECT_EQ(s.tell(StartFailed{JobId{1}, 1}), "");
   EXPECT_EQ(s.reason(1), "retry");
   EXPECT_EQ(s.wait(seconds(1)), "Start job 1.2 on 0");
   s.tell(Ended{JobId{1}, 1, End::kOk});
@@ -181,12 +181,12 @@ TEST(Life, StartsAreRetriedLaterAndLater) {
   s.submit();
   Duration pause = seconds(1);
   for (std::uint32_t attempt = 1; attempt < 12; ++attempt) {
-    EXPECT_EQ(s.tell(StartFailed{JobId{1}, attempt, true}), "");
+    EXPECT_EQ(s.tell(StartFailed{JobId{1}, attempt}), "");
     EXPECT_EQ(s.wait(pause - Duration(1)), "");
     EXPECT_EQ(s.wait(Duration(1)), "Start job 1." + std::to_string(attempt + 1) + " on 0");
     pause = std::min<Duration>(2 * pause, minutes(1));
   }
-  EXPECT_EQ(s.tell(StartFailed{JobId{1}, 12, false}), "");
+  EXPECT_EQ(s.tell(Ended{JobId{1}, 12, End::kFailed}), "");
   EXPECT_EQ(s.outcome(1), "failed");
 }
 
@@ -241,7 +241,7 @@ TEST(Life, NothingStartsWhileSchedulingIsHeld) {
   s.tell(SchedulingHeld{});
   EXPECT_EQ(s.submit(), "");
   EXPECT_EQ(s.reason(1), "paused");
-  EXPECT_EQ(s.tell(SchedulingAllowed{}), "Start job 1.1 on 0");
+  EXPECT_EQ(s.tell(SchedulingHeld{false}), "Start job 1.1 on 0");
 }
 
 TEST(Life, RestoredJobsGoOnWhereTheyWere) {
@@ -258,7 +258,7 @@ TEST(Life, RestoredJobsGoOnWhereTheyWere) {
   s.tell(Restored{running, JobState::kRunning, 2, {1}, minutes(4)});
   s.tell(Restored{suspended, JobState::kSuspended, 1, {1}, {}});
   EXPECT_EQ(s.standing(2).limit_at, s.now() + minutes(6));
-  EXPECT_EQ(s.tell(SchedulingAllowed{}), "Start job 1.1 on 0");
+  EXPECT_EQ(s.tell(SchedulingHeld{false}), "Start job 1.1 on 0");
   s.submit();
   EXPECT_EQ(s.place(3), 1u);
   EXPECT_EQ(s.place(4), 2u);
@@ -369,7 +369,7 @@ TEST(Arrays, AtMostSoManyAtOnce) {
     element.array_limit = 2;
     EXPECT_EQ(s.submit(element).empty(), i >= 2);
   }
-  EXPECT_EQ(s.reason(3), "array limit");
+  EXPECT_EQ(s.reason(3), "array_limit");
   EXPECT_EQ(s.submit(), "Start job 5.1 on 2");  // others are not in its way
   EXPECT_EQ(s.end(1), "Start job 3.1 on 0");
   EXPECT_EQ(s.cancel(4), "");
@@ -382,7 +382,7 @@ TEST(Limits, RunningJobsOfAUser) {
   s.run();
   s.run();
   EXPECT_EQ(s.submit(), "");
-  EXPECT_EQ(s.reason(3), "user limit");
+  EXPECT_EQ(s.reason(3), "user_limit");
   JobSpec other = s.spec();
   other.uid = 1001;
   EXPECT_EQ(s.submit(other), "Start job 4.1 on 2");
@@ -397,7 +397,7 @@ TEST(Limits, GpusOfAUserKeepHisOwnOrder) {
   s.run();
   EXPECT_EQ(s.submit(2), "");
   EXPECT_EQ(s.submit(1), "");  // would be within the limit, and keep the larger one before it waiting
-  EXPECT_EQ(s.reason(2), "user limit");
+  EXPECT_EQ(s.reason(2), "user_limit");
   EXPECT_EQ(s.end(1), "Start job 2.1 on 0,1");
   EXPECT_EQ(s.core().refusal(s.spec(3)), Refusal::kGpuLimit);
 }
@@ -456,7 +456,7 @@ TEST(Gpus, DrainedOnesTakeNothingNew) {
   EXPECT_EQ(s.reason(2), "drained");
   EXPECT_EQ(s.submit(), "");
   EXPECT_EQ(s.end(1), "Start job 3.1 on 0");  // who wants the drained one is in nobody's way
-  EXPECT_EQ(s.tell(GpuResumed{GpuIndex{1}}), "Start job 2.1 on 1");
+  EXPECT_EQ(s.tell(GpuDrained{GpuIndex{1}, false}), "Start job 2.1 on 1");
 }
 
 TEST(Gpus, SickOnesTakeNothingNewUntilTheyAreHealthy) {
@@ -467,7 +467,7 @@ TEST(Gpus, SickOnesTakeNothingNewUntilTheyAreHealthy) {
   named.gpus = {0};
   EXPECT_EQ(s.submit(named), "");
   EXPECT_EQ(s.reason(2), "drained");
-  EXPECT_EQ(s.tell(GpuResumed{GpuIndex{0}}), "") << "nobody has drained it";
+  EXPECT_EQ(s.tell(GpuDrained{GpuIndex{0}, false}), "") << "nobody has drained it";
   EXPECT_EQ(s.tell(GpuHealth{GpuIndex{0}, false}), "Start job 2.1 on 0");
 }
 

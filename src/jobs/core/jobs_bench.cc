@@ -22,7 +22,7 @@ class Machine {
     settings.order = order;
     tell(SettingsChanged{settings});
     for (std::uint32_t gpu = 0; gpu < kGpus; ++gpu) tell(GpuAdded{GpuIndex{gpu}, kCapacity});
-    tell(SchedulingAllowed{});
+    tell(SchedulingHeld{false});
     for (std::uint64_t i = 0; i < jobs; ++i) submit();
   }
 

@@ -3,18 +3,6 @@
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {
-namespace {
-
-bool waits(JobState state) {
-  return state == JobState::kQueued || state == JobState::kHeld || state == JobState::kSuspended;
-}
-
-bool leaves(const Job& job) {
-  return job.occupies() && (job.state == JobState::kSuspending || job.state == JobState::kEnding);
-}
-
-}  // namespace
-
 Job* JobCore::State::find(JobId id) {
   const auto found = jobs.find(id);
   return found == jobs.end() ? nullptr : found->second.get();
@@ -72,14 +60,14 @@ std::optional<Refusal> JobCore::State::refusal(const RequestAsked& e) const {
   const auto found = jobs.find(e.job);
   if (found == jobs.end() || found->second->state == JobState::kEnding) return std::nullopt;
   const Job& job = *found->second;
-  const bool has_started = job.state != JobState::kQueued && job.state != JobState::kHeld;
+  const bool is_started = has_started(job.state);
   Request same = job.spec.request();
   same.time_limit = e.request.time_limit;
   if (same == e.request) {
-    const bool is_bound = has_started && !e.by_admin;
+    const bool is_bound = is_started && !e.by_admin;
     return is_bound && is_longer(same.time_limit, job.spec.time_limit) ? std::optional(Refusal::kLonger) : std::nullopt;
   }
-  if (has_started) return Refusal::kStarted;
+  if (is_started) return Refusal::kStarted;
   JobSpec wanted = job.spec;
   wanted.ask(e.request);
   return impossible(wanted);
@@ -106,8 +94,8 @@ void JobCore::State::record(const Job& job) {
 template <class Change>
 void JobCore::State::change_counts(Job& job, Change change) {
   change(counts[static_cast<std::size_t>(job.state)]);
-  if (waits(job.state)) change(job.user->queued);
-  if (leaves(job)) change(leaving);
+  if (job.waits()) change(job.user->queued);
+  if (job.leaves()) change(leaving);
   if (job.counts_in_array()) change(arrays.at(job.spec.array).active);
   if (job.state != JobState::kSuspended) return;
   for (const GpuIndex index : job.gpus) {
@@ -167,8 +155,7 @@ void JobCore::State::on(const Restored& e) {
   Job& job = take(e.spec);
   job.attempt = e.attempt;
   job.ran = e.ran;
-  const bool was_started = e.state != JobState::kQueued && e.state != JobState::kHeld;
-  if (!was_started) {
+  if (!has_started(e.state)) {
     if (!await(job)) return finish(job, Outcome::kDependencyFailed);
     return enqueue(job);
   }
@@ -190,7 +177,7 @@ void JobCore::State::on(const Withdrawn& e) {
   Job* const job = find(e.job);
   if (job == nullptr) return;
   // Ending: somebody has cancelled it before it could begin.
-  const bool never_ran = job->state == JobState::kQueued || job->state == JobState::kHeld ||
+  const bool never_ran = !has_started(job->state) ||
                          ((job->state == JobState::kStarting || job->state == JobState::kEnding) && job->attempt == 1);
   if (never_ran) finish(*job, Outcome::kCancelled, false);
 }
@@ -200,7 +187,7 @@ void JobCore::State::on(const Withdrawn& e) {
 void JobCore::State::on(const CancelAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr) return;
-  if (job->state == JobState::kQueued || job->state == JobState::kHeld) return finish(*job, Outcome::kCancelled);
+  if (!has_started(job->state)) return finish(*job, Outcome::kCancelled);
   if (job->state != JobState::kEnding) return ask_to_end(*job, CancelReason::kAsked);
   if (job->ends_as != Outcome::kNone) return;
   job->ends_as = Outcome::kCancelled;  // instead of running again
@@ -249,7 +236,7 @@ void JobCore::State::on(const SuspendAsked& e) {
 
 void JobCore::State::on(const RequeueAsked& e) {
   Job* const job = find(e.job);
-  if (job == nullptr || job->state == JobState::kQueued || job->state == JobState::kHeld) return;
+  if (job == nullptr || !has_started(job->state)) return;
   if (job->state == JobState::kEnding) return;
   job->spec.held = false;
   ask_to_end(*job, CancelReason::kRequeue);
@@ -314,7 +301,6 @@ void JobCore::State::on(const StartFailed& e) {
   if (job == nullptr) return;
   if (job->state == JobState::kEnding) return end_as_told(*job);
   if (job->state != JobState::kStarting) return;
-  if (!e.again) return finish(*job, Outcome::kFailed);
   const Duration pause = std::min(kMaxStartRetry, kStartRetry * (1 << std::min(job->failed_starts, 6u)));
   ++job->failed_starts;
   job->retry_at = now + pause;
@@ -323,7 +309,7 @@ void JobCore::State::on(const StartFailed& e) {
 
 void JobCore::State::on(const Ended& e) {
   Job* const job = find(e.job, e.attempt);
-  if (job == nullptr || job->state == JobState::kQueued || job->state == JobState::kHeld) return;
+  if (job == nullptr || !has_started(job->state)) return;
   if (job->state == JobState::kEnding) return end_as_told(*job);
   if (e.end != End::kLost) return finish(*job, e.end == End::kOk ? Outcome::kOk : Outcome::kFailed);
   if (!job->spec.requeue) return finish(*job, Outcome::kLost);

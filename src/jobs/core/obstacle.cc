@@ -38,14 +38,13 @@ WaitsForLimit limit_of_user(const Job& job, const UserLimits& limits, const ToSt
 // The GPU that keeps it waiting: of those that are kept for it, or that it names, the first without room. Of any GPUs
 // the one with most room: the others have less.
 Obstacle JobCore::State::shortage_of(const Job& job) const {
-  const bool is_chosen = job.state == JobState::kSuspended || !job.spec.gpus.empty();
   const bool is_kept = reservation.job == job.spec.id;
   const Gpu* worst = nullptr;
   for (const GpuIndex index : is_kept ? reservation.gpus : usable_for(job)) {
     const Gpu& gpu = gpus[index.value];
     if (fits_now(job, gpu)) continue;
     if (worst == nullptr) worst = &gpu;
-    if (is_chosen || is_kept) break;
+    if (job.has_its_gpus() || is_kept) break;
     if (free_on(gpu) > free_on(*worst)) worst = &gpu;
   }
   if (worst == nullptr) {

@@ -111,8 +111,8 @@ TEST(Obstacles, ALimitThatAJobReachesForWhichGpusAreKeptNamesThatJob) {
   s.run(other);
   s.submit(2);
   s.submit(1);
-  EXPECT_EQ(s.reason(2), "GPU memory");
-  EXPECT_EQ(s.reason(3), "user limit");
+  EXPECT_EQ(s.reason(2), "gpu_memory");
+  EXPECT_EQ(s.reason(3), "user_limit");
   EXPECT_EQ(s.place(3), 0u);
   auto limit = obstacle<WaitsForLimit>(s, 3);
   EXPECT_EQ(limit.of, WaitsForLimit::Of::kGpus);
@@ -133,7 +133,7 @@ TEST(Obstacles, AJobBehindOneThatALimitKeepsWaitingNamesIt) {
   s.run();
   s.submit(2);
   s.submit(1);
-  EXPECT_EQ(s.reason(2), "user limit");
+  EXPECT_EQ(s.reason(2), "user_limit");
   const auto others = obstacle<WaitsForOthers>(s, 3);
   EXPECT_EQ(others.first, JobId{2});
   EXPECT_EQ(others.before, 1u);
@@ -154,7 +154,7 @@ TEST(Obstacles, GpusThatTakeNoJobsAreNamed) {
 TEST(Obstacles, ARetryHasItsTime) {
   Script s;
   s.submit();
-  s.tell(StartFailed{JobId{1}, 1, true});
+  s.tell(StartFailed{JobId{1}, 1});
   EXPECT_EQ(obstacle<WaitsForMoment>(s, 1).at, s.now() + 1s);
 }
 

@@ -165,7 +165,7 @@ TEST(Order, FairTakesTurnsAlsoWhereAllStartAtOnce) {
   Script s(4, QueueSettings());
   s.tell(SchedulingHeld{});
   for (std::uint32_t i = 0; i < 8; ++i) s.submit(of(s.spec(), i < 6 ? 1 : 2));
-  EXPECT_EQ(s.tell(SchedulingAllowed{}),
+  EXPECT_EQ(s.tell(SchedulingHeld{false}),
             "Start job 1.1 on 0; Start job 7.1 on 1; Start job 2.1 on 2; Start job 8.1 on 3");
 }
 
@@ -211,7 +211,7 @@ TEST(Order, OverManyHalfLivesNothingOverflows) {
   s.run(all);
   for (int year = 0; year < 40; ++year) {
     s.wait(hours(24 * 365));
-    s.tell(SchedulingAllowed{});
+    s.tell(SchedulingHeld{false});
   }
   const auto usage = s.core().usage(s.now());
   const std::uint64_t year = 365ull * 24 * 3600 * 1'000'000 * 4;
@@ -314,7 +314,7 @@ TEST(TimeLimit, WithNobodyWaitingItGoesOn) {
   EXPECT_EQ(s.wait(hours(5)), "");
   EXPECT_EQ(s.submit(1), "Suspend job 1.1 time");
   EXPECT_EQ(s.suspended(1), "Start job 2.1 on 0");
-  EXPECT_EQ(s.reason(1), "GPU memory");
+  EXPECT_EQ(s.reason(1), "gpu_memory");
   EXPECT_EQ(s.end(2), "Resume job 1.1 on 0");
   EXPECT_EQ(s.resumed(1), "");
   EXPECT_EQ(s.standing(1).limit_at, s.now() + minutes(10));  // a new turn, a whole one
@@ -498,13 +498,13 @@ TEST(Places, AJobThatALimitKeepsWaitingHasNoneAndCountsForNoOther) {
     submit_array(s, 1);         // 1 runs; 2 and 3
     s.submit(of(s.spec(), 1));  // 4
     s.submit(of(s.spec(), 2));  // 5
-    EXPECT_EQ(s.reason(2), "array limit");
+    EXPECT_EQ(s.reason(2), "array_limit");
     EXPECT_EQ(s.place(2), 0u);
     EXPECT_EQ(s.place(3), 0u);
     EXPECT_EQ(s.place(4), order == Order::kFifo ? 1u : 2u);
     EXPECT_EQ(s.place(5), order == Order::kFifo ? 2u : 1u) << "user 1 has had the GPU";
     s.tell(UserLimitsChanged{1, UserLimits{1, kUnlimited, kUnlimited, kUnlimited}});
-    EXPECT_EQ(s.reason(4), "user limit");
+    EXPECT_EQ(s.reason(4), "user_limit");
     EXPECT_EQ(s.place(4), 0u);
     EXPECT_EQ(s.place(5), 1u);
   }

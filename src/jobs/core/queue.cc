@@ -177,8 +177,7 @@ std::uint64_t JobCore::State::place_of(const Job& job) const {
 }
 
 WaitReason JobCore::State::reason_of(const Job& job) const {
-  if (job.state != JobState::kQueued && job.state != JobState::kHeld && job.state != JobState::kSuspended)
-    return WaitReason::kNone;
+  if (!job.waits()) return WaitReason::kNone;
   if (job.spec.held) return WaitReason::kHeld;
   if (job.pending > 0) return WaitReason::kDependency;
   if (job.begins_at) return WaitReason::kBegin;

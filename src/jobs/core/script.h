@@ -21,7 +21,7 @@ class Script {
   explicit Script(std::uint32_t count = 1, QueueSettings settings = fifo()) {
     tell(SettingsChanged{settings});
     for (std::uint32_t i = 0; i < count; ++i) tell(GpuAdded{GpuIndex{i}, 80 * kGiB});
-    tell(SchedulingAllowed{});
+    tell(SchedulingHeld{false});
   }
   static QueueSettings fifo() {
     QueueSettings settings;

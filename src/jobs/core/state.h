@@ -77,6 +77,9 @@ struct Job {
 
   std::uint32_t wanted_gpus() const { return state == JobState::kSuspended ? gpus.size() : spec.wanted_gpus(); }
   bool occupies() const { return request.has_value(); }
+  bool waits() const { return !has_started(state) || state == JobState::kSuspended; }
+  bool leaves() const { return occupies() && (state == JobState::kSuspending || state == JobState::kEnding); }
+  bool has_its_gpus() const { return state == JobState::kSuspended || !spec.gpus.empty(); }  // it takes no others
   bool overdue() const { return clock && clock->overdue; }
   bool suspend_refused() const { return clock && retry_at; }
   bool in_array_with_limit() const { return spec.array != kNoJob && spec.array_limit != 0; }
@@ -217,12 +220,6 @@ struct Dependent {
   auto operator<=>(const Dependent&) const = default;
 };
 
-struct Reservation {
-  JobId job;
-  GpuSet gpus;
-  TimePoint start = TimePoint::max();  // when it can start at the latest, as far as time limits tell
-};
-
 // A user's jobs that are to start, for GPUs are kept for them.
 struct ToStart {
   JobId first = kNoJob;
@@ -277,13 +274,11 @@ struct JobCore::State {
   void on(const GpuAdded& e);
   void on(const GpuRemoved& e);
   void on(const GpuDrained& e);
-  void on(const GpuResumed& e);
   void on(const GpuHealth& e);
   void on(const ForeignUse& e);
   void on(const SettingsChanged& e);
   void on(const UserLimitsChanged& e);
   void on(const SchedulingHeld& e);
-  void on(const SchedulingAllowed& e);
   void on(const Submitted& e);
   void on(const Restored& e);
   void on(const UsageRestored& e);
@@ -329,6 +324,7 @@ struct JobCore::State {
   void woken(Job& job);
   TimePoint limit_at(const Job& job) const;  // max(): never, or its clock does not run
   static void clamp(QueueSettings& settings);
+  void close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed);
   void rearm_all();
   void limit_changed(Job& job);
   void run_clock(Job& job);  // its time limit begins to run down, or goes on

@@ -49,8 +49,9 @@ std::string text(const JobSpec& spec) {
 struct Text {
   std::string operator()(const GpuAdded& e) const { return "GpuAdded " + text(e.gpu) + " " + text(e.capacity); }
   std::string operator()(const GpuRemoved& e) const { return "GpuRemoved " + text(e.gpu); }
-  std::string operator()(const GpuDrained& e) const { return "GpuDrained " + text(e.gpu); }
-  std::string operator()(const GpuResumed& e) const { return "GpuResumed " + text(e.gpu); }
+  std::string operator()(const GpuDrained& e) const {
+    return "GpuDrained " + text(e.gpu) + (e.is_drained ? "" : " no longer");
+  }
   std::string operator()(const GpuHealth& e) const {
     return "GpuHealth " + text(e.gpu) + (e.is_sick ? " sick" : " healthy");
   }
@@ -65,8 +66,7 @@ struct Text {
   std::string operator()(const UserLimitsChanged& e) const {
     return "UserLimitsChanged uid " + text(e.uid) + " " + (e.limits ? text(*e.limits) : "as all");
   }
-  std::string operator()(const SchedulingHeld&) const { return "SchedulingHeld"; }
-  std::string operator()(const SchedulingAllowed&) const { return "SchedulingAllowed"; }
+  std::string operator()(const SchedulingHeld& e) const { return e.is_held ? "SchedulingHeld" : "SchedulingAllowed"; }
   std::string operator()(const Submitted& e) const {
     return "Submitted " + text(e.spec) + (e.by_admin ? " by admin" : "");
   }
@@ -90,9 +90,7 @@ struct Text {
     return "RequestAsked " + text(e.job) + text(e.request) + (e.by_admin ? " by admin" : "");
   }
   std::string operator()(const StartConfirmed& e) const { return "StartConfirmed " + text(e.job, e.attempt); }
-  std::string operator()(const StartFailed& e) const {
-    return "StartFailed " + text(e.job, e.attempt) + (e.again ? " again" : "");
-  }
+  std::string operator()(const StartFailed& e) const { return "StartFailed " + text(e.job, e.attempt); }
   std::string operator()(const Ended& e) const {
     const char* const how = e.end == End::kOk ? " ok" : e.end == End::kFailed ? " failed" : " lost";
     return "Ended " + text(e.job, e.attempt) + how;
@@ -161,32 +159,16 @@ std::string_view to_string(Outcome outcome) {
   return "unknown";
 }
 
-std::string_view to_string(Refusal refusal) {
-  switch (refusal) {
-    case Refusal::kExists: return "a job with this id exists already";
-    case Refusal::kNoGpus: return "no GPU is asked for";
-    case Refusal::kUnknownGpu: return "a GPU is asked for that this machine does not have";
-    case Refusal::kTooManyGpus: return "more GPUs are asked for than this machine has";
-    case Refusal::kTooMuchMemory: return "more memory is asked for than the GPUs have";
-    case Refusal::kQueueLimit: return "this user's limit of waiting jobs is reached";
-    case Refusal::kGpuLimit: return "more GPUs are asked for than this user may have";
-    case Refusal::kUnknownJob: return "--after names a job that does not exist";
-    case Refusal::kStarted: return "only the time limit of a job that has started can change";
-    case Refusal::kLonger: return "only an administrator lengthens the time limit of a job that has started";
-  }
-  return "unknown";
-}
-
 std::string_view to_string(WaitReason reason) {
   switch (reason) {
-    case WaitReason::kNone: return "none";
+    case WaitReason::kNone: return "";
     case WaitReason::kHeld: return "held";
     case WaitReason::kDependency: return "dependency";
     case WaitReason::kBegin: return "begin";
-    case WaitReason::kGpuMemory: return "GPU memory";
+    case WaitReason::kGpuMemory: return "gpu_memory";
     case WaitReason::kPriority: return "priority";
-    case WaitReason::kUserLimit: return "user limit";
-    case WaitReason::kArrayLimit: return "array limit";
+    case WaitReason::kUserLimit: return "user_limit";
+    case WaitReason::kArrayLimit: return "array_limit";
     case WaitReason::kDrained: return "drained";
     case WaitReason::kRetry: return "retry";
     case WaitReason::kPaused: return "paused";

@@ -2,10 +2,10 @@
 #include "jobs/service/job_api.h"
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <set>
 #include <utility>
 
+#include "base/split.h"
 #include "base/units.h"
 #include "daemon/loop/log.h"
 
@@ -50,22 +50,9 @@ struct JobApi::Asked {
 
 // Reads the store: not for the loop.
 Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const JobName& name) {
-  const auto with_text = [&name](const base::Error& error) {
-    return error.code == Code::kNotFound ? no_job(name.text()) : error;
-  };
-  JobId id = name.job;
-  if (name.element) {
-    store::Query query;
-    query.array = name.job;
-    query.array_index = name.element;
-    const auto page = store.page(query);
-    if (!page) return tl::unexpected(page.error());
-    if (page->jobs.empty()) return tl::unexpected(with_text({Code::kNotFound, 0, ""}));
-    id = page->jobs.front().spec.id;
-  }
-  auto job = store.find(id);
-  if (!job) return tl::unexpected(with_text(job.error()));
-  const bool is_first = job->spec.array == id;
+  auto job = daemon::find_job(store, name);
+  if (!job) return tl::unexpected(job.error().code == Code::kNotFound ? no_job(name.text()) : job.error());
+  const bool is_first = job->spec.array == job->spec.id;
   return Found{.job = std::move(*job), .is_whole_array = is_first && !name.element};
 }
 
@@ -134,52 +121,49 @@ JobNow JobApi::now_of(const Peer& peer, JobId job, const Starts& starts) const {
 
 // ---- handing in --------------------------------------------------------------------------------------------
 
+// Reads the store, and looks at the submitter: not for the loop.
+Result<std::shared_ptr<const Submission>> JobApi::prepare(const std::string& body, const Peer& peer,
+                                                          bool by_admin) const {
+  auto parsed = parse_submission(body);
+  if (!parsed) return tl::unexpected(parsed.error());
+  auto submitter = look_at_submitter(peer);
+  if (!submitter) return tl::unexpected(submitter.error());
+  const auto submission = std::make_shared<Submission>(std::move(*parsed));
+  submission->by_admin = by_admin;
+  submission->document.submitter = std::move(*submitter);
+  submission->document_text = to_text(submission->document);
+  // A start would fail of this in the end: it is said while the submitter listens.
+  const LaunchedJob first{
+      .id = JobId{1}, .array = JobId{submission->elements.empty() ? 0u : 1u}, .name = submission->name, .gpus = {}};
+  if (const auto errors = error_path(submission->document, first); !errors) return tl::unexpected(errors.error());
+  if (const auto log = log_path(submission->document, first, ""); !log) return tl::unexpected(log.error());
+  const std::uint64_t bytes =
+      submission->document_text.size() * std::max<std::uint64_t>(submission->elements.size(), 1);
+  if (bytes > kMaxArrayBytes) {
+    return base::fail(Code::kInvalid,
+                      "the array's elements and their environments are too large together: submit "
+                      "a smaller array, or a script that sets the variables that it needs");
+  }
+  GPUMUX_TRY(queue_.store()->room_for(bytes));
+  return submission;
+}
+
 ApiAnswer JobApi::submit(const ApiRequest& request) {
-  auto body = std::make_shared<std::string>(request.body);
+  auto body = std::make_shared<const std::string>(request.body);
   return ApiLater([this, body, peer = request.peer](ApiReply reply) {
-    asio::post(queue_.pool(), [this, body, peer, by_admin = access_.may_change(peer),
-                               reply = std::move(reply)]() mutable {
-      auto parsed = parse_submission(*body);
-      base::Status status = parsed ? base::Status() : base::Status(tl::unexpected(parsed.error()));
-      std::shared_ptr<Submission> submission;
-      if (parsed) {
-        submission = std::make_shared<Submission>(std::move(*parsed));
-        submission->by_admin = by_admin;
-        auto submitter = look_at_submitter(peer);
-        if (submitter) {
-          submission->document.submitter = std::move(*submitter);
-          submission->document_text = to_text(submission->document);
-          const std::uint64_t jobs = std::max<std::uint64_t>(submission->elements.size(), 1);
-          status = queue_.store()->room_for(submission->document_text.size() * jobs);
-          if (submission->document_text.size() * jobs > kMaxArrayBytes) {
-            status = base::fail(Code::kInvalid,
-                                "the array's elements and their environments are too large together: submit "
-                                "a smaller array, or a script that sets the variables that it needs");
-          }
-          // A start would fail of this in the end: it is said while the submitter listens.
-          const LaunchedJob first{.id = JobId{1},
-                                  .array = JobId{submission->elements.empty() ? 0u : 1u},
-                                  .name = submission->name,
-                                  .gpus = {}};
-          if (const auto log = log_path(submission->document, first, ""); !log) status = tl::unexpected(log.error());
-          if (const auto errors = error_path(submission->document, first); !errors)
-            status = tl::unexpected(errors.error());
-        } else {
-          status = tl::unexpected(submitter.error());
-        }
-      }
-      asio::post(io_, [this, peer, submission, status = std::move(status), reply = std::move(reply)]() mutable {
-        if (!status) return reply(error_response(status.error()));
-        // The last look before the job is stored.
-        if (peer.has_ended()) return reply(error_response({Code::kDenied, 0, "the process that submits has ended"}));
-        queue_.submit(std::move(submission), [reply = std::move(reply)](const Result<JobQueue::Submitted>& submitted) {
-          if (!submitted) return reply(error_response(submitted.error()));
-          Json answer{{"id", submitted->id.value}, {"count", submitted->count}};
-          if (submitted->capped_at) answer["priority_capped"] = *submitted->capped_at;
-          reply(json_response(answer, submitted->was_known ? 200 : 201));
-        });
-      });
-    });
+    on_pool([this, body, peer, by_admin = access_.may_change(peer)] { return prepare(*body, peer, by_admin); },
+            [this, peer, reply = std::move(reply)](Result<std::shared_ptr<const Submission>> submission) {
+              if (!submission) return reply(error_response(submission.error()));
+              // The last look before the job is stored.
+              if (peer.has_ended())
+                return reply(error_response({Code::kDenied, 0, "the process that submits has ended"}));
+              queue_.submit(std::move(*submission), [reply](const Result<JobQueue::Submitted>& submitted) {
+                if (!submitted) return reply(error_response(submitted.error()));
+                Json answer{{"id", submitted->id.value}, {"count", submitted->count}};
+                if (submitted->capped_at) answer["priority_capped"] = *submitted->capped_at;
+                reply(json_response(answer, submitted->was_known ? 200 : 201));
+              });
+            });
   });
 }
 
@@ -192,13 +176,11 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
   return ApiLater(
       [this, peer, asked = *asked, user = decode_percent(query_value(query, "user").value_or(""))](ApiReply reply) {
         const auto read = [this, peer, asked, user, reply = std::move(reply)] {
-          asio::post(queue_.pool(), [this, peer, asked, user, reply] {
-            auto page = std::make_shared<Result<store::Page>>(read_page(*queue_.store(), asked, user));
-            asio::post(io_, [this, peer, page, reply] {
-              if (!*page) return reply(error_response(page->error()));
-              list_page(peer, std::make_shared<const store::Page>(std::move(**page)), reply);
-            });
-          });
+          on_pool([this, asked, user] { return read_page(*queue_.store(), asked, user); },
+                  [this, peer, reply](Result<store::Page> page) {
+                    if (!page) return reply(error_response(page.error()));
+                    list_page(peer, std::move(*page), reply);
+                  });
         };
         // A history has what jobs have had of GPUs up to now. A list of what runs is asked for again and again.
         if (asked.which == store::Query::Which::kUnfinished) return read();
@@ -207,63 +189,59 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
 }
 
 // The loop says where each job of the page stands now; the pool writes the text.
-void JobApi::list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply) {
+void JobApi::list_page(const Peer& peer, store::Page page, ApiReply reply) {
   std::vector<std::pair<JobNow, Sight>> looks;
-  looks.reserve(page->jobs.size());
+  looks.reserve(page.jobs.size());
   const Starts starts = queue_.core().expected_starts();
-  for (const store::StoredJob& job : page->jobs)
+  for (const store::StoredJob& job : page.jobs)
     looks.emplace_back(now_of(peer, job.spec.id, starts), sight(peer, job.spec.uid));
-  asio::post(queue_.pool(), [this, page = std::move(page), looks = std::move(looks),
-                             reply = std::move(reply)]() mutable {
-    std::string text = "{\"jobs\": [";
-    const char* separator = "";
-    for (std::size_t i = 0; i < page->jobs.size(); ++i) {
-      const auto& [now, seen] = looks[i];
-      if (seen == Sight::kNothing) continue;
-      text += std::exchange(separator, ",\n");
-      append_job(text, page->jobs[i], now, seen, *names_);
-    }
-    text += std::string("], \"more\": ") + (page->more ? "true" : "false") + "}\n";
-    asio::post(io_, [reply = std::move(reply), text = std::move(text)]() mutable { reply({200, std::move(text)}); });
-  });
+  on_pool(
+      [this, page = std::move(page), looks = std::move(looks)] {
+        std::string text = "{\"jobs\": [";
+        const char* separator = "";
+        for (std::size_t i = 0; i < page.jobs.size(); ++i) {
+          const auto& [now, seen] = looks[i];
+          if (seen == Sight::kNothing) continue;
+          text += std::exchange(separator, ",\n");
+          append_job(text, page.jobs[i], now, seen, *names_);
+        }
+        text += std::string("], \"more\": ") + (page.more ? "true" : "false") + "}\n";
+        return ApiResponse{200, std::move(text)};
+      },
+      std::move(reply));
 }
 
 // `found` is called on the loop.
 void JobApi::find_job(std::string_view which, std::function<void(Result<store::StoredJob>)> found) {
   const auto name = JobName::parse(which);
   if (!name) return found(tl::unexpected(name.error()));
-  asio::post(queue_.pool(), [this, name = *name, found = std::move(found)]() mutable {
-    auto job = std::make_shared<Result<Found>>(look_up(*queue_.store(), name));
-    asio::post(io_, [job, found = std::move(found)] {
-      if (!*job) return found(tl::unexpected(job->error()));
-      found(std::move((*job)->job));
-    });
-  });
+  on_pool([this, name = *name] { return look_up(*queue_.store(), name); },
+          [found = std::move(found)](Result<Found> job) {
+            if (!job) return found(tl::unexpected(job.error()));
+            found(std::move(job->job));
+          });
 }
 
 void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_environment, ApiReply reply) {
-  asio::post(queue_.pool(), [this, peer, which = std::move(which), id, with_environment,
-                             reply = std::move(reply)]() mutable {
-    auto job = std::make_shared<Result<store::StoredJob>>(queue_.store()->find(id));
-    asio::post(io_, [this, peer, which = std::move(which), id, with_environment, job,
-                     reply = std::move(reply)]() mutable {
-      if (!*job) return reply(error_response(job->error()));
-      const Sight seen = sight(peer, (*job)->spec.uid);
-      if (seen == Sight::kNothing) return reply(error_response(no_job(which)));
-      asio::post(queue_.pool(), [this, id, with_environment, job, seen,
-                                 now = now_of(peer, id, queue_.core().expected_starts()), view = queue_.view(id),
-                                 reply = std::move(reply)]() mutable {
-        std::string body;
-        const auto text = seen == Sight::kOwn ? queue_.store()->document(id) : Result<std::string>("");
-        auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
-        if (document) take_order(*document, **job);
-        const JobDetails details{document ? &*document : nullptr, view, with_environment};
-        append_job(body, **job, now, seen, *names_, seen == Sight::kOwn ? &details : nullptr);
-        body += "\n";
-        asio::post(io_, [reply = std::move(reply), response = ApiResponse{200, std::move(body)}] { reply(response); });
-      });
-    });
-  });
+  const auto show = [this, peer, which = std::move(which), id, with_environment,
+                     reply = std::move(reply)](Result<store::StoredJob> job) {
+    if (!job) return reply(error_response(job.error()));
+    const Sight seen = sight(peer, job->spec.uid);
+    if (seen == Sight::kNothing) return reply(error_response(no_job(which)));
+    on_pool(
+        [this, id, with_environment, job = std::move(*job), seen,
+         now = now_of(peer, id, queue_.core().expected_starts()), view = queue_.view(id)] {
+          std::string body;
+          const auto text = seen == Sight::kOwn ? queue_.store()->document(id) : Result<std::string>("");
+          auto document = text ? parse_document(*text) : Result<JobDocument>(tl::unexpected(text.error()));
+          if (document) take_order(*document, job);
+          const JobDetails details{document ? &*document : nullptr, view, with_environment};
+          append_job(body, job, now, seen, *names_, seen == Sight::kOwn ? &details : nullptr);
+          return ApiResponse{200, body + "\n"};
+        },
+        reply);
+  };
+  on_pool([this, id] { return queue_.store()->find(id); }, show);
 }
 
 ApiAnswer JobApi::show(const Peer& peer, std::string_view which, bool with_environment) {
@@ -310,38 +288,33 @@ ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
   if (which.starts_with(kUser)) {
     return ApiLater(
         [this, peer = request.peer, change = *change, user = std::string(which.substr(kUser.size()))](ApiReply reply) {
-          asio::post(queue_.pool(), [this, peer, change, user, reply = std::move(reply)]() mutable {
-            const auto uid = find_uid(user);
-            asio::post(io_, [this, peer, change, uid, reply = std::move(reply)] {
-              if (!uid) return reply(error_response(uid.error()));
-              if (*uid != peer.uid && !access_.may_change(peer))
-                return reply(error_response(denied(peer, "change that user's jobs")));
-              change_all(*uid, change, reply);
-            });
-          });
+          on_pool([user] { return find_uid(user); },
+                  [this, peer, change, reply = std::move(reply)](const Result<std::uint32_t>& uid) {
+                    if (!uid) return reply(error_response(uid.error()));
+                    if (*uid != peer.uid && !access_.may_change(peer))
+                      return reply(error_response(denied(peer, "change that user's jobs")));
+                    change_all(*uid, change, reply);
+                  });
         });
   }
-  auto names = std::make_shared<std::vector<JobName>>();
-  for (std::string_view rest = which;;) {
-    const std::size_t comma = rest.find(',');
-    const auto one = JobName::parse(rest.substr(0, comma));
-    if (!one) return error_response(one.error());
-    names->push_back(*one);
-    if (comma == std::string_view::npos) break;
-    rest.remove_prefix(comma + 1);
+  std::vector<JobName> names;
+  for (const std::string_view one : base::split(which, ',')) {
+    const auto name = JobName::parse(one);
+    if (!name) return error_response(name.error());
+    names.push_back(*name);
   }
-  return ApiLater([this, peer = request.peer, change = *change, names](ApiReply reply) {
-    asio::post(queue_.pool(), [this, peer, change, names, reply = std::move(reply)] {
-      auto found = std::make_shared<std::vector<Result<Found>>>();
-      for (const JobName& name : *names) found->push_back(look_up(*queue_.store(), name));
-      asio::post(io_, [this, peer, change, names, found, reply] {
-        for (std::size_t i = 0; i < found->size(); ++i) {
-          Result<Found>& one = (*found)[i];
-          if (one && sight(peer, one->job.spec.uid) == Sight::kNothing)
-            one = tl::unexpected(no_job((*names)[i].text()));
-        }
-        change_found(peer, *names, *found, change, reply);
-      });
+  return ApiLater([this, peer = request.peer, change = *change, names = std::move(names)](ApiReply reply) {
+    const auto look = [this, names] {
+      std::vector<Result<Found>> found;
+      for (const JobName& name : names) found.push_back(look_up(*queue_.store(), name));
+      return found;
+    };
+    on_pool(look, [this, peer, change, names, reply = std::move(reply)](std::vector<Result<Found>> found) {
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        if (found[i] && sight(peer, found[i]->job.spec.uid) == Sight::kNothing)
+          found[i] = tl::unexpected(no_job(names[i].text()));
+      }
+      change_found(peer, names, found, change, reply);
     });
   });
 }
@@ -388,33 +361,33 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
   for (const Asked& one : asked) {
     if (!one.refused) jobs.push_back(one.job);
   }
-  queue_.change(std::move(jobs), change,
-                [this, asked = std::make_shared<std::vector<Asked>>(std::move(asked)),
-                 reply](const Result<JobQueue::Changed>& changed) {
-                  if (!changed) return reply(error_response(changed.error()));
-                  for (Asked& one : *asked) {
-                    if (const auto why = changed->refused.find(one.job); why != changed->refused.end() && !one.refused)
-                      one.refused = why->second;
-                  }
-                  // There may be a million.
-                  asio::post(queue_.pool(), [this, asked, changed = changed->jobs, reply] {
-                    std::string body = "{\"jobs\": [";
-                    auto next = changed.begin();
-                    for (const Asked& one : *asked) {
-                      const bool is_changed = next != changed.end() && *next == one.job && !one.refused;
-                      if (is_changed) ++next;
-                      if (&one != &asked->front()) body += ",\n";
-                      body += "{\"id\": " + std::to_string(one.job.value) + ", \"changed\": ";
-                      body += is_changed ? "true" : "false";
-                      if (one.refused)
-                        body += ", \"error\": " +
-                                Json{{"code", api_code(one.refused->code)}, {"message", one.refused->message()}}.dump();
-                      body += "}";
-                    }
-                    body += "]}\n";
-                    asio::post(io_, [reply, response = ApiResponse{200, std::move(body)}] { reply(response); });
-                  });
-                });
+  // There may be a million.
+  const auto all = std::make_shared<const std::vector<Asked>>(std::move(asked));
+  const auto tell = [this, all, reply](Result<JobQueue::Changed> changed) {
+    if (!changed) return reply(error_response(changed.error()));
+    on_pool(
+        [all, changed = std::move(*changed)] {
+          std::string body = "{\"jobs\": [";
+          auto next = changed.jobs.begin();
+          for (const Asked& one : *all) {
+            const auto why = changed.refused.find(one.job);
+            const base::Error* const refused = one.refused                    ? &*one.refused
+                                               : why != changed.refused.end() ? &why->second
+                                                                              : nullptr;
+            const bool is_changed = next != changed.jobs.end() && *next == one.job && refused == nullptr;
+            if (is_changed) ++next;
+            if (&one != &all->front()) body += ",\n";
+            body += "{\"id\": " + std::to_string(one.job.value) + ", \"changed\": ";
+            body += is_changed ? "true" : "false";
+            if (refused != nullptr)
+              body += ", \"error\": " + Json{{"code", api_code(refused->code)}, {"message", refused->message()}}.dump();
+            body += "}";
+          }
+          return ApiResponse{200, body + "]}\n"};
+        },
+        reply);
+  };
+  queue_.change(std::move(jobs), change, tell);
 }
 
 }  // namespace gpumux::daemon

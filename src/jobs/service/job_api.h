@@ -17,6 +17,7 @@
 #include "jobs/service/job_requests.h"
 #include "jobs/service/job_view.h"
 #include "jobs/service/ledger_keeper.h"
+#include "jobs/service/pool_work.h"
 
 namespace gpumux::daemon {
 
@@ -49,13 +50,15 @@ class JobApi final : public JobRoutes {
   ApiAnswer change_queue(const ApiRequest& request);
   ApiAnswer change_gpus(const ApiRequest& request, std::string_view which);
   ApiAnswer change_user(const ApiRequest& request, std::string_view which);
-  void answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply);
+  std::function<void(const base::Status&)> answer_queue(const Peer& peer, const ApiReply& reply);
 
   // No `uid`: nobody knows whose it is.
   Sight sight(const Peer& peer, std::optional<std::uint32_t> uid) const;
   using Starts = std::map<jobs::JobId, base::TimePoint>;
   JobNow now_of(const Peer& peer, jobs::JobId job, const Starts& starts) const;
-  void list_page(const Peer& peer, std::shared_ptr<const store::Page> page, ApiReply reply);
+  base::Result<std::shared_ptr<const Submission>> prepare(const std::string& body, const Peer& peer,
+                                                          bool by_admin) const;
+  void list_page(const Peer& peer, store::Page page, ApiReply reply);
   void show_job(const Peer& peer, std::string which, jobs::JobId job, bool with_environment, ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Found> look_up(const store::JobStore& store, const JobName& name);
@@ -63,6 +66,11 @@ class JobApi final : public JobRoutes {
                     const JobQueue::Change& change, const ApiReply& reply);
   void change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply);
   void change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply);
+
+  template <class Work, class Then>
+  void on_pool(Work work, Then then) {
+    work_then(queue_.pool().get_executor(), io_, std::move(work), std::move(then));
+  }
 
   boost::asio::io_context& io_;
   JobQueue& queue_;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // The API's addresses of the queue itself: what it is set to, its GPUs and users, and the changes of them.
-#include <boost/asio/post.hpp>
 #include <set>
 #include <utility>
 
@@ -14,7 +13,6 @@
 namespace gpumux::daemon {
 namespace {
 
-namespace asio = boost::asio;
 namespace core = jobs;
 using Json = RequestJson;
 using base::Code;
@@ -87,12 +85,12 @@ ApiAnswer JobApi::queue(const Peer& peer) {
                       {"jobs", std::move(jobs)}});
     }
     users = queue_.core().usage(queue_.now());
-    const auto kept = queue_.core().kept();
-    const JobQueue::Owner* owner = kept ? queue_.find(kept->job) : nullptr;
+    const core::Reservation& kept = queue_.core().reservation();
+    const JobQueue::Owner* owner = queue_.find(kept.job);
     if (owner != nullptr && sight(peer, owner->uid) != Sight::kNothing) {
-      Json reserved{{"job", kept->job.value}, {"gpus", Json::array()}};
-      for (const base::GpuIndex gpu : kept->gpus) reserved["gpus"].push_back(gpu.value);
-      if (kept->start) reserved["starts_in_ns"] = (*kept->start - queue_.now()).count();
+      Json reserved{{"job", kept.job.value}, {"gpus", Json::array()}};
+      for (const base::GpuIndex gpu : kept.gpus) reserved["gpus"].push_back(gpu.value);
+      if (kept.start != base::TimePoint::max()) reserved["starts_in_ns"] = (kept.start - queue_.now()).count();
       json["reserved"] = std::move(reserved);
     }
   }
@@ -146,46 +144,40 @@ QueueFigures JobApi::figures() const {
 
 ApiAnswer JobApi::change_queue(const ApiRequest& request) {
   if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  const auto json = parse_object(request.body);
-  if (!json) return error_response(json.error());
-  if (!json->contains("paused") || !(*json)["paused"].is_boolean())
-    return error_response(invalid(
-        "the body must be {\"paused\": true} or {\"paused\": false}; settings are in the configuration, [queue]"));
-  return ApiLater([this, peer = request.peer, is_paused = (*json)["paused"].get<bool>()](ApiReply reply) {
+  const auto is_paused = parse_flag(request.body, "paused", "; settings are in the configuration, [queue]");
+  if (!is_paused) return error_response(is_paused.error());
+  return ApiLater([this, peer = request.peer, is_paused = *is_paused](ApiReply reply) {
     log_info(is_paused ? "the queue is paused" : "the queue goes on", {{"uid", peer.uid}, {"pid", peer.pid}});
-    queue_.set_paused(is_paused,
-                      [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
+    queue_.set_paused(is_paused, answer_queue(peer, reply));
   });
 }
 
 ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which) {
   if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  const auto json = parse_object(request.body);
-  if (!json) return error_response(json.error());
-  if (!json->contains("drained") || !(*json)["drained"].is_boolean())
-    return error_response(invalid("the body must be {\"drained\": true} or {\"drained\": false}"));
+  const auto is_drained = parse_flag(request.body, "drained");
+  if (!is_drained) return error_response(is_drained.error());
   std::vector<base::GpuIndex> gpus;
   core::GpuSet there;
-  for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
-    there.insert({static_cast<std::uint32_t>(i)});
-    if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid)
-      gpus.push_back({static_cast<std::uint32_t>(i)});
+  for (std::uint32_t i = 0; i < queue_.gpus().size(); ++i) {
+    there.insert({i});
+    if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid) gpus.push_back({i});
   }
   if (gpus.empty())
     return error_response({Code::kNotFound, 0,
                            "there is no GPU '" + std::string(which.substr(0, 64)) + "': this machine has " +
                                (there.empty() ? "no GPU" : gpus_text(there)) + "; write a number, a UUID, or all"});
-  return ApiLater([this, peer = request.peer, gpus, is_drained = (*json)["drained"].get<bool>()](ApiReply reply) {
+  return ApiLater([this, peer = request.peer, gpus, is_drained = *is_drained](ApiReply reply) {
     log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
              {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
     // They are stored in order: the last one's word is all's.
     auto left = std::make_shared<std::size_t>(gpus.size());
     auto failed = std::make_shared<base::Status>();
     for (const base::GpuIndex gpu : gpus) {
-      queue_.set_drained(gpu, is_drained, [this, peer, left, failed, reply](const base::Status& status) {
-        if (!status) *failed = status;
-        if (--*left == 0) answer_queue(*failed, peer, reply);
-      });
+      queue_.set_drained(gpu, is_drained,
+                         [left, failed, answer = answer_queue(peer, reply)](const base::Status& status) {
+                           if (!status) *failed = status;
+                           if (--*left == 0) answer(*failed);
+                         });
     }
   });
 }
@@ -198,30 +190,26 @@ ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which)
   if (!json.is_object() || json.empty())
     return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
   return ApiLater([this, peer = request.peer, json, user = std::string(which)](ApiReply reply) {
-    asio::post(queue_.pool(), [this, peer, json, user, reply = std::move(reply)]() mutable {
-      const auto uid = find_uid(user);
-      asio::post(io_, [this, peer, json, uid, reply = std::move(reply)] {
-        if (!uid) return reply(error_response(uid.error()));
-        std::optional<core::UserLimits> limits;
-        if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
-          const auto own = queue_.limits().find(*uid);
-          limits = own != queue_.limits().end() ? own->second : queue_.core_settings().limits;
-          if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
-        }
-        log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
-        queue_.set_limits(*uid, limits,
-                          [this, peer, reply](const base::Status& status) { answer_queue(status, peer, reply); });
-      });
-    });
+    on_pool([user] { return find_uid(user); },
+            [this, peer, json, reply = std::move(reply)](const base::Result<std::uint32_t>& uid) {
+              if (!uid) return reply(error_response(uid.error()));
+              std::optional<core::UserLimits> limits;
+              if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
+                limits = queue_.limits_of(*uid);
+                if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
+              }
+              log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
+              queue_.set_limits(*uid, limits, answer_queue(peer, reply));
+            });
   });
 }
 
-void JobApi::answer_queue(const base::Status& status, const Peer& peer, const ApiReply& reply) {
-  if (!status) return reply(error_response(status.error()));
-  auto work = std::get<ApiWork>(queue(peer));
-  asio::post(queue_.pool(), [this, work = std::move(work), reply] {
-    asio::post(io_, [reply, response = work()] { reply(response); });
-  });
+// Answers with the queue as it is then.
+std::function<void(const base::Status&)> JobApi::answer_queue(const Peer& peer, const ApiReply& reply) {
+  return [this, peer, reply](const base::Status& status) {
+    if (!status) return reply(error_response(status.error()));
+    on_pool(std::get<ApiWork>(queue(peer)), reply);
+  };
 }
 
 }  // namespace gpumux::daemon

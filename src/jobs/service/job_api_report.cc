@@ -2,7 +2,6 @@
 // GET /v1/report: what users, jobs, pods and programs have had of GPUs (docs/accounting.md).
 #include <algorithm>
 #include <array>
-#include <boost/asio/post.hpp>
 #include <utility>
 
 #include "base/units.h"
@@ -13,7 +12,6 @@
 namespace gpumux::daemon {
 namespace {
 
-namespace asio = boost::asio;
 using Json = RequestJson;
 using By = store::LedgerQuery::By;
 using base::Code;
@@ -87,15 +85,7 @@ std::string render(const store::LedgerReport& report, const store::LedgerQuery& 
 
 // Whether the queue remembers the job that is asked for, and the viewer may know of it.
 bool has_job(const store::JobStore& store, const store::LedgerQuery& asked, std::optional<std::uint32_t> sees_only) {
-  Result<store::StoredJob> job = base::fail(Code::kNotFound, "");
-  if (asked.element) {
-    store::Query query;
-    query.array = asked.job;
-    query.array_index = asked.element;
-    if (auto page = store.page(query); page && !page->jobs.empty()) job = std::move(page->jobs.front());
-  } else {
-    job = store.find(*asked.job);
-  }
+  const auto job = find_job(store, {*asked.job, asked.element});
   return job && (!sees_only || job->spec.uid == *sees_only);
 }
 
@@ -167,14 +157,13 @@ ApiAnswer JobApi::report(const Peer& peer, std::string_view query) {
                                         account.text() + " asks for a report, and has not had its last one yet: ask "
                                                          "for one after the other"}));
     }
-    ledger_.flush([this, account, asked, user, reply = std::move(reply)]() mutable {
-      asio::post(reports_, [this, account, asked, user, reply = std::move(reply)]() mutable {
-        auto response = std::make_shared<ApiResponse>(make_report(*queue_.store(), asked, user, *names_));
-        asio::post(io_, [this, account, response, reply = std::move(reply)] {
-          reporting_.erase(account);
-          reply(std::move(*response));
-        });
-      });
+    ledger_.flush([this, account, asked, user, reply = std::move(reply)] {
+      work_then(
+          reports_, io_, [this, asked, user] { return make_report(*queue_.store(), asked, user, *names_); },
+          [this, account, reply](ApiResponse response) {
+            reporting_.erase(account);
+            reply(std::move(response));
+          });
     });
   });
 }

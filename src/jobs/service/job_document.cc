@@ -32,12 +32,6 @@ constexpr std::size_t kLookupBytes = 65'536;  // a user's line in the database
 
 tl::unexpected<base::Error> invalid(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
 
-Json texts_json(const std::vector<std::string>& texts) {
-  Json json = Json::array();
-  for (const std::string& text : texts) json.push_back(text_json(text));
-  return json;
-}
-
 Status read_window(JsonFields& fields, wire::WindowSize& window) {
   const Json* value = fields.find("window");
   if (value == nullptr) return {};

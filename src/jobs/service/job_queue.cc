@@ -3,13 +3,13 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <boost/asio/steady_timer.hpp>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "daemon/loop/log.h"
 #include "daemon/loop/message_log.h"
 #include "jobs/service/job_why.h"
+#include "os/wall_clock.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -28,10 +28,7 @@ constexpr Duration kHousekeeping = 60s;
 
 }  // namespace
 
-store::WallTime wall_now() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
+store::WallTime wall_now() { return os::wall_clock_ns(); }
 
 base::TimePoint moment_of(store::WallTime wall, base::TimePoint now) {
   if (wall == 0) return {};
@@ -75,8 +72,6 @@ void JobQueue::set_config(const settings::QueueSettings& config) {
   config_ = config;
   const core::QueueSettings before = std::exchange(core_settings_, daemon::core_settings(config));
   if (!is_open_) return;
-  runs_->set_patience(config.suspend_patience);
-  runs_->set_default_memory(core_settings_.default_memory);
   if (!(core_settings_ == before)) apply(core::SettingsChanged{core_settings_});
 }
 
@@ -102,11 +97,6 @@ void JobQueue::set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgr
   std::stable_sort(programs.begin(), programs.end(),
                    [](const ForeignProgram& a, const ForeignProgram& b) { return a.bytes > b.bytes; });
   gpus_[gpu.value].programs = std::move(programs);
-}
-
-const std::vector<ForeignProgram>& JobQueue::foreign_programs(base::GpuIndex gpu) const {
-  static const std::vector<ForeignProgram> kNone;
-  return gpu.value < gpus_.size() ? gpus_[gpu.value].programs : kNone;
 }
 
 void JobQueue::set_sick(base::GpuIndex gpu, bool is_sick) {
@@ -138,12 +128,12 @@ void JobQueue::carry_out(const core::Command& command, const Status& stored) {
     const auto owner = owners_.find(start->job);
     if (!stored || owner == owners_.end()) {
       notes_[start->job] = stored ? "" : "it could not be stored that it starts: " + stored.error().message();
-      return apply(core::StartFailed{start->job, start->attempt, true});
+      return apply(core::StartFailed{start->job, start->attempt});
     }
     notes_.erase(start->job);
-    runs_->start(*start, owner->second.uid);
+    runs_->start(*start, owner->second.uid, core_settings_.default_memory);
   } else if (const auto* suspend = std::get_if<core::Suspend>(&command)) {
-    runs_->suspend(*suspend);
+    runs_->suspend(*suspend, config_.suspend_patience);
   } else if (const auto* resume = std::get_if<core::Resume>(&command)) {
     notes_.erase(resume->job);
     runs_->resume(*resume);
@@ -294,7 +284,7 @@ Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector
 // One that was lost and waits to run again is not.
 bool JobQueue::is_started(JobId job) const {
   const auto at = standing(job);
-  return at && at->state != JobState::kHeld && at->state != JobState::kQueued && at->state != JobState::kStarting;
+  return at && has_started(at->state) && at->state != JobState::kStarting;
 }
 
 void JobQueue::wait(JobId job, bool until_started, Duration patience, std::function<void()> callback) {
@@ -303,32 +293,23 @@ void JobQueue::wait(JobId job, bool until_started, Duration patience, std::funct
     asio::post(io_, std::move(callback));
     return;
   }
-  auto waiter = std::make_shared<Waiter>(Waiter{job, until_started, std::move(callback)});
-  waiters_.emplace(job, waiter);
+  // It calls back when it ends; wake() ends it early.
   auto timer = std::make_shared<asio::steady_timer>(io_, patience);
-  timer->async_wait(
-      [this, alive = alive_, weak = std::weak_ptr(waiter), timer](const boost::system::error_code& error) {
-        const auto late = weak.lock();
-        if (error || !*alive || !late) return;
-        const auto [first, last] = waiters_.equal_range(late->job);
-        const auto found = std::find_if(first, last, [&](const auto& entry) { return entry.second == late; });
-        if (found == last) return;
-        waiters_.erase(found);
-        late->callback();
-      });
+  waiters_.emplace(job, Waiter{until_started, timer});
+  timer->async_wait([this, alive = alive_, job, timer, callback = std::move(callback)](const auto&) {
+    if (!*alive) return;
+    const auto [first, last] = waiters_.equal_range(job);
+    const auto own = std::find_if(first, last, [&](const auto& entry) { return entry.second.timer == timer; });
+    if (own != last) waiters_.erase(own);
+    callback();
+  });
 }
 
 void JobQueue::wake(JobId job, bool is_done) {
-  std::vector<std::shared_ptr<Waiter>> woken;
-  for (auto [at, last] = waiters_.equal_range(job); at != last;) {
-    if (is_done || at->second->until_started) {
-      woken.push_back(std::move(at->second));
-      at = waiters_.erase(at);
-    } else {
-      ++at;
-    }
+  const auto [first, last] = waiters_.equal_range(job);
+  for (auto waiter = first; waiter != last; ++waiter) {
+    if (is_done || waiter->second.until_started) waiter->second.timer->cancel();
   }
-  for (const auto& waiter : woken) asio::post(io_, waiter->callback);
 }
 
 void JobQueue::keep(std::vector<store::Change> changes,
@@ -346,11 +327,10 @@ void JobQueue::keep(std::vector<store::Change> changes,
 }
 
 void JobQueue::put_value(std::string key, std::string value, std::function<void(Status)> reply) {
-  std::vector<store::Change> changes;
-  changes.push_back(store::PutValue{std::move(key), std::move(value)});
-  keep(std::move(changes), [reply = std::move(reply)](const Result<std::vector<store::Applied>>& applied) {
-    reply(applied ? Status() : Status(tl::unexpected(applied.error())));
-  });
+  keep({store::PutValue{std::move(key), std::move(value)}},
+       [reply = std::move(reply)](const Result<std::vector<store::Applied>>& applied) {
+         reply(applied.map([](const auto&) {}));
+       });
 }
 
 const core::UserLimits& JobQueue::limits_of(std::uint32_t uid) const {
@@ -378,11 +358,7 @@ void JobQueue::set_paused(bool is_paused, std::function<void(Status)> reply) {
   put_value("paused", is_paused ? "1" : "", [this, is_paused, reply = std::move(reply)](const Status& status) {
     if (status) {
       is_paused_ = is_paused;
-      if (is_paused) {
-        apply(core::SchedulingHeld{});
-      } else {
-        apply(core::SchedulingAllowed{});
-      }
+      apply(core::SchedulingHeld{is_paused});
     }
     reply(status);
   });
@@ -392,8 +368,7 @@ void JobQueue::set_drained(base::GpuIndex gpu, bool is_drained, std::function<vo
   if (gpu.value >= gpus_.size()) return reply(base::fail(Code::kNotFound, "there is no such GPU"));
   put_value("drained/" + gpus_[gpu.value].uuid, is_drained ? "1" : "",
             [this, gpu, is_drained, reply = std::move(reply)](const Status& status) {
-              if (status && is_drained) apply(core::GpuDrained{gpu});
-              if (status && !is_drained) apply(core::GpuResumed{gpu});
+              if (status) apply(core::GpuDrained{gpu, is_drained});
               reply(status);
             });
 }
@@ -468,9 +443,7 @@ void JobQueue::save_usage() {
 
 void JobQueue::prune() {
   const store::Prune wanted{.ended_before = wall_now() - config_.history.count()};
-  std::vector<store::Change> changes;
-  changes.push_back(wanted);
-  commits_->hand_in(std::move(changes),
+  commits_->hand_in({wanted},
                     [this, alive = alive_, most = wanted.at_most](const Result<std::vector<store::Applied>>& applied) {
                       // As many as allowed: there may be more.
                       if (!applied || applied->empty() || applied->front().pruned < most) return;
@@ -490,9 +463,7 @@ void JobQueue::prune_users() {
       store::Prune prune{.ended_before = std::numeric_limits<store::WallTime>::max(), .uid = uid};
       for (std::uint64_t left = more; left > 0; left -= prune.at_most) {
         prune.at_most = static_cast<std::uint32_t>(std::min<std::uint64_t>(left, store::Prune{}.at_most));
-        std::vector<store::Change> changes;
-        changes.push_back(prune);
-        commits_->hand_in(std::move(changes), nullptr);
+        commits_->hand_in({prune}, nullptr);
       }
     }
   });

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <deque>
 #include <functional>
@@ -163,8 +164,9 @@ class JobQueue {
   boost::asio::thread_pool& pool() { return pool_; }
   bool is_paused() const { return is_paused_; }
   const std::vector<GpuOf>& gpus() const { return gpus_; }
-  const std::vector<ForeignProgram>& foreign_programs(base::GpuIndex gpu) const;
   const std::map<std::uint32_t, jobs::UserLimits>& limits() const { return limits_; }
+  // The user's own, or those of all users.
+  const jobs::UserLimits& limits_of(std::uint32_t uid) const;
   const jobs::JobCore& core() const { return core_; }
   base::TimePoint now() const { return clock_.now(); }
   std::size_t size() const { return owners_.size(); }
@@ -189,9 +191,8 @@ class JobQueue {
   };
   struct Changing;
   struct Waiter {
-    jobs::JobId job;
     bool until_started = false;
-    std::function<void()> callback;
+    std::shared_ptr<boost::asio::steady_timer> timer;
   };
   using Token = std::pair<std::uint32_t, std::string>;
 
@@ -224,7 +225,6 @@ class JobQueue {
   base::Result<bool> change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
   base::Status signal(jobs::JobId job, int number) const;
   base::Status ask(jobs::JobId job, const Wishes& wishes, bool by_admin, std::vector<jobs::Command>& commands);
-  const jobs::UserLimits& limits_of(std::uint32_t uid) const;
   base::Status resolve_dependencies(jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
   base::Status check_after(const jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
                            std::uint32_t submitter) const;
@@ -271,7 +271,7 @@ class JobQueue {
   // Updates that could not be stored, and runners that are to be forgotten after that.
   std::map<jobs::JobId, store::Update> unsaved_;
   std::vector<std::pair<jobs::JobId, std::uint32_t>> unsaved_forgets_;
-  std::multimap<jobs::JobId, std::shared_ptr<Waiter>> waiters_;
+  std::multimap<jobs::JobId, Waiter> waiters_;
   std::map<std::uint32_t, jobs::UserLimits> limits_;
   std::map<std::uint32_t, std::uint64_t> saved_usage_;
   bool is_paused_ = false;

@@ -8,6 +8,7 @@
 #include <boost/asio/post.hpp>
 #include <exception>
 #include <set>
+#include <tuple>
 
 #include "daemon/loop/log.h"
 #include "jobs/service/job_queue.h"
@@ -27,31 +28,34 @@ using namespace std::chrono_literals;
 
 constexpr Duration kStoreRetry = 1s;
 
+// The fields that an update may set.
+constexpr auto kFields =
+    std::tuple(&store::Update::core, &store::Update::started_at, &store::Update::ended_at, &store::Update::exit_status,
+               &store::Update::note, &store::Update::request, &store::Update::gpu_order);
+
+template <class Each>
+void for_each_field(Each each) {
+  std::apply([&](const auto... field) { (each(field), ...); }, kFields);
+}
+
 // The later of two updates of one job says what holds.
 void merge(store::Update& target, const store::Update& later) {
-  if (later.core) target.core = later.core;
-  if (later.started_at) target.started_at = later.started_at;
-  if (later.ended_at) target.ended_at = later.ended_at;
-  if (later.exit_status) target.exit_status = later.exit_status;
-  if (later.note) target.note = later.note;
-  if (later.request) target.request = later.request;
-  if (later.gpu_order) target.gpu_order = later.gpu_order;
+  for_each_field([&](auto field) {
+    if (later.*field) target.*field = later.*field;
+  });
 }
 
 // Drops the fields that a later update of the same job sets, so that the earlier values do not return.
 void leave_to(store::Update& target, const store::Update& later) {
-  if (later.core) target.core.reset();
-  if (later.started_at) target.started_at.reset();
-  if (later.ended_at) target.ended_at.reset();
-  if (later.exit_status) target.exit_status.reset();
-  if (later.note) target.note.reset();
-  if (later.request) target.request.reset();
-  if (later.gpu_order) target.gpu_order.reset();
+  for_each_field([&](auto field) {
+    if (later.*field) (target.*field).reset();
+  });
 }
 
 bool says_nothing(const store::Update& update) {
-  return !update.core && !update.started_at && !update.ended_at && !update.exit_status && !update.note &&
-         !update.request && !update.gpu_order;
+  bool is_empty = true;
+  for_each_field([&](auto field) { is_empty = is_empty && !(update.*field); });
+  return is_empty;
 }
 
 }  // namespace
@@ -164,8 +168,7 @@ void JobQueue::hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::C
     return finish_batches();
   }
   commits_->hand_in(std::move(changes), [this, alive = alive_, batch](Result<std::vector<store::Applied>> applied) {
-    Status status = applied ? Status() : Status(tl::unexpected(applied.error()));
-    asio::post(io_, [this, alive, batch, status = std::move(status)]() mutable {
+    asio::post(io_, [this, alive, batch, status = applied.map([](const auto&) {})]() mutable {
       if (*alive) stored(batch, std::move(status));
     });
   });

@@ -62,11 +62,6 @@ std::uint64_t decayed(std::uint64_t used, Duration passed, Duration half_life) {
   return static_cast<std::uint64_t>(static_cast<double>(used) * std::exp2(-halves));
 }
 
-Duration since(store::WallTime then) {
-  const auto now = std::chrono::system_clock::now().time_since_epoch();
-  return std::chrono::duration_cast<Duration>(now) - Duration(then);
-}
-
 }  // namespace
 
 void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
@@ -140,8 +135,6 @@ Status JobQueue::open_or_fail(const Options& options) {
           .started = [this](JobId job, store::WallTime at) { started(job, at); },
           .noted = [this](JobId job, std::string note) { notes_[job] = std::move(note); },
           .ended = [this](JobId job, std::uint32_t attempt, const JobRuns::End& end) { ended(job, attempt, end); }});
-  runs_->set_patience(config_.suspend_patience);
-  runs_->set_default_memory(core_settings_.default_memory);
   is_open_ = true;
 
   apply(core::SettingsChanged{core_settings_});
@@ -152,7 +145,7 @@ Status JobQueue::open_or_fail(const Options& options) {
   }
   GPUMUX_TRY(restore_values());
   GPUMUX_TRY(restore_jobs());
-  if (!is_paused_) apply(core::SchedulingAllowed{});
+  if (!is_paused_) apply(core::SchedulingHeld{false});
   return {};
 }
 
@@ -197,7 +190,8 @@ Status JobQueue::restore_values() {
   const auto usage = store_->usage();
   if (!usage) return tl::unexpected(usage.error());
   for (const store::Usage& used : *usage) {
-    apply(core::UsageRestored{used.uid, decayed(used.gpu_microseconds, since(used.at), config_.half_life)});
+    apply(core::UsageRestored{used.uid,
+                              decayed(used.gpu_microseconds, Duration(wall_now() - used.at), config_.half_life)});
   }
   return {};
 }
@@ -210,8 +204,7 @@ Status JobQueue::restore_jobs() {
   // Before what follows may start another attempt.
   runs_->sweep([this](JobId job, std::uint32_t attempt) {
     const auto standing = core_.standing(job);
-    return standing && standing->attempt == attempt && standing->state != JobState::kQueued &&
-           standing->state != JobState::kHeld;
+    return standing && standing->attempt == attempt && has_started(standing->state);
   });
   for (const core::Event& event : later) apply(event);
   if (!jobs->empty()) log_info("jobs are back", {{"jobs", jobs->size()}, {"running", runs_->size()}});
@@ -236,7 +229,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
                        .ran = job.core.ran,
                        .outcome = job.core.outcome};
   event.spec.begin = moment_of(job.begin_at, clock_.now());
-  if (event.state == JobState::kQueued || event.state == JobState::kHeld) return apply(event);
+  if (!has_started(event.state)) return apply(event);
   const JobRuns::Restored found = runs_->restore(id, attempt, job.spec.uid);
   switch (found.found) {
     case JobRuns::Found::kNone:

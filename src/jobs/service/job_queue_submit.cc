@@ -113,7 +113,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   std::vector<store::Insert> inserts;
   inserts.reserve(count);
   const std::shared_ptr<const std::string> document(submission, &submission->document_text);
-  const store::WallTime submitted_at = base::Duration(std::chrono::system_clock::now().time_since_epoch()).count();
+  const store::WallTime submitted_at = wall_now();
   std::optional<core::Refusal> refused;
   if (!submission->elements.empty()) spec.array = spec.id;
   for (std::uint32_t i = 0; i < count && !refused; ++i) {

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/split.h"
 #include "base/standing.h"
 #include "base/units.h"
 #include "daemon/config/strict_json.h"
@@ -28,24 +29,26 @@ constexpr std::size_t kLookupBytes = 65'536;
 // Linux's, on every machine that gpumux runs on.
 constexpr int kMaxSignal = 64;
 
-Result<std::uint64_t> parse_number(std::string_view query, std::string_view name, std::uint64_t fallback,
-                                   std::uint64_t least, std::uint64_t most) {
+// A parameter that is not there leaves `target` as it is.
+template <class Number>
+base::Status read_number(std::string_view query, const std::string& name, std::uint64_t least, std::uint64_t most,
+                         Number& target) {
   const auto text = query_value(query, name);
-  if (!text) return fallback;
+  if (!text) return {};
   const auto parsed = base::parse_integer(*text, least, most);
   if (!parsed)
     return tl::unexpected(
-        invalid(std::string(name) + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
-  return *parsed;
+        invalid(name + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
+  target = static_cast<Number>(*parsed);
+  return {};
 }
 
 // "failed,timed out": as `outcome` of a job has them.
 Result<std::vector<core::Outcome>> parse_outcomes(const std::string& text) {
   std::vector<core::Outcome> outcomes;
-  for (std::string_view rest = text;;) {
-    const std::size_t comma = rest.find(',');
+  for (const std::string_view word : base::split(text, ',')) {
     const auto known = std::find_if(core::kOutcomes.begin(), core::kOutcomes.end(),
-                                    [&](core::Outcome outcome) { return to_string(outcome) == rest.substr(0, comma); });
+                                    [&](core::Outcome outcome) { return to_string(outcome) == word; });
     if (known == core::kOutcomes.end()) {
       std::string all;
       for (const core::Outcome outcome : core::kOutcomes)
@@ -53,9 +56,8 @@ Result<std::vector<core::Outcome>> parse_outcomes(const std::string& text) {
       return tl::unexpected(invalid("outcome must be one or more of " + all + ", with commas between them"));
     }
     outcomes.push_back(*known);
-    if (comma == std::string_view::npos) return outcomes;
-    rest.remove_prefix(comma + 1);
   }
+  return outcomes;
 }
 
 // 10, "10", "USR1", "SIGUSR1".
@@ -140,6 +142,17 @@ Result<JobName> JobName::parse(std::string_view text) {
   return name;
 }
 
+Result<store::StoredJob> find_job(const store::JobStore& store, const JobName& name) {
+  if (!name.element) return store.find(name.job);
+  store::Query query;
+  query.array = name.job;
+  query.array_index = name.element;
+  const auto page = store.page(query);
+  if (!page) return tl::unexpected(page.error());
+  if (page->jobs.empty()) return base::fail(Code::kNotFound, "there is no such element");
+  return store.find(page->jobs.front().spec.id);
+}
+
 Result<std::uint32_t> find_uid(const std::string& name) {
   if (const auto number = base::parse_integer(name, 0, UINT32_MAX - 1)) return static_cast<std::uint32_t>(*number);
   std::vector<char> buffer(kLookupBytes);
@@ -150,11 +163,13 @@ Result<std::uint32_t> find_uid(const std::string& name) {
   return found->pw_uid;
 }
 
-Result<Json> parse_object(const std::string& body) {
-  auto json = parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
-  if (json && (!json->is_object() || json->size() != 1))
+Result<bool> parse_flag(const std::string& body, const std::string& name, const std::string& hint) {
+  const auto json = parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
+  if (!json) return tl::unexpected(json.error());
+  if (!json->is_object() || json->size() != 1)
     return tl::unexpected(invalid("the body must be a JSON object with one field (docs/api.md)"));
-  return json;
+  if (const auto flag = json->find(name); flag != json->end() && flag->is_boolean()) return flag->get<bool>();
+  return tl::unexpected(invalid("the body must be {\"" + name + "\": true} or {\"" + name + "\": false}" + hint));
 }
 
 // Either an order, {"cancel": true}, or what a job asks for: {"memory_bytes": ..., "gpus": 2}.
@@ -199,16 +214,14 @@ base::Status read_limits(const Json& json, core::UserLimits& limits) {
 }
 
 Result<store::Query> parse_list(std::string_view query) {
-  const auto limit = parse_number(query, "limit", store::kMaxPageJobs, 1, store::kMaxPageJobs);
-  if (!limit) return tl::unexpected(limit.error());
-  const auto beyond = parse_number(query, "beyond", 0, 0, INT64_MAX);
-  if (!beyond) return tl::unexpected(beyond.error());
-  const auto beyond_ended = parse_number(query, "beyond_ended", 0, 0, INT64_MAX);
-  if (!beyond_ended) return tl::unexpected(beyond_ended.error());
-  const auto array = parse_number(query, "array", 0, 1, INT64_MAX);
-  if (!array) return tl::unexpected(array.error());
-  const auto ended_since = parse_number(query, "ended_since_unix_ns", 0, 0, INT64_MAX);
-  if (!ended_since) return tl::unexpected(ended_since.error());
+  store::Query asked;
+  asked.at_most = store::kMaxPageJobs;
+  std::uint64_t array = 0;
+  GPUMUX_TRY(read_number(query, "limit", 1, store::kMaxPageJobs, asked.at_most));
+  GPUMUX_TRY(read_number(query, "beyond", 0, INT64_MAX, asked.beyond.value));
+  GPUMUX_TRY(read_number(query, "beyond_ended", 0, INT64_MAX, asked.beyond_ended));
+  GPUMUX_TRY(read_number(query, "array", 1, INT64_MAX, array));
+  GPUMUX_TRY(read_number(query, "ended_since_unix_ns", 0, INT64_MAX, asked.ended_since));
   const std::string_view state = query_value(query, "state").value_or("unfinished");
   const std::string_view order = query_value(query, "order").value_or("oldest");
   if (state != "unfinished" && state != "done" && state != "all")
@@ -216,25 +229,20 @@ Result<store::Query> parse_list(std::string_view query) {
   if (order != "oldest" && order != "newest" && order != "ended")
     return tl::unexpected(invalid("order must be oldest, newest or ended"));
   if (order == "ended" && state != "done") return tl::unexpected(invalid("order=ended is for state=done only"));
-  if (order == "ended" && *beyond != 0 && *beyond_ended == 0)
+  if (order == "ended" && asked.beyond != core::kNoJob && asked.beyond_ended == 0)
     return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
-  store::Query asked;
   if (const auto outcome = query_value(query, "outcome")) {
     auto outcomes = parse_outcomes(decode_percent(*outcome));
     if (!outcomes) return tl::unexpected(outcomes.error());
     asked.outcomes = std::move(*outcomes);
   }
-  asked.ended_since = static_cast<store::WallTime>(*ended_since);
   if (state != "done" && (asked.ended_since != 0 || !asked.outcomes.empty()))
     return tl::unexpected(invalid("ended_since_unix_ns and outcome are for state=done only"));
   using Which = store::Query::Which;
   asked.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
   using Order = store::Query::Order;
   asked.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
-  asked.beyond = JobId{*beyond};
-  asked.beyond_ended = static_cast<store::WallTime>(*beyond_ended);
-  if (*array != 0) asked.array = JobId{*array};
-  asked.at_most = static_cast<std::uint32_t>(*limit);
+  if (array != 0) asked.array = JobId{array};
   return asked;
 }
 

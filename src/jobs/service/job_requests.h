@@ -41,11 +41,14 @@ struct JobName {
   }
 };
 
+// kNotFound: it is not there. Reads the store: not for the loop.
+base::Result<store::StoredJob> find_job(const store::JobStore& store, const JobName& name);
+
 // A user's number, given that or the name.
 base::Result<std::uint32_t> find_uid(const std::string& name);
 
-// An object with one field.
-base::Result<RequestJson> parse_object(const std::string& body);
+// {"NAME": true}. `hint`: more to say of what it must be.
+base::Result<bool> parse_flag(const std::string& body, const std::string& name, const std::string& hint = "");
 base::Result<JobQueue::Change> parse_change(const std::string& body);
 // Changes the limits that the body names: {"running": 2, "queued": null}.
 base::Status read_limits(const RequestJson& json, jobs::UserLimits& limits);

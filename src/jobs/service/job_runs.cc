@@ -5,13 +5,13 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "daemon/loop/log.h"
+#include "jobs/service/pool_work.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -68,6 +68,17 @@ JobRuns::End end_of(const wire::RunnerEnd& end) {
   return result;
 }
 
+// Makes sure that no runner ever begins there, and removes the directory. False: one has begun.
+bool give_up(const std::string& directory) {
+  const auto is_abandoned = [&] {
+    const auto now = look_at_runner(directory);
+    return now && now->standing == RunnerStanding::kAbandoned;
+  };
+  if (!abandon_runner(directory) && !is_abandoned()) return false;
+  static_cast<void>(forget_runner(directory));
+  return true;
+}
+
 }  // namespace
 
 struct JobRuns::Run {
@@ -80,6 +91,7 @@ struct JobRuns::Run {
   std::unique_ptr<RunnerLink> link;
   std::optional<wire::RunnerState> state;  // the last one
   bool confirmed = false;                  // StartConfirmed was told
+  std::string refusal;                     // of its runner
   bool looking = false;
   Duration bury_again = kLookAgain;
   std::optional<std::pair<wire::EndReason, Duration>> termination;  // asked for
@@ -129,14 +141,17 @@ JobRuns::Run& JobRuns::add(JobId job, std::uint32_t attempt, std::uint32_t uid) 
 
 // ---- starting ----------------------------------------------------------------------------------------------
 
-void JobRuns::start(const core::Start& command, std::uint32_t uid) {
-  add(command.job, command.attempt, uid);
-  asio::post(pool_, [this, alive = alive_, command, default_memory = default_memory_] {
-    auto result = std::make_shared<Launched>(launch_on_pool(command, default_memory));
-    asio::post(io_, [this, alive, command, result] {
-      if (*alive) launched(command.job, command.attempt, std::move(*result));
-    });
+template <class Work, class Then>
+void JobRuns::on_pool(Work work, Then then) {
+  work_then(pool_.get_executor(), io_, std::move(work), [alive = alive_, then = std::move(then)](auto result) mutable {
+    if (*alive) then(std::move(result));
   });
+}
+
+void JobRuns::start(const core::Start& command, std::uint32_t uid, std::uint64_t default_memory) {
+  add(command.job, command.attempt, uid);
+  on_pool([this, command, default_memory] { return launch_on_pool(command, default_memory); },
+          [this, command](Launched result) { launched(command.job, command.attempt, std::move(result)); });
 }
 
 // Reads and writes files only: everything of this object that it uses is constant.
@@ -171,10 +186,8 @@ JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint6
   }
   const std::string directory = runner_directory(places_, command.job.value, command.attempt);
   result.connection = start_runner(places_, directory);
-  if (!result.connection) {
-    // However it failed, nobody begins here any more.
-    if (abandon_runner(directory)) static_cast<void>(forget_runner(directory));
-  }
+  // However it failed, nobody begins here any more.
+  if (!result.connection) static_cast<void>(give_up(directory));
   return result;
 }
 
@@ -188,14 +201,18 @@ void JobRuns::launched(JobId job, std::uint32_t attempt, Launched result) {
   }
   const std::string why = result.connection.error().message();
   log_warning("a job could not be started", {{"job", job.value}, {"why", why}});
+  if (!result.is_jobs_fault) return not_started(job, attempt, why);
   runs_.erase(job);
   callbacks_.noted(job, why);
-  if (result.is_jobs_fault) {
-    // It gets an end of its own, with the status that `env` has for what it cannot execute.
-    callbacks_.ended(job, attempt, {.exit_status = static_cast<int>(wire::kExitNotStarted), .note = why});
-  } else {
-    callbacks_.event(core::StartFailed{job, attempt, true});
-  }
+  // It gets an end of its own, with the status that `env` has for what it cannot execute.
+  callbacks_.ended(job, attempt, {.exit_status = static_cast<int>(wire::kExitNotStarted), .note = why});
+}
+
+// Nothing of this attempt runs, nor will.
+void JobRuns::not_started(JobId job, std::uint32_t attempt, const std::string& why) {
+  runs_.erase(job);
+  callbacks_.noted(job, why);
+  callbacks_.event(core::StartFailed{job, attempt});
 }
 
 void JobRuns::connect(Run& run, os::FileDescriptor connection) {
@@ -245,22 +262,10 @@ void JobRuns::on_message(Run& run, const wire::RunnerEnded& end) {
   finish(run, end_of(end));
 }
 
+// This connection closes. The look that follows says whether the job has begun.
 void JobRuns::on_message(Run& run, const wire::RunnerRefused& refused) {
-  const JobId job = run.job;
-  const std::uint32_t attempt = run.attempt;
-  const std::string why(wire::text_of(refused.text));
-  log_warning("a job's runner would not begin", {{"job", job.value}, {"why", why}});
-  if (refused.claimed != 0) return;  // somebody has begun: it is looked for when this connection closes
-  const std::string directory = run.directory;
-  runs_.erase(job);
-  callbacks_.noted(job, why);
-  asio::post(pool_, [this, alive = alive_, directory, job, attempt] {
-    // Before anybody may try again: this attempt is over for good.
-    if (abandon_runner(directory)) static_cast<void>(forget_runner(directory));
-    asio::post(io_, [this, alive, job, attempt] {
-      if (*alive) callbacks_.event(core::StartFailed{job, attempt, true});
-    });
-  });
+  run.refusal = wire::text_of(refused.text);
+  log_warning("a job's runner would not begin", {{"job", run.job.value}, {"why", run.refusal}});
 }
 
 void JobRuns::finish(Run& run, End end) {
@@ -285,14 +290,14 @@ void JobRuns::later(Duration pause, std::function<void()> act) {
 void JobRuns::look_soon(Run& run, Duration pause) {
   if (run.looking) return;
   run.looking = true;
-  later(pause, [this, alive = alive_, job = run.job, attempt = run.attempt, directory = run.directory] {
-    asio::post(pool_, [this, alive, job, attempt, directory] {
-      auto found = std::make_shared<Result<FoundRunner>>(look_at_runner(directory));
-      auto connection = std::make_shared<Result<os::FileDescriptor>>(base::fail(Code::kUnavailable, ""));
-      if (*found && (*found)->standing == RunnerStanding::kAlive) *connection = connect_runner(directory);
-      asio::post(io_, [this, alive, job, attempt, found, connection] {
-        if (*alive) looked(job, attempt, std::move(*found), std::move(*connection));
-      });
+  later(pause, [this, job = run.job, attempt = run.attempt, directory = run.directory] {
+    const auto look = [directory] {
+      auto found = look_at_runner(directory);
+      const bool is_alive = found && found->standing == RunnerStanding::kAlive;
+      return std::pair(std::move(found), is_alive ? connect_runner(directory) : base::fail(Code::kUnavailable, ""));
+    };
+    on_pool(look, [this, job, attempt](std::pair<Result<FoundRunner>, Result<os::FileDescriptor>> seen) {
+      looked(job, attempt, std::move(seen.first), std::move(seen.second));
     });
   });
 }
@@ -315,29 +320,18 @@ void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found
     case RunnerStanding::kEnded: return finish(*run, end_of(*found->end));
     case RunnerStanding::kLost: return bury(job, attempt);
     case RunnerStanding::kUnclaimed:
-    case RunnerStanding::kAbandoned: {
-      // It has died before it began.
-      const std::string directory = run->directory;
+    case RunnerStanding::kAbandoned:
+      // It has died before it began, or would not begin.
       run->looking = true;
-      asio::post(pool_, [this, alive = alive_, directory, job, attempt] {
-        const auto is_abandoned = [&] {
-          const auto now = look_at_runner(directory);
-          return now && now->standing == RunnerStanding::kAbandoned;
-        };
-        const bool is_over = abandon_runner(directory) || is_abandoned();
-        if (is_over) static_cast<void>(forget_runner(directory));
-        asio::post(io_, [this, alive, job, attempt, is_over] {
-          Run* const again = *alive ? find(job, attempt) : nullptr;
-          if (again == nullptr) return;
-          again->looking = false;
-          if (!is_over) return look_soon(*again, kLookAgain);
-          runs_.erase(job);
-          callbacks_.noted(job, "its runner ended before it began");
-          callbacks_.event(core::StartFailed{job, attempt, true});
-        });
-      });
-      return;
-    }
+      on_pool([directory = run->directory] { return give_up(directory); },
+              [this, job, attempt](bool is_over) {
+                Run* const again = find(job, attempt);
+                if (again == nullptr) return;
+                again->looking = false;
+                if (!is_over) return look_soon(*again, kLookAgain);
+                const std::string why = std::move(again->refusal);
+                not_started(job, attempt, why.empty() ? "its runner ended before it began" : why);
+              });
   }
 }
 
@@ -346,24 +340,22 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
   Run* const run = find(job, attempt);
   if (run == nullptr) return;
   run->looking = true;
-  asio::post(pool_, [this, alive = alive_, job, attempt, directory = run->directory] {
-    const auto killed = kill_strays(directory);
-    const auto found = look_at_runner(directory);
-    const bool rebooted = found && found->machine_rebooted;
-    const bool again = killed && *killed > 0;
-    const std::string failure = killed ? "" : killed.error().message();
-    asio::post(io_, [this, alive, job, attempt, rebooted, again, failure] {
-      Run* const lost = *alive ? find(job, attempt) : nullptr;
-      if (lost == nullptr) return;
-      if (!failure.empty())
-        log_error("what a lost job has left could not be ended", {{"job", job.value}, {"why", failure}});
-      if (!again) {
-        return finish(*lost, {.how = core::End::kLost,
-                              .note = rebooted ? "the machine was started anew while it ran" : "its runner died"});
-      }
-      later(lost->bury_again, [this, job, attempt] { bury(job, attempt); });
-      lost->bury_again = std::min(2 * lost->bury_again, kSlowestLook);
-    });
+  const auto kill = [directory = run->directory] {
+    return std::pair(kill_strays(directory), look_at_runner(directory));
+  };
+  on_pool(kill, [this, job, attempt](const std::pair<Result<std::size_t>, Result<FoundRunner>>& left) {
+    Run* const lost = find(job, attempt);
+    if (lost == nullptr) return;
+    const auto& [killed, found] = left;
+    if (!killed)
+      log_error("what a lost job has left could not be ended", {{"job", job.value}, {"why", killed.error().message()}});
+    if (!killed || *killed == 0) {
+      const bool rebooted = found && found->machine_rebooted;
+      return finish(*lost, {.how = core::End::kLost,
+                            .note = rebooted ? "the machine was started anew while it ran" : "its runner died"});
+    }
+    later(lost->bury_again, [this, job, attempt] { bury(job, attempt); });
+    lost->bury_again = std::min(2 * lost->bury_again, kSlowestLook);
   });
 }
 
@@ -376,17 +368,14 @@ void JobRuns::forget(JobId job, std::uint32_t attempt) {
 }
 
 void JobRuns::forget_later(std::string directory, int tries) {
-  asio::post(pool_, [this, alive = alive_, directory = std::move(directory), tries] {
-    const auto forgotten = forget_runner(directory);
-    if (forgotten) return;
-    if (forgotten.error().code != Code::kUnavailable || tries == 0) {
-      log_warning("a job's directory is left", {{"directory", directory}, {"why", forgotten.error().message()}});
-      return;
-    }
-    asio::post(io_, [this, alive, directory, tries] {
-      if (*alive) later(kLookAgain, [this, directory, tries] { forget_later(directory, tries - 1); });
-    });
-  });
+  on_pool([directory] { return forget_runner(directory); },
+          [this, directory, tries](const base::Status& forgotten) {
+            if (forgotten) return;
+            if (forgotten.error().code != Code::kUnavailable || tries == 0)
+              return log_warning("a job's directory is left",
+                                 {{"directory", directory}, {"why", forgotten.error().message()}});
+            later(kLookAgain, [this, directory, tries] { forget_later(directory, tries - 1); });
+          });
 }
 
 // ---- ending, suspending, resuming --------------------------------------------------------------------------
@@ -414,11 +403,11 @@ void JobRuns::tell_again(Run& run) {
   if (run.termination) run.link->terminate(run.termination->first, run.termination->second);
 }
 
-void JobRuns::suspend(const core::Suspend& command) {
+void JobRuns::suspend(const core::Suspend& command, Duration patience) {
   Run* const run = find(command.job, command.attempt);
   if (run == nullptr) return;
   run->step = Step::kLeaves;
-  run->step_ends = clock_.now() + suspend_patience_;
+  run->step_ends = clock_.now() + patience;
   programs_.suspend(run->uid, run->run);
   // Programs may be off the GPUs already. That is seen at once, and not from within the call that has asked for it.
   memory_timer_.arm_in(kMemoryLook / 100);
@@ -456,19 +445,15 @@ void JobRuns::refuse_suspension(Run& run, std::string why) {
   log_info("a job cannot be suspended and runs on", {{"job", run.job.value}, {"why", why}});
   programs_.resume(run.uid, run.run);
   run.step = Step::kNone;
-  const JobId job = run.job;
-  const std::uint32_t attempt = run.attempt;
-  callbacks_.noted(job, "could not be suspended: " + why);
-  callbacks_.event(core::SuspendRefused{job, attempt});
+  callbacks_.noted(run.job, "could not be suspended: " + why);
+  callbacks_.event(core::SuspendRefused{run.job, run.attempt});
 }
 
 void JobRuns::take_step(Run& run, const wire::RunnerState& state) {
-  const JobId job = run.job;
-  const std::uint32_t attempt = run.attempt;
   if (state.sequence != run.sequence) return;  // an older one's answer
   if (run.step == Step::kFreezes && state.suspension == wire::Suspension::kFrozen) {
     run.step = Step::kFrozen;
-    return callbacks_.event(core::Suspended{job, attempt});
+    return callbacks_.event(core::Suspended{run.job, run.attempt});
   }
   if (run.step == Step::kFreezes && state.suspension == wire::Suspension::kFailed) {
     if (run.link) run.link->resume(++run.sequence);
@@ -476,7 +461,7 @@ void JobRuns::take_step(Run& run, const wire::RunnerState& state) {
   }
   if (run.step == Step::kThaws && state.suspension == wire::Suspension::kNone) {
     run.step = Step::kNone;
-    return callbacks_.event(core::Resumed{job, attempt});
+    return callbacks_.event(core::Resumed{run.job, run.attempt});
   }
 }
 
@@ -503,14 +488,9 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
   };
   auto found = look_at_runner(run.directory);
   if (!found && found.error().code == Code::kNotFound) return none();
-  if (found && found->standing == RunnerStanding::kUnclaimed && abandon_runner(run.directory)) {
-    found->standing = RunnerStanding::kAbandoned;
-  } else if (found && found->standing == RunnerStanding::kUnclaimed) {
+  if (found && (found->standing == RunnerStanding::kUnclaimed || found->standing == RunnerStanding::kAbandoned)) {
+    if (give_up(run.directory)) return none();
     found = look_at_runner(run.directory);  // it has begun in this moment
-  }
-  if (found && found->standing == RunnerStanding::kAbandoned) {
-    static_cast<void>(forget_runner(run.directory));
-    return none();
   }
   if (const auto stored = store_.find(job)) {
     run.view.log_path = stored->log;

@@ -67,13 +67,10 @@ class JobRuns {
   JobRuns(const JobRuns&) = delete;
   JobRuns& operator=(const JobRuns&) = delete;
 
-  void set_patience(base::Duration suspend_patience) { suspend_patience_ = suspend_patience; }
-
-  // The quota of jobs that do not say how much memory they need; 0: none.
-  void set_default_memory(std::uint64_t bytes) { default_memory_ = bytes; }
-
-  void start(const jobs::Start& command, std::uint32_t uid);
-  void suspend(const jobs::Suspend& command);
+  // `default_memory`: the quota of a job that does not say how much memory it needs; 0: none.
+  void start(const jobs::Start& command, std::uint32_t uid, std::uint64_t default_memory);
+  // Refused unless its memory has left the GPUs by then.
+  void suspend(const jobs::Suspend& command, base::Duration patience);
   void resume(const jobs::Resume& command);
   // Of its programs, on the GPU. Nothing if it has none.
   void set_priority(jobs::JobId job, std::int32_t priority);
@@ -121,6 +118,10 @@ class JobRuns {
   void on_message(Run& run, const wire::RunnerEnded& end);
   void on_message(Run& run, const wire::RunnerRefused& refused);
   void take_step(Run& run, const wire::RunnerState& state);
+  void not_started(jobs::JobId job, std::uint32_t attempt, const std::string& why);
+  // `work` on the pool, then `then` on the loop, if this is still there.
+  template <class Work, class Then>
+  void on_pool(Work work, Then then);
   // Calls on the loop after the pause, if this is still there.
   void later(base::Duration pause, std::function<void()> act);
   void look_soon(Run& run, base::Duration pause);
@@ -142,8 +143,6 @@ class JobRuns {
   const LaunchSettings launch_;
   JobPrograms& programs_;
   const Callbacks callbacks_;
-  std::uint64_t default_memory_ = 0;
-  base::Duration suspend_patience_ = std::chrono::minutes(2);
   LoopTimer memory_timer_;  // for jobs whose memory leaves
   Runs runs_;
   std::map<jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored

@@ -11,36 +11,12 @@ namespace {
 
 namespace core = jobs;
 using core::JobState;
-using core::WaitReason;
 using namespace std::chrono_literals;
 
 constexpr auto kNameKept = 60s;
 constexpr std::size_t kMostNames = 10'000;
 
-nlohmann::json texts_json(const std::vector<std::string>& texts) {
-  nlohmann::json json = nlohmann::json::array();
-  for (const std::string& text : texts) json.push_back(text_json(text));
-  return json;
-}
-
 }  // namespace
-
-std::string_view reason_name(WaitReason reason) {
-  switch (reason) {
-    case WaitReason::kNone: return "";
-    case WaitReason::kHeld: return "held";
-    case WaitReason::kDependency: return "dependency";
-    case WaitReason::kBegin: return "begin";
-    case WaitReason::kGpuMemory: return "gpu_memory";
-    case WaitReason::kPriority: return "priority";
-    case WaitReason::kUserLimit: return "user_limit";
-    case WaitReason::kArrayLimit: return "array_limit";
-    case WaitReason::kDrained: return "drained";
-    case WaitReason::kRetry: return "retry";
-    case WaitReason::kPaused: return "paused";
-  }
-  return "";
-}
 
 std::string UserNames::name(uid_t uid) {
   const auto now = std::chrono::steady_clock::now();
@@ -102,7 +78,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
     json.word("outcome", job.core.outcome == core::Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
     if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
   }
-  json.word("reason", now.standing ? reason_name(now.standing->reason) : "");
+  json.word("reason", now.standing ? to_string(now.standing->reason) : "");
   if (is_all) json.text("why", now.standing ? why_text(job, now.standing->reason, now.why) : "");
   if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
   if (now.starts_in) json.number("starts_in_ns", now.starts_in->count());

@@ -52,7 +52,4 @@ struct JobDetails {
 void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
                 const JobDetails* details = nullptr);
 
-// As the API names reasons: "gpu_memory".
-std::string_view reason_name(jobs::WaitReason reason);
-
 }  // namespace gpumux::daemon

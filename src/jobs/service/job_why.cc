@@ -71,7 +71,7 @@ core::JobId some_element(const JobQueue& queue, core::JobId array) {
 }
 
 void add_programs(const JobQueue& queue, base::GpuIndex gpu, const SightOf& sight, Some<std::string>& programs) {
-  for (const ForeignProgram& program : queue.foreign_programs(gpu)) {
+  for (const ForeignProgram& program : queue.gpus().at(gpu.value).programs) {
     const Sight seen = sight(program.uid);
     const bool has_name = seen == Sight::kOpen || seen == Sight::kOwn;
     const auto known = std::find(programs.named.begin(), programs.named.end(), program.name);

@@ -121,5 +121,10 @@ inline nlohmann::json text_json(const std::string& text) {
   if (base::is_utf8(text)) return text;
   return {{"base64", base::encode_base64(text)}};
 }
+inline nlohmann::json texts_json(const std::vector<std::string>& texts) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const std::string& text : texts) json.push_back(text_json(text));
+  return json;
+}
 
 }  // namespace gpumux::daemon

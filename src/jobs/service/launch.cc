@@ -147,16 +147,11 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   spec.nice = allowed_nice(document);
 
   spec.log_path = std::move(*log);
-  if (document.output.empty()) {
-    spec.log_opening = wire::LogOpening::kOurs;
-  } else {
-    // The output of an earlier attempt stays.
-    const bool append = document.append || job.attempt > 1;
-    spec.log_opening = append ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
-  }
   spec.error_path = std::move(*errors);
-  const bool adds = document.append || job.attempt > 1;
-  spec.error_opening = adds ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
+  // The output of an earlier attempt stays.
+  const bool appends = document.append || job.attempt > 1;
+  spec.error_opening = appends ? wire::LogOpening::kUsersAppend : wire::LogOpening::kUsersTruncate;
+  spec.log_opening = document.output.empty() ? wire::LogOpening::kOurs : spec.error_opening;
   // Opened twice, the file would be emptied twice.
   if (spec.error_path == spec.log_path) spec.error_path.clear();
   if (document.interactive) spec.attach_path = attach_path(settings, job.id, job.attempt);
