@@ -37,10 +37,10 @@ PRELUDE = f"""\
 exec 3>&1
 set -e
 trap 'echo "stopped $at $?" >&3' EXIT
-# Whether the file $2 has at least $3 of the words in the file $1.
+# Whether the file $2 has at least $3 of the patterns in the file $1.
 shows() {{
-  local count=0 word
-  while read -r word; do if grep -qiF -e "$word" "$2"; then count=$((count + 1)); fi; done <"$1"
+  local count=0 pattern
+  while IFS= read -r pattern; do if grep -qi -e "$pattern" "$2"; then count=$((count + 1)); fi; done <"$1"
   [ "$count" -ge "$3" ]
 }}
 # Programs in the background end by themselves with 0, or the document has ended them (143).
@@ -75,7 +75,8 @@ def words(lines):
 
 def run(command, exits, output, path, names):
     """The shell's commands that run one command of a document, and stop the script if it fails. A command that looks
-    is repeated until it shows enough of the words, and all of the programs' `names` that the document shows there."""
+    is repeated until it shows enough of the words, and all of the programs' `names` that the document shows there. A
+    name that begins a line of the document must begin a line: a job has a name before it has a program."""
     if documents.ENDLESS.search(command):
         # Ended as by Ctrl+C, with any status.
         return f"{{\ntimeout --signal=INT --kill-after=20 {LOOK} {command}\n}} >{path} 2>&1 || true"
@@ -91,7 +92,9 @@ def run(command, exits, output, path, names):
     path.with_suffix(".words").write_text("".join(word + "\n" for word in sorted(wanted)), encoding="utf-8")
     need = math.ceil(SHARED_WORDS * len(wanted))
     named = path.with_suffix(".names")
-    named.write_text("".join(word + "\n" for word in sorted(wanted & names)), encoding="utf-8")
+    first = {line.split()[0].lower() for line in output if line.strip()}
+    named.write_text("".join(("^ *" if word in first else "") + word + "\n" for word in sorted(wanted & names)),
+                     encoding="utf-8")
     return (f"deadline=$((SECONDS + {PATIENCE}))\n"
             f"while {once} ! {{ {check} && shows {path.with_suffix('.words')} {path} {need} &&"
             f" shows {named} {path} {len(wanted & names)}; }}\n"
