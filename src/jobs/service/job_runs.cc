@@ -91,7 +91,6 @@ struct JobRuns::Run {
   std::unique_ptr<RunnerLink> link;
   std::optional<wire::RunnerState> state;  // the last one
   bool confirmed = false;                  // StartConfirmed was told
-  std::string refusal;                     // of its runner
   bool looking = false;
   Duration bury_again = kLookAgain;
   std::optional<std::pair<wire::EndReason, Duration>> termination;  // asked for
@@ -262,10 +261,16 @@ void JobRuns::on_message(Run& run, const wire::RunnerEnded& end) {
   finish(run, end_of(end));
 }
 
-// This connection closes. The look that follows says whether the job has begun.
 void JobRuns::on_message(Run& run, const wire::RunnerRefused& refused) {
-  run.refusal = wire::text_of(refused.text);
-  log_warning("a job's runner would not begin", {{"job", run.job.value}, {"why", run.refusal}});
+  const std::string why(wire::text_of(refused.text));
+  log_warning("a job's runner would not begin", {{"job", run.job.value}, {"why", why}});
+  if (refused.claimed != 0) return;  // a process has begun: the look after this connection closes says which
+  // This runner will never begin, so the attempt is over. On a full disk the daemon cannot write that down.
+  run.looking = true;
+  on_pool([directory = run.directory] { return give_up(directory); },
+          [this, job = run.job, attempt = run.attempt, why](bool) {
+            if (find(job, attempt) != nullptr) not_started(job, attempt, why);
+          });
 }
 
 void JobRuns::finish(Run& run, End end) {
@@ -321,7 +326,7 @@ void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found
     case RunnerStanding::kLost: return bury(job, attempt);
     case RunnerStanding::kUnclaimed:
     case RunnerStanding::kAbandoned:
-      // It has died before it began, or would not begin.
+      // It has died before it began.
       run->looking = true;
       on_pool([directory = run->directory] { return give_up(directory); },
               [this, job, attempt](bool is_over) {
@@ -329,8 +334,7 @@ void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found
                 if (again == nullptr) return;
                 again->looking = false;
                 if (!is_over) return look_soon(*again, kLookAgain);
-                const std::string why = std::move(again->refusal);
-                not_started(job, attempt, why.empty() ? "its runner ended before it began" : why);
+                not_started(job, attempt, "its runner ended before it began");
               });
   }
 }
@@ -341,7 +345,8 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
   if (run == nullptr) return;
   run->looking = true;
   const auto kill = [directory = run->directory] {
-    return std::pair(kill_strays(directory), look_at_runner(directory));
+    auto killed = kill_strays(directory);
+    return std::pair(std::move(killed), look_at_runner(directory));
   };
   on_pool(kill, [this, job, attempt](const std::pair<Result<std::size_t>, Result<FoundRunner>>& left) {
     Run* const lost = find(job, attempt);

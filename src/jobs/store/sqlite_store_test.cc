@@ -111,7 +111,6 @@ std::string plan(const std::string& path, const std::string& sql) {
   return steps;
 }
 
-// A user's history may be long: a page reads no more of it than it has jobs.
 // A file of an earlier gpumux has the same: a fact in another column would be read back, and be wrong there.
 TEST(SqliteStore, EachColumnHasTheFactOfItsName) {
   TemporaryDirectory folder;
@@ -166,6 +165,7 @@ TEST(SqliteStore, EachColumnHasTheFactOfItsName) {
   EXPECT_EQ(row, "1 2 3 4 5,6 7 8 9 1 1 0 10 11 12 7 4 13 14 15 -16 1 17 -18 19 20 21 22 23 24 25 27,26 28.5 29 30 ");
 }
 
+// A user's history may be long: a page reads no more of it than it has jobs.
 TEST(SqliteStore, PagesOfHistoryComeFromAnIndexInOrder) {
   TemporaryDirectory folder;
   const std::string path = folder.file("jobs.db");
