@@ -4,12 +4,18 @@
 #include "jobs/service/job_queue.h"
 
 #include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <SQLiteCpp/SQLiteCpp.h>
 
 #include <algorithm>
 #include <atomic>
 #include <boost/asio/post.hpp>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <stdexcept>
@@ -119,6 +125,51 @@ TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
   EXPECT_TRUE(is_taken(6));
   EXPECT_FALSE(is_taken(6));
   EXPECT_TRUE(is_taken(4));
+}
+
+// A file system with room for an attempt's directory and specification, and none for what claims it.
+class FullQueue : public Queue {
+ protected:
+  void SetUp() override {
+    if (::geteuid() != 0) GTEST_SKIP() << "needs root to mount a small file system";
+    jobs_ = folder_.path() + "/state/jobs";
+    std::filesystem::create_directories(jobs_);
+    ::chmod((folder_.path() + "/state").c_str(), 0700);
+    if (::mount("gpumux-test", jobs_.c_str(), "tmpfs", 0, "nr_inodes=3,mode=0700") != 0)
+      GTEST_SKIP() << "no file system can be mounted here: " << std::strerror(errno);
+    Queue::SetUp();
+  }
+
+  void TearDown() override {
+    Queue::TearDown();
+    ::umount2(jobs_.c_str(), MNT_DETACH);
+  }
+
+  bool has_entry(std::string_view before, std::string_view now) {
+    for (std::uint64_t i = 1; i <= trace_.last_sequence(); ++i) {
+      if (const TraceEntry& entry = *trace_.at_or_after(i); entry.before == before && entry.detail == now) return true;
+    }
+    return false;
+  }
+
+  std::string jobs_;
+};
+
+TEST_F(FullQueue, TriesAgainWhatNeitherRunnerNorDaemonCanClaim) {
+  std::optional<JobId> job;
+  auto made = std::make_shared<Submission>(*submission());
+  made->document.directory = folder_.path();
+  made->document.output = folder_.path() + "/log";
+  made->document_text = to_text(made->document);
+  queue_->submit(made, [&](const base::Result<JobQueue::Submitted>& submitted) {
+    ASSERT_TRUE(submitted) << submitted.error().message();
+    job = submitted->id;
+  });
+  ASSERT_TRUE(run_until([&] { return job.has_value(); }));
+  queue_->set_paused(false, [](const base::Status& status) { EXPECT_TRUE(status); });
+  EXPECT_TRUE(run_until([&] { return has_entry("starting", "queued"); }));
+  queue_->change({*job}, {.kind = JobQueue::Change::Kind::kCancel}, [](const auto& /*changed*/) {});
+  EXPECT_TRUE(run_until([&] { return has_entry("queued", "done") || has_entry("ending", "done"); }));
 }
 
 // Each change of state has an entry with the state before. A job to which nothing happens has none.
