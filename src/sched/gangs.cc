@@ -222,7 +222,8 @@ void LeaseCore::State::on(const GangJoined& e) {
   Unit* gang = found == gang_by_key.end() ? tenant->gang : found->second;
   if (gang == nullptr) {
     gang = &make_unit();
-    gang->gang.emplace().uid = tenant->uid;
+    gang->gang = std::make_unique<Gang>();
+    gang->gang->uid = tenant->uid;
   }
   if (found == gang_by_key.end() && !e.key.empty()) {
     if (gang->gang->keys.size() >= kMaxGangKeys) return;

@@ -28,7 +28,7 @@ Unit* due_for(const Unit& lender, const Gpu& gpu, TimePoint now) {
 void LeaseCore::State::settle_loan(Gpu& gpu) {
   if (gpu.lender == nullptr) {
     if (gpu.holders.size() != 1) return;
-    Unit& holder = **gpu.holders.begin();
+    Unit& holder = *gpu.holders.front();
     if (!may_lend(holder, gpu) || due_for(holder, gpu, now) != nullptr || borrower_on(gpu) == nullptr) return;
     gpu.lender = &holder;
     gpu.lent_since = now;

@@ -100,8 +100,8 @@ QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
 Unit* turn_on(const Gpu& gpu) {
   const std::size_t one_turn = gpu.lender == nullptr ? 1 : 2;
   if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != one_turn) return nullptr;
-  Unit* const first = *gpu.holders.begin();
-  return first == gpu.lender ? *gpu.holders.rbegin() : first;
+  Unit* const first = gpu.holders.front();
+  return first == gpu.lender ? gpu.holders.back() : first;
 }
 
 bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint now) {

@@ -21,7 +21,7 @@ void LeaseCore::State::enqueue(Unit& unit) {
     Gpu& gpu = *on_gpu.gpu;
     // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
     if (gpu.waiting == 0 && gpu.holders.size() == 1)
-      gpu.groups.advance(virtual_time_of(**gpu.holders.begin(), gpu, now));
+      gpu.groups.advance(virtual_time_of(*gpu.holders.front(), gpu, now));
   }
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
@@ -126,14 +126,15 @@ void LeaseCore::State::start(Unit& unit) {
     gpu.last_holder = unit.serial;
   }
   settle_yielding(unit);
-  grant_seats(unit);
+  for (Seat* seat : unit.seats) grant_seat(*seat);
   unit.told_contended = is_contended(unit);
   arm_cap(unit);
+  for (Seat* seat : unit.seats) announce(*seat);
   agenda.touch(unit);
 }
 
-// Those of a unit that holds which have no lease: all, or members that have joined it.
-void LeaseCore::State::grant_seats(Unit& unit) {
+// Members that have joined a unit that holds.
+void LeaseCore::State::grant_joined(Unit& unit) {
   std::vector<Seat*> granted;
   for (Seat* seat : unit.seats) {
     if (seat->phase != SeatPhase::kIdle || seat->suspended) continue;
@@ -242,7 +243,7 @@ void LeaseCore::State::settle_mode(Gpu& gpu) {
   }
   if (gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
   if (gpu.holders.size() == 1) {
-    if (gpu.places.leaving() == 0) convert(**gpu.holders.begin(), gpu, LeaseKind::kExclusive);
+    if (gpu.places.leaving() == 0) convert(*gpu.holders.front(), gpu, LeaseKind::kExclusive);
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
@@ -266,7 +267,7 @@ void LeaseCore::State::settle_in_part() {
       revoke_unless_spared(*unit, RevokeReason::kGang);
     } else {
       in_part.erase(unit);
-      grant_seats(*unit);
+      grant_joined(*unit);
       tell_contention(*unit, false);
       agenda.touch(*unit);
     }

@@ -350,7 +350,7 @@ void LeaseCore::State::reopen(Unit& unit) {
     place(*seat);
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
-  grant_seats(unit);
+  grant_joined(unit);
   note_in_part(unit);
   arm_cap(unit);
   tell_contention(unit, true);

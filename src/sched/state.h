@@ -121,7 +121,7 @@ struct LeaseCore::State {
   void grant_all(Gpu& gpu);
   Unit* next_on(Gpu& gpu);
   void start(Unit& unit);
-  void grant_seats(Unit& unit);
+  void grant_joined(Unit& unit);
   void grant_seat(Seat& seat);
   void announce(Seat& seat);
   void convert(Unit& unit, Gpu& gpu, LeaseKind kind);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deadlines, earliest first.
+// Deadlines, earliest first: an indexed binary heap.
 //
-// A Timer lives inside the thing that it belongs to and is its own node in a tree. So arming, moving and stopping are
-// O(log n) without allocation. Timers of the same moment fire in the order in which they were armed, which makes runs
-// repeatable. A Timer that is destroyed stops. Not thread-safe.
+// A Timer lives inside the thing that it belongs to and knows its place in the heap, so arming, moving and stopping are
+// O(log n) without allocation, and the earliest deadline is at the front. Timers of the same moment fire in the order
+// in which they were armed, which makes runs repeatable. A Timer that is destroyed stops. Not thread-safe.
 #pragma once
 
-#include <boost/intrusive/set.hpp>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "base/clock.h"
 
@@ -24,17 +24,19 @@ inline base::TimePoint after(base::TimePoint now, base::Duration duration) {
 
 enum class TimerKind : std::uint8_t { kRun, kStall, kStep, kAge, kLift, kThaw, kAnswer, kGrantsHeld };
 
-class Timer : public boost::intrusive::set_base_hook<boost::intrusive::link_mode<boost::intrusive::auto_unlink>> {
+class Timers;
+
+class Timer {
  public:
   explicit Timer(TimerKind of) : kind(of) {}
   Timer(TimerKind of, Unit& owner) : kind(of), unit(&owner) {}
   Timer(TimerKind of, Seat& owner) : kind(of), seat(&owner) {}
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
+  inline ~Timer();
 
-  bool armed() const { return is_linked(); }
+  bool armed() const { return in_ != nullptr; }
   base::TimePoint at() const { return at_; }  // of one that is armed
-  friend bool operator<(const Timer& a, const Timer& b) { return a.at_ < b.at_; }
 
   const TimerKind kind;
   Unit* const unit = nullptr;  // the owner is one of the two; neither: the core
@@ -42,25 +44,37 @@ class Timer : public boost::intrusive::set_base_hook<boost::intrusive::link_mode
 
  private:
   friend class Timers;
+  Timers* in_ = nullptr;  // nullptr: not armed
+  std::size_t index_ = 0;
   base::TimePoint at_{};
+  std::uint64_t armed_as_ = 0;
 };
 
 class Timers {
  public:
+  Timers() = default;
+  Timers(const Timers&) = delete;
+  Timers& operator=(const Timers&) = delete;
   // Arms or moves it. A moment that never comes (TimePoint::max()) stops it.
-  void arm(Timer& timer, base::TimePoint at) {
-    if (timer.armed() && timer.at_ == at) return;
-    stop(timer);
-    timer.at_ = at;
-    if (at != base::TimePoint::max()) armed_.insert(timer);  // behind those of the same moment
-  }
-  void stop(Timer& timer) { timer.unlink(); }
+  void arm(Timer& timer, base::TimePoint at);
+  void stop(Timer& timer);
   // nullptr: none is armed.
-  Timer* earliest() { return armed_.empty() ? nullptr : &*armed_.begin(); }
-  std::size_t size() const { return armed_.size(); }
+  Timer* earliest() const { return heap_.empty() ? nullptr : heap_.front(); }
+  std::size_t size() const { return heap_.size(); }
 
  private:
-  boost::intrusive::multiset<Timer, boost::intrusive::constant_time_size<false>> armed_;
+  static bool before(const Timer& a, const Timer& b) {
+    return a.at_ != b.at_ ? a.at_ < b.at_ : a.armed_as_ < b.armed_as_;
+  }
+  void put(Timer* timer, std::size_t index);
+  void sift(std::size_t index);
+
+  std::vector<Timer*> heap_;
+  std::uint64_t next_armed_as_ = 0;
 };
+
+Timer::~Timer() {
+  if (in_ != nullptr) in_->stop(*this);
+}
 
 }  // namespace gpumux::sched

@@ -14,11 +14,10 @@
 #include <string>
 #include <vector>
 
-#include <boost/container/flat_set.hpp>
-
 #include "base/histogram.h"
 #include "sched/cap_budget.h"
 #include "sched/events.h"
+#include "sched/flat_set.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
 #include "sched/pace.h"
@@ -124,10 +123,10 @@ struct Gang {
 
 struct Unit {
   std::uint64_t serial = 0;
-  std::vector<Seat*> seats;   // ascending
-  std::vector<UnitGpu> gpus;  // ascending
-  Shape* shape = nullptr;     // nullptr: no seats
-  std::optional<Gang> gang;   // none: a seat by itself
+  std::vector<Seat*> seats;    // ascending
+  std::vector<UnitGpu> gpus;   // ascending
+  Shape* shape = nullptr;      // nullptr: no seats
+  std::unique_ptr<Gang> gang;  // nullptr: a seat by itself
 
   UnitPhase phase = UnitPhase::kIdle;
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of the holder
@@ -240,8 +239,7 @@ inline bool is_restoring(const Unit& unit) { return unit.quantum.stands_since &&
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
 };
-// Does not allocate for each element. Looking into an empty one costs nothing.
-using UnitSet = boost::container::flat_set<Unit*, BySerial>;
+using UnitSet = FlatSet<Unit*, BySerial>;
 struct BySeat {
   bool operator()(const Seat* a, const Seat* b) const { return a->id < b->id; }
 };
