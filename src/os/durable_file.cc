@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <memory>
 
 #include "os/random.h"
 
@@ -50,14 +51,16 @@ base::Result<FileDescriptor> open_directory(const std::string& path) {
 }
 
 base::Result<std::vector<std::string>> list_directory(const std::string& path) {
-  DIR* const entries = ::opendir(path.c_str());
-  if (entries == nullptr) return base::fail_errno(errno, "cannot list " + path);
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(path.c_str()), ::closedir);
+  if (!listing) return base::fail_errno(errno, "cannot list " + path);
   std::vector<std::string> names;
-  while (const dirent* entry = ::readdir(entries)) {
+  errno = 0;
+  while (const dirent* entry = ::readdir(listing.get())) {
     const std::string_view name = entry->d_name;
     if (name != "." && name != "..") names.emplace_back(name);
+    errno = 0;
   }
-  ::closedir(entries);
+  if (errno != 0) return base::fail_errno(errno, "cannot list " + path);
   return names;
 }
 

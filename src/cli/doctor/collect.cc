@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
 #include <sys/stat.h>
@@ -9,13 +8,13 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
-#include <memory>
 #include <string>
 
 #include "api_client/client.h"
 #include "cli/doctor/facts.h"
 #include "cli/doctor/probe.h"
 #include "cli/run/preload.h"
+#include "os/durable_file.h"
 #include "os/file_descriptor.h"
 #include "os/installation.h"
 #include "os/preload_list.h"
@@ -38,11 +37,7 @@ std::string read_text(const std::string& path) {
 }
 
 std::vector<std::string> names_in(const std::string& dir) {
-  std::vector<std::string> names;
-  const std::unique_ptr<DIR, int (*)(DIR*)> handle(::opendir(dir.c_str()), ::closedir);
-  if (handle == nullptr) return names;
-  while (const dirent* entry = ::readdir(handle.get())) names.emplace_back(entry->d_name);
-  return names;
+  return os::list_directory(dir).value_or(std::vector<std::string>());
 }
 
 bool is_number(const std::string& text) {

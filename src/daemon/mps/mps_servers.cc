@@ -11,7 +11,6 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <charconv>
-#include <filesystem>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -19,6 +18,7 @@
 #include "base/units.h"
 #include "daemon/loop/log.h"
 #include "daemon/peers/process_info.h"
+#include "os/durable_file.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
 
@@ -70,11 +70,7 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> two_numbers(std::string_v
 }
 
 std::vector<std::string> names_in(const std::string& folder) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (std::filesystem::directory_iterator it(folder, error), end; !error && it != end; it.increment(error))
-    names.push_back(it->path().filename());
-  return names;
+  return os::list_directory(folder).value_or(std::vector<std::string>());
 }
 
 // All that MPS and the daemon have made. A folder in which the user has put something else stays, with its parent:

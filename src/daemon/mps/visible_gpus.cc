@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/mps/visible_gpus.h"
 
+#include "base/split.h"
+
 namespace gpumux::daemon {
 
 std::vector<bool> visible_gpus(std::string_view list, std::span<const std::string> uuids) {
   if (list.empty()) return std::vector<bool>(uuids.size(), true);
   std::vector<bool> visible(uuids.size(), false);
-  while (!list.empty()) {
-    const std::size_t comma = list.find(',');
-    std::string_view name = list.substr(0, comma);
-    list.remove_prefix(comma == std::string_view::npos ? list.size() : comma + 1);
+  for (std::string_view name : base::split(list, ',')) {
     while (!name.empty() && name.front() == ' ') name.remove_prefix(1);
     while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
     if (!name.empty() && name.front() >= '0' && name.front() <= '9') return std::vector<bool>(uuids.size(), true);
