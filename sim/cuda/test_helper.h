@@ -128,9 +128,8 @@ class Helper {
   std::string initialised_;
 };
 
-// In each round one of `count` helpers at work is killed at a random instant, some of them stopped before. This
-// process's own `work` of so many nanoseconds goes on meanwhile, whatever they held. GPUMUX_TEST_KILLS is another
-// number of rounds.
+// Each round kills one of `count` helpers at work, at a random instant, and stops some of them before. This process's
+// own `work` of so many nanoseconds must go on, whatever the helpers held. GPUMUX_TEST_KILLS overrides `rounds`.
 inline void kill_at_random(std::mt19937& random, int rounds, std::size_t count,
                            std::vector<std::unique_ptr<Helper>>& helpers,
                            const std::function<std::unique_ptr<Helper>()>& make,

@@ -25,7 +25,7 @@ class CurrentContext {
   CUresult result_;
 };
 
-// The same, and calls that a capture elsewhere would forbid are allowed meanwhile.
+// The same. While it lives, the thread may also make calls that another thread's capture would forbid.
 class WorkingContext {
  public:
   WorkingContext(const Driver& driver, CUcontext context) : current_(driver, context), relaxed_(driver) {}

@@ -47,7 +47,7 @@ CUresult Pager::export_pieces(cuda::CUdeviceptr address, std::vector<ExportedPie
     // Legacy IPC is for what cuMemAlloc gave.
     if (range == nullptr || range->handle != nullptr || range->foreign) return cuda::CUDA_ERROR_INVALID_VALUE;
     if (const CUresult result = pin_locked(found, PinReason::kExported); result != cuda::CUDA_SUCCESS) return result;
-    // Pinned and not to be freed by a sane program meanwhile, but claimed all the same: another thread may be insane.
+    // The claim keeps the range until the export is done, even if another thread of the program frees it.
     state_.claim_all(range->id);
     *offset = found.base - range->base;
   }

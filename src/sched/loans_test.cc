@@ -21,7 +21,7 @@ struct Loans : OneGpu {
   // The holder of which status says that another tenant has its turn.
   std::optional<SeatId> lender() {
     for (const SeatId one : {kA, kB, kC}) {
-      if (holds(one) && says(view(one).waits_for, "meanwhile another tenant has its turn")) return one;
+      if (holds(one) && says(view(one).waits_for, "another tenant has its turn until then")) return one;
     }
     return std::nullopt;
   }

@@ -124,7 +124,8 @@ void LeaseCore::State::age(Unit& unit) {
   if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);
 }
 
-// Revokes whoever stands between `waiter` and its GPUs and has had its time: all of them, or (unless reserved) none.
+// Revokes the holders that keep `waiter` from its GPUs and have no time left. Unless the GPUs are reserved, it revokes
+// all of these holders or none.
 void LeaseCore::State::preempt_for(Unit& waiter) {
   std::vector<std::pair<Unit*, const Gpu*>> to_go;
   bool whole = true;

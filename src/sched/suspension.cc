@@ -35,7 +35,7 @@ void LeaseCore::State::on(const SeatsSuspended& e) {
     seat->suspended = e.are_suspended;
     note_in_part(unit);
     seats_changed(*seat->gpu);
-    if (!seat->suspended) tell_contention(*seat);  // what has changed meanwhile it was not told
+    if (!seat->suspended) tell_contention(*seat);  // a suspended seat is not told of changes
     queue(unit);
     agenda.touch(unit);
   }

@@ -467,7 +467,7 @@ TEST(Gpus, SickOnesTakeNothingNewUntilTheyAreHealthy) {
   named.gpus = {0};
   EXPECT_EQ(s.submit(named), "");
   EXPECT_EQ(s.reason(2), "drained");
-  EXPECT_EQ(s.tell(GpuDrained{GpuIndex{0}, false}), "") << "nobody has drained it";
+  EXPECT_EQ(s.tell(GpuDrained{GpuIndex{0}, false}), "") << "the GPU is not drained";
   EXPECT_EQ(s.tell(GpuHealth{GpuIndex{0}, false}), "Start job 2.1 on 0");
 }
 

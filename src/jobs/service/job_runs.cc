@@ -68,7 +68,8 @@ JobRuns::End end_of(const wire::RunnerEnd& end) {
   return result;
 }
 
-// Makes sure that no runner ever begins there, and removes the directory. False: one has begun.
+// Makes sure that no runner ever begins there, and removes the directory. False: one has begun, or the daemon could not
+// write that none may.
 bool give_up(const std::string& directory) {
   const auto is_abandoned = [&] {
     const auto now = look_at_runner(directory);
@@ -185,7 +186,7 @@ JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint6
   }
   const std::string directory = runner_directory(places_, command.job.value, command.attempt);
   result.connection = start_runner(places_, directory);
-  // However it failed, nobody begins here any more.
+  // However the start failed, no runner may begin here now.
   if (!result.connection) static_cast<void>(give_up(directory));
   return result;
 }
