@@ -23,6 +23,7 @@ import sys
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "gpu"))
 sys.path.insert(0, str(HERE.parent / "experiment"))
 sys.path.insert(0, str(HERE))
 

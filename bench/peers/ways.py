@@ -14,10 +14,10 @@ import subprocess
 import time
 
 from machine import Daemon, Failed, end_process
+from plain_mps import MPS_CONTROL, NotReady, plain_mps
 
 START_S = 30
 END_S = 5
-MPS_CONTROL = "nvidia-cuda-mps-control"
 MIB = 1 << 20
 
 
@@ -171,22 +171,11 @@ class Mps(Way):
 
     @contextlib.contextmanager
     def server(self, work, log_path):
-        folder = self.machine.folder / "mps"
-        own = {"CUDA_MPS_PIPE_DIRECTORY": str(folder / "pipe"), "CUDA_MPS_LOG_DIRECTORY": str(folder / "log")}
-        for path in own.values():
-            pathlib.Path(path).mkdir(parents=True, exist_ok=True)
-        environment = dict(self.machine.environment, **own)
-        server = Server([MPS_CONTROL, "-f"], environment, log_path)
         try:
-            server.wait_until((folder / "pipe" / "control").exists)
-            yield own
-        finally:
-            # It ends its servers, which a signal to it does not.
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                subprocess.run([MPS_CONTROL], input="quit\n", text=True, env=environment, check=False,
-                               timeout=START_S, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-            server.end()
-            shutil.rmtree(folder, ignore_errors=True)
+            with plain_mps(self.machine.environment, self.machine.folder / "mps", log_path) as variables:
+                yield variables
+        except NotReady as error:
+            raise Failed(str(error)) from None
 
     def variables(self, task, work):
         # 1 is the lower one of its two priorities.

@@ -3,11 +3,9 @@
 
 gpumux starts MPS for ordinary users only, so the script has to run as one.
 """
-import contextlib
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 import time
 
@@ -15,6 +13,7 @@ import parts_two
 from figures import pairs
 from parts_memory import at_once, large, native_of
 from parts_robust import check_finish, worker
+from plain_mps import plain_mps
 from sharing import KERNELS, MATMULS, SATURATING_S, SETTLED_S, saturated
 from support import INFO, MPS_CONTROL, SKIP, Daemon, Failed, Group, Process, median
 
@@ -192,31 +191,6 @@ def choosing(session):
                   f"{100 * lost:.2f} %: {rates['auto']:.0f} and {rates['concurrent']:.0f} steps a second")
 
 
-@contextlib.contextmanager
-def plain_mps(session, name):
-    """NVIDIA's control daemon without gpumux. Yields the variables that its clients get."""
-    folder = tempfile.mkdtemp(prefix="gpumux-mps-")
-    own = {f"CUDA_MPS_{kind}_DIRECTORY": os.path.join(folder, kind.lower()) for kind in ("PIPE", "LOG")}
-    for path in own.values():
-        os.mkdir(path)
-    environment = dict(session.environment, **own)
-    with open(os.path.join(session.raw, name + ".mps.log"), "wb") as log:
-        control = subprocess.Popen([MPS_CONTROL, "-f"], env=environment, stdin=subprocess.DEVNULL, stdout=log,
-                                   stderr=log, start_new_session=True)
-    try:
-        if not until(lambda: os.path.exists(os.path.join(folder, "pipe", "control"))):
-            raise Failed(f"{MPS_CONTROL} was not ready after {WAIT_S} s")
-        yield own
-    finally:
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            subprocess.run([MPS_CONTROL], input=b"quit\n", env=environment, check=False, timeout=WAIT_S,
-                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        # Its server leaves the group with it.
-        os.killpg(control.pid, signal.SIGKILL)
-        control.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def beside_plain_mps(session):
     """The kinds of experiment 008 together, under plain MPS and in mode auto with gpumux's."""
     worked = {kind + " kernels": [session.program("gpumux_gpu_worker")] + options for kind, options in KERNELS.items()}
@@ -226,7 +200,9 @@ def beside_plain_mps(session):
             label = f"beside-plain-{kind.replace(' ', '-')}-{count}"
 
             def plain(i, label=f"{label}-plain", argv=argv, count=count):
-                with plain_mps(session, f"{label}-{i}") as variables:
+                log = os.path.join(session.raw, f"{label}-{i}.mps.log")
+                with tempfile.TemporaryDirectory(prefix="gpumux-mps-") as folder, \
+                        plain_mps(session.environment, os.path.join(folder, "mps"), log) as variables:
                     return saturated(session, f"{label}-{i}", argv, count, **variables)[0]
 
             def gpumux(i, label=f"{label}-gpumux", argv=argv, count=count, settled=settled):
