@@ -35,12 +35,12 @@ found = {}
 for name in %r:
     if importlib.util.find_spec(name) is not None:
         found[name] = importlib.metadata.version(name)
-gpu = None
+gpu, memory = None, 0
 if "torch" in found:
     import torch
     if torch.cuda.is_available():
-        gpu = torch.cuda.get_device_name(0)
-print("FOUND " + json.dumps({"packages": found, "gpu": gpu}))
+        gpu, memory = torch.cuda.get_device_name(0), torch.cuda.get_device_properties(0).total_memory
+print("FOUND " + json.dumps({"packages": found, "gpu": gpu, "memory": memory}))
 """ % (PACKAGES,)
 PROBE_S = 180
 
@@ -65,8 +65,8 @@ def clean_environment():
 
 
 def probe(python, environment):
-    """The packages of a Python with their versions, and the GPU as PyTorch calls it."""
-    nothing = {"packages": {}, "gpu": None}
+    """The packages of a Python with their versions, the GPU as PyTorch calls it, and its memory in bytes."""
+    nothing = {"packages": {}, "gpu": None, "memory": 0}
     try:
         answer = subprocess.run([python, "-c", PROBE], env=environment, stdin=subprocess.DEVNULL, capture_output=True,
                                 text=True, timeout=PROBE_S, check=False)

@@ -136,10 +136,10 @@ class Spin:
     def describe(self):
         return f"{self.kernels} kernels of {self.spin.values[0].value / 1e6:g} ms"
 
-    def fill(self, share):
+    def fill(self, share, total):
         """Ballast, so that it has `share` of the GPU's memory: random, for nothing but a copy brings it back."""
         words = os.urandom(PIECE)
-        for _ in range(int(share * self.total) // PIECE):
+        for _ in range(int(share * (total or self.total)) // PIECE):
             piece = self.allocate(PIECE)
             self.driver.cuMemcpyHtoD_v2(piece, words, PIECE)
             self.writes.append(Kernel(self.driver, self.increment,

@@ -179,10 +179,10 @@ class OnGpu:
     def describe(self):
         return self.what
 
-    def fill(self, share):
-        """Ballast, so that it has `share` of the GPU's memory with what its model has taken: random words, for nothing
-        but a copy brings them back."""
-        total = torch.cuda.get_device_properties(0).total_memory
+    def fill(self, share, total):
+        """Ballast, so that it has `share` of the GPU's `total` bytes with what its model has taken: random words, for
+        nothing but a copy brings them back. `total` 0: the bytes that the program sees."""
+        total = total or torch.cuda.get_device_properties(0).total_memory
         for _ in range(int(share * total - torch.cuda.memory_reserved()) // PIECE):
             self.ballast.append(torch.randint(-2**31, 2**31 - 1, (PIECE // 4,), dtype=torch.int32, device="cuda"))
 

@@ -100,6 +100,8 @@ def main():
     parser.add_argument("--model", required=True)
     parser.add_argument("--log", required=True)
     parser.add_argument("--ballast", type=float, default=0.0, help="so much of the GPU's memory is to be this task's")
+    parser.add_argument("--gpu-memory", type=int, default=0, metavar="BYTES",
+                        help="the GPU's memory, for where a library shows the task less (default: what it sees)")
     parser.add_argument("--rate", type=float, default=1.0)
     parser.add_argument("--seconds", type=float, default=1.0)
     parser.add_argument("--grace", type=float, default=1.0, help="seconds after the end for requests that wait still")
@@ -118,7 +120,7 @@ def main():
         for mark in [model.submit() for _ in range(WARM_STEPS)]:
             mark.wait()
     if arguments.ballast:
-        model.fill(arguments.ballast)
+        model.fill(arguments.ballast, arguments.gpu_memory)
     model.settle()
     # Python's own collections would show as slow requests.
     gc.collect()

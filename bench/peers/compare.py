@@ -98,11 +98,14 @@ class Comparison:
         self.logs = self.out / "logs"
         self.logs.mkdir(parents=True, exist_ok=True)
         self.python = sys.executable
+        # Asked for without any way: under one of them a program may see less, and would take less.
+        self.gpu_memory = 0
         gpu = "simulated; its times show how the ways differ, not how fast anything is"
         if not machine.simulated:
             venv = ROOT / "venv" / "bin" / "python"
             self.python = str(venv) if venv.exists() else "python3"
-            gpu = probe(self.python, machine.environment)["gpu"]
+            found = probe(self.python, machine.environment)
+            gpu, self.gpu_memory = found["gpu"], found["memory"]
             if gpu is None:
                 raise Failed(f"{self.python} has no PyTorch that sees a GPU, and the programs need it")
         commits = ", ".join(f"{way.title} {way.commit()}" for way in self.ways if way.folder)
@@ -195,7 +198,7 @@ class Comparison:
         model = task.simulated if self.machine.simulated else task.model
         return [self.python, ROOT / "bench" / "experiment" / "task.py", task.role, "--model", model, "--log", log_path,
                 "--rate", works_of.REQUEST_RATE, "--seconds", self.seconds_of(work), "--grace", GRACE_S, "--seed",
-                self.arguments.seed + turn, "--ballast", task.ballast]
+                self.arguments.seed + turn, "--ballast", task.ballast, "--gpu-memory", self.gpu_memory]
 
     def measure(self, turn, work, way, tasks, label=None):
         """The figures of `tasks` at once under `way`. Raises Failed if one of them does not end as it should."""

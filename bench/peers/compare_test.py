@@ -13,6 +13,10 @@ import unittest
 import xml.etree.ElementTree as ElementTree
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "experiment"))
+
+from machine import Daemon, Machine  # noqa: E402
+
 DIST = sys.argv.pop(1) if len(sys.argv) > 1 else "dist"
 
 
@@ -75,6 +79,23 @@ class Compare(unittest.TestCase):
             self.assertEqual(other.returncode, 1, other.stdout)
             self.assertIn("has other times", other.stderr)
             self.assertEqual((pathlib.Path(folder) / "runs.json").read_text(), text)
+
+    def test_a_part_of_the_memory_is_the_same_whatever_a_program_is_shown(self):
+        # A program of 300 MiB sees a GPU of 300 MiB. Two fifths of them fit, and two fifths of a GiB do not.
+        with tempfile.TemporaryDirectory(prefix="gpumux-peers-") as folder:
+            machine = Machine(DIST, simulated=True)
+            self.addCleanup(machine.remove)
+            daemon = Daemon(machine, pathlib.Path(folder) / "log", {})
+            self.addCleanup(daemon.end)
+            for gpu_memory, ends_well in ((0, True), (1 << 30, False)):
+                done = subprocess.run(
+                    [machine.dist / "bin" / "gpumux", "run", "--quiet", "--mem", "300MiB", "--", sys.executable,
+                     HERE.parent / "experiment" / "task.py", "batch", "--model", "spin", "--log",
+                     pathlib.Path(folder) / "task", "--ballast", "0.4", "--gpu-memory", str(gpu_memory)],
+                    env=dict(machine.environment, **daemon.environment()), input="warm\ngo 0 0\n", text=True,
+                    capture_output=True, timeout=250, check=False)
+                self.assertEqual("ready" in done.stdout, ends_well, done.stdout + done.stderr)
+                self.assertEqual("CUDA error 2" in done.stderr, not ends_well, done.stderr)
 
     def test_a_peer_that_is_not_there_is_named(self):
         with tempfile.TemporaryDirectory(prefix="gpumux-peers-") as folder:
