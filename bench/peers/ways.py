@@ -225,12 +225,15 @@ class Nixie(Way):
 
     @contextlib.contextmanager
     def server(self, work, log_path):
-        # Evicted memory may take as much as gpumux's own default lets it: 60 % of what is available, most of it pinned.
-        # Pinned memory lies in /dev/shm.
-        memory = available_memory()
-        pinned = min(memory * 4 // 10, shutil.disk_usage("/dev/shm").free)
-        daemon = [self.folder / "nixie", "daemon", "--shmem", in_blocks(pinned), "--hostmem",
-                  in_blocks(memory * 2 // 10)]
+        # Each program registers all of the pinned memory at its start, which takes its time. Where nothing is evicted
+        # there is little of it.
+        pinned = other = 1 << 30
+        if work.is_of_memory():
+            # Evicted memory may take as much as gpumux's own default lets it: 60 % of what is available, most of it
+            # pinned. Pinned memory lies in /dev/shm.
+            memory = available_memory()
+            pinned, other = min(memory * 4 // 10, shutil.disk_usage("/dev/shm").free), memory * 2 // 10
+        daemon = [self.folder / "nixie", "daemon", "--shmem", in_blocks(pinned), "--hostmem", in_blocks(other)]
         with serving(daemon, self.machine.environment, log_path, self.socket, *self.others):
             yield {}
 
