@@ -108,7 +108,11 @@ Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& n
     wish = memory.wish(need);
     // If it is not known now, the announcement says it.
     if (wish.ticket != 0) ++seats[memory.slot].awaiting_room;
-    if (wish.ticket != 0 && seats[memory.slot].announced) announcement.send(wish.message);
+    if (wish.ticket != 0 && seats[memory.slot].announced) {
+      // A refusal tells people what the program had. The last report may be older than its last allocation.
+      announcement.send(memory.report(gate_.is_granted(memory.slot) ? gate_.epoch(memory.slot) : 0, 0));
+      announcement.send(wish.message);
+    }
   }
   switch (wish.otherwise) {
     case DeviceMemory::Wish::Otherwise::kAsk: break;

@@ -11,6 +11,7 @@
 #include <array>
 #include <deque>
 #include <functional>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -147,6 +148,8 @@ class RoomDaemon {
         continue;
       }
       std::visit([this](const auto& m) { on(m); }, *message);
+      const auto* const report = std::get_if<wire::Memory>(&*message);
+      just_reported_ = report != nullptr ? std::optional(*report) : std::nullopt;
     }
   }
 
@@ -205,6 +208,7 @@ class RoomDaemon {
 
   void on(const wire::RoomWanted& wanted) {
     if (wanted.ticket == 0) complain("a wish without a ticket");
+    if (!just_reported_) complain("a wish without a report of what the seat has");
     ticket_ = wanted.ticket;
     const bool refuse = wanted.room > kCapacity || wanted.commitment > kCommitment;
     if (refuse) {
@@ -353,6 +357,7 @@ class RoomDaemon {
   std::uint32_t sequence_ = 0;
   std::uint32_t ticket_ = 0;
   std::deque<Given> given_;
+  std::optional<wire::Memory> just_reported_;  // the last message, if that was a report
   std::uint64_t had_ = 0;
   std::set<std::uint64_t> lent_, kept_;  // host memory, on this connection
   std::uint64_t told_ = 0;               // so many chunks are to be forgotten
