@@ -65,7 +65,8 @@ class ManagedMemory(MemoryTest):
         program = self.start("large", allocator="managed", variables=variables, **self.blocks)
         self.assertEqual(program.wait(timeout=60), 3)
         self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
-        line = f'an allocation is refused why="{re.escape(why)}.*" pid={program.pid} program=large '
+        line = (f'an allocation is refused why="{re.escape(why)}.*" pid={program.pid} program=large '
+                f'gpu=0 asked=[1-9][0-9]* had=')
         wait_until(lambda: re.search(line, daemon.log()), 20, lambda: f"the daemon says so: {daemon.log()}")
 
     def test_a_quota_is_for_managed_memory_too(self):

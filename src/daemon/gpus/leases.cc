@@ -414,16 +414,16 @@ void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) 
   const pid_t pid = tenant ? tenant->pid : 0;
   const std::string program = tenant ? tenant->program : "";
   if (bound.refused()) {
+    const RefusedAllocation& refused = refusals_.refused(now, bound.seat, bound.refusal, memory());
     log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
                                           {"pid", pid},
                                           {"program", program},
                                           {"gpu", bound.seat.gpu.value},
-                                          {"room", bound.room},
-                                          {"commitment", bound.commitment}});
+                                          {"asked", refused.wanted - std::min(refused.wanted, refused.had)},
+                                          {"had", refused.had}});
     TraceEntry traced = entry(now, "refused", bound.seat);
     traced.detail = word_of(bound.refusal);
     trace_.record(std::move(traced));
-    refusals_.refused(now, bound.seat, bound.refusal, memory());
   }
   if (bound.is_stranded) {
     log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",

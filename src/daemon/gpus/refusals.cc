@@ -32,7 +32,8 @@ std::string_view word_of(sched::Refusal refusal) {
   return {};
 }
 
-void Refusals::refused(base::TimePoint now, base::SeatId seat, sched::Refusal why, const sched::Residency& memory) {
+const RefusedAllocation& Refusals::refused(base::TimePoint now, base::SeatId seat, sched::Refusal why,
+                                           const sched::Residency& memory) {
   const sched::GpuMemory gpu = memory.view(seat.gpu);
   RefusedAllocation one{.at = now, .tenant = seat.tenant, .label = label_of_(seat.tenant), .why = why};
   if (const auto wish = wanted_.find(seat); wish != wanted_.end()) one.wanted = wish->second;
@@ -51,7 +52,7 @@ void Refusals::refused(base::TimePoint now, base::SeatId seat, sched::Refusal wh
   std::stable_sort(one.holders.begin(), one.holders.end(),
                    [](const MemoryHolder& a, const MemoryHolder& b) { return a.bytes > b.bytes; });
   if (one.holders.size() > kMostHolders) one.holders.resize(kMostHolders);
-  last_[seat] = std::move(one);
+  return last_[seat] = std::move(one);
 }
 
 void Refusals::gone(base::SeatId seat) {

@@ -47,7 +47,8 @@ class Refusals {
 
   // A seat asks to have so much in all.
   void wanted(base::SeatId seat, std::uint64_t bytes) { wanted_[seat] = bytes; }
-  void refused(base::TimePoint now, base::SeatId seat, sched::Refusal why, const sched::Residency& memory);
+  const RefusedAllocation& refused(base::TimePoint now, base::SeatId seat, sched::Refusal why,
+                                   const sched::Residency& memory);
   void gone(base::SeatId seat);
   // Of a GPU, the latest first.
   std::vector<RefusedAllocation> on(base::GpuIndex gpu) const;
