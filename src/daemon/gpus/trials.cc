@@ -19,7 +19,7 @@ std::string_view in_words(sched::MemoryMode::Reason reason) {
     case sched::MemoryMode::Reason::kStanding:
       return "its programs differ in priority, share or cap, or end their turns themselves: they take turns";
     case sched::MemoryMode::Reason::kLeftToDriver:
-      return "a program leaves its memory to the driver, so it is not known whether all fits: they take turns";
+      return "a program does not report its memory, so it is not known whether all fits: they take turns";
     case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together: they take turns";
   }
   return {};
