@@ -298,7 +298,7 @@ def check_entry(entry, layouts):
         yield f"takes stream '{streams[0]}'; what is submitted is gated, and not only tried again"
     if entry.where is not None:
         if entry.action == "gate" and entry.variant == "-":
-            yield "is gated and so needs a stream variant"
+            yield "is gated and so needs a stream variant: legacy, if it takes no stream"
         yield from check_where(entry, layouts)
 
 
@@ -324,7 +324,8 @@ def check_per_thread(entries):
         if any(name.startswith("*") for name in entry.where.names) or entry.reason:
             continue
         if not any(f"{entry.symbol}_{variant}" in symbols for variant in PER_THREAD_VARIANTS):
-            yield f"{entry.symbol}: its per-thread variant (_ptsz with a stream, else _ptds) is missing, or say why not"
+            yield (f"{entry.symbol}: its per-thread variant (_ptsz with a stream, else _ptds) is missing; if the "
+                   "driver has none, say so in the last column")
 
 
 def check(entries, layouts, exports):
