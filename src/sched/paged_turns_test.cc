@@ -156,8 +156,15 @@ TEST(Memory, QuantumAndIdleHoldFollowTheMeasuredCost) {
   EXPECT_GT(script.gpu(0).quantum, 10s);
   EXPECT_GE(script.gpu(0).switch_cost, 450ms);
   pages(script, other, true);
-  const std::string cost = std::to_string(script.gpu(0).switch_cost.count()) + "ns";
-  EXPECT_TRUE(says(script.request(other), "contention " + std::to_string(holder.tenant.value) + "@0 yes " + cost));
+  const auto hold_of = [&](const std::string& hold) {
+    return "contention " + std::to_string(holder.tenant.value) + "@0 yes " + hold;
+  };
+  EXPECT_TRUE(says(script.request(other), hold_of(std::to_string(script.gpu(0).switch_cost.count()) + "ns")));
+  pages(script, other, false);
+  for (int i = 0; i < 6; ++i) hand_over(3s);
+  EXPECT_GE(script.gpu(0).switch_cost, 2s);
+  pages(script, other, true);
+  EXPECT_TRUE(says(script.request(other), hold_of("1000000000ns"))) << "no idle hold is longer";
   pages(script, other, false);
   for (int i = 0; i < 50; ++i) hand_over(0ms);
   EXPECT_EQ(script.gpu(0).quantum, 40ms);  // the least
