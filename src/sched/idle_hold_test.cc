@@ -274,5 +274,33 @@ TEST(IdleHold, ShortTurnsAreForWhereTheyAreCheap) {
               static_cast<int>(dear), static_cast<int>(set));
 }
 
+// A has had a turn. Then B is alone until A is behind by `by`, takes the GPU again, and A asks. How long B's turn is.
+Duration turn_beside_one_that_is_behind(Duration by, Duration drain) {
+  GpuSettings settings = automatic_hold();
+  settings.overlap = false;
+  OneGpu s(settings);
+  const Duration quantum = s.gpu(0).quantum.value();
+  s.request(kA);
+  s.request(kB);
+  s.wait(quantum);
+  s.closed(kA);
+  s.wait(drain);
+  EXPECT_EQ(s.drained(kA).substr(0, 7), "grant 2");
+  s.wait(quantum + drain + by);
+  s.drained(kB);
+  s.request(kB);
+  s.request(kA);
+  Duration turn{};
+  for (; s.phase(kB) == SeatPhase::kHolding && turn < 1s; turn += 1ms) s.wait(1ms);
+  return turn;
+}
+
+// By half a quantum of 40 ms. A change of hands and back may take a tenth of the turn.
+TEST(IdleHold, TurnsAreShortFromHalfAQuantumOnAndAsLongAsTwentyDrains) {
+  EXPECT_EQ(turn_beside_one_that_is_behind(19ms, 100us), 40ms);
+  EXPECT_EQ(turn_beside_one_that_is_behind(21ms, 100us), 5ms);
+  EXPECT_EQ(turn_beside_one_that_is_behind(21ms, 1ms), 20ms);
+}
+
 }  // namespace
 }  // namespace gpumux::sched
