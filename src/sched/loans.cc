@@ -2,10 +2,10 @@
 // Turns that are lent while memory comes.
 //
 // A holder that waits for its memory leaves the GPU idle, for seconds where host memory is slow. So the first unit in
-// the queue that lacks nothing, and whose memory the holder does not need, is granted its lease beside the holder: it
-// borrows the turn. The holder keeps its lease and its place. When its memory is there, or does not come any more, the
-// borrower is revoked, and drains beside the holder as a predecessor does. The time that it
-// lent is not charged to the lender, and is no cost of a switch.
+// the queue that lacks nothing is granted its lease beside the holder, unless the holder needs its memory: it borrows
+// the turn. The holder keeps its lease and its place. When its memory is there, or does not come any more, the borrower
+// is revoked, and drains beside the holder as a predecessor does. The time that it lent is not charged to the lender,
+// and is no cost of a switch.
 //
 // On each GPU one turn at most is lent, by a single seat to a single seat.
 #include <algorithm>

@@ -15,6 +15,7 @@ namespace gpumux::sched {
 
 // The virtual time of the unit's group on the GPU, its present turn included. REQUIRES: the unit has the GPU.
 std::int64_t virtual_time_of(const Unit& unit, const Gpu& gpu, TimePoint now);
+// The unit's key there. The fields are those of the table "One key" in docs/order.md, and operator< compares them.
 QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now);
 // Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
 // REQUIRES: a unit waits.

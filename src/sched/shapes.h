@@ -23,7 +23,7 @@ struct Unit;
 struct QueueEntry {
   bool obstructed = false;  // cannot run for want of memory: behind all that can
   std::int64_t level = 0;   // level_of(): minus the priority, unless the unit is lifted or yields
-  std::int64_t rank = 0;    // rank() of the GPU's policy; 0 for lifted units
+  std::int64_t rank = 0;    // fair: virtual_time_of(); 0 under fifo, and for lifted units
   TimePoint requested{};
   SeatId lead;
   Unit* unit = nullptr;
