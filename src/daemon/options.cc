@@ -85,8 +85,10 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   CLI::App app("gpumuxd shares this machine's GPUs between programs.", "gpumuxd");
   app.footer(kFooter);
   app.set_version_flag("--version", std::string("gpumuxd ") + base::version());
-  app.add_option("--config", daemon.config_file,
-                 "Configuration file (default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)")
+  app.add_option(
+         "--config", daemon.config_file,
+         "Configuration file, for all settings: these, the daemon's own and the queue's (docs/configuration.md; "
+         "default: /etc/gpumux/gpumux.toml, private: ~/.config/gpumux/gpumux.toml)")
       ->type_name("FILE");
   app.add_option("--runtime-dir", daemon.runtime_dir,
                  "Directory of the sockets (default: /run/gpumux, private: the user's own)")
