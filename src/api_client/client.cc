@@ -105,33 +105,26 @@ Result<Client::Answer> Client::exchange(std::string_view method, const std::stri
   return Answer{response.result_int(), std::string(response[http::field::content_type]), std::move(response.body())};
 }
 
-base::Error Client::error_of(const Answer& answer) { return read_error(answer.http_status, answer.body); }
-
 Result<std::string> Client::call(std::string_view method, const std::string& target, const std::string& body,
                                  base::Duration patience) const {
   auto answer = exchange(method, target, body, patience);
   if (!answer) return tl::unexpected(std::move(answer).error());
-  if (answer->http_status >= 300) return tl::unexpected(error_of(*answer));
+  if (answer->http_status >= 300) return tl::unexpected(read_error(answer->http_status, answer->body));
   return std::move(answer->body);
 }
 
-Result<std::string> Client::daemon_info_text() const { return call("GET", "/v1/daemon", ""); }
 Result<std::string> Client::snapshot_text() const { return call("GET", "/v1/status", ""); }
 
 Result<Client::Metrics> Client::metrics(bool with_names, const std::string& accept) const {
   auto answer = exchange("GET", std::string("/metrics?names=") + (with_names ? "1" : "0"), "", {}, accept);
   if (!answer) return tl::unexpected(std::move(answer).error());
-  if (answer->http_status >= 300) return tl::unexpected(error_of(*answer));
+  if (answer->http_status >= 300) return tl::unexpected(read_error(answer->http_status, answer->body));
   return Metrics{std::move(answer->content_type), std::move(answer->body)};
 }
 
-Result<DaemonInfo> Client::daemon_info() const {
-  return daemon_info_text().and_then([](const std::string& text) { return parse_daemon_info(text); });
-}
+Result<DaemonInfo> Client::daemon_info() const { return call("GET", "/v1/daemon", "").and_then(parse_daemon_info); }
 
-Result<Snapshot> Client::snapshot() const {
-  return snapshot_text().and_then([](const std::string& text) { return parse_snapshot(text); });
-}
+Result<Snapshot> Client::snapshot() const { return snapshot_text().and_then(parse_snapshot); }
 
 Result<std::vector<Gpu>> Client::change_settings(std::string_view gpu, const std::string& changes) const {
   // A GPU's name goes into a URL: nothing but what indices and UUIDs are made of may.
@@ -140,15 +133,11 @@ Result<std::vector<Gpu>> Client::change_settings(std::string_view gpu, const std
     if (!plain)
       return base::fail(Code::kInvalid, "'" + std::string(gpu) + "' is neither an index, nor a UUID, nor 'all'");
   }
-  return call("PATCH", "/v1/gpus/" + std::string(gpu), changes).and_then([](const std::string& text) {
-    return parse_settings(text);
-  });
+  return call("PATCH", "/v1/gpus/" + std::string(gpu), changes).and_then(parse_settings);
 }
 
 Result<TenantStanding> Client::change_tenant(std::uint64_t tenant, const std::string& changes) const {
-  return call("PATCH", "/v1/tenants/" + std::to_string(tenant), changes).and_then([](const std::string& text) {
-    return parse_tenant_standing(text);
-  });
+  return call("PATCH", "/v1/tenants/" + std::to_string(tenant), changes).and_then(parse_tenant_standing);
 }
 
 Status Client::hold() const {

@@ -52,8 +52,7 @@ class Client {
   base::Result<DaemonInfo> daemon_info() const;
   base::Result<Snapshot> snapshot() const;
 
-  // The bodies as the daemon wrote them, for --json.
-  base::Result<std::string> daemon_info_text() const;
+  // The body as the daemon wrote it, for --json.
   base::Result<std::string> snapshot_text() const;
 
   // `gpu`: an index, a UUID or "all". `changes`: a JSON object as docs/api.md describes it. The settings now in force.
@@ -70,7 +69,7 @@ class Client {
   base::Result<JobPage> jobs(const JobQuery& query) const;
   base::Result<std::string> jobs_text(const JobQuery& query) const;
   // `id`: "17", or "17_3". kInvalid for what is neither.
-  base::Result<Job> job(std::string_view id, bool with_environment = false) const;
+  base::Result<Job> job(std::string_view id) const;
   base::Result<std::string> job_text(std::string_view id, bool with_environment = false) const;
   // The job as it is when it is done (or has started), or when `timeout` is over; at most kLongestJobWait.
   base::Result<Job> wait_for_job(std::string_view id, JobMoment moment, base::Duration timeout) const;
@@ -88,7 +87,6 @@ class Client {
   };
   base::Result<Metrics> metrics(bool with_names, const std::string& accept) const;
 
-  base::Result<Report> report(const ReportQuery& query) const;
   base::Result<std::string> report_text(const ReportQuery& query) const;
 
   // Asks a private daemon not to end for want of use while the calling process lives (it keeps its pid across exec).
@@ -110,7 +108,6 @@ class Client {
     std::string body;
   };
 
-  static base::Error error_of(const Answer& answer);
   // An answer, whatever it says; `patience` is how long it may take beyond the time limit of a call. `accept`: which
   // formats are wanted; empty: any.
   base::Result<Answer> exchange(std::string_view method, const std::string& target, const std::string& body,

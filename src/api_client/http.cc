@@ -6,7 +6,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
+#include <algorithm>
 #include <boost/beast/http/error.hpp>
 #include <cerrno>
 #include <cstring>
@@ -45,20 +45,7 @@ base::Error not_allowed(const std::string& path) {
               ": ask its owner to let you in (allow_users or allow_groups in its configuration)"};
 }
 
-// The code of a daemon's error: by the name in its body, otherwise by the HTTP status.
-Code code_of(unsigned http_status, std::string_view name) {
-  static constexpr std::array<std::pair<std::string_view, Code>, 9> kNames{{{"invalid", Code::kInvalid},
-                                                                            {"not found", Code::kNotFound},
-                                                                            {"exists", Code::kExists},
-                                                                            {"denied", Code::kDenied},
-                                                                            {"exhausted", Code::kExhausted},
-                                                                            {"unavailable", Code::kUnavailable},
-                                                                            {"timeout", Code::kTimeout},
-                                                                            {"unsupported", Code::kUnsupported},
-                                                                            {"internal", Code::kInternal}}};
-  for (const auto& [text, code] : kNames) {
-    if (text == name) return code;
-  }
+Code code_of_status(unsigned http_status) {
   switch (http_status) {
     case 400:
     case 422: return Code::kInvalid;
@@ -109,6 +96,15 @@ Result<os::FileDescriptor> connect_stream(const std::string& runtime_dir, base::
   }
 }
 
+std::optional<Code> code_named(std::string name) {
+  std::replace(name.begin(), name.end(), '_', ' ');
+  for (const Code code : {Code::kInvalid, Code::kNotFound, Code::kExists, Code::kDenied, Code::kExhausted,
+                          Code::kUnavailable, Code::kTimeout, Code::kUnsupported, Code::kInternal}) {
+    if (name == base::to_string(code)) return code;
+  }
+  return std::nullopt;
+}
+
 base::Error read_error(unsigned http_status, const std::string& body) {
   const auto parsed = nlohmann::json::parse(body, nullptr, false);
   std::string name;
@@ -118,10 +114,9 @@ base::Error read_error(unsigned http_status, const std::string& body) {
     if (error.contains("code") && error["code"].is_string()) name = error["code"].get<std::string>();
     if (error.contains("message") && error["message"].is_string()) message = error["message"].get<std::string>();
   }
-  for (char& c : name) c = c == '_' ? ' ' : c;
   if (message.empty())
     message = "the daemon answered with HTTP status " + std::to_string(http_status) + " and no explanation";
-  return {code_of(http_status, name), 0, std::move(message)};
+  return {code_named(name).value_or(code_of_status(http_status)), 0, std::move(message)};
 }
 
 http::request<http::string_body> make_request(std::string_view method, const std::string& target,

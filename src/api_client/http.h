@@ -4,6 +4,7 @@
 
 #include <boost/beast/http/message.hpp>
 #include <boost/beast/http/string_body.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -20,6 +21,9 @@ base::Result<os::FileDescriptor> connect_stream(const std::string& runtime_dir, 
 boost::beast::http::request<boost::beast::http::string_body> make_request(std::string_view method,
                                                                           const std::string& target,
                                                                           const std::string& body);
+
+// The code that the daemon names so: "not_found". Nothing: it is none.
+std::optional<base::Code> code_named(std::string name);
 
 // The error that an answer with this HTTP status and body says.
 base::Error read_error(unsigned http_status, const std::string& body);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api_client/client.h"
+#include "api_client/http.h"
 #include "api_client/json_reader.h"
 #include "base/base64.h"
 #include "base/units.h"
@@ -34,41 +35,36 @@ json bytes_json(const std::vector<std::string>& list) {
   return array;
 }
 
-Result<JobDependency> parse_dependency(const json& object) {
-  JobDependency dependency;
-  Reader reader(object, "a dependency");
+void dependency_fields(Reader& reader, JobDependency& dependency) {
   reader.read("job", dependency.job);
   reader.read("need", dependency.need);
-  return reader.finish(std::move(dependency));
 }
 
-Result<Job> read_job(const json& object) {
-  Job job;
-  Reader reader(object, "a job");
+void job_fields(Reader& reader, Job& job) {
   reader.read("id", job.id);
   reader.read("array", job.array);
   reader.read("array_index", job.array_index);
   reader.read("array_limit", job.array_limit);
-  reader.read_bytes("name", job.name);
+  reader.read("name", job.name);
   reader.read("uid", job.uid);
-  reader.read_bytes("user", job.user);
+  reader.read("user", job.user);
   reader.read("state", job.state);
   reader.read("outcome", job.outcome);
   reader.read("exit_status", job.exit_status);
   reader.read("reason", job.reason);
-  reader.read_bytes("why", job.why);
+  reader.read("why", job.why);
   reader.read("place", job.place);
-  reader.read_ns("starts_in_ns", job.starts_in);
+  reader.read("starts_in_ns", job.starts_in);
   reader.read("priority", job.priority);
   reader.read("priority_capped", job.priority_capped);
-  reader.read_numbers("gpus", job.gpus);
+  reader.read("gpus", job.gpus);
   reader.read("gpus_wanted", job.gpus_wanted);
-  reader.read_numbers("gpu_ids", job.gpu_ids);
+  reader.read("gpu_ids", job.gpu_ids);
   reader.read("memory_bytes", job.memory_bytes);
   reader.read("exclusive", job.exclusive);
-  reader.read_ns("time_limit_ns", job.time_limit);
+  reader.read("time_limit_ns", job.time_limit);
   reader.read("on_time_limit", job.on_time_limit);
-  reader.read_ns("limit_in_ns", job.limit_in);
+  reader.read("limit_in_ns", job.limit_in);
   reader.read("requeue", job.requeue);
   reader.read("attempt", job.attempt);
   reader.read("interactive", job.interactive);
@@ -77,92 +73,69 @@ Result<Job> read_job(const json& object) {
   reader.read("begin_unix_ns", job.begin_unix_ns);
   reader.read("started_unix_ns", job.started_unix_ns);
   reader.read("ended_unix_ns", job.ended_unix_ns);
-  reader.read_bytes("note", job.note);
-  reader.read_bytes("command", job.command);
-  if (const json* value = reader.find("gpu_seconds"); value != nullptr && value->is_number())
-    job.gpu_seconds = value->get<double>();
+  reader.read("note", job.note);
+  reader.read("command", job.command);
+  reader.read("gpu_seconds", job.gpu_seconds);
   reader.read("peak_memory_bytes", job.peak_memory_bytes);
-  reader.read_bytes("arguments", job.arguments);
-  reader.read_bytes("directory", job.directory);
-  reader.read_bytes("setup_command", job.setup_command);
-  reader.read_bytes("error_output", job.error_output);
-  reader.read_bytes("log", job.log);
-  reader.read_bytes("attach", job.attach);
+  reader.read("arguments", job.arguments);
+  reader.read("directory", job.directory);
+  reader.read("setup_command", job.setup_command);
+  reader.read("error_output", job.error_output);
+  reader.read("log", job.log);
+  reader.read("attach", job.attach);
   reader.read("pid", job.pid);
-  reader.read_array("after", job.after, parse_dependency);
-  reader.read_bytes("environment", job.environment);
+  reader.read("after", job.after, "a dependency", dependency_fields);
+  reader.read("environment", job.environment);
   // A limit of 0, or for ever, is none.
   if (job.time_limit && (*job.time_limit <= base::Duration::zero() || *job.time_limit == base::Duration::max()))
     job.time_limit.reset();
-  return reader.finish(std::move(job));
 }
 
-Result<base::Error> read_error(const json& object) {
-  base::Error error;
+void submitted_fields(Reader& reader, Submitted& submitted) {
+  reader.read("id", submitted.id);
+  reader.read("count", submitted.count);
+  reader.read("priority_capped", submitted.priority_capped);
+  if (submitted.id == 0) reader.wrong("id", "a job's id");
+}
+
+void error_fields(Reader& reader, base::Error& error) {
   std::string code;
-  Reader reader(object, "an error");
   reader.read("code", code);
   reader.read("message", error.what);
-  std::replace(code.begin(), code.end(), '_', ' ');
-  error.code = Code::kInternal;
-  for (const Code known : {Code::kInvalid, Code::kNotFound, Code::kExists, Code::kDenied, Code::kExhausted,
-                           Code::kUnavailable, Code::kTimeout, Code::kUnsupported}) {
-    if (code == base::to_string(known)) error.code = known;
-  }
-  return reader.finish(std::move(error));
+  error.code = code_named(code).value_or(Code::kInternal);
 }
 
-Result<JobChange> read_change(const json& object) {
-  JobChange change;
-  Reader reader(object, "a changed job");
+void change_fields(Reader& reader, JobChange& change) {
   reader.read("id", change.id);
   reader.read("changed", change.changed);
-  if (base::Error error; reader.read_object("error", error, read_error)) change.error = std::move(error);
-  return reader.finish(std::move(change));
+  reader.read("error", change.error, "an error", error_fields);
 }
 
-Result<UserLimits> read_limits(const json& object) {
-  UserLimits limits;
-  Reader reader(object, "limits");
+void limits_fields(Reader& reader, UserLimits& limits) {
   reader.read("running", limits.running);
   reader.read("queued", limits.queued);
   reader.read("gpus", limits.gpus);
   reader.read("priority_cap", limits.priority_cap);
-  return reader.finish(std::move(limits));
 }
 
-Result<QueueSettings> read_settings(const json& object) {
-  QueueSettings settings;
-  Reader reader(object, "the queue's settings");
+void settings_fields(Reader& reader, QueueSettings& settings) {
   reader.read("order", settings.order);
-  reader.read_ns("half_life_ns", settings.half_life);
-  if (const json* value = reader.find("oversubscribe"); value != nullptr) {
-    if (value->is_number()) {
-      settings.oversubscribe = value->get<double>();
-    } else {
-      reader.wrong("oversubscribe", "a number");
-    }
-  }
+  reader.read("half_life_ns", settings.half_life);
+  reader.read("oversubscribe", settings.oversubscribe);
   reader.read("default_memory_bytes", settings.default_memory_bytes);
-  reader.read_ns("max_job_time_ns", settings.max_job_time);
+  reader.read("max_job_time_ns", settings.max_job_time);
   reader.read("preempt", settings.preempt);
   reader.read("privacy", settings.privacy);
-  reader.read_object("limits", settings.limits, read_limits);
-  return reader.finish(std::move(settings));
+  reader.read("limits", settings.limits, "limits", limits_fields);
 }
 
-Result<QueueGpuJob> read_queue_gpu_job(const json& object) {
-  QueueGpuJob job;
-  Reader reader(object, "a job on a GPU");
+void queue_gpu_job_fields(Reader& reader, QueueGpuJob& job) {
   reader.read("id", job.id);
-  reader.read_bytes("user", job.user);
-  reader.read_bytes("name", job.name);
-  return reader.finish(std::move(job));
+  reader.read("user", job.user);
+  reader.read("name", job.name);
 }
 
-Result<QueueGpu> read_queue_gpu(const json& object) {
-  QueueGpu gpu;
-  Reader reader(object, "a GPU of the queue");
+void queue_gpu_fields(Reader& reader, QueueGpu& gpu) {
   reader.read("index", gpu.index);
   reader.read("capacity_bytes", gpu.capacity_bytes);
   reader.read("promised_bytes", gpu.promised_bytes);
@@ -170,30 +143,23 @@ Result<QueueGpu> read_queue_gpu(const json& object) {
   reader.read("drained", gpu.drained);
   reader.read("sick", gpu.sick);
   reader.read("present", gpu.present);
-  reader.read_array("jobs", gpu.jobs, read_queue_gpu_job);
-  return reader.finish(std::move(gpu));
+  reader.read("jobs", gpu.jobs, "a job on a GPU", queue_gpu_job_fields);
 }
 
-Result<Reservation> read_reservation(const json& object) {
-  Reservation reservation;
-  Reader reader(object, "a reservation");
+void reservation_fields(Reader& reader, Reservation& reservation) {
   reader.read("job", reservation.job);
-  reader.read_numbers("gpus", reservation.gpus);
-  reader.read_ns("starts_in_ns", reservation.starts_in);
-  return reader.finish(std::move(reservation));
+  reader.read("gpus", reservation.gpus);
+  reader.read("starts_in_ns", reservation.starts_in);
 }
 
-Result<QueueUser> read_queue_user(const json& object) {
-  QueueUser user;
-  Reader reader(object, "a user of the queue");
+void queue_user_fields(Reader& reader, QueueUser& user) {
   reader.read("uid", user.uid);
-  reader.read_bytes("user", user.user);
+  reader.read("user", user.user);
   reader.read("running", user.running);
   reader.read("queued", user.queued);
   reader.read("gpus", user.gpus);
-  reader.read_ns("used_gpu_ns", user.used_gpu);
-  if (UserLimits own; reader.read_object("limits", own, read_limits)) user.limits = own;
-  return reader.finish(std::move(user));
+  reader.read("used_gpu_ns", user.used_gpu);
+  reader.read("limits", user.limits, "limits", limits_fields);
 }
 
 std::string query_string(const JobQuery& query) {
@@ -242,6 +208,11 @@ Status check_job_id(std::string_view id) {
   return base::fail(Code::kInvalid, "'" + std::string(id.substr(0, 64)) +
                                         "' is no job's id: it is a number such as 17, or 17_3 for element 3 of array "
                                         "17; `gpumux queue` lists them");
+}
+
+Status check_job_ids(const std::vector<std::string>& ids) {
+  for (const std::string& id : ids) GPUMUX_TRY(check_job_id(id));
+  return {};
 }
 
 namespace {
@@ -299,67 +270,36 @@ Result<std::string> submission_body(const Submission& submission) {
 }
 
 Result<Submitted> parse_submitted(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  Submitted submitted;
-  submitted.text = text;
-  Reader reader(*object, "the daemon's answer");
-  reader.read("id", submitted.id);
-  reader.read("count", submitted.count);
-  reader.read("priority_capped", submitted.priority_capped);
-  if (submitted.id == 0) reader.wrong("id", "a job's id");
-  return reader.finish(std::move(submitted));
+  auto submitted = parse(text, submitted_fields);
+  if (submitted) submitted->text = text;
+  return submitted;
 }
 
-Result<Job> parse_job(std::string_view text) {
-  return parse_json(text).and_then([](const json& object) { return read_job(object); });
-}
+Result<Job> parse_job(std::string_view text) { return parse(text, job_fields, "a job"); }
 
 Result<JobPage> parse_job_page(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  JobPage page;
-  Reader reader(*object, "the daemon's answer");
-  reader.read_array("jobs", page.jobs, read_job);
-  reader.read("more", page.more);
-  return reader.finish(std::move(page));
+  return parse<JobPage>(text, [](Reader& reader, JobPage& page) {
+    reader.read("jobs", page.jobs, "a job", job_fields);
+    reader.read("more", page.more);
+  });
 }
 
 Result<std::vector<JobChange>> parse_job_changes(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  std::vector<JobChange> changes;
-  Reader reader(*object, "the daemon's answer");
-  reader.read_array("jobs", changes, read_change);
-  return reader.finish(std::move(changes));
+  return parse<std::vector<JobChange>>(text, [](Reader& reader, std::vector<JobChange>& changes) {
+    reader.read("jobs", changes, "a changed job", change_fields);
+  });
 }
 
 Result<QueueState> parse_queue(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  QueueState queue;
-  Reader reader(*object, "the daemon's answer");
-  reader.read_object("settings", queue.settings, read_settings);
-  reader.read("paused", queue.paused);
-  reader.read("unavailable", queue.unavailable);
-  if (const json* counts = reader.find("jobs"); counts != nullptr) {
-    if (!counts->is_object()) {
-      reader.wrong("jobs", "an object");
-    } else {
-      for (const auto& [state, count] : counts->items()) {
-        if (!count.is_number_unsigned()) {
-          reader.wrong("jobs", "numbers of jobs");
-          break;
-        }
-        queue.jobs[state] = count.get<std::uint64_t>();
-      }
-    }
-  }
-  reader.read_array("gpus", queue.gpus, read_queue_gpu);
-  if (Reservation reserved; reader.read_object("reserved", reserved, read_reservation))
-    queue.reserved = std::move(reserved);
-  reader.read_array("users", queue.users, read_queue_user);
-  return reader.finish(std::move(queue));
+  return parse<QueueState>(text, [](Reader& reader, QueueState& queue) {
+    reader.read("settings", queue.settings, "the queue's settings", settings_fields);
+    reader.read("paused", queue.paused);
+    reader.read("unavailable", queue.unavailable);
+    reader.read("jobs", queue.jobs);
+    reader.read("gpus", queue.gpus, "a GPU of the queue", queue_gpu_fields);
+    reader.read("reserved", queue.reserved, "a reservation", reservation_fields);
+    reader.read("users", queue.users, "a user of the queue", queue_user_fields);
+  });
 }
 
 Result<Submitted> Client::submit(const Submission& submission) const {
@@ -368,7 +308,7 @@ Result<Submitted> Client::submit(const Submission& submission) const {
   auto answer = exchange("POST", "/v1/jobs", *body, kDurablePatience);
   if (!answer) return tl::unexpected(std::move(answer).error());
   if (answer->http_status < 300) return parse_submitted(answer->body);
-  base::Error error = error_of(*answer);
+  base::Error error = read_error(answer->http_status, answer->body);
   // It has answered: there is nothing to be sent again.
   if (error.code == Code::kUnavailable || error.code == Code::kTimeout) error.code = Code::kExhausted;
   return tl::unexpected(std::move(error));
@@ -378,18 +318,14 @@ Result<std::string> Client::jobs_text(const JobQuery& query) const {
   return call("GET", "/v1/jobs" + query_string(query), "");
 }
 
-Result<JobPage> Client::jobs(const JobQuery& query) const {
-  return jobs_text(query).and_then([](const std::string& text) { return parse_job_page(text); });
-}
+Result<JobPage> Client::jobs(const JobQuery& query) const { return jobs_text(query).and_then(parse_job_page); }
 
 Result<std::string> Client::job_text(std::string_view id, bool with_environment) const {
   GPUMUX_TRY(check_job_id(id));
   return call("GET", "/v1/jobs/" + std::string(id) + (with_environment ? "?environment=1" : ""), "");
 }
 
-Result<Job> Client::job(std::string_view id, bool with_environment) const {
-  return job_text(id, with_environment).and_then([](const std::string& text) { return parse_job(text); });
-}
+Result<Job> Client::job(std::string_view id) const { return job_text(id).and_then(parse_job); }
 
 Result<Job> Client::wait_for_job(std::string_view id, JobMoment moment, base::Duration timeout) const {
   GPUMUX_TRY(check_job_id(id));
@@ -397,24 +333,19 @@ Result<Job> Client::wait_for_job(std::string_view id, JobMoment moment, base::Du
   const std::string target = "/v1/jobs/" + std::string(id) +
                              "/wait?until=" + (moment == JobMoment::kDone ? "done" : "started") +
                              "&timeout_ns=" + std::to_string(limit.count());
-  return call("GET", target, "", limit).and_then([](const std::string& text) { return parse_job(text); });
+  return call("GET", target, "", limit).and_then(parse_job);
 }
 
 Result<std::vector<JobChange>> Client::change_jobs(const std::string& which, const std::string& change) const {
-  return call("PATCH", "/v1/jobs/" + which, change, kDurablePatience).and_then([](const std::string& text) {
-    return parse_job_changes(text);
-  });
+  return call("PATCH", "/v1/jobs/" + which, change, kDurablePatience).and_then(parse_job_changes);
 }
 
 Result<std::string> Client::queue_text() const { return call("GET", "/v1/queue", ""); }
 
-Result<QueueState> Client::queue() const {
-  return queue_text().and_then([](const std::string& text) { return parse_queue(text); });
-}
+Result<QueueState> Client::queue() const { return queue_text().and_then(parse_queue); }
 
 Result<QueueState> Client::change_queue(const std::string& what, const std::string& change) const {
-  return call("PATCH", "/v1/queue" + (what.empty() ? "" : "/" + what), change, kDurablePatience)
-      .and_then([](const std::string& text) { return parse_queue(text); });
+  return call("PATCH", "/v1/queue" + (what.empty() ? "" : "/" + what), change, kDurablePatience).and_then(parse_queue);
 }
 
 }  // namespace gpumux::api_client

@@ -230,6 +230,7 @@ base::Result<QueueState> parse_queue(std::string_view json);
 
 // kInvalid unless it is "17" or "17_3".
 base::Status check_job_id(std::string_view id);
+base::Status check_job_ids(const std::vector<std::string>& ids);
 
 // Characters that may stand in a URL stay as they are; all others become %XX.
 std::string url_encoded(std::string_view text);

@@ -181,7 +181,7 @@ TEST_F(JobsCallTest, EachCallAsksWhatTheApiSays) {
                            .limit = 5,
                            .beyond = 6,
                            .beyond_ended = 7}));
-  EXPECT_TRUE(client.job("17_3", true));
+  EXPECT_TRUE(client.job_text("17_3", true));
   EXPECT_TRUE(client.wait_for_job("17", JobMoment::kStarted, 2s));
   EXPECT_TRUE(client.change_jobs("17,18_2", R"({"cancel":true})"));
   EXPECT_FALSE(client.job("17/x"));

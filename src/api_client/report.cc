@@ -13,7 +13,7 @@ using nlohmann::json;
 // Its sums are stored first, and a year's are read.
 constexpr base::Duration kReportPatience = std::chrono::seconds(60);
 
-void read_sums(Reader& reader, ReportSums& sums) {
+void sums_fields(Reader& reader, ReportSums& sums) {
   reader.read("held_seconds", sums.held_seconds);
   reader.read("gpu_seconds", sums.gpu_seconds);
   reader.read("waited_seconds", sums.waited_seconds);
@@ -22,29 +22,19 @@ void read_sums(Reader& reader, ReportSums& sums) {
   reader.read("switches", sums.switches);
 }
 
-Result<ReportSums> read_rest(const json& object) {
-  ReportSums sums;
-  Reader reader(object, "the rest of a report");
-  read_sums(reader, sums);
-  return reader.finish(sums);
-}
-
-Result<ReportRow> read_row(const json& object) {
-  ReportRow row;
-  Reader reader(object, "a row of a report");
+void row_fields(Reader& reader, ReportRow& row) {
   reader.read("uid", row.uid);
-  reader.read_bytes("user", row.user);
+  reader.read("user", row.user);
   reader.read("job", row.job);
   reader.read("array", row.array);
   reader.read("array_index", row.array_index);
-  reader.read_bytes("name", row.name);
-  reader.read_bytes("namespace", row.pod_namespace);
-  reader.read_bytes("pod", row.pod);
-  if (reader.find("program") != nullptr) reader.read_bytes("program", row.program.emplace());
+  reader.read("name", row.name);
+  reader.read("namespace", row.pod_namespace);
+  reader.read("pod", row.pod);
+  reader.read("program", row.program);
   reader.read("run_seconds", row.run_seconds);
   reader.read("others", row.others);
-  read_sums(reader, row.sums);
-  return reader.finish(std::move(row));
+  sums_fields(reader, row.sums);
 }
 
 }  // namespace
@@ -59,16 +49,17 @@ void ReportSums::add(const ReportSums& other) {
 }
 
 Result<Report> parse_report(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  Report report;
-  Reader reader(*object, "the report");
-  reader.read("since_unix_ns", report.since_unix_ns);
-  reader.read("until_unix_ns", report.until_unix_ns);
-  reader.read("by", report.by);
-  reader.read_array("rows", report.rows, read_row);
-  if (reader.find("rest") != nullptr) reader.read_object("rest", report.rest.emplace(), read_rest);
-  return reader.finish(std::move(report));
+  return parse<Report>(
+      text,
+      [](Reader& reader, Report& report) {
+        reader.read("since_unix_ns", report.since_unix_ns);
+        reader.read("until_unix_ns", report.until_unix_ns);
+        reader.read("by", report.by);
+        reader.read("rows", report.rows, "a row of a report", row_fields);
+        if (reader.find("rest") != nullptr)
+          reader.read("rest", report.rest.emplace(), "the rest of a report", sums_fields);
+      },
+      "the report");
 }
 
 Result<std::string> Client::report_text(const ReportQuery& query) const {
@@ -77,10 +68,6 @@ Result<std::string> Client::report_text(const ReportQuery& query) const {
   if (!query.user.empty()) target += "&user=" + url_encoded(query.user);
   if (!query.job.empty()) target += "&job=" + url_encoded(query.job);
   return call("GET", target, "", kReportPatience);
-}
-
-Result<Report> Client::report(const ReportQuery& query) const {
-  return report_text(query).and_then([](const std::string& text) { return parse_report(text); });
 }
 
 }  // namespace gpumux::api_client

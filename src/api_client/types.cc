@@ -8,36 +8,32 @@
 namespace gpumux::api_client {
 namespace {
 
-using base::Code;
 using base::Result;
 using nlohmann::json;
 
-Result<ForeignProcess> parse_foreign(const json& object) {
-  ForeignProcess process;
-  Reader reader(object, "a foreign process");
+void foreign_fields(Reader& reader, ForeignProcess& process) {
   reader.read("pid", process.pid);
   reader.read("name", process.name);
   reader.read("memory_bytes", process.memory_bytes);
-  return reader.finish(std::move(process));
 }
 
-Result<GpuLoad> parse_load(const json& object) {
-  GpuLoad load;
-  Reader reader(object, "a GPU's load");
+void load_fields(Reader& reader, GpuLoad& load) {
   reader.read("utilization_percent", load.utilization_percent);
   reader.read("power_milliwatts", load.power_milliwatts);
   reader.read("power_limit_milliwatts", load.power_limit_milliwatts);
   reader.read("temperature_celsius", load.temperature_celsius);
-  return reader.finish(load);
 }
 
-Result<UnknownEntry> parse_unknown_entry(const json& object) {
-  UnknownEntry entry;
-  Reader reader(object, "an unknown entry");
+void driver_fields(Reader& reader, DriverInfo& driver) {
+  reader.read("version", driver.version);
+  reader.read("nvml_version", driver.nvml_version);
+  reader.read("simulated", driver.simulated);
+}
+
+void unknown_entry_fields(Reader& reader, UnknownEntry& entry) {
   reader.read("name", entry.name);
   reader.read("count", entry.count);
   reader.read("programs", entry.programs);
-  return reader.finish(std::move(entry));
 }
 
 template <class Memory>
@@ -48,9 +44,7 @@ void read_moved(Reader& reader, Memory& memory) {
   reader.read("saved_constant_bytes", memory.saved_constant);
 }
 
-Result<SeatMemory> parse_seat_memory(const json& object) {
-  SeatMemory memory;
-  Reader reader(object, "a seat's memory");
+void seat_memory_fields(Reader& reader, SeatMemory& memory) {
   reader.read("allocated_bytes", memory.allocated);
   reader.read("resident_bytes", memory.resident);
   reader.read("evicted_bytes", memory.evicted);
@@ -61,128 +55,87 @@ Result<SeatMemory> parse_seat_memory(const json& object) {
   reader.read("quota_bytes", memory.quota);
   reader.read("host_used_bytes", memory.host_used);
   read_moved(reader, memory);
-  return reader.finish(std::move(memory));
 }
 
-Result<GpuMemory> parse_gpu_memory(const json& object) {
-  GpuMemory memory;
-  Reader reader(object, "a GPU's memory");
+void gpu_memory_fields(Reader& reader, GpuMemory& memory) {
   reader.read("tenants_bytes", memory.tenants);
   reader.read("foreign_bytes", memory.foreign);
   reader.read("reserve_bytes", memory.reserve);
   read_moved(reader, memory);
-  return reader.finish(std::move(memory));
 }
 
-Result<HostMemory> parse_host_memory(const json& object) {
-  HostMemory memory;
-  Reader reader(object, "the host memory");
+void host_memory_fields(Reader& reader, HostMemory& memory) {
   reader.read("budget_bytes", memory.budget);
   reader.read("lent_bytes", memory.lent);
-  reader.read("ready_bytes", memory.ready);
   reader.read("kind", memory.kind);
   reader.read("why_no_tmpfs", memory.why_no_tmpfs);
   reader.read("made_bytes", memory.made);
-  reader.read_ns("made_ns", memory.making);
-  return reader.finish(std::move(memory));
+  reader.read("made_ns", memory.making);
 }
 
-Result<Container> parse_container(const json& object) {
-  Container container;
-  Reader reader(object, "a container");
+void container_fields(Reader& reader, Container& container) {
   reader.read("id", container.id);
   reader.read("namespace", container.pod_namespace);
   reader.read("pod", container.pod);
-  return reader.finish(std::move(container));
 }
 
-Result<SeatMps> parse_seat_mps(const json& object) {
-  SeatMps mps;
-  Reader reader(object, "a seat under MPS");
-  reader.read("server", mps.server);
-  reader.read("thread_percentage", mps.thread_percentage);
-  return reader.finish(std::move(mps));
-}
+void seat_mps_fields(Reader& reader, SeatMps& mps) { reader.read("thread_percentage", mps.thread_percentage); }
 
-Result<std::int64_t> parse_pid(const json& number) {
-  if (!number.is_number_integer()) return base::fail(base::Code::kProtocol, "a process id is no number");
-  return number.get<std::int64_t>();
-}
-
-Result<MpsServer> parse_mps_server(const json& object) {
-  MpsServer server;
-  Reader reader(object, "an MPS server");
-  reader.read("server", server.server);
-  reader.read("uid", server.uid);
+void mps_server_fields(Reader& reader, MpsServer& server) {
   reader.read("user", server.user);
   reader.read("state", server.state);
   reader.read("pid", server.pid);
-  reader.read_array("programs", server.programs, parse_pid);
-  return reader.finish(std::move(server));
+  reader.read("programs", server.programs);
 }
 
-Result<Seat> parse_seat(const json& object) {
-  Seat seat;
-  Reader reader(object, "a seat");
+void seat_fields(Reader& reader, Seat& seat) {
   reader.read("tenant", seat.tenant);
   reader.read("pid", seat.pid);
   reader.read("uid", seat.uid);
   reader.read("user", seat.user);
   reader.read("program", seat.program);
   reader.read("job", seat.job);
-  reader.read_object("container", seat.container, parse_container);
+  reader.read("container", seat.container, "a container", container_fields);
   reader.read("phase", seat.phase);
   reader.read("lease", seat.lease);
-  reader.read("epoch", seat.epoch);
-  reader.read_ns("since_ns", seat.since);
+  reader.read("since_ns", seat.since);
   reader.read("queue_place", seat.queue_place);
   reader.read("waits_for", seat.waits_for);
   reader.read("grants", seat.grants);
-  reader.read_ns("held_ns", seat.held);
-  reader.read_ns("gpu_time_ns", seat.gpu_time);
-  reader.read_ns("recent_gpu_time_ns", seat.recent_gpu_time);
-  reader.read_ns("waited_ns", seat.waited);
-  reader.read_ns("wait_p50_ns", seat.wait_p50);
-  reader.read_ns("wait_p99_ns", seat.wait_p99);
+  reader.read("gpu_time_ns", seat.gpu_time);
+  reader.read("recent_gpu_time_ns", seat.recent_gpu_time);
+  reader.read("waited_ns", seat.waited);
+  reader.read("wait_p50_ns", seat.wait_p50);
+  reader.read("wait_p99_ns", seat.wait_p99);
   reader.read("gang", seat.gang);
   reader.read("priority", seat.priority);
   reader.read("share", seat.share);
   reader.read("max_share", seat.max_share);
   reader.read("poisoned", seat.poisoned);
-  reader.read("submissions", seat.submissions);
   reader.read("note", seat.note);
-  if (SeatMps mps; reader.read_object("mps", mps, parse_seat_mps)) seat.mps = mps;
-  if (SeatMemory memory; reader.read_object("memory", memory, parse_seat_memory)) seat.memory = std::move(memory);
-  return reader.finish(std::move(seat));
+  reader.read("mps", seat.mps, "a seat under MPS", seat_mps_fields);
+  reader.read("memory", seat.memory, "a seat's memory", seat_memory_fields);
 }
 
-Result<MemoryHolder> parse_holder(const json& object) {
-  MemoryHolder holder;
-  Reader reader(object, "a holder of memory");
+void holder_fields(Reader& reader, MemoryHolder& holder) {
   reader.read("pid", holder.pid);
   reader.read("program", holder.program);
   reader.read("bytes", holder.bytes);
-  return reader.finish(std::move(holder));
 }
 
-Result<RefusedAllocation> parse_refused(const json& object) {
-  RefusedAllocation refused;
-  Reader reader(object, "a refused allocation");
+void refused_fields(Reader& reader, RefusedAllocation& refused) {
   reader.read("pid", refused.pid);
   reader.read("program", refused.program);
-  reader.read_ns("age_ns", refused.age);
+  reader.read("age_ns", refused.age);
   reader.read("reason", refused.reason);
   reader.read("had_bytes", refused.had);
   reader.read("wanted_bytes", refused.wanted);
   reader.read("limit_bytes", refused.limit);
   reader.read("others_bytes", refused.others);
-  reader.read_array("holders", refused.holders, parse_holder);
-  return reader.finish(std::move(refused));
+  reader.read("holders", refused.holders, "a holder of memory", holder_fields);
 }
 
-Result<Gpu> parse_gpu(const json& object) {
-  Gpu gpu;
-  Reader reader(object, "a GPU");
+void gpu_fields(Reader& reader, Gpu& gpu) {
   reader.read("index", gpu.index);
   reader.read("uuid", gpu.uuid);
   reader.read("name", gpu.name);
@@ -194,24 +147,21 @@ Result<Gpu> parse_gpu(const json& object) {
   reader.read("mode", gpu.mode);
   reader.read("policy", gpu.policy);
   reader.read("quantum", gpu.quantum);
-  reader.read_ns("quantum_ns", gpu.quantum_now);
-  reader.read_ns("max_runtime_ns", gpu.max_runtime);
+  reader.read("quantum_ns", gpu.quantum_now);
   reader.read("settings", gpu.settings);
-  reader.read_ns("switch_cost_ns", gpu.switch_cost);
+  reader.read("switch_cost_ns", gpu.switch_cost);
   reader.read("switches", gpu.switches);
-  reader.read_ns("held_ns", gpu.held);
   reader.read("mode_now", gpu.mode_now);
   reader.read("mode_why", gpu.mode_why);
-  reader.read_object("load", gpu.load, parse_load);
-  reader.read_object("memory", gpu.memory, parse_gpu_memory);
+  reader.read("load", gpu.load, "a GPU's load", load_fields);
+  reader.read("memory", gpu.memory, "a GPU's memory", gpu_memory_fields);
   reader.read("remark", gpu.remark);
   reader.read("refused", gpu.refused);
   reader.read("sick", gpu.sick);
   reader.read("claimed_by", gpu.claimed_by);
-  reader.read_array("refused_allocations", gpu.refused_allocations, parse_refused);
-  reader.read_array("foreign", gpu.foreign, parse_foreign);
-  reader.read_array("seats", gpu.seats, parse_seat);
-  return reader.finish(std::move(gpu));
+  reader.read("refused_allocations", gpu.refused_allocations, "a refused allocation", refused_fields);
+  reader.read("foreign", gpu.foreign, "a foreign process", foreign_fields);
+  reader.read("seats", gpu.seats, "a seat", seat_fields);
 }
 
 // "reason=quantum waited_ns=12": strings bare, everything else as JSON writes it.
@@ -232,88 +182,12 @@ std::string describe_other_fields(const json& object) {
   return text;
 }
 
-}  // namespace
-
-Result<DaemonInfo> parse_daemon_info(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  DaemonInfo info;
-  Reader reader(*object, "the daemon's answer");
-  reader.read("version", info.version);
-  reader.read("pid", info.pid);
-  reader.read("uid", info.uid);
-  reader.read("owner", info.owner);
-  reader.read("private", info.is_private);
-  reader.read("started_unix_ns", info.started_unix_ns);
-  reader.read("config_file", info.config_file);
-  reader.read("runtime_dir", info.runtime_dir);
-  reader.read("tenants", info.tenants);
-  reader.read_array("unknown_entries", info.unknown_entries, parse_unknown_entry);
-  if (const json* driver = reader.find("driver")) {
-    Reader driver_reader(*driver, "'driver'");
-    driver_reader.read("version", info.driver.version);
-    driver_reader.read("nvml_version", info.driver.nvml_version);
-    driver_reader.read("simulated", info.driver.simulated);
-    auto parsed = driver_reader.finish(info.driver);
-    if (!parsed) return tl::unexpected(std::move(parsed).error());
-  }
-  return reader.finish(std::move(info));
-}
-
-Result<Snapshot> parse_snapshot(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  Snapshot snapshot;
-  Reader reader(*object, "the daemon's answer");
-  reader.read_array("gpus", snapshot.gpus, parse_gpu);
-  reader.read_ns("recent_ns", snapshot.recent);
-  reader.read_array("mps_servers", snapshot.mps_servers, parse_mps_server);
-  reader.read_object("host_memory", snapshot.host_memory, parse_host_memory);
-  return reader.finish(std::move(snapshot));
-}
-
-Result<std::vector<Gpu>> parse_settings(std::string_view text) {
-  auto object = parse_json(text);
-  if (!object) return tl::unexpected(std::move(object).error());
-  json answer = json::object();
-  if (object->is_array()) {
-    answer["gpus"] = std::move(*object);
-  } else if (object->is_object() && !object->contains("gpus")) {
-    answer["gpus"] = json::array();
-    answer["gpus"].push_back(std::move(*object));
-  } else {
-    answer = std::move(*object);
-  }
-  std::vector<Gpu> gpus;
-  Reader reader(answer, "the daemon's answer");
-  reader.read_array("gpus", gpus, parse_gpu);
-  return reader.finish(std::move(gpus));
-}
-
-Result<TenantStanding> parse_tenant_standing(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  TenantStanding standing;
-  Reader reader(*object, "the daemon's answer");
-  reader.read("tenant", standing.tenant);
-  reader.read("pid", standing.pid);
-  reader.read("program", standing.program);
-  reader.read("priority", standing.priority);
-  reader.read("share", standing.share);
-  reader.read("max_share", standing.max_share);
-  return reader.finish(std::move(standing));
-}
-
-Result<TraceEvent> parse_trace_event(std::string_view text) {
-  const auto object = parse_json(text);
-  if (!object) return tl::unexpected(object.error());
-  TraceEvent event;
-  Reader reader(*object, "a trace event");
-  std::uint32_t gpu = 0;
+void trace_event_fields(Reader& reader, TraceEvent& event) {
   base::Duration time{};
   reader.read("sequence", event.sequence);
-  reader.read_ns("time_ns", time);
-  reader.read("gpu", gpu);
+  reader.read("time_ns", time);
+  event.time = base::TimePoint(time);
+  reader.read("gpu", event.gpu);
   reader.read("event", event.event);
   reader.read("tenant", event.tenant);
   reader.read("pid", event.pid);
@@ -322,12 +196,10 @@ Result<TraceEvent> parse_trace_event(std::string_view text) {
   reader.read("name", event.name);
   reader.read("epoch", event.epoch);
   reader.read("lease", event.lease);
-  event.time = base::TimePoint(time);
-  if (reader.find("gpu") != nullptr) event.gpu = gpu;
   reader.read("detail", event.detail);
   reader.read("pod", event.pod);
   reader.read("before", event.before);
-  reader.read_ns("before_ns", event.lasted);
+  reader.read("before_ns", event.lasted);
   if (const json* changes = reader.find("changes"); changes != nullptr && changes->is_object()) {
     for (const auto& [name, values] : changes->items()) {
       const bool is_pair = values.is_array() && values.size() == 2 && values[0].is_string() && values[1].is_string();
@@ -335,8 +207,48 @@ Result<TraceEvent> parse_trace_event(std::string_view text) {
       event.changes.push_back({name, values[0].get<std::string>(), values[1].get<std::string>()});
     }
   }
-  if (object->is_object()) event.others = describe_other_fields(*object);
-  return reader.finish(std::move(event));
+  if (reader.object().is_object()) event.others = describe_other_fields(reader.object());
 }
+
+}  // namespace
+
+Result<DaemonInfo> parse_daemon_info(std::string_view text) {
+  return parse<DaemonInfo>(text, [](Reader& reader, DaemonInfo& info) {
+    reader.read("version", info.version);
+    reader.read("pid", info.pid);
+    reader.read("uid", info.uid);
+    reader.read("owner", info.owner);
+    reader.read("private", info.is_private);
+    reader.read("runtime_dir", info.runtime_dir);
+    reader.read("unknown_entries", info.unknown_entries, "an unknown entry", unknown_entry_fields);
+    reader.read("driver", info.driver, "'driver'", driver_fields);
+  });
+}
+
+Result<Snapshot> parse_snapshot(std::string_view text) {
+  return parse<Snapshot>(text, [](Reader& reader, Snapshot& snapshot) {
+    reader.read("gpus", snapshot.gpus, "a GPU", gpu_fields);
+    reader.read("recent_ns", snapshot.recent);
+    reader.read("mps_servers", snapshot.mps_servers, "an MPS server", mps_server_fields);
+    reader.read("host_memory", snapshot.host_memory, "the host memory", host_memory_fields);
+  });
+}
+
+Result<std::vector<Gpu>> parse_settings(std::string_view text) {
+  return parse<std::vector<Gpu>>(
+      text, [](Reader& reader, std::vector<Gpu>& gpus) { reader.read("gpus", gpus, "a GPU", gpu_fields); });
+}
+
+Result<TenantStanding> parse_tenant_standing(std::string_view text) {
+  return parse<TenantStanding>(text, [](Reader& reader, TenantStanding& standing) {
+    reader.read("pid", standing.pid);
+    reader.read("program", standing.program);
+    reader.read("priority", standing.priority);
+    reader.read("share", standing.share);
+    reader.read("max_share", standing.max_share);
+  });
+}
+
+Result<TraceEvent> parse_trace_event(std::string_view text) { return parse(text, trace_event_fields, "a trace event"); }
 
 }  // namespace gpumux::api_client

@@ -41,11 +41,8 @@ struct DaemonInfo {
   std::uint32_t uid = 0;
   std::string owner;
   bool is_private = false;
-  std::int64_t started_unix_ns = 0;
-  std::string config_file;
   std::string runtime_dir;
   DriverInfo driver;
-  std::uint64_t tenants = 0;
   std::vector<UnknownEntry> unknown_entries;
 };
 
@@ -114,7 +111,6 @@ struct GpuMemory {
 struct HostMemory {
   std::uint64_t budget = 0;
   std::uint64_t lent = 0;
-  std::uint64_t ready = 0;
   std::string kind{};          // tmpfs, huge_page_pool, memfd; empty: not known
   std::string why_no_tmpfs{};  // empty: there is one
   std::uint64_t made = 0;      // bytes so far
@@ -130,7 +126,6 @@ struct Container {
 
 // Of a program under MPS: its server, and the part of the GPU's threads that it may use.
 struct SeatMps {
-  std::uint64_t server = 0;
   std::uint32_t thread_percentage = 100;
 };
 
@@ -142,15 +137,13 @@ struct Seat {
   std::string program;
   std::optional<std::uint64_t> job;  // that it is a program of
   Container container;
-  std::string phase;  // idle, waiting, holding, revoked, draining, silent
-  std::string lease;  // exclusive, shared; empty: none
-  std::uint64_t epoch = 0;
+  std::string phase;              // idle, waiting, holding, revoked, draining, silent
+  std::string lease;              // exclusive, shared; empty: none
   base::Duration since{};         // how long ago the phase began
   std::uint64_t queue_place = 0;  // from 1; 0: not waiting
   std::string waits_for;          // whom and why, for people
   std::uint64_t grants = 0;
-  base::Duration held{};
-  base::Duration gpu_time{};         // of `held`, what it was not idle for
+  base::Duration gpu_time{};         // it held a lease, and was not idle
   base::Duration recent_gpu_time{};  // of that, in the window of Snapshot::recent
   base::Duration waited{};
   base::Duration wait_p50{};  // from request to grant: half of all waits were no longer
@@ -160,7 +153,6 @@ struct Seat {
   std::string share = "1";
   std::string max_share = "100%";
   bool poisoned = false;
-  std::uint64_t submissions = 0;
   std::string note;
   std::optional<SeatMps> mps{};
   std::optional<SeatMemory> memory;  // nothing: it is left to the driver
@@ -168,8 +160,6 @@ struct Seat {
 
 // An MPS server that the daemon has started for a user.
 struct MpsServer {
-  std::uint64_t server = 0;
-  std::uint32_t uid = 0;
   std::string user;
   std::string state;  // starting, serving, faulted, ending, died
   std::int64_t pid = 0;
@@ -178,7 +168,6 @@ struct MpsServer {
 
 // The answer to PATCH /v1/tenants/...
 struct TenantStanding {
-  std::uint64_t tenant = 0;
   std::int64_t pid = 0;
   std::string program;
   std::int64_t priority = 0;
@@ -199,14 +188,12 @@ struct Gpu {
   std::string mode_now;  // serial or concurrent: what "auto" comes to at the moment
   std::string mode_why;  // and why
   std::string policy;
-  std::string quantum;                        // as it was set: "auto", "unlimited", "50ms"
-  base::Duration quantum_now{};               // what that comes to at the moment; 0: nothing
-  std::optional<base::Duration> max_runtime;  // nothing: no limit
+  std::string quantum;           // as it was set: "auto", "unlimited", "50ms"
+  base::Duration quantum_now{};  // what that comes to at the moment; 0: nothing
   std::map<std::string, std::string>
       settings;  // every setting as PATCH takes it; "true" and "false" for what is yes or no
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
-  base::Duration held{};
   GpuLoad load{};
   GpuMemory memory;
   std::string remark;      // what its programs' users should know; empty: nothing
@@ -258,7 +245,7 @@ base::Result<DaemonInfo> parse_daemon_info(std::string_view json);
 base::Result<Snapshot> parse_snapshot(std::string_view json);
 base::Result<TraceEvent> parse_trace_event(std::string_view json);
 base::Result<TenantStanding> parse_tenant_standing(std::string_view json);
-// The answer to a change of settings: one GPU, an array of them, or an object with "gpus".
+// The GPUs of an answer to a change of settings.
 base::Result<std::vector<Gpu>> parse_settings(std::string_view json);
 
 }  // namespace gpumux::api_client

@@ -23,13 +23,10 @@ TEST(DaemonInfoTest, ReadsEveryField) {
   EXPECT_EQ(info->uid, 7u);
   EXPECT_EQ(info->owner, "root");
   EXPECT_TRUE(info->is_private);
-  EXPECT_EQ(info->started_unix_ns, 5);
-  EXPECT_EQ(info->config_file, "/etc/x");
   EXPECT_EQ(info->runtime_dir, "/run/gpumux");
   EXPECT_EQ(info->driver.version, "13.0");
   EXPECT_EQ(info->driver.nvml_version, "580.1");
   EXPECT_TRUE(info->driver.simulated);
-  EXPECT_EQ(info->tenants, 3u);
   ASSERT_EQ(info->unknown_entries.size(), 1u);
   EXPECT_EQ(info->unknown_entries[0].name, "cuNew");
   EXPECT_EQ(info->unknown_entries[0].count, 4u);
@@ -86,15 +83,12 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(gpu.remark, "they do not fit");
   EXPECT_EQ(snapshot->host_memory.budget, 31u);
   EXPECT_EQ(snapshot->host_memory.lent, 32u);
-  EXPECT_EQ(snapshot->host_memory.ready, 33u);
   EXPECT_EQ(gpu.policy, "fair");
   EXPECT_EQ(gpu.quantum, "auto");
   EXPECT_EQ(gpu.quantum_now, 50ms);
-  EXPECT_EQ(gpu.max_runtime, base::Duration::max());
   EXPECT_EQ(gpu.settings, (std::map<std::string, std::string>{{"idle_hold", "200us"}, {"overlap", "true"}}));
   EXPECT_EQ(gpu.switch_cost, 7ns);
   EXPECT_EQ(gpu.switches, 12u);
-  EXPECT_EQ(gpu.held, 8ns);
   EXPECT_EQ(gpu.load.utilization_percent, 97u);
   EXPECT_EQ(gpu.load.power_milliwatts, 5u);
   EXPECT_EQ(gpu.load.power_limit_milliwatts, std::nullopt) << "the driver does not say it";
@@ -128,20 +122,17 @@ TEST(SnapshotTest, ReadsEveryField) {
   EXPECT_EQ(seat.program, "train.py");
   EXPECT_EQ(seat.phase, "waiting");
   EXPECT_EQ(seat.lease, "exclusive");
-  EXPECT_EQ(seat.epoch, 6u);
   EXPECT_EQ(seat.since, 11ns);
   EXPECT_EQ(seat.queue_place, 2u);
   EXPECT_EQ(seat.waits_for, "bench, pid 5");
   EXPECT_EQ(seat.grants, 5u);
   EXPECT_EQ(seat.recent_gpu_time, 10ns);
-  EXPECT_EQ(seat.held, 13ns);
   EXPECT_EQ(seat.gpu_time, 12ns);
   EXPECT_EQ(seat.waited, 14ns);
   EXPECT_EQ(seat.wait_p50, 3ns);
   EXPECT_EQ(seat.wait_p99, 9ns);
   EXPECT_EQ(seat.gang, "g");
   EXPECT_TRUE(seat.poisoned);
-  EXPECT_EQ(seat.submissions, 15u);
   EXPECT_EQ(seat.note, "n");
   ASSERT_TRUE(seat.memory);
   EXPECT_EQ(seat.memory->allocated, 21u);
@@ -158,7 +149,6 @@ TEST(SnapshotTest, ReadsEveryField) {
 TEST(SnapshotTest, MissingAndNullFieldsAreTheDefaults) {
   const auto snapshot = parse_snapshot(R"({"gpus": [{"seats": [{"lease": null}]}]})");
   ASSERT_TRUE(snapshot) << snapshot.error().what;
-  EXPECT_EQ(snapshot->gpus[0].max_runtime, std::nullopt);
   EXPECT_EQ(snapshot->gpus[0].seats[0].lease, "");
   EXPECT_TRUE(parse_snapshot("{}")->gpus.empty());
 }
@@ -172,7 +162,7 @@ TEST(SnapshotTest, AWrongTypeIsNamed) {
        {Case{R"({"gpus": {}})", "'gpus'"}, Case{R"({"gpus": [3]})", "a GPU is not an object"},
         Case{R"({"gpus": [{"index": -1}]})", "'index'"}, Case{R"({"gpus": [{"index": 4294967296}]})", "'index'"},
         Case{R"({"gpus": [{"mode": 1}]})", "'mode'"}, Case{R"({"gpus": [{"settings": "on"}]})", "'settings'"},
-        Case{R"({"gpus": [{"held_ns": "1"}]})", "'held_ns'"},
+        Case{R"({"gpus": [{"switch_cost_ns": "1"}]})", "'switch_cost_ns'"},
         Case{R"({"gpus": [{"seats": [{"pid": 1.5}]}]})", "'pid' in a seat"}}) {
     const auto snapshot = parse_snapshot(item.json);
     ASSERT_FALSE(snapshot) << item.json;
@@ -181,13 +171,11 @@ TEST(SnapshotTest, AWrongTypeIsNamed) {
   }
 }
 
-TEST(SettingsTest, AllFormsOfTheAnswerAreRead) {
-  for (const char* json : {R"({"gpus": [{"index": 4}]})", R"([{"index": 4}])", R"({"index": 4})"}) {
-    const auto gpus = parse_settings(json);
-    ASSERT_TRUE(gpus) << json;
-    ASSERT_EQ(gpus->size(), 1u) << json;
-    EXPECT_EQ(gpus->at(0).index, 4u);
-  }
+TEST(SettingsTest, TheGpusAreRead) {
+  const auto gpus = parse_settings(R"({"gpus": [{"index": 4}]})");
+  ASSERT_TRUE(gpus) << gpus.error().what;
+  ASSERT_EQ(gpus->size(), 1u);
+  EXPECT_EQ(gpus->at(0).index, 4u);
   EXPECT_FALSE(parse_settings("7"));
 }
 
@@ -195,7 +183,6 @@ TEST(TenantStandingTest, IsRead) {
   const auto standing = parse_tenant_standing(
       R"({"tenant": 3, "pid": 4711, "program": "train.py", "priority": -5, "share": "0.5", "max_share": "30%"})");
   ASSERT_TRUE(standing) << standing.error().what;
-  EXPECT_EQ(standing->tenant, 3u);
   EXPECT_EQ(standing->pid, 4711);
   EXPECT_EQ(standing->program, "train.py");
   EXPECT_EQ(standing->priority, -5);

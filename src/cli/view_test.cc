@@ -167,7 +167,6 @@ api_client::Snapshot busy() {
   first.lease = "exclusive";
   first.since = 12ms;
   first.grants = 5;
-  first.held = 1250ms;
   first.recent_gpu_time = 2300ms;
   gpu.seats = {idle, second, first};
   snapshot.gpus = {gpu};

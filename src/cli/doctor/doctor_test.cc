@@ -187,7 +187,7 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
       {"MPS beside that of the daemon",
        [](Facts& f) {
          f.mps_daemons = {{7, "nvidia-cuda-mps", 1}, {17, "nvidia-cuda-mps", 1}};
-         f.snapshot->mps_servers = {{.server = 1, .user = "eva", .state = "serving", .pid = 7, .programs = {9}}};
+         f.snapshot->mps_servers = {{.user = "eva", .state = "serving", .pid = 7, .programs = {9}}};
        },
        "mps", Level::kWarning, "nvidia-cuda-mps (17)"},
       {"MPS clients",
