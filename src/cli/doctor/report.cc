@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/frame/command.h"
+#include "cli/frame/words.h"
 
 namespace gpumux::cli {
 namespace {
@@ -54,10 +55,8 @@ std::vector<std::string> findings_lines(const Findings& findings, const Output& 
   const std::size_t problems = count(findings, Level::kProblem);
   const std::size_t warnings = count(findings, Level::kWarning);
   lines.emplace_back();
-  lines.push_back(problems + warnings == 0
-                      ? "Everything is in order."
-                      : std::to_string(problems) + (problems == 1 ? " problem, " : " problems, ") +
-                            std::to_string(warnings) + (warnings == 1 ? " warning." : " warnings."));
+  lines.push_back(problems + warnings == 0 ? "Everything is in order."
+                                           : plural(problems, "problem") + ", " + plural(warnings, "warning") + ".");
   return lines;
 }
 

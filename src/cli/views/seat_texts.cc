@@ -144,6 +144,21 @@ std::string recent_use_text(const Seat& seat, base::Duration window) {
   return is_little ? "<1%" : std::to_string(std::lround(std::clamp(percent, 0.0, 100.0))) + "%";
 }
 
+std::string settings_text(const Gpu& gpu) {
+  std::string text = gpu.mode;
+  if (gpu.mode == "auto" && !gpu.mode_now.empty()) text += " (now " + gpu.mode_now + ")";
+  text += ", " + gpu.policy + ", quantum " + gpu.quantum;
+  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
+    text += " (now " + short_duration(gpu.quantum_now) + ")";
+  return text;
+}
+
+std::string power_text(const api_client::GpuLoad& load) {
+  const auto watts = [](std::uint32_t milliwatts) { return std::to_string((milliwatts + 500) / 1000); };
+  const std::string limit = load.power_limit_milliwatts ? " of " + watts(*load.power_limit_milliwatts) : "";
+  return watts(*load.power_milliwatts) + limit + " W";
+}
+
 std::string foreign_line(const api_client::Gpu& gpu) {
   std::string text = "not under gpumux:";
   for (const auto& process : gpu.foreign) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words for a seat's facts, as all views of seats have them. As they came: not yet printable.
+// Words for facts of seats and GPUs, as all views have them. As they came: not yet printable.
 #pragma once
 
 #include <string>
@@ -29,6 +29,12 @@ std::string why_text(const api_client::Seat& seat, const std::vector<api_client:
 // The scheduler knows tenants by number ("quantum of tenant 3"); people know them by name. A tenant that is on none of
 // `gpus` stays a number.
 std::string name_tenants(std::string_view text, const std::vector<api_client::Gpu>& gpus);
+
+// "auto (now serial), fair, quantum auto (now 50.0ms)"
+std::string settings_text(const api_client::Gpu& gpu);
+
+// "312 of 700 W". REQUIRES: the driver says the power.
+std::string power_text(const api_client::GpuLoad& load);
 
 // "not under gpumux: python3 (4711, 2.0 GiB)". REQUIRES: there are such processes.
 std::string foreign_line(const api_client::Gpu& gpu);

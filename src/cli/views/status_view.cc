@@ -7,6 +7,7 @@
 
 #include "base/units.h"
 #include "cli/frame/table.h"
+#include "cli/frame/words.h"
 #include "cli/views/seat_texts.h"
 
 namespace gpumux::cli {
@@ -145,11 +146,6 @@ std::string refused_line(const api_client::RefusedAllocation& refused) {
   return text + refused.reason;
 }
 
-std::string mode_text(const Gpu& gpu) {
-  if (gpu.mode != "auto" || gpu.mode_now.empty()) return gpu.mode;
-  return gpu.mode + " (now " + gpu.mode_now + ")";
-}
-
 // Empty: nothing has moved.
 std::string moved_line(const Gpu& gpu) {
   const api_client::GpuMemory& memory = gpu.memory;
@@ -164,18 +160,13 @@ std::string moved_line(const Gpu& gpu) {
   return text;
 }
 
-std::string watts(std::uint32_t milliwatts) { return std::to_string((milliwatts + 500) / 1000); }
-
 // "97 % busy, 312 of 700 W, 61 C; 12.0 GiB of 80.0 GiB used": what the driver says. Empty: nothing.
 std::string load_line(const Gpu& gpu) {
   const api_client::GpuLoad& load = gpu.load;
   std::string text;
   const auto add = [&](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
   if (load.utilization_percent) add(std::to_string(*load.utilization_percent) + " % busy");
-  if (load.power_milliwatts) {
-    const std::string limit = load.power_limit_milliwatts ? " of " + watts(*load.power_limit_milliwatts) : "";
-    add(watts(*load.power_milliwatts) + limit + " W");
-  }
+  if (load.power_milliwatts) add(power_text(load));
   if (load.temperature_celsius) add(std::to_string(*load.temperature_celsius) + " C");
   if (gpu.memory_total_bytes > 0) {
     text += (text.empty() ? "" : "; ") + base::format_bytes(gpu.memory_used_bytes) + " of " +
@@ -189,18 +180,14 @@ std::string load_line(const Gpu& gpu) {
 constexpr base::Duration kLeastSwitchCost = std::chrono::microseconds(100);
 
 std::string settings_line(const Gpu& gpu) {
-  std::string text = mode_text(gpu) + ", " + gpu.policy + ", quantum " + gpu.quantum;
-  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
-    text += " (now " + short_duration(gpu.quantum_now) + ")";
-  text += "; " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
+  std::string text = settings_text(gpu) + "; " + plural(gpu.switches, "switch", "switches");
   if (gpu.switch_cost >= kLeastSwitchCost) text += ", " + short_duration(gpu.switch_cost) + " each";
   return text;
 }
 
 // "MPS of eva: 3 programs"
 std::string mps_line(const api_client::MpsServer& server) {
-  const std::size_t count = server.programs.size();
-  std::string text = "MPS of " + server.user + ": " + std::to_string(count) + (count == 1 ? " program" : " programs");
+  const std::string text = "MPS of " + server.user + ": " + plural(server.programs.size(), "program");
   if (server.state == "starting") return text + " wait until it has started";
   if (server.state == "faulted") return text + ". One of them has faulted, so all have its error";
   if (server.state == "died") return text + ". It has ended, so they fail at their next call";

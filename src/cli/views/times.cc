@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "base/units.h"
+#include "cli/frame/words.h"
 
 namespace gpumux::cli {
 namespace {
@@ -117,11 +118,6 @@ Result<std::int64_t> parse_begin(std::string_view text, std::int64_t now_unix_ns
                     "'" + std::string(text) + "' is no time to begin: write now+1hour, 16:00 or 2026-12-01T08:00");
 }
 
-std::string time_text(std::int64_t unix_ns) {
-  const std::tm local = local_time(unix_ns);
-  char text[64];
-  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M", &local);
-  return text;
-}
+std::string time_text(std::int64_t unix_ns) { return local_time_text(unix_ns, "%Y-%m-%d %H:%M"); }
 
 }  // namespace gpumux::cli

@@ -6,6 +6,7 @@
 #include <cstdio>
 
 #include "cli/frame/table.h"
+#include "cli/frame/words.h"
 #include "cli/views/status_view.h"
 
 namespace gpumux::cli {
@@ -289,7 +290,7 @@ std::vector<std::string> TraceHistory::summary(const Output& output) const {
     for (std::string& line : table.lines(output)) lines.push_back(std::move(line));
     const Duration cost = gpu.unheld + gpu.memory;
     const std::size_t switches = gpu.switches.size();
-    std::string text = std::to_string(switches) + (switches == 1 ? " switch" : " switches");
+    std::string text = plural(switches, "switch", "switches");
     if (switches > 0 && cost > Duration::zero()) {
       text += ", " + short_duration(cost / static_cast<std::int64_t>(switches)) + " each: no program had the GPU for " +
               short_duration(gpu.unheld) + " while some waited";

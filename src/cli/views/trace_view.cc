@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <ctime>
 
+#include "cli/frame/words.h"
 #include "cli/views/status_view.h"
 
 namespace gpumux::cli {
@@ -22,13 +22,10 @@ Colour colour_of(const std::string& event) {
 }
 
 std::string time_of_day(base::Duration since_epoch) {
-  const std::time_t seconds = since_epoch.count() / 1'000'000'000;
-  std::tm local{};
-  ::localtime_r(&seconds, &local);
-  char text[32];
-  std::snprintf(text, sizeof text, "%02d:%02d:%02d.%06lld", local.tm_hour, local.tm_min, local.tm_sec,
+  char microseconds[16];
+  std::snprintf(microseconds, sizeof microseconds, ".%06lld",
                 static_cast<long long>(since_epoch.count() % 1'000'000'000 / 1000));
-  return text;
+  return local_time_text(since_epoch.count(), kTimeOfDay) + microseconds;
 }
 
 void pad_to(std::string& text, std::size_t width) {

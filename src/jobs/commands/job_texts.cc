@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <ctime>
 
 #include "base/units.h"
 #include "cli/views/status_view.h"
@@ -18,10 +17,6 @@ base::Duration between(std::int64_t from_unix_ns, std::int64_t until_unix_ns) {
 }
 
 }  // namespace
-
-std::string plural(std::uint64_t count, std::string_view one) {
-  return std::to_string(count) + " " + std::string(one) + (count == 1 ? "" : "s");
-}
 
 std::string time_text(base::Duration duration) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(duration);
@@ -59,13 +54,7 @@ std::string memory_text(const Job& job) {
 }
 
 std::string date_text(std::int64_t unix_ns) {
-  if (unix_ns <= 0) return "-";
-  const std::time_t seconds = unix_ns / 1'000'000'000;
-  std::tm parts{};
-  ::localtime_r(&seconds, &parts);
-  char buffer[32];
-  std::strftime(buffer, sizeof buffer, "%Y-%m-%d %H:%M:%S", &parts);
-  return buffer;
+  return unix_ns <= 0 ? "-" : local_time_text(unix_ns, "%Y-%m-%d %H:%M:%S");
 }
 
 std::string time_left(const Job& job) {

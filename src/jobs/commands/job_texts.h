@@ -10,6 +10,7 @@
 #include "api_client/jobs.h"
 #include "base/clock.h"
 #include "cli/frame/terminal.h"
+#include "cli/frame/words.h"
 
 namespace gpumux::cli {
 
@@ -19,9 +20,6 @@ std::string joined(const std::vector<Number>& numbers) {
   for (const Number number : numbers) text += (text.empty() ? "" : ",") + std::to_string(number);
   return text;
 }
-
-// "2 GPUs"
-std::string plural(std::uint64_t count, std::string_view one);
 
 // "90s", "12m05s": whole seconds, for what lasts minutes.
 std::string time_text(base::Duration duration);

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/units.h"
+#include "cli/frame/words.h"
 #include "cli/views/seat_texts.h"
 #include "cli/views/status_view.h"
 #include "view/top/strip.h"
@@ -30,24 +31,14 @@ constexpr Style kWrong{.hue = Hue::kRed, .bold = true};
 // The driver's word on the whole GPU: "61 C  312 of 700 W".
 std::string heat_of(const Gpu& gpu) {
   std::string text;
-  const auto watts = [](std::uint32_t milliwatts) { return std::to_string((milliwatts + 500) / 1000); };
   if (gpu.load.temperature_celsius) text += std::to_string(*gpu.load.temperature_celsius) + " C";
-  if (gpu.load.power_milliwatts) {
-    text += (text.empty() ? "" : "  ") + watts(*gpu.load.power_milliwatts);
-    if (gpu.load.power_limit_milliwatts) text += " of " + watts(*gpu.load.power_limit_milliwatts);
-    text += " W";
-  }
+  if (gpu.load.power_milliwatts) text += (text.empty() ? "" : "  ") + cli::power_text(gpu.load);
   return text;
 }
 
-// "by turns, fair, quantum 200ms, 12 switches"
+// "auto (now serial), fair, quantum 200ms, 12 switches"
 std::string settings_of(const Gpu& gpu) {
-  std::string text = gpu.mode;
-  if (gpu.mode == "auto" && !gpu.mode_now.empty()) text += " (now " + gpu.mode_now + ")";
-  text += ", " + gpu.policy + ", quantum " + gpu.quantum;
-  if (gpu.quantum == "auto" && gpu.quantum_now > base::Duration::zero())
-    text += " (now " + cli::short_duration(gpu.quantum_now) + ")";
-  return text + ", " + std::to_string(gpu.switches) + (gpu.switches == 1 ? " switch" : " switches");
+  return cli::settings_text(gpu) + ", " + cli::plural(gpu.switches, "switch", "switches");
 }
 
 // The remark that people should read before anything else. Empty: there is none.

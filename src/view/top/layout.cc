@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <array>
-#include <ctime>
 #include <span>
 #include <string>
 #include <utility>
 
 #include "base/units.h"
+#include "cli/frame/words.h"
 #include "cli/views/seat_texts.h"
 #include "jobs/commands/job_texts.h"
 #include "jobs/commands/job_view.h"
@@ -77,14 +77,7 @@ constexpr std::array<std::string_view, 31> kHelp{
     "",
     "Press any other key to go back."};
 
-std::string time_of_day(std::int64_t unix_ns) {
-  const std::time_t seconds = unix_ns / 1'000'000'000;
-  std::tm local{};
-  ::localtime_r(&seconds, &local);
-  std::array<char, 16> text{};
-  std::strftime(text.data(), text.size(), "%H:%M:%S", &local);
-  return text.data();
-}
+std::string time_of_day(std::int64_t unix_ns) { return cli::local_time_text(unix_ns, cli::kTimeOfDay); }
 
 // "3 programs, 1 holds, 2 wait"
 std::string counts_of(const Model& model) {
