@@ -28,7 +28,7 @@ int admin_command(const std::vector<char*>& arguments) {
   CLI::App app("Shows the job queue as a whole; administrators change it.", "gpumux admin");
   app.add_option("ACTION", words, "An action, and its words")->type_name("")->required();
   app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/queue)");
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(R"(Actions:
   show                      Settings, GPUs, users and their limits
   pause                     Start no job until unpause; running jobs go on
@@ -54,10 +54,7 @@ outlive restarts. Other settings are in the configuration file, under [queue].
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments, kUsage)) return *exit_status;
   const auto changes = parse_admin_words(words);
-  if (!changes) {
-    say_error(kName, changes.error().message() + "; see `gpumux admin --help`");
-    return kExitUsage;
-  }
+  if (!changes) return usage_error(kName, changes.error().message() + "; see `gpumux admin --help`");
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   for (const AdminChange& change : *changes) {
@@ -66,20 +63,18 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allo
     const auto now = client->change_queue(change.what, change.body);
     if (!now) return report_error(kName, now.error());
     if (json) continue;
-    for (const std::string& line : queue_change_lines(*before, *now)) std::cout << line << "\n";
-    std::cout << std::flush;
+    print_lines(queue_change_lines(*before, *now));
   }
   if (!changes->empty() && !json) return kExitOk;
   const auto text = client->queue_text();
   if (!text) return report_error(kName, text.error());
   if (json) {
-    std::cout << json_for(look_at_stdout(), *text) << std::flush;
+    print_json(*text);
     return kExitOk;
   }
   const auto queue = api_client::parse_queue(*text);
   if (!queue) return report_error(kName, queue.error());
-  for (const std::string& line : queue_state_lines(*queue, look_at_stdout())) std::cout << line << "\n";
-  std::cout << std::flush;
+  print_lines(queue_state_lines(*queue, look_at_stdout()));
   return kExitOk;
 }
 

@@ -29,9 +29,7 @@ void add(Words& words, const std::string& word) {
 
 Words gpus() {
   Words words;
-  const auto client = api_client::Client::connect({});
-  const auto snapshot =
-      client ? client->snapshot() : base::Result<api_client::Snapshot>(tl::unexpected(client.error()));
+  const auto snapshot = api_client::Client::connect({}).and_then(&api_client::Client::snapshot);
   if (!snapshot) return words;
   for (const api_client::Gpu& gpu : snapshot->gpus) words.push_back(std::to_string(gpu.index));
   return words;
@@ -40,9 +38,7 @@ Words gpus() {
 // Process ids.
 Words tenants() {
   Words words;
-  const auto client = api_client::Client::connect({});
-  const auto snapshot =
-      client ? client->snapshot() : base::Result<api_client::Snapshot>(tl::unexpected(client.error()));
+  const auto snapshot = api_client::Client::connect({}).and_then(&api_client::Client::snapshot);
   if (!snapshot) return words;
   for (const api_client::Gpu& gpu : snapshot->gpus) {
     for (const api_client::Seat& seat : gpu.seats) add(words, std::to_string(seat.pid));

@@ -88,23 +88,16 @@ void add_which(CLI::App& app, Which& which) {
       ->excludes(all);
   app.add_flag("-y,--yes", which.yes, "With --everybody: do not ask on a terminal");
   app.add_flag("-q,--quiet", which.quiet, "Print errors only");
-  app.add_option("--runtime-dir", which.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
-      ->type_name("DIR");
+  add_runtime_dir(app, which.daemon.runtime_dir);
 }
 
 std::optional<int> check(const Request& request, const Which& which) {
   const bool many = which.all || which.everybody || !which.user.empty();
-  if (many != which.ids.empty()) {
-    say_error(request.command, many ? "ids cannot be combined with --user, --all or --everybody"
-                                    : "no job was named: name ids, --all (yours), --user NAME or --everybody");
-    return kExitUsage;
-  }
-  for (const std::string& id : which.ids) {
-    if (const auto checked = api_client::check_job_id(id); !checked) {
-      say_error(request.command, checked.error().message());
-      return kExitUsage;
-    }
-  }
+  if (many != which.ids.empty())
+    return usage_error(request.command, many ? "ids cannot be combined with --user, --all or --everybody"
+                                             : "no job was named: name ids, --all (yours), --user NAME or --everybody");
+  if (const auto checked = api_client::check_job_ids(which.ids); !checked)
+    return usage_error(request.command, checked.error().message());
   // Only a person can have slipped.
   if (which.everybody && !which.yes && ::isatty(STDIN_FILENO) == 1 && ::isatty(STDERR_FILENO) == 1) {
     std::cerr << "gpumux " << request.command << " --everybody: this changes the jobs of all users. Go on? [y/N] "
@@ -287,11 +280,8 @@ int cancel_command(const std::vector<char*>& arguments) {
 )") + kStatuses);
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   if (signal.empty()) return change(kCancel, which);
-  if (signal.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-") !=
-      std::string::npos) {
-    say_error("cancel", "--signal: '" + signal + "' is no signal: write a name such as SIGUSR1, or a number");
-    return kExitUsage;
-  }
+  if (signal.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-") != std::string::npos)
+    return usage_error("cancel", "--signal: '" + signal + "' is no signal: write a name such as SIGUSR1, or a number");
   for (char& c : signal) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
   return change(kSignal, which, "{\"signal\":\"" + signal + "\"}");
 }

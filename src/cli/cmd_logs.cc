@@ -60,7 +60,7 @@ int logs_command(const std::vector<char*>& arguments) {
   app.add_option("ID", id, "A job's id; 17_3 is element 3 of array 17")->type_name("")->required();
   app.add_flag("-f,--follow", follow, "Print what the job writes, until the job is done");
   app.add_option("-n,--lines", lines, "Begin with the last N lines")->type_name("N")->check(whole_number(0));
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(R"(The log is a file of the job's owner; `gpumux show ID` names it. A job that runs again appends to it.
 
 Examples:
@@ -70,10 +70,7 @@ Examples:
 
 Exit status: 0 shown, 1 failed (for example, there is no log), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  if (const auto checked = api_client::check_job_id(id); !checked) {
-    say_error(kName, checked.error().message());
-    return kExitUsage;
-  }
+  if (const auto checked = api_client::check_job_id(id); !checked) return usage_error(kName, checked.error().message());
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   auto named = named_jobs(*client, id);

@@ -176,10 +176,7 @@ int scheduler_server(const std::vector<char*>& arguments) {
   std::string seconds;
   if (!limit.empty()) {
     const auto parsed = base::parse_time_limit(limit);
-    if (!parsed) {
-      say_error(kServer, "--max-job-time: " + parsed.error().message());
-      return kExitUsage;
-    }
+    if (!parsed) return usage_error(kServer, "--max-job-time: " + parsed.error().message());
     seconds = std::to_string(std::chrono::ceil<std::chrono::seconds>(*parsed).count());
   }
   auto binary = find_daemon_binary();

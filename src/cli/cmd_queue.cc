@@ -44,8 +44,7 @@ ForPrograms add_list_options(CLI::App& app, ListOptions& options) {
       app.add_option("--format", options.fields, "Print these fields, with commas between their names; for programs")
           ->type_name("FIELDS")
           ->excludes(json);
-  app.add_option("--runtime-dir", options.daemon.runtime_dir, "Ask the daemon whose sockets are in DIR")
-      ->type_name("DIR");
+  add_runtime_dir(app, options.daemon.runtime_dir);
   return {json, fields};
 }
 
@@ -62,7 +61,7 @@ std::optional<int> print_for_programs(const char* command, const api_client::Cli
   if (options.json) {
     const auto text = all_jobs_text(client, query, most);
     if (!text) return report_error(command, text.error());
-    std::cout << json_for(look_at_stdout(), *text) << std::flush;
+    print_json(*text);
     return kExitOk;
   }
   if (options.fields.empty()) return std::nullopt;
@@ -124,11 +123,6 @@ base::Result<std::vector<std::string>> look_at_queue(const api_client::Client& c
       queue_lines(groups, state ? std::optional<api_client::QueueState>(*state) : std::nullopt, now_unix_ns(), output);
   if (page->more) lines.emplace_back("... and more; gpumux queue --json has all");
   return lines;
-}
-
-void print_lines(const std::vector<std::string>& lines) {
-  for (const std::string& line : lines) std::cout << line << "\n";
-  std::cout << std::flush;
 }
 
 }  // namespace
@@ -220,18 +214,12 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   query.latest_end_first = true;
   if (!since.empty()) {
     const auto begin = parse_time(since, now_unix_ns());
-    if (!begin) {
-      say_error(kName, "--since: " + begin.error().message());
-      return kExitUsage;
-    }
+    if (!begin) return usage_error(kName, "--since: " + begin.error().message());
     query.ended_since_unix_ns = std::max<std::int64_t>(*begin, 1);
   }
   if (!states.empty()) {
     auto outcomes = parse_outcomes(states);
-    if (!outcomes) {
-      say_error(kName, "--state: " + outcomes.error().message());
-      return kExitUsage;
-    }
+    if (!outcomes) return usage_error(kName, "--state: " + outcomes.error().message());
     query.outcome = std::move(*outcomes);
   }
   const auto client = find_jobs(options.daemon);
@@ -261,7 +249,7 @@ int show_command(const std::vector<char*>& arguments) {
       ->required();
   app.add_flag("-e,--environment", environment, "Show the environment that the job was submitted with, too");
   app.add_flag("--json", json, "Print the daemon's answers (docs/api.md, GET /v1/jobs/{id})");
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(Only users who may change the job see its command, directory, log and environment: its owner, root and
 administrators.
@@ -272,12 +260,8 @@ Examples:
 
 Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  for (const std::string& id : ids) {
-    if (const auto checked = api_client::check_job_id(id); !checked) {
-      say_error(kName, checked.error().message());
-      return kExitUsage;
-    }
-  }
+  if (const auto checked = api_client::check_job_ids(ids); !checked)
+    return usage_error(kName, checked.error().message());
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   bool first = true;
@@ -288,7 +272,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not all
       const auto text = client->job_text(std::to_string(named.id), environment);
       if (!text) return report_error(kName, text.error());
       if (json) {
-        std::cout << json_for(look_at_stdout(), *text) << std::flush;
+        print_json(*text);
         continue;
       }
       const auto job = api_client::parse_job(*text);

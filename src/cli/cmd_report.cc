@@ -49,7 +49,7 @@ int report_command(const std::vector<char*>& arguments) {
       ->check(not_empty());
   auto* const as_json = app.add_flag("--json", json, "Print it as the daemon does (docs/api.md, GET /v1/report)");
   app.add_flag("--csv", csv, "Print lines with commas, for spreadsheets")->excludes(as_json);
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(RUN TIME is how long jobs ran, from their first start to their end, suspensions included. HELD is how long
 programs held leases of GPUs. GPU TIME is HELD without the time that a program was idle before it gave a lease up.
@@ -77,21 +77,13 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   const bool from_the_beginning = since.empty() && !query.job.empty();
   const auto begin =
       from_the_beginning ? base::Result<std::int64_t>(0) : parse_time(since.empty() ? "today" : since, now);
-  if (!begin) {
-    say_error(kName, "--since: " + begin.error().message());
-    return kExitUsage;
-  }
+  if (!begin) return usage_error(kName, "--since: " + begin.error().message());
   query.since_unix_ns = *begin;
   if (!until.empty()) {
     const auto end = parse_time(until, now);
-    if (!end) {
-      say_error(kName, "--until: " + end.error().message());
-      return kExitUsage;
-    }
-    if (*end < *begin) {
-      say_error(kName, "--until " + until + " is before --since " + (since.empty() ? "today" : since));
-      return kExitUsage;
-    }
+    if (!end) return usage_error(kName, "--until: " + end.error().message());
+    if (*end < *begin)
+      return usage_error(kName, "--until " + until + " is before --since " + (since.empty() ? "today" : since));
     query.until_unix_ns = *end;
   }
   if (mine) query.user = own_user_name();
@@ -101,7 +93,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   const auto text = client->report_text(query);
   if (!text) return report_error(kName, text.error());
   if (json) {
-    std::cout << json_for(look_at_stdout(), *text) << std::flush;
+    print_json(*text);
     return kExitOk;
   }
   const auto report = api_client::parse_report(*text);
@@ -110,8 +102,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
     std::cout << report_csv(*report) << std::flush;
     return kExitOk;
   }
-  for (const std::string& line : report_lines(*report, query, now, look_at_stdout())) std::cout << line << "\n";
-  std::cout << std::flush;
+  print_lines(report_lines(*report, query, now, look_at_stdout()));
   return kExitOk;
 }
 

@@ -81,9 +81,8 @@ Status set_environment(const RunOptions& options, const std::string& library, co
 
 // Said before the program starts: nothing of ours is there while it waits (decision 0030).
 void tell_turns(const std::string& runtime_dir) {
-  const auto client = api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = std::chrono::seconds(1)});
-  if (!client) return;
-  const auto snapshot = client->snapshot();
+  const auto snapshot = api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = std::chrono::seconds(1)})
+                            .and_then(&api_client::Client::snapshot);
   if (!snapshot) return;
   if (const std::string turns = turns_line(*snapshot); !turns.empty()) say_error(kName, turns);
 }
@@ -198,10 +197,8 @@ usage, 3 no daemon and none could be started, 4 not allowed.)");
       split.program.insert(split.program.begin(), demo.data());
     }
   }
-  if (split.program.size() < 2) {
-    say_error(kName, std::string("no program was named\nUsage: ") + kUsage + "\nSee `gpumux run --help`.");
-    return kExitUsage;
-  }
+  if (split.program.size() < 2)
+    return usage_error(kName, std::string("no program was named\nUsage: ") + kUsage + "\nSee `gpumux run --help`.");
 
   const FoundProgram found = look_for_program(split.program[0]);
   if (found.exit_status != 0) {

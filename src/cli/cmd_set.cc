@@ -157,7 +157,7 @@ int set_command(const std::vector<char*>& arguments) {
       ->excludes(count);
   app.add_flag("--save", save,
                "Write the settings to the daemon's configuration, too, so that they outlive its restart");
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(R"(Examples:
   gpumux set --quantum 50ms
   gpumux set 0 --mode concurrent
@@ -182,19 +182,15 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
   for (std::size_t i = 0; i < table.size(); ++i) {
     if (given[i]->count() == 0) continue;
     // The daemon checks again. Checking here gives the error before any GPU is changed.
-    if (const auto checked = settings::check(table[i], table[i].option(), values[i]); !checked) {
-      say_error(kName, checked.error().message());
-      return kExitUsage;
-    }
+    if (const auto checked = settings::check(table[i], table[i].option(), values[i]); !checked)
+      return usage_error(kName, checked.error().message());
     changes.push_back({std::string(table[i].name), values[i]});
   }
   std::vector<SettingValue> standing_changes;
   for (std::size_t i = 0; i < kStandingOptions.size(); ++i) {
     if (given_standing[i]->count() == 0) continue;
-    if (const auto checked = check_standing(kStandingOptions[i].name, standing[i]); !checked) {
-      say_error(kName, checked.error().message());
-      return kExitUsage;
-    }
+    if (const auto checked = check_standing(kStandingOptions[i].name, standing[i]); !checked)
+      return usage_error(kName, checked.error().message());
     standing_changes.push_back({kStandingOptions[i].name, standing[i]});
   }
   // Of a job: its priority, and what else it asks for.
@@ -219,21 +215,12 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
           ? "nothing to change: name --priority, --time-limit, --mem, --gpus or --gpu-ids with --job"
       : are_gpus && changes.empty() ? "nothing to change: name at least one setting, such as --quantum 50ms"
                                     : nullptr;
-  if (wrong != nullptr) {
-    say_error(kName, wrong);
-    return kExitUsage;
-  }
+  if (wrong != nullptr) return usage_error(kName, wrong);
   api_client::Submission wanted;
-  if (const auto read = read_request(jobs.empty() ? RequestWishes() : request, wanted); !read) {
-    say_error(kName, read.error().message());
-    return kExitUsage;
-  }
-  for (const std::string& job : jobs) {
-    if (const auto checked = api_client::check_job_id(job); !checked) {
-      say_error(kName, checked.error().message());
-      return kExitUsage;
-    }
-  }
+  if (const auto read = read_request(jobs.empty() ? RequestWishes() : request, wanted); !read)
+    return usage_error(kName, read.error().message());
+  if (const auto checked = api_client::check_job_ids(jobs); !checked)
+    return usage_error(kName, checked.error().message());
 
   const auto client = jobs.empty() ? api_client::Client::connect(options) : find_jobs(options);
   if (!client) return report_error(kName, client.error());

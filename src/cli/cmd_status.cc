@@ -22,8 +22,7 @@ using Jobs = std::map<std::uint32_t, std::string>;
 
 // The daemon's answer, without the end of its last line.
 base::Result<std::vector<std::string>> look_as_json(const api_client::Options& options, const Output& output) {
-  const auto client = api_client::Client::connect(options);
-  auto text = client ? client->snapshot_text() : base::Result<std::string>(tl::unexpected(client.error()));
+  const auto text = api_client::Client::connect(options).and_then(&api_client::Client::snapshot_text);
   if (!text) return tl::unexpected(text.error());
   std::string json = json_for(output, *text);
   json.pop_back();
@@ -63,7 +62,7 @@ int status_command(const std::vector<char*>& arguments) {
   app.add_flag("--memory", memory, "Show where each program's memory is, and how much of it has moved")
       ->excludes(as_json);
   Watch watch(app);
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(States: holding (may use the GPU), revoked (asked to give it back), draining (submits no more work, and its
 work still runs), waiting #N (N-th in the queue), idle (wants nothing), silent (does not answer: stopped, or in a
@@ -93,8 +92,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);
   const auto lines = look(look_at_stdout());
   if (!lines) return report_error(kName, lines.error());
-  for (const std::string& line : *lines) std::cout << line << "\n";
-  std::cout << std::flush;
+  print_lines(*lines);
   return kExitOk;
 }
 

@@ -162,11 +162,9 @@ int submit_command(const std::vector<char*>& arguments) {
   if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
 
   const auto detach_keys = keys.empty() ? DetachKeys() : DetachKeys::parse(keys);
-  if (!detach_keys || (!keys.empty() && !wishes.interactive)) {
-    say_error(kName, "--detach-keys: " +
-                         (detach_keys ? "only a job with --interactive can be left" : detach_keys.error().message()));
-    return kExitUsage;
-  }
+  if (!detach_keys || (!keys.empty() && !wishes.interactive))
+    return usage_error(kName, "--detach-keys: " + (detach_keys ? "only a job with --interactive can be left"
+                                                               : detach_keys.error().message()));
   auto submission = make_submission(wishes, split.program);
   if (!submission) {
     say_error(kName, submission.error().message());

@@ -9,7 +9,7 @@ namespace gpumux::cli {
 int top_command(const std::vector<char*>& arguments) {
   api_client::Options options;
   CLI::App app("Shows GPUs, programs and jobs on the whole terminal, and follows them.", "gpumux top");
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(Keys: arrow keys select, Tab changes between programs and jobs, / filters, s sorts, c cancels a job, H holds or
 releases it, p changes a priority, ? shows all keys, q quits. Every change is asked about first.

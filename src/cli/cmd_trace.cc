@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <iostream>
+#include <limits>
 #include <optional>
 
 #include "api_client/client.h"
@@ -18,6 +19,7 @@
 #include "cli/views/times.h"
 #include "cli/views/trace_history.h"
 #include "cli/views/trace_view.h"
+#include "jobs/commands/job_calls.h"
 #include "os/file_descriptor.h"
 #include "os/system_clock.h"
 
@@ -67,17 +69,10 @@ class TimelineFile {
 
 // All jobs that are not done and that the user may see. None if this daemon has no queue, or not for this user.
 base::Result<std::vector<api_client::Job>> unfinished_jobs(const api_client::Client& client) {
-  std::vector<api_client::Job> jobs;
-  api_client::JobQuery query;
-  for (bool more = true; more;) {
-    auto page = client.jobs(query);
-    if (!page && (page.error().code == base::Code::kUnavailable || page.error().code == base::Code::kDenied)) break;
-    if (!page) return tl::unexpected(page.error());
-    jobs.insert(jobs.end(), page->jobs.begin(), page->jobs.end());
-    more = page->more && !page->jobs.empty();
-    if (more) query.beyond = page->jobs.back().id;
-  }
-  return jobs;
+  auto page = all_jobs(client, {}, std::numeric_limits<std::uint64_t>::max());
+  if (page) return std::move(page->jobs);
+  if (page.error().code == base::Code::kUnavailable || page.error().code == base::Code::kDenied) return {};
+  return tl::unexpected(page.error());
 }
 
 // The events that the command line asks for.
@@ -169,8 +164,7 @@ int show_history(const api_client::Client& client, const Wanted& wanted, bool pi
     if (!lines.empty()) lines.emplace_back();
     for (std::string& line : history.summary(output)) lines.push_back(std::move(line));
   }
-  for (const std::string& line : lines) std::cout << line << "\n";
-  std::cout << std::flush;
+  print_lines(lines);
   return kExitOk;
 }
 
@@ -246,7 +240,7 @@ int trace_command(const std::vector<char*>& arguments) {
       ->excludes(as_summary)
       ->excludes(counted);
   counted->excludes(as_picture)->excludes(as_summary);
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(R"(In a picture the shades say for which part of a column's time the program held the GPU: not at all, a
 little, about half, all of it. A program holds a GPU from a grant until it submits no more work.
 
@@ -265,10 +259,7 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running (or it end
     wanted.since = *number;
   } else if (!begin.empty()) {
     const auto time = parse_time(begin, now_of(CLOCK_REALTIME).count());
-    if (!time) {
-      say_error(kName, "--since: " + time.error().message() + ", or the number of an event");
-      return kExitUsage;
-    }
+    if (!time) return usage_error(kName, "--since: " + time.error().message() + ", or the number of an event");
     wanted.not_before = base::TimePoint(base::Duration(*time) - to_wall);
   }
   const auto client = api_client::Client::connect(options);

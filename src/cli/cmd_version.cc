@@ -15,9 +15,7 @@ int version_command(const std::vector<char*>& arguments) {
   app.footer("Example:\n  gpumux version\n\nExit status: 0, whether or not a daemon is running; 2 wrong usage.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   std::cout << "gpumux " << base::version() << " (commit " << base::commit() << ")\n";
-  const auto client = api_client::Client::connect({});
-  const auto info =
-      client ? client->daemon_info() : base::Result<api_client::DaemonInfo>(tl::unexpected(client.error()));
+  const auto info = api_client::Client::connect({}).and_then(&api_client::Client::daemon_info);
   if (info) {
     std::cout << "daemon " << printable(info->version) << " (pid " << info->pid << ", " << printable(info->runtime_dir)
               << ")\n";

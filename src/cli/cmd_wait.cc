@@ -11,19 +11,6 @@
 #include "jobs/commands/job_view.h"
 
 namespace gpumux::cli {
-namespace {
-
-bool ids_are_wrong(const char* command, const std::vector<std::string>& ids) {
-  for (const std::string& id : ids) {
-    if (const auto checked = api_client::check_job_id(id); !checked) {
-      say_error(command, checked.error().message());
-      return true;
-    }
-  }
-  return false;
-}
-
-}  // namespace
 
 int wait_command(const std::vector<char*>& arguments) {
   constexpr char kName[] = "wait";
@@ -35,7 +22,7 @@ int wait_command(const std::vector<char*>& arguments) {
       ->type_name("")
       ->required();
   app.add_flag("-q,--quiet", quiet, "Print nothing while the jobs are not done");
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(If the daemon restarts, the command waits for it, up to ten minutes. On a terminal a line says the job's place,
 why it waits, and when it will start at the latest.
@@ -48,7 +35,8 @@ Exit status: the job's; of several jobs, the first that is not 0. Jobs without a
 start, lost, or a job before it failed. So does a cancelled job that exited with 0. Before that: 1 failed (for example,
 there is no such job), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  if (ids_are_wrong(kName, ids)) return kExitUsage;
+  if (const auto checked = api_client::check_job_ids(ids); !checked)
+    return usage_error(kName, checked.error().message());
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());
   std::vector<api_client::Job> jobs;
@@ -72,7 +60,7 @@ int attach_command(const std::vector<char*>& arguments) {
   app.add_option("--detach-keys", keys, "Leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job")
       ->type_name("KEYS")
       ->check(not_empty());
-  app.add_option("--runtime-dir", options.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(The command first shows the job's earlier output, as far as it is kept. Ctrl+C leaves, and the job goes on.
 Ctrl+C twice within a second cancels the job. All other keys go to the job. Several terminals may be attached at once.
@@ -85,12 +73,9 @@ Examples:
 Exit status: the job's; 130 if you have left it. Before that: 1 failed (for example, it has no terminal), 2 wrong usage,
 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  if (ids_are_wrong(kName, {id})) return kExitUsage;
+  if (const auto checked = api_client::check_job_id(id); !checked) return usage_error(kName, checked.error().message());
   const auto detach_keys = keys.empty() ? DetachKeys() : DetachKeys::parse(keys);
-  if (!detach_keys) {
-    say_error(kName, "--detach-keys: " + detach_keys.error().message());
-    return kExitUsage;
-  }
+  if (!detach_keys) return usage_error(kName, "--detach-keys: " + detach_keys.error().message());
   // Here, so that a daemon that is not there at all is told at once.
   const auto client = find_jobs(options);
   if (!client) return report_error(kName, client.error());

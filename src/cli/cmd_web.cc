@@ -217,7 +217,7 @@ int web_command(const std::vector<char*>& arguments) {
                  "the next one")
       ->type_name("FILE")
       ->excludes(to_browser);
-  app.add_option("--runtime-dir", settings.runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+  add_runtime_dir(app, settings.runtime_dir);
   app.footer(R"(The command prints a link and serves the page until Ctrl+C. A link works once, in one browser; Enter
 prints another one. The page has your rights: it shows what `gpumux status` and `gpumux queue` show you, and changes
 your jobs. Nothing listens beyond 127.0.0.1. docs/web.md says how to see it from another machine, by ssh.

@@ -83,8 +83,7 @@ int unknown_command(std::string_view name) {
   const std::string_view guess = known != std::end(kOtherWords) ? known->second : nearest(name, names);
   std::string text = "there is no command '" + std::string(name) + "'";
   text += guess.empty() ? ". `gpumux help` lists the commands." : ". Did you mean `gpumux " + std::string(guess) + "`?";
-  say_error("", text);
-  return kExitUsage;
+  return usage_error("", text);
 }
 
 int help_command(const std::vector<char*>& arguments) {
@@ -102,10 +101,7 @@ int help_command(const std::vector<char*>& arguments) {
 // gpumux --simulated COMMAND: the command starts anew on the simulated machine, for the loader reads LD_LIBRARY_PATH
 // only when a program starts.
 int simulated_command(const std::vector<char*>& words) {
-  if (words[0] == nullptr) {
-    say_error("", "--simulated needs a command, such as `gpumux --simulated status`");
-    return kExitUsage;
-  }
+  if (words[0] == nullptr) return usage_error("", "--simulated needs a command, such as `gpumux --simulated status`");
   const std::string_view first = words[0];
   if (first == "help" || first == "--help" || first == "-h") return help_command({words.begin() + 1, words.end()});
   if (find_command(first) == nullptr) return unknown_command(first);

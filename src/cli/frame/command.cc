@@ -38,6 +38,10 @@ CLI::Validator whole_number(std::uint64_t least) {
           ""};
 }
 
+void add_runtime_dir(CLI::App& app, std::string& runtime_dir) {
+  app.add_option("--runtime-dir", runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
+}
+
 int exit_status_of(base::Code code) {
   switch (code) {
     case base::Code::kUnavailable: return kExitNoDaemon;
@@ -55,6 +59,11 @@ void say_error(std::string_view command, std::string_view text) {
 int report_error(std::string_view command, const base::Error& error) {
   say_error(command, error.message());
   return exit_status_of(error.code);
+}
+
+int usage_error(std::string_view command, std::string_view text) {
+  say_error(command, text);
+  return kExitUsage;
 }
 
 }  // namespace gpumux::cli

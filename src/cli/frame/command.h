@@ -76,6 +76,9 @@ CLI::Validator not_empty();
 // CLI11 by itself takes -1 for the largest number that there is.
 CLI::Validator whole_number(std::uint64_t least);
 
+// --runtime-dir DIR, of every command that asks a daemon.
+void add_runtime_dir(CLI::App& app, std::string& runtime_dir);
+
 // "gpumux COMMAND: what happened" on stderr (the command alone where it is a program's name, as mgpu_srun is); gives
 // the exit status for the error's code.
 int report_error(std::string_view command, const base::Error& error);
@@ -83,6 +86,9 @@ int exit_status_of(base::Code code);
 
 // The text on stderr, made printable and in lines that a terminal shows whole.
 void say_error(std::string_view command, std::string_view text);
+
+// The same, of a command line that is wrong: gives kExitUsage.
+int usage_error(std::string_view command, std::string_view text);
 
 using settings::nearest;
 

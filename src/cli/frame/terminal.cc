@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
+#include <iostream>
 
 namespace gpumux::cli {
 namespace {
@@ -153,6 +154,13 @@ std::string json_for(const Output& output, std::string_view json) {
   if (!result.ends_with('\n')) result += '\n';
   return result;
 }
+
+void print_lines(const std::vector<std::string>& lines) {
+  for (const std::string& line : lines) std::cout << line << "\n";
+  std::cout << std::flush;
+}
+
+void print_json(std::string_view json) { std::cout << json_for(look_at_stdout(), json) << std::flush; }
 
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;

@@ -43,6 +43,10 @@ std::string printable_lines(std::string_view text);
 // and so on, which is the same JSON.
 std::string json_for(const Output& output, std::string_view json);
 
+// To stdout, at once.
+void print_lines(const std::vector<std::string>& lines);
+void print_json(std::string_view json);
+
 // Columns that `text` (printable UTF-8) takes on a terminal.
 std::size_t display_width(std::string_view text);
 

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "cli/frame/keys.h"
+#include "cli/frame/words.h"
 
 namespace gpumux::cli {
 namespace {
@@ -34,15 +35,6 @@ void redraw(const std::vector<std::string>& lines) {
   for (const std::string& line : lines) frame += line + "\x1b[K\n";
   frame += "\x1b[J";
   std::cout << frame << std::flush;
-}
-
-std::string time_of_day() {
-  const std::time_t now = std::time(nullptr);
-  std::tm local{};
-  ::localtime_r(&now, &local);
-  char text[16];
-  std::strftime(text, sizeof text, "%H:%M:%S", &local);
-  return text;
 }
 
 std::string short_number(double number) {
@@ -100,7 +92,8 @@ base::Duration Watch::interval() const {
 }
 
 std::string Watch::head(const char* command, const Output& output, bool has_keys) const {
-  const std::string text = "gpumux " + std::string(command) + "  " + time_of_day() + "  every " +
+  const std::string text = "gpumux " + std::string(command) + "  " +
+                           local_time_text(std::int64_t{std::time(nullptr)} * 1'000'000'000, kTimeOfDay) + "  every " +
                            short_number(std::chrono::duration<double>(interval()).count()) + " s" +
                            (has_keys ? "  q quits" : "") + "  daemon in " + printable(runtime_dir_);
   return paint(output, Colour::kDim, output.columns == 0 ? text : fit(text, output.columns));
@@ -119,8 +112,7 @@ int Watch::screens(const char* command, const Look& look) const {
     if (!output.moves) {
       if (!first) std::cout << "\n";
       std::cout << head(command, output, false) << "\n";
-      for (const std::string& line : *lines) std::cout << line << "\n";
-      std::cout << std::flush;
+      print_lines(*lines);
       std::this_thread::sleep_for(interval());
       continue;
     }
@@ -143,10 +135,7 @@ int Watch::documents(const char* command, const Look& look) const {
   for (bool first = true; std::cout.good(); first = false) {
     const auto lines = look(look_at_stdout());
     if (!lines && (first || lines.error().code == base::Code::kDenied)) return report_error(command, lines.error());
-    if (lines) {
-      for (const std::string& line : *lines) std::cout << line << "\n";
-    }
-    std::cout << std::flush;
+    if (lines) print_lines(*lines);
     std::this_thread::sleep_for(interval());
   }
   return kExitOk;

@@ -127,7 +127,7 @@ Result<std::vector<Job>> named_jobs(const Client& client, std::string_view id) {
 
 Result<std::vector<JobChange>> change_named_jobs(const Client& client, const std::vector<std::string>& ids,
                                                  const std::string& change) {
-  for (const std::string& id : ids) GPUMUX_TRY(api_client::check_job_id(id));
+  GPUMUX_TRY(api_client::check_job_ids(ids));
   std::vector<JobChange> all;
   for (std::size_t begin = 0; begin < ids.size();) {
     std::string which;

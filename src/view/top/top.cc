@@ -98,8 +98,7 @@ class Top {
   void look(base::Duration age) {
     const std::string target = "/v1/status?max_age_ns=" + std::to_string(age.count());
     daemon_.ask({"GET", target}, [this](const base::Result<std::string>& body) {
-      auto snapshot =
-          body ? api_client::parse_snapshot(*body) : base::Result<api_client::Snapshot>(tl::unexpected(body.error()));
+      auto snapshot = body.and_then(api_client::parse_snapshot);
       if (!snapshot) return lose(snapshot.error());
       model_.find();
       if (daemon_.connections() != connection_) {
@@ -132,8 +131,7 @@ class Top {
     std::string target = "/v1/jobs?limit=" + std::to_string(kPageJobs);
     if (!view_.pages.empty()) target += "&beyond=" + std::to_string(view_.pages.back());
     daemon_.ask({"GET", target}, [this](const base::Result<std::string>& body) {
-      auto page =
-          body ? api_client::parse_job_page(*body) : base::Result<api_client::JobPage>(tl::unexpected(body.error()));
+      auto page = body.and_then(api_client::parse_job_page);
       if (page) {
         model_.take_jobs(std::move(*page));
       } else if (view_.pane == Pane::kJobs) {
