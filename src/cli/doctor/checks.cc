@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/version.h"
+#include "cli/frame/words.h"
 #include "os/preload_list.h"
 
 namespace gpumux::cli {
@@ -42,56 +43,6 @@ std::string how_to_start(const Facts& facts) {
   return facts.systemd ? "sudo systemctl enable --now gpumuxd" : "sudo gpumuxd";
 }
 
-}  // namespace
-
-void check_driver(const Facts& facts, Findings& findings) {
-  const DriverFacts& driver = facts.driver;
-  const std::string get_driver = "install NVIDIA's driver " + std::string(kOldestDriver) +
-                                 " or newer; in a container, start it with the driver passed in (--gpus all, "
-                                 "NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
-  if (!driver.probe_error.empty()) {
-    findings.push_back({"driver", Level::kProblem, driver.probe_error,
-                        "the driver is not in order: programs that use it will fail the same way",
-                        "look at the kernel's log (dmesg | grep -i -e nvrm -e xid), run nvidia-smi; reload the driver "
-                        "or restart the machine"});
-    return;
-  }
-  if (!driver.cuda_error.empty() || driver.cuda_path.empty()) {
-    findings.push_back({"driver", Level::kProblem,
-                        "the CUDA driver (libcuda.so.1) cannot be used: " + driver.cuda_error,
-                        "no program can use a GPU here, with gpumux or without", get_driver});
-    return;
-  }
-  if (driver.cuda_version == 0) {
-    findings.push_back({"driver", Level::kProblem, driver.cuda_path + " does not say its version",
-                        "it is damaged, or no CUDA driver", get_driver});
-    return;
-  }
-  const std::string version = "CUDA " + version_text(driver.cuda_version) +
-                              (driver.driver_version.empty() ? "" : ", driver " + driver.driver_version) + " (" +
-                              driver.cuda_path + ")";
-  if (driver.cuda_version < kOldestCudaVersion) {
-    findings.push_back({"driver", Level::kProblem, version + " is too old",
-                        "gpumux is made for CUDA " + version_text(kOldestCudaVersion) +
-                            " and newer; with this driver, calls may go past it",
-                        get_driver});
-    return;
-  }
-  if (!driver.simulated && !facts.kernel_module) {
-    findings.push_back({"driver", Level::kProblem, version + " is installed, but its kernel module is not loaded",
-                        "the library finds no GPU without it",
-                        "sudo modprobe nvidia; if that fails, install the driver again for this kernel"});
-    return;
-  }
-  if (!facts.closed_devices.empty()) {
-    findings.push_back({"driver", Level::kProblem, "you may not open " + join(facts.closed_devices),
-                        "your programs find no GPU",
-                        "have its owner give you access (often membership in the group video or render)"});
-    return;
-  }
-  findings.push_back({"driver", Level::kOk, (driver.simulated ? "simulated: " : "") + version, "", ""});
-}
-
 // The daemon's word: it watches the driver. Empty: healthy, or not known.
 std::string why_sick(const Facts& facts, const std::string& uuid) {
   if (!facts.snapshot) return {};
@@ -125,7 +76,7 @@ void check_gpus(const Facts& facts, Findings& findings) {
       continue;
     }
     if (gpu.compute_mode.empty() || gpu.compute_mode == "default") {
-      findings.push_back({"gpus", Level::kOk, name, "", ""});
+      findings.push_back({"gpus", Level::kOk, name});
       continue;
     }
     const bool prohibited = gpu.compute_mode == "prohibited";
@@ -135,42 +86,6 @@ void check_gpus(const Facts& facts, Findings& findings) {
                                      "busy' whatever gpumux does",
                         "sudo nvidia-smi -i " + std::to_string(gpu.index) + " -c DEFAULT"});
   }
-}
-
-void check_host_memory(const Facts& facts, Findings& findings) {
-  if (!facts.snapshot || facts.snapshot->host_memory.kind.empty()) return;  // only the daemon can tell
-  const api_client::HostMemory& host = facts.snapshot->host_memory;
-  std::string rate;
-  if (host.making.count() > 0) {
-    char text[64];
-    std::snprintf(text, sizeof text, ", made at %.1f GB/s by each thread",
-                  static_cast<double>(host.made) / static_cast<double>(host.making.count()));
-    rate = text;
-  }
-  if (host.kind == "tmpfs") {
-    findings.push_back({"host memory", Level::kOk, "huge pages of the daemon's own tmpfs" + rate, "", ""});
-    return;
-  }
-  if (host.kind == "huge_page_pool") {
-    findings.push_back({"host memory", Level::kOk, "huge pages of the system's pool" + rate, "", ""});
-    return;
-  }
-  const std::string& setting = facts.shared_huge_pages;
-  const bool off =
-      setting.find("[never]") != std::string::npos || setting.find("[deny]") != std::string::npos || setting.empty();
-  if (!off) {
-    findings.push_back({"host memory", Level::kOk, "memfds, which get huge pages on this system" + rate, "", ""});
-    return;
-  }
-  findings.push_back(
-      {"host memory", Level::kWarning, "memfds of small pages" + rate,
-       "programs that do not fit on a GPU together switch slowly at first: memory to evict into is made at a tenth of "
-       "the bus's speed. The kernel refuses the daemon a tmpfs of its own" +
-           (host.why_no_tmpfs.empty() ? "" : " (" + host.why_no_tmpfs + ")"),
-       "run the daemon as a service of the whole machine (" + how_to_start(facts) +
-           "), or give shared memory huge pages: echo "
-           "advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; for good: "
-           "transparent_hugepage_shmem=advise among the kernel's arguments)"});
 }
 
 void check_library(const Facts& facts, Findings& findings) {
@@ -186,7 +101,7 @@ void check_library(const Facts& facts, Findings& findings) {
          "programs run without gpumux",
          "check that the file is readable and not on a file system mounted noexec; install gpumux again"});
   } else {
-    findings.push_back({"library", Level::kOk, library.path + " can be preloaded", "", ""});
+    findings.push_back({"library", Level::kOk, library.path + " can be preloaded"});
   }
   for (const std::string& entry : facts.missing_preloads) {
     findings.push_back({"ld.so.preload", Level::kWarning,
@@ -198,7 +113,7 @@ void check_library(const Facts& facts, Findings& findings) {
     if (!os::is_library(entry)) continue;
     if (library.path.empty() || entry == library.path) {
       findings.push_back(
-          {"ld.so.preload", Level::kOk, "/etc/ld.so.preload has " + entry + ": every program is under gpumux", "", ""});
+          {"ld.so.preload", Level::kOk, "/etc/ld.so.preload has " + entry + ": every program is under gpumux"});
     } else {
       findings.push_back({"ld.so.preload", Level::kWarning,
                           "/etc/ld.so.preload has " + entry + ", but this gpumux belongs to " + library.path,
@@ -206,6 +121,157 @@ void check_library(const Facts& facts, Findings& findings) {
                           "make both the same installation"});
     }
   }
+}
+
+std::optional<Finding> check_user_dir(const Facts& facts) {
+  const DirFacts& dir = facts.user_dir;
+  if (!dir.exists) return std::nullopt;
+  if (dir.is_dir && dir.owner == facts.uid && (dir.mode & 0077) == 0)
+    return Finding{"private directory", Level::kOk, dir.path + " is yours alone"};
+  std::string title = dir.path + " ";
+  if (!dir.is_dir) {
+    title += "is not a directory";
+  } else if (dir.owner != facts.uid) {
+    title += "belongs to user " + std::to_string(dir.owner);
+  } else {
+    title += "can be used by others (mode " + octal(dir.mode) + ")";
+  }
+  return Finding{
+      "private directory", Level::kProblem, title,
+      "another user could pose as your daemon, so `gpumux run` does not use it and cannot start a private daemon",
+      dir.is_dir && dir.owner == facts.uid ? "chmod 700 " + dir.path
+                                           : "have it removed, or set GPUMUX_RUNTIME_DIR to a directory of yours"};
+}
+
+// Whether the process is a part of a server that the daemon has started, or a program under it.
+bool is_of_ours(const std::vector<api_client::MpsServer>& servers, const ProcessFact& process) {
+  return std::any_of(servers.begin(), servers.end(), [&](const api_client::MpsServer& server) {
+    return process.pid == server.pid || (server.pid != 0 && process.parent == server.pid) ||
+           std::find(server.programs.begin(), server.programs.end(), process.pid) != server.programs.end();
+  });
+}
+
+void check_mps(const Facts& all, Findings& findings) {
+  Facts facts = all;
+  const std::vector<api_client::MpsServer> ours =
+      facts.snapshot ? facts.snapshot->mps_servers : std::vector<api_client::MpsServer>();
+  const auto drop_ours = [&](std::vector<ProcessFact>& processes) {
+    std::erase_if(processes, [&](const ProcessFact& process) { return is_of_ours(ours, process); });
+  };
+  std::vector<ProcessFact> started = facts.mps_daemons;
+  drop_ours(facts.mps_daemons);
+  std::erase_if(started, [&](const ProcessFact& process) { return !is_of_ours(ours, process); });
+  for (const api_client::MpsServer& server : ours) {
+    findings.push_back(
+        {"mps", Level::kOk, "MPS of " + server.user + " is gpumux's: " + plural(server.programs.size(), "program")});
+  }
+  std::vector<std::string> seen;
+  for (GpuFact& gpu : facts.driver.gpus) {
+    // The driver lists servers by name alone.
+    std::erase_if(gpu.mps_processes, [&](const ProcessFact& process) {
+      return std::any_of(started.begin(), started.end(), [&](const ProcessFact& it) { return it.pid == process.pid; });
+    });
+    drop_ours(gpu.mps_processes);
+  }
+  if (!facts.mps_daemons.empty()) seen.push_back("running: " + join(names_of(facts.mps_daemons)));
+  if (!facts.mps_pipe.empty()) seen.push_back("control pipe " + facts.mps_pipe);
+  for (const GpuFact& gpu : facts.driver.gpus) {
+    if (!gpu.mps_processes.empty())
+      seen.push_back("GPU " + std::to_string(gpu.index) + ": " + join(names_of(gpu.mps_processes)));
+  }
+  if (seen.empty()) {
+    if (ours.empty()) findings.push_back({"mps", Level::kOk, "MPS is not in use"});
+    return;
+  }
+  // A pipe without a process is a leftover: clients try it and fail with an error of MPS's.
+  const bool leftover = facts.mps_daemons.empty() && seen.size() == 1 && !facts.mps_pipe.empty();
+  findings.push_back(
+      {"mps", Level::kWarning, "MPS: " + join(seen),
+       leftover ? "no MPS daemon was found, but programs may try to reach one through this pipe and fail to start"
+                : "MPS runs its clients' work in one context of its own: a failing program can take the others with "
+                  "it, which gpumux cannot prevent",
+       leftover ? "remove " + facts.mps_pipe + " if no MPS daemon runs"
+                : "stop it if programs share the GPU by gpumux: echo quit | nvidia-cuda-mps-control"});
+}
+
+void check_unknown_entries(const Facts& facts, Findings& findings) {
+  if (!facts.daemon) return;
+  if (facts.daemon->unknown_entries.empty()) {
+    findings.push_back({"entries", Level::kOk, "no program has used a driver entry that gpumux does not know"});
+    return;
+  }
+  std::vector<std::string> names;
+  for (const auto& entry : facts.daemon->unknown_entries) {
+    names.push_back(entry.name + " (" + std::to_string(entry.count) +
+                    (entry.programs.empty() ? "" : ", " + join(entry.programs)) + ")");
+  }
+  findings.push_back({"entries", Level::kWarning, "driver entries that went past gpumux: " + join(names),
+                      "the driver is newer than this gpumux; work that is submitted through them is not scheduled",
+                      "update gpumux; report these names if it is up to date"});
+}
+
+}  // namespace
+
+Finding check_driver(const Facts& facts) {
+  const DriverFacts& driver = facts.driver;
+  const std::string get_driver = "install NVIDIA's driver " + std::string(kOldestDriver) +
+                                 " or newer; in a container, start it with the driver passed in (--gpus all, "
+                                 "NVIDIA_DRIVER_CAPABILITIES=compute,utility)";
+  if (!driver.probe_error.empty())
+    return {"driver", Level::kProblem, driver.probe_error,
+            "the driver is not in order: programs that use it will fail the same way",
+            "look at the kernel's log (dmesg | grep -i -e nvrm -e xid), run nvidia-smi; reload the driver "
+            "or restart the machine"};
+  if (!driver.cuda_error.empty() || driver.cuda_path.empty())
+    return {"driver", Level::kProblem, "the CUDA driver (libcuda.so.1) cannot be used: " + driver.cuda_error,
+            "no program can use a GPU here, with gpumux or without", get_driver};
+  if (driver.cuda_version == 0)
+    return {"driver", Level::kProblem, driver.cuda_path + " does not say its version",
+            "it is damaged, or no CUDA driver", get_driver};
+  const std::string version = "CUDA " + version_text(driver.cuda_version) +
+                              (driver.driver_version.empty() ? "" : ", driver " + driver.driver_version) + " (" +
+                              driver.cuda_path + ")";
+  if (driver.cuda_version < kOldestCudaVersion)
+    return {"driver", Level::kProblem, version + " is too old",
+            "gpumux is made for CUDA " + version_text(kOldestCudaVersion) +
+                " and newer; with this driver, calls may go past it",
+            get_driver};
+  if (!driver.simulated && !facts.kernel_module)
+    return {"driver", Level::kProblem, version + " is installed, but its kernel module is not loaded",
+            "the library finds no GPU without it",
+            "sudo modprobe nvidia; if that fails, install the driver again for this kernel"};
+  if (!facts.closed_devices.empty())
+    return {"driver", Level::kProblem, "you may not open " + join(facts.closed_devices), "your programs find no GPU",
+            "have its owner give you access (often membership in the group video or render)"};
+  return {"driver", Level::kOk, (driver.simulated ? "simulated: " : "") + version};
+}
+
+std::optional<Finding> check_host_memory(const Facts& facts) {
+  if (!facts.snapshot || facts.snapshot->host_memory.kind.empty()) return std::nullopt;  // only the daemon can tell
+  const api_client::HostMemory& host = facts.snapshot->host_memory;
+  std::string rate;
+  if (host.making.count() > 0) {
+    char text[64];
+    std::snprintf(text, sizeof text, ", made at %.1f GB/s by each thread",
+                  static_cast<double>(host.made) / static_cast<double>(host.making.count()));
+    rate = text;
+  }
+  if (host.kind == "tmpfs") return Finding{"host memory", Level::kOk, "huge pages of the daemon's own tmpfs" + rate};
+  if (host.kind == "huge_page_pool")
+    return Finding{"host memory", Level::kOk, "huge pages of the system's pool" + rate};
+  const std::string& setting = facts.shared_huge_pages;
+  const bool off =
+      setting.find("[never]") != std::string::npos || setting.find("[deny]") != std::string::npos || setting.empty();
+  if (!off) return Finding{"host memory", Level::kOk, "memfds, which get huge pages on this system" + rate};
+  return Finding{
+      "host memory", Level::kWarning, "memfds of small pages" + rate,
+      "programs that do not fit on a GPU together switch slowly at first: memory to evict into is made at a tenth of "
+      "the bus's speed. The kernel refuses the daemon a tmpfs of its own" +
+          (host.why_no_tmpfs.empty() ? "" : " (" + host.why_no_tmpfs + ")"),
+      "run the daemon as a service of the whole machine (" + how_to_start(facts) +
+          "), or give shared memory huge pages: echo "
+          "advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled (until the next boot; for good: "
+          "transparent_hugepage_shmem=advise among the kernel's arguments)"};
 }
 
 void check_daemon(const Facts& facts, Findings& findings) {
@@ -239,14 +305,13 @@ void check_daemon(const Facts& facts, Findings& findings) {
                         std::string("restart the daemon after an update") +
                             (facts.systemd ? " (systemctl restart gpumuxd)" : "") + "; programs go on"});
   } else {
-    findings.push_back({"daemon", Level::kOk, name + (daemon.is_private ? ", private" : ""), "", ""});
+    findings.push_back({"daemon", Level::kOk, name + (daemon.is_private ? ", private" : "")});
   }
   const bool may_change = facts.uid == 0 || facts.uid == daemon.uid || facts.in_admin_group;
   findings.push_back({"permissions", Level::kOk,
                       may_change
                           ? "you may use the daemon and change its settings"
-                          : "you may use the daemon; its owner, root and the group gpumux may change its settings",
-                      "", ""});
+                          : "you may use the daemon; its owner, root and the group gpumux may change its settings"});
   if (!facts.snapshot) return;
   for (const api_client::Gpu& gpu : facts.snapshot->gpus) {
     if (!gpu.claimed_by.empty()) {
@@ -262,81 +327,6 @@ void check_daemon(const Facts& facts, Findings& findings) {
                         "programs that ask this daemon run without gpumux on that GPU",
                         "use the daemon that serves it, or stop that one"});
   }
-}
-
-void check_user_dir(const Facts& facts, Findings& findings) {
-  const DirFacts& dir = facts.user_dir;
-  if (!dir.exists) return;
-  if (dir.is_dir && dir.owner == facts.uid && (dir.mode & 0077) == 0) {
-    findings.push_back({"private directory", Level::kOk, dir.path + " is yours alone", "", ""});
-    return;
-  }
-  std::string title = dir.path + " ";
-  if (!dir.is_dir) {
-    title += "is not a directory";
-  } else if (dir.owner != facts.uid) {
-    title += "belongs to user " + std::to_string(dir.owner);
-  } else {
-    title += "can be used by others (mode " + octal(dir.mode) + ")";
-  }
-  findings.push_back(
-      {"private directory", Level::kProblem, title,
-       "another user could pose as your daemon, so `gpumux run` does not use it and cannot start a private daemon",
-       dir.is_dir && dir.owner == facts.uid ? "chmod 700 " + dir.path
-                                            : "have it removed, or set GPUMUX_RUNTIME_DIR to a directory of yours"});
-}
-
-// Whether the process is a part of a server that the daemon has started, or a program under it.
-bool is_of_ours(const std::vector<api_client::MpsServer>& servers, const ProcessFact& process) {
-  return std::any_of(servers.begin(), servers.end(), [&](const api_client::MpsServer& server) {
-    return process.pid == server.pid || (server.pid != 0 && process.parent == server.pid) ||
-           std::find(server.programs.begin(), server.programs.end(), process.pid) != server.programs.end();
-  });
-}
-
-void check_mps(const Facts& all, Findings& findings) {
-  Facts facts = all;
-  const std::vector<api_client::MpsServer> ours =
-      facts.snapshot ? facts.snapshot->mps_servers : std::vector<api_client::MpsServer>();
-  const auto drop_ours = [&](std::vector<ProcessFact>& processes) {
-    std::erase_if(processes, [&](const ProcessFact& process) { return is_of_ours(ours, process); });
-  };
-  std::vector<ProcessFact> started = facts.mps_daemons;
-  drop_ours(facts.mps_daemons);
-  std::erase_if(started, [&](const ProcessFact& process) { return !is_of_ours(ours, process); });
-  for (const api_client::MpsServer& server : ours) {
-    findings.push_back({"mps", Level::kOk,
-                        "MPS of " + server.user + " is gpumux's: " + std::to_string(server.programs.size()) +
-                            (server.programs.size() == 1 ? " program" : " programs"),
-                        "", ""});
-  }
-  std::vector<std::string> seen;
-  for (GpuFact& gpu : facts.driver.gpus) {
-    // The driver lists servers by name alone.
-    std::erase_if(gpu.mps_processes, [&](const ProcessFact& process) {
-      return std::any_of(started.begin(), started.end(), [&](const ProcessFact& it) { return it.pid == process.pid; });
-    });
-    drop_ours(gpu.mps_processes);
-  }
-  if (!facts.mps_daemons.empty()) seen.push_back("running: " + join(names_of(facts.mps_daemons)));
-  if (!facts.mps_pipe.empty()) seen.push_back("control pipe " + facts.mps_pipe);
-  for (const GpuFact& gpu : facts.driver.gpus) {
-    if (!gpu.mps_processes.empty())
-      seen.push_back("GPU " + std::to_string(gpu.index) + ": " + join(names_of(gpu.mps_processes)));
-  }
-  if (seen.empty()) {
-    if (ours.empty()) findings.push_back({"mps", Level::kOk, "MPS is not in use", "", ""});
-    return;
-  }
-  // A pipe without a process is a leftover: clients try it and fail with an error of MPS's.
-  const bool leftover = facts.mps_daemons.empty() && seen.size() == 1 && !facts.mps_pipe.empty();
-  findings.push_back(
-      {"mps", Level::kWarning, "MPS: " + join(seen),
-       leftover ? "no MPS daemon was found, but programs may try to reach one through this pipe and fail to start"
-                : "MPS runs its clients' work in one context of its own: a failing program can take the others with "
-                  "it, which gpumux cannot prevent",
-       leftover ? "remove " + facts.mps_pipe + " if no MPS daemon runs"
-                : "stop it if programs share the GPU by gpumux: echo quit | nvidia-cuda-mps-control"});
 }
 
 void check_foreign(const Facts& facts, Findings& findings) {
@@ -361,34 +351,20 @@ void check_foreign(const Facts& facts, Findings& findings) {
          "their work runs at the same time as the lease holder's, and the memory that they use is not shared",
          "start them with `gpumux run`, or move them to another GPU"});
   }
-  if (!any && !by_gpu.empty())
-    findings.push_back({"foreign", Level::kOk, "no process uses a GPU without gpumux", "", ""});
-}
-
-void check_unknown_entries(const Facts& facts, Findings& findings) {
-  if (!facts.daemon) return;
-  if (facts.daemon->unknown_entries.empty()) {
-    findings.push_back({"entries", Level::kOk, "no program has used a driver entry that gpumux does not know", "", ""});
-    return;
-  }
-  std::vector<std::string> names;
-  for (const auto& entry : facts.daemon->unknown_entries) {
-    names.push_back(entry.name + " (" + std::to_string(entry.count) +
-                    (entry.programs.empty() ? "" : ", " + join(entry.programs)) + ")");
-  }
-  findings.push_back({"entries", Level::kWarning, "driver entries that went past gpumux: " + join(names),
-                      "the driver is newer than this gpumux; work that is submitted through them is not scheduled",
-                      "update gpumux; report these names if it is up to date"});
+  if (!any && !by_gpu.empty()) findings.push_back({"foreign", Level::kOk, "no process uses a GPU without gpumux"});
 }
 
 Findings check_all(const Facts& facts) {
   Findings findings;
-  check_driver(facts, findings);
+  const auto add = [&findings](std::optional<Finding> finding) {
+    if (finding) findings.push_back(std::move(*finding));
+  };
+  add(check_driver(facts));
   check_gpus(facts, findings);
   check_library(facts, findings);
   check_daemon(facts, findings);
-  check_user_dir(facts, findings);
-  check_host_memory(facts, findings);
+  add(check_user_dir(facts));
+  add(check_host_memory(facts));
   check_mps(facts, findings);
   check_foreign(facts, findings);
   check_unknown_entries(facts, findings);

@@ -2,7 +2,7 @@
 // What is right and wrong with an installation. Pure: facts in, findings out.
 #pragma once
 
-#include <string>
+#include <optional>
 
 #include "cli/doctor/facts.h"
 #include "cli/doctor/finding.h"
@@ -17,15 +17,11 @@ inline constexpr char kOldestDriver[] = "525";
 // Every check, in the order in which a reader should mend things.
 Findings check_all(const Facts& facts);
 
-void check_driver(const Facts& facts, Findings& findings);
-void check_gpus(const Facts& facts, Findings& findings);
-void check_library(const Facts& facts, Findings& findings);
+// Nothing: there is nothing to look at.
+Finding check_driver(const Facts& facts);
+std::optional<Finding> check_host_memory(const Facts& facts);
 void check_daemon(const Facts& facts, Findings& findings);
-void check_user_dir(const Facts& facts, Findings& findings);
-void check_host_memory(const Facts& facts, Findings& findings);
-void check_mps(const Facts& facts, Findings& findings);
 void check_foreign(const Facts& facts, Findings& findings);
-void check_unknown_entries(const Facts& facts, Findings& findings);
 void check_environment(const Facts& facts, Findings& findings);  // environment_check.cc
 
 }  // namespace gpumux::cli

@@ -100,7 +100,7 @@ void check_environment(const Facts& facts, Findings& findings) {
                         "it is misspelt, or of another version",
                         guess.empty() ? "unset it" : "did you mean " + std::string(guess) + "?"});
   }
-  if (findings.size() == before) findings.push_back({"environment", Level::kOk, "no variable has a bad value", "", ""});
+  if (findings.size() == before) findings.push_back({"environment", Level::kOk, "no variable has a bad value"});
 }
 
 }  // namespace gpumux::cli

@@ -38,7 +38,6 @@ struct DriverFacts {
   std::string cuda_error;   // the loader's reason
   int cuda_version = 0;     // 13000 for 13.0; 0: not known
   bool simulated = false;
-  std::string nvml_path;
   std::string nvml_error;  // could not be loaded, or did not start
   std::string driver_version;
   std::vector<GpuFact> gpus;

@@ -16,9 +16,9 @@ enum class Level {
 struct Finding {
   std::string check;  // "driver", "library", ...: stable names, for scripts
   Level level = Level::kOk;
-  std::string title;    // what was seen
-  std::string meaning;  // what follows from it; empty where the title says it all
-  std::string advice;   // what to do; never empty for a problem
+  std::string title;      // what was seen
+  std::string meaning{};  // what follows from it; empty where the title says it all
+  std::string advice{};   // what to do; never empty for a problem
 };
 
 using Findings = std::vector<Finding>;

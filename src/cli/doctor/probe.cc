@@ -130,7 +130,6 @@ void look_at_nvml(json& facts) {
     facts["nvml_error"] = loader_error();
     return;
   }
-  facts["nvml_path"] = path_of(::dlsym(library, "nvmlInit_v2"));
   facts["simulated"] = ::dlsym(library, cuda::kSimulatedNvmlSymbol) != nullptr;
   cuda::Nvml nvml;
   cuda::load_nvml(
@@ -253,7 +252,6 @@ DriverFacts probe_driver() {
   if (!cuda.error.empty()) facts.probe_error = "asking libcuda.so.1 for its version: " + cuda.error;
   const json nvml_facts = json::parse(nvml.output, nullptr, false);
   if (nvml_facts.is_object()) {
-    facts.nvml_path = nvml_facts.value("nvml_path", "");
     facts.nvml_error = nvml_facts.value("nvml_error", "");
     facts.driver_version = nvml_facts.value("driver_version", "");
     facts.simulated = nvml_facts.value("simulated", false);
