@@ -6,15 +6,6 @@
 namespace gpumux::wire {
 namespace {
 
-struct Checks {
-  template <class Message>
-  static void tidy(Message&) {}
-  template <class Message>
-  static bool known(const Message&) {
-    return true;
-  }
-};
-
 // Decodes what is a struct by the shared decoder, and bytes (`Bytes`) as a view of them.
 template <class Variant, class Bytes, class... Structs>
 base::Result<Variant> decode_attach(std::span<const std::byte> bytes, std::size_t most_bytes) {
@@ -29,7 +20,7 @@ base::Result<Variant> decode_attach(std::span<const std::byte> bytes, std::size_
     }
     return Variant(Bytes{std::string_view(reinterpret_cast<const char*>(body.data()), body.size())});
   }
-  auto decoded = decode<Checks>(bytes, static_cast<const std::variant<Structs...>*>(nullptr));
+  auto decoded = decode<Unchecked>(bytes, static_cast<const std::variant<Structs...>*>(nullptr));
   if (!decoded) return tl::unexpected(std::move(decoded).error());
   return std::visit([](const auto& message) { return Variant(message); }, *decoded);
 }

@@ -19,10 +19,27 @@
 
 namespace gpumux::wire {
 
+// Whether `value` is one of the enumeration's from `first` to `last`.
+template <class Enum>
+bool within(Enum value, Enum first, Enum last) {
+  return static_cast<std::uint32_t>(value) >= static_cast<std::uint32_t>(first) &&
+         static_cast<std::uint32_t>(value) <= static_cast<std::uint32_t>(last);
+}
+
 template <std::size_t N>
 void terminate(char (&field)[N]) {
   field[N - 1] = '\0';
 }
+
+// The checks of messages that need none.
+struct Unchecked {
+  template <class Message>
+  static void tidy(Message&) {}
+  template <class Message>
+  static bool known(const Message&) {
+    return true;
+  }
+};
 
 template <class Checks, class Variant, class Message>
 base::Result<Variant> decode_as(std::span<const std::byte> body) {

@@ -6,7 +6,10 @@
 namespace gpumux::wire {
 namespace {
 
-struct Checks {
+struct Checks : Unchecked {
+  using Unchecked::known;
+  using Unchecked::tidy;
+
   static void tidy(Hello& m) {
     terminate(m.program);
     terminate(m.gang);
@@ -23,24 +26,14 @@ struct Checks {
     terminate(m.why);
   }
   static void tidy(SeatRefused& m) { terminate(m.text); }
-  template <class Message>
-  static void tidy(Message&) {}
 
-  static bool known(const SeatOpen& m) {
-    return static_cast<std::uint32_t>(m.state) <= static_cast<std::uint32_t>(SeatState::kDraining);
-  }
+  static bool known(const SeatOpen& m) { return within(m.state, SeatState::kNone, SeatState::kDraining); }
   static bool known(const Note& m) {
-    return static_cast<std::uint32_t>(m.severity) <= static_cast<std::uint32_t>(Severity::kError) &&
-           static_cast<std::uint32_t>(m.kind) <= static_cast<std::uint32_t>(NoteKind::kUnknownEntry);
+    return within(m.severity, Severity::kDebug, Severity::kError) &&
+           within(m.kind, NoteKind::kText, NoteKind::kUnknownEntry);
   }
-  static bool known(const Welcome& m) {
-    return static_cast<std::uint32_t>(m.on_daemon_loss) <= static_cast<std::uint32_t>(OnDaemonLoss::kUngated);
-  }
+  static bool known(const Welcome& m) { return within(m.on_daemon_loss, OnDaemonLoss::kWait, OnDaemonLoss::kUngated); }
   static bool known(const HostForget& m) { return m.count <= kMostForgotten; }
-  template <class Message>
-  static bool known(const Message&) {
-    return true;
-  }
 };
 
 }  // namespace

@@ -6,18 +6,13 @@
 namespace gpumux::wire {
 namespace {
 
-template <class Enum>
-bool within(Enum value, Enum first, Enum last) {
-  return static_cast<std::uint32_t>(value) >= static_cast<std::uint32_t>(first) &&
-         static_cast<std::uint32_t>(value) <= static_cast<std::uint32_t>(last);
-}
+struct Checks : Unchecked {
+  using Unchecked::known;
+  using Unchecked::tidy;
 
-struct Checks {
   static void tidy(Begin& m) { terminate(m.directory); }
   static void tidy(RunnerEnded& m) { terminate(m.text); }
   static void tidy(RunnerRefused& m) { terminate(m.text); }
-  template <class Message>
-  static void tidy(Message&) {}
 
   static bool known(const Begin& m) { return m.directory[0] == '/'; }
   static bool known(const Terminate& m) { return within(m.reason, EndReason::kCancelled, EndReason::kDaemon); }
@@ -29,10 +24,6 @@ struct Checks {
   static bool known(const RunnerEnded& m) {
     return within(m.how, EndHow::kExited, EndHow::kSetupFailed) &&
            within(m.reason, EndReason::kNone, EndReason::kDaemon);
-  }
-  template <class Message>
-  static bool known(const Message&) {
-    return true;
   }
 };
 

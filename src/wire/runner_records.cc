@@ -54,6 +54,11 @@ class Writer {
   void optional_bytes(std::uint32_t tag, std::string_view value) {
     if (!value.empty()) bytes(tag, value);
   }
+  // A number, and a text behind it.
+  void numbered(std::uint32_t tag, std::uint32_t number, std::string_view text) {
+    std::string value(reinterpret_cast<const char*>(&number), sizeof number);
+    bytes(tag, value.append(text));
+  }
   template <class Struct>
   void numbers(std::uint32_t tag, const Struct& value) {
     static_assert(std::has_unique_object_representations_v<Struct>, "no padding that would be written");
@@ -151,6 +156,20 @@ Status read_string(const Field& field, std::string& value) {
   return {};
 }
 
+// Reads a field of Writer::numbered(). Its number is one of an enumeration's, from 0 to `last`.
+template <class Enum>
+Status read_numbered(const Field& field, Enum last, Enum& number, std::string& text) {
+  std::uint32_t read = 0;
+  if (field.value.size() < sizeof read) return base::fail(Code::kInvalid, "a record has a field that is too short");
+  std::memcpy(&read, field.value.data(), sizeof read);
+  if (read > static_cast<std::uint32_t>(last)) {
+    return base::fail(Code::kUnsupported, "field " + std::to_string(field.tag) +
+                                              " of a record has a value that this program does not know");
+  }
+  number = static_cast<Enum>(read);
+  return read_string(Field{field.tag, field.value.substr(sizeof read)}, text);
+}
+
 // A path that means the same whoever reads it.
 Status check_path(const std::string& path, const char* what) {
   if (path.empty() || path[0] != '/')
@@ -244,25 +263,9 @@ bool is_assignment(std::string_view entry) {
 }
 
 Status read_late(const Field& field, LateVariable& late) {
-  std::uint32_t how = 0;
-  if (field.value.size() < sizeof how) return base::fail(Code::kInvalid, "a variable that is too short");
-  std::memcpy(&how, field.value.data(), sizeof how);
-  if (how > static_cast<std::uint32_t>(SetHow::kPreload))
-    return base::fail(Code::kUnsupported, "the job's spec sets a variable in a way that this program does not know");
-  late.how = static_cast<SetHow>(how);
-  GPUMUX_TRY(read_string(Field{field.tag, field.value.substr(sizeof how)}, late.entry));
+  GPUMUX_TRY(read_numbered(field, SetHow::kPreload, late.how, late.entry));
   if (!is_assignment(late.entry)) return base::fail(Code::kInvalid, "'" + late.entry + "' is not NAME=value");
   return {};
-}
-
-Status read_errors(const Field& field, RunnerSpec& spec) {
-  std::uint32_t opening = 0;
-  if (field.value.size() < sizeof opening) return base::fail(Code::kInvalid, "a file for errors that is too short");
-  std::memcpy(&opening, field.value.data(), sizeof opening);
-  if (opening > static_cast<std::uint32_t>(LogOpening::kUsersAppend))
-    return base::fail(Code::kUnsupported, "the job's spec opens a file in a way that this program does not know");
-  spec.error_opening = static_cast<LogOpening>(opening);
-  return read_string(Field{field.tag, field.value.substr(sizeof opening)}, spec.error_path);
 }
 
 Status read_limit(const Field& field, ResourceLimit& limit) {
@@ -312,7 +315,7 @@ Status take_field(const Field& field, RunnerSpec& spec, std::size_t& strings) {
       if (spec.limits.size() == kMaxResourceLimits) return base::fail(Code::kInvalid, "too many resource limits");
       return read_limit(field, spec.limits.emplace_back());
     case kCgroupParent: return read_string(field, spec.cgroup_parent);
-    case kErrors: return read_errors(field, spec);
+    case kErrors: return read_numbered(field, LogOpening::kUsersAppend, spec.error_opening, spec.error_path);
     default: return unknown_field(field.tag);
   }
 }
@@ -357,22 +360,14 @@ std::string encode_spec(const RunnerSpec& spec) {
   for (const std::string& argument : spec.arguments) writer.bytes(kArgument, argument);
   for (const std::string& entry : spec.environment) writer.bytes(kEnvironment, entry);
   writer.optional_bytes(kSetup, spec.setup_command);
-  for (const LateVariable& late : spec.late_environment) {
-    std::string value(sizeof(std::uint32_t), '\0');
-    const auto how = static_cast<std::uint32_t>(late.how);
-    std::memcpy(value.data(), &how, sizeof how);
-    writer.bytes(kLate, value + late.entry);
-  }
+  for (const LateVariable& late : spec.late_environment)
+    writer.numbered(kLate, static_cast<std::uint32_t>(late.how), late.entry);
   writer.bytes(kLogPath, spec.log_path);
   writer.optional_bytes(kAttachPath, spec.attach_path);
   for (const ResourceLimit& limit : spec.limits) writer.numbers(kLimit, limit);
   writer.bytes(kCgroupParent, spec.cgroup_parent);
-  if (!spec.error_path.empty()) {
-    std::string value(sizeof(std::uint32_t), '\0');
-    const auto opening = static_cast<std::uint32_t>(spec.error_opening);
-    std::memcpy(value.data(), &opening, sizeof opening);
-    writer.bytes(kErrors, value + spec.error_path);
-  }
+  if (!spec.error_path.empty())
+    writer.numbered(kErrors, static_cast<std::uint32_t>(spec.error_opening), spec.error_path);
   return writer.finish();
 }
 
