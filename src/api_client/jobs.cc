@@ -9,6 +9,7 @@
 #include "api_client/json_reader.h"
 #include "base/base64.h"
 #include "base/units.h"
+#include "base/utf8.h"
 
 namespace gpumux::api_client {
 namespace {
@@ -162,6 +163,15 @@ void queue_user_fields(Reader& reader, QueueUser& user) {
   reader.read("limits", user.limits, "limits", limits_fields);
 }
 
+// Fields that a submission and a change have in common.
+void put_request(json& body, const Submission& submission) {
+  if (submission.gpus) body["gpus"] = *submission.gpus;
+  if (!submission.gpu_ids.empty()) body["gpu_ids"] = submission.gpu_ids;
+  if (submission.memory_bytes) body["memory_bytes"] = *submission.memory_bytes;
+  if (submission.time_limit) body["time_limit_ns"] = submission.time_limit->count();
+  if (submission.priority) body["priority"] = *submission.priority;
+}
+
 std::string query_string(const JobQuery& query) {
   std::string text = query.state == JobsState::kDone  ? "?state=done"
                      : query.state == JobsState::kAll ? "?state=all"
@@ -214,19 +224,6 @@ Status check_job_ids(const std::vector<std::string>& ids) {
   for (const std::string& id : ids) GPUMUX_TRY(check_job_id(id));
   return {};
 }
-
-namespace {
-
-// Fields that a submission and a change have in common.
-void put_request(json& body, const Submission& submission) {
-  if (submission.gpus) body["gpus"] = *submission.gpus;
-  if (!submission.gpu_ids.empty()) body["gpu_ids"] = submission.gpu_ids;
-  if (submission.memory_bytes) body["memory_bytes"] = *submission.memory_bytes;
-  if (submission.time_limit) body["time_limit_ns"] = submission.time_limit->count();
-  if (submission.priority) body["priority"] = *submission.priority;
-}
-
-}  // namespace
 
 std::string request_body(const Submission& submission) {
   json body = json::object();

@@ -60,33 +60,4 @@ Result<std::string> decode_base64(std::string_view text) {
   return bytes;
 }
 
-bool is_utf8(std::string_view bytes) {
-  for (std::size_t i = 0; i < bytes.size();) {
-    const std::uint32_t first = byte_at(bytes, i);
-    std::size_t length = 1;
-    std::uint32_t least = 0;
-    std::uint32_t value = first;
-    if (first >= 0x80) {
-      if (first >= 0xC0 && first < 0xE0) {
-        length = 2, least = 0x80, value = first & 0x1F;
-      } else if (first >= 0xE0 && first < 0xF0) {
-        length = 3, least = 0x800, value = first & 0x0F;
-      } else if (first >= 0xF0 && first < 0xF8) {
-        length = 4, least = 0x10000, value = first & 0x07;
-      } else {
-        return false;
-      }
-    }
-    if (i + length > bytes.size()) return false;
-    for (std::size_t k = 1; k < length; ++k) {
-      const std::uint32_t next = byte_at(bytes, i + k);
-      if ((next & 0xC0) != 0x80) return false;
-      value = value << 6 | (next & 0x3F);
-    }
-    if (value < least || value > 0x10FFFF || (value >= 0xD800 && value <= 0xDFFF)) return false;
-    i += length;
-  }
-  return true;
-}
-
 }  // namespace gpumux::base

@@ -14,7 +14,4 @@ std::string encode_base64(std::string_view bytes);
 // kInvalid: anything else than what encode_base64 writes.
 Result<std::string> decode_base64(std::string_view text);
 
-// Whether the bytes are UTF-8 as Unicode defines it: shortest forms, no surrogates, nothing above U+10FFFF.
-bool is_utf8(std::string_view bytes);
-
 }  // namespace gpumux::base

@@ -7,6 +7,8 @@
 
 #include <random>
 
+#include "base/utf8.h"
+
 namespace gpumux::base {
 namespace {
 

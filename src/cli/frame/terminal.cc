@@ -5,47 +5,17 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cwchar>
 #include <iostream>
 
+#include "base/utf8.h"
+
 namespace gpumux::cli {
 namespace {
-
-struct Decoded {
-  std::uint32_t point = 0;
-  std::size_t bytes = 1;
-  bool valid = false;
-};
-
-// One character of UTF-8, as RFC 3629 has it: no overlong forms, no surrogates, nothing above U+10FFFF.
-Decoded decode(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint8_t>(text[i]); };
-  const std::uint8_t first = byte(0);
-  if (first < 0x80) return {first, 1, true};
-  std::size_t length = 0;
-  std::uint32_t point = 0;
-  std::uint32_t smallest = 0;
-  if ((first & 0xe0) == 0xc0) {
-    length = 2, point = first & 0x1fu, smallest = 0x80;
-  } else if ((first & 0xf0) == 0xe0) {
-    length = 3, point = first & 0x0fu, smallest = 0x800;
-  } else if ((first & 0xf8) == 0xf0) {
-    length = 4, point = first & 0x07u, smallest = 0x10000;
-  } else {
-    return {};
-  }
-  if (text.size() < length) return {};
-  for (std::size_t i = 1; i < length; ++i) {
-    if ((byte(i) & 0xc0) != 0x80) return {};
-    point = point << 6 | (byte(i) & 0x3fu);
-  }
-  const bool surrogate = point >= 0xd800 && point <= 0xdfff;
-  if (point < smallest || surrogate || point > 0x10ffff) return {};
-  return {point, length, true};
-}
 
 // C0, DEL, C1, and the marks that reorder text, which could make one name look like another.
 bool is_control(std::uint32_t point) {
@@ -57,7 +27,7 @@ std::string make_printable(std::string_view text, bool keep_newlines) {
   std::string result;
   result.reserve(text.size());
   while (!text.empty()) {
-    const Decoded character = decode(text);
+    const base::Utf8Character character = base::decode_utf8(text);
     if (character.valid && character.point == '\n' && keep_newlines) {
       result += '\n';
     } else if (character.valid && (character.point == '\n' || character.point == '\t')) {
@@ -72,7 +42,7 @@ std::string make_printable(std::string_view text, bool keep_newlines) {
   return result;
 }
 
-std::size_t width_of(const Decoded& character) {
+std::size_t width_of(const base::Utf8Character& character) {
   if (!character.valid || character.point < 0x80) return 1;
   // main sets a UTF-8 LC_CTYPE where the system has one; without it wcwidth knows nothing beyond ASCII and says -1.
   const int width = ::wcwidth(static_cast<wchar_t>(character.point));
@@ -83,7 +53,7 @@ std::size_t width_of(const Decoded& character) {
 std::size_t bytes_within(std::string_view text, std::size_t columns) {
   std::string_view rest = text;
   for (std::size_t width = 0; !rest.empty();) {
-    const Decoded character = decode(rest);
+    const base::Utf8Character character = base::decode_utf8(rest);
     width += width_of(character);
     if (width > columns) break;
     rest.remove_prefix(character.bytes);
@@ -118,17 +88,9 @@ Output look_at_stdout() {
 
 std::string paint(const Output& output, Colour colour, std::string_view text) {
   if (!output.colours || colour == Colour::kNone) return std::string(text);
-  const char* code = "0";
-  switch (colour) {
-    case Colour::kNone: break;
-    case Colour::kBold: code = "1"; break;
-    case Colour::kDim: code = "2"; break;
-    case Colour::kRed: code = "31"; break;
-    case Colour::kGreen: code = "32"; break;
-    case Colour::kYellow: code = "33"; break;
-    case Colour::kCyan: code = "36"; break;
-  }
-  return "\x1b[" + std::string(code) + "m" + std::string(text) + "\x1b[0m";
+  static constexpr std::array<std::string_view, 7> kCodes{"0", "1", "2", "31", "32", "33", "36"};  // as Colour has them
+  const std::string code(kCodes[static_cast<std::size_t>(colour)]);
+  return "\x1b[" + code + "m" + std::string(text) + "\x1b[0m";
 }
 
 std::string printable(std::string_view text) { return make_printable(text, false); }
@@ -138,7 +100,7 @@ std::string json_for(const Output& output, std::string_view json) {
   std::string result(output.terminal ? std::string_view() : json);
   std::string_view rest = output.terminal ? json : std::string_view();
   while (!rest.empty()) {
-    const Decoded character = decode(rest);
+    const base::Utf8Character character = base::decode_utf8(rest);
     const bool is_layout = character.valid && (character.point == '\n' || character.point == '\t');
     if (!character.valid) {
       result += "\\ufffd";
@@ -165,7 +127,7 @@ void print_json(std::string_view json) { std::cout << json_for(look_at_stdout(),
 std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {
-    const Decoded character = decode(text);
+    const base::Utf8Character character = base::decode_utf8(text);
     width += width_of(character);
     text.remove_prefix(character.bytes);
   }
@@ -173,8 +135,12 @@ std::size_t display_width(std::string_view text) {
 }
 
 Character first_character(std::string_view text) {
-  const Decoded character = decode(text);
+  const base::Utf8Character character = base::decode_utf8(text);
   return {text.substr(0, character.bytes), width_of(character)};
+}
+
+std::string pad(std::string_view text, std::size_t columns) {
+  return std::string(text) + std::string(columns - std::min(columns, display_width(text)), ' ');
 }
 
 std::string fit(std::string_view text, std::size_t columns) {
@@ -191,7 +157,7 @@ std::vector<std::string> wrap(std::string_view text, std::size_t columns, std::s
     const std::size_t room = columns - begin.size();
     std::size_t end = bytes_within(text, room);
     // A character of two columns does not fit in one.
-    if (end == 0) end = decode(text).bytes;
+    if (end == 0) end = base::decode_utf8(text).bytes;
     if (end < text.size()) {
       const std::size_t space = text.rfind(' ', end);
       const bool has_word = space != std::string_view::npos && text.find_first_not_of(' ') < space;

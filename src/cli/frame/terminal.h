@@ -58,6 +58,9 @@ struct Character {
 };
 Character first_character(std::string_view text);
 
+// `text` with spaces behind it, so that it takes at least `columns`.
+std::string pad(std::string_view text, std::size_t columns);
+
 // The longest beginning of `text` that takes at most `columns`, its last character '~' where something was cut off.
 std::string fit(std::string_view text, std::size_t columns);
 

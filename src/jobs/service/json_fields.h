@@ -11,6 +11,7 @@
 
 #include "base/base64.h"
 #include "base/result.h"
+#include "base/utf8.h"
 
 namespace gpumux::daemon {
 
