@@ -136,8 +136,8 @@ Result<std::vector<Gpu>> Client::change_settings(std::string_view gpu, const std
   return call("PATCH", "/v1/gpus/" + std::string(gpu), changes).and_then(parse_settings);
 }
 
-Result<TenantStanding> Client::change_tenant(std::uint64_t tenant, const std::string& changes) const {
-  return call("PATCH", "/v1/tenants/" + std::to_string(tenant), changes).and_then(parse_tenant_standing);
+Result<Seat> Client::change_tenant(std::uint64_t tenant, const std::string& changes) const {
+  return call("PATCH", "/v1/tenants/" + std::to_string(tenant), changes).and_then(parse_tenant);
 }
 
 Status Client::hold() const {

@@ -59,7 +59,7 @@ class Client {
   base::Result<std::vector<Gpu>> change_settings(std::string_view gpu, const std::string& changes) const;
 
   // `tenant`: a Seat's. How it stands now.
-  base::Result<TenantStanding> change_tenant(std::uint64_t tenant, const std::string& changes) const;
+  base::Result<Seat> change_tenant(std::uint64_t tenant, const std::string& changes) const;
 
   // Jobs (docs/api.md, "Jobs"). Functions that end in _text give the answer's body as the daemon wrote it.
   //

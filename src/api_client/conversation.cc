@@ -36,18 +36,13 @@ void Conversation::ask(Request request, OnAnswer on_answer) {
 void Conversation::next() {
   if (asked_.empty()) return;
   if (!socket_.is_open()) {
-    if (const base::Status connected = connect(); !connected) return fail(connected.error());
+    auto stream = connect_stream(runtime_dir_, base::Duration::zero());
+    if (!stream) return fail(stream.error());
+    socket_.assign(asio::local::stream_protocol(), stream->release());
+    buffer_.clear();
+    ++connections_;
   }
   send();
-}
-
-base::Status Conversation::connect() {
-  auto stream = connect_stream(runtime_dir_, base::Duration::zero());
-  if (!stream) return tl::unexpected(std::move(stream).error());
-  socket_.assign(asio::local::stream_protocol(), stream->release());
-  buffer_.clear();
-  ++connections_;
-  return {};
 }
 
 // Handlers of a connection that was closed come later than the next connection may: `connection` tells them.

@@ -53,7 +53,6 @@ class Conversation {
   };
 
   void next();
-  base::Status connect();
   void send();
   void receive();
   void answered();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a call that Client and Conversation share. Within api_client only.
+// The parts of a call that Client and Conversation share, and the request that every caller of the API makes.
 #pragma once
 
 #include <boost/beast/http/message.hpp>

@@ -25,15 +25,12 @@
 #include <thread>
 #include <vector>
 
+#include "api_client/request.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::api_client {
 
-struct ScriptedRequest {
-  std::string method;
-  std::string target;
-  std::string body;
-};
+using ScriptedRequest = Request;
 
 class ScriptedServer {
  public:

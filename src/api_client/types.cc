@@ -239,15 +239,7 @@ Result<std::vector<Gpu>> parse_settings(std::string_view text) {
       text, [](Reader& reader, std::vector<Gpu>& gpus) { reader.read("gpus", gpus, "a GPU", gpu_fields); });
 }
 
-Result<TenantStanding> parse_tenant_standing(std::string_view text) {
-  return parse<TenantStanding>(text, [](Reader& reader, TenantStanding& standing) {
-    reader.read("pid", standing.pid);
-    reader.read("program", standing.program);
-    reader.read("priority", standing.priority);
-    reader.read("share", standing.share);
-    reader.read("max_share", standing.max_share);
-  });
-}
+Result<Seat> parse_tenant(std::string_view text) { return parse(text, seat_fields); }
 
 Result<TraceEvent> parse_trace_event(std::string_view text) { return parse(text, trace_event_fields, "a trace event"); }
 

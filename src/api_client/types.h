@@ -166,15 +166,6 @@ struct MpsServer {
   std::vector<std::int64_t> programs;  // their process ids
 };
 
-// The answer to PATCH /v1/tenants/...
-struct TenantStanding {
-  std::int64_t pid = 0;
-  std::string program;
-  std::int64_t priority = 0;
-  std::string share = "1";
-  std::string max_share = "100%";
-};
-
 struct Gpu {
   std::uint32_t index = 0;
   std::string uuid;
@@ -244,7 +235,8 @@ struct TraceEvent {
 base::Result<DaemonInfo> parse_daemon_info(std::string_view json);
 base::Result<Snapshot> parse_snapshot(std::string_view json);
 base::Result<TraceEvent> parse_trace_event(std::string_view json);
-base::Result<TenantStanding> parse_tenant_standing(std::string_view json);
+// The answer to PATCH /v1/tenants/...: of a seat, what the tenant's seats have in common.
+base::Result<Seat> parse_tenant(std::string_view json);
 // The GPUs of an answer to a change of settings.
 base::Result<std::vector<Gpu>> parse_settings(std::string_view json);
 

@@ -180,7 +180,7 @@ TEST(SettingsTest, TheGpusAreRead) {
 }
 
 TEST(TenantStandingTest, IsRead) {
-  const auto standing = parse_tenant_standing(
+  const auto standing = parse_tenant(
       R"({"tenant": 3, "pid": 4711, "program": "train.py", "priority": -5, "share": "0.5", "max_share": "30%"})");
   ASSERT_TRUE(standing) << standing.error().what;
   EXPECT_EQ(standing->pid, 4711);
@@ -188,7 +188,7 @@ TEST(TenantStandingTest, IsRead) {
   EXPECT_EQ(standing->priority, -5);
   EXPECT_EQ(standing->share, "0.5");
   EXPECT_EQ(standing->max_share, "30%");
-  EXPECT_FALSE(parse_tenant_standing("[]"));
+  EXPECT_FALSE(parse_tenant("[]"));
 }
 
 TEST(TraceEventTest, ReadsEveryFieldAndKeepsTheRestAsText) {
