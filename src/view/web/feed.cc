@@ -6,14 +6,14 @@
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/http/verb.hpp>
 #include <cstdint>
-#include <ctime>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "base/result.h"
+#include "os/system_clock.h"
+#include "os/wall_clock.h"
 
 namespace gpumux::view::web {
 namespace {
@@ -24,12 +24,6 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 // Of the trace, in one message: 2.5 MB. A page that misses some does not draw them.
 constexpr char kMostEvents[] = "10000";
-
-std::int64_t now_ns(clockid_t clock) {
-  timespec time{};
-  ::clock_gettime(clock, &time);
-  return time.tv_sec * 1'000'000'000 + time.tv_nsec;
-}
 
 std::string quoted(const std::string& text) {
   return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
@@ -66,7 +60,7 @@ class Watch {
     auto status = co_await read("/v1/status");
     if (!status) co_return status;
     // A daemon without a queue has all the rest.
-    const auto queue = co_await connection_.ask(boost::beast::http::verb::get, "/v1/queue");
+    const auto queue = co_await connection_.ask("GET", "/v1/queue");
     if (!queue) co_return tl::unexpected(queue.error());
     std::string target = "/v1/trace?limit=1";
     if (next_event_ != 0) {
@@ -77,8 +71,8 @@ class Watch {
     auto trace = co_await read(std::move(target));
     if (!trace) co_return trace;
     take_events(*trace);
-    co_return R"({"kind":"news","now_ns":)" + std::to_string(now_ns(CLOCK_MONOTONIC)) + R"(,"unix_ns":)" +
-        std::to_string(now_ns(CLOCK_REALTIME)) + R"(,"daemon":)" + daemon_ + R"(,"status":)" + *status +
+    co_return R"({"kind":"news","now_ns":)" + std::to_string(os::SystemClock().now().time_since_epoch().count()) +
+        R"(,"unix_ns":)" + std::to_string(os::wall_clock_ns()) + R"(,"daemon":)" + daemon_ + R"(,"status":)" + *status +
         R"(,"queue":)" + (queue->status == 200 ? queue->body : "null") + R"(,"after":)" + std::to_string(after_) +
         R"(,"events":[)" + *trace + "]}";
   }
@@ -86,7 +80,7 @@ class Watch {
  private:
   // The body of an answer that is no error.
   asio::awaitable<base::Result<std::string>> read(std::string target) {
-    auto answer = co_await connection_.ask(boost::beast::http::verb::get, std::move(target));
+    auto answer = co_await connection_.ask("GET", std::move(target));
     if (!answer) co_return tl::unexpected(answer.error());
     if (answer->status != 200) co_return base::fail(base::Code::kUnavailable, words_of(*answer));
     co_return std::move(answer->body);

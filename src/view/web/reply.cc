@@ -5,8 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "base/base64.h"
-
 namespace gpumux::view::web {
 namespace {
 
@@ -78,13 +76,6 @@ http::response<http::string_body> response_of(Reply reply, unsigned version, boo
   response.body() = std::move(reply.body);
   response.prepare_payload();
   return response;
-}
-
-std::string path_of(const nlohmann::json& text) {
-  if (text.is_string()) return text.get<std::string>();
-  if (!text.is_object() || !text.contains("base64") || !text["base64"].is_string()) return {};
-  const auto bytes = base::decode_base64(text["base64"].get<std::string>());
-  return bytes ? *bytes : std::string();
 }
 
 }  // namespace gpumux::view::web

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <boost/beast/http.hpp>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -32,8 +31,5 @@ Reply reply_of(const Answer& answer);
 Reply reply_of(const LogTail& tail);
 
 boost::beast::http::response<boost::beast::http::string_body> response_of(Reply reply, unsigned version, bool keep);
-
-// A text of the API's: a string, or {"base64": "..."} where it is no UTF-8. Empty: it is neither.
-std::string path_of(const nlohmann::json& text);
 
 }  // namespace gpumux::view::web

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api_client/jobs.h"
+#include "base/split.h"
 
 namespace gpumux::view::web {
 namespace {
@@ -89,9 +90,7 @@ bool is_own_site(std::string_view fetch_site) {
 
 std::vector<std::string_view> cookies_named(std::string_view header, std::string_view name) {
   std::vector<std::string_view> values;
-  while (!header.empty()) {
-    std::string_view one = header.substr(0, header.find(';'));
-    header.remove_prefix(std::min(header.size(), one.size() + 1));
+  for (std::string_view one : base::split(header, ';')) {
     one.remove_prefix(std::min(one.size(), one.find_first_not_of(' ')));
     if (one.size() > name.size() && one.substr(0, name.size()) == name && one[name.size()] == '=')
       values.push_back(one.substr(name.size() + 1));

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "api_client/jobs.h"
 #include "base/version.h"
 #include "listener/listener.h"
 #include "view/web/feed.h"
@@ -233,14 +234,13 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     const Upstream::Shared answer = co_await upstream_->read("/v1/jobs/" + *job);
     if (!*answer) co_return reply_of(answer->error());
     if ((**answer).status != 200) co_return reply_of(**answer);
-    const auto parsed = nlohmann::json::parse((**answer).body, nullptr, false);
-    const auto path = parsed.is_object() && parsed.contains("log") ? path_of(parsed["log"]) : std::string();
-    if (path.empty())
+    const auto known = api_client::parse_job((**answer).body);
+    if (!known || known->log.empty())
       co_return refusal(http::status::forbidden, Code::kDenied,
                         "only the job's user and administrators may see its log");
-    if (parsed.value("started_unix_ns", std::int64_t{0}) == 0)
+    if (known->started_unix_ns == 0)
       co_return refusal(http::status::not_found, Code::kNotFound, "the job has not started: there is no log yet");
-    const auto tail = co_await asio::co_spawn(files_, read_tail(path), asio::use_awaitable);
+    const auto tail = co_await asio::co_spawn(files_, read_tail(known->log), asio::use_awaitable);
     if (!tail) co_return reply_of(tail.error());
     co_return reply_of(*tail);
   }

@@ -9,7 +9,7 @@
 #include <boost/beast/http.hpp>
 #include <utility>
 
-#include "base/version.h"
+#include "api_client/http.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::view::web {
@@ -21,18 +21,6 @@ namespace http = beast::http;
 using base::Code;
 
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-
-http::request<http::string_body> request_of(http::verb method, const std::string& target, std::string body) {
-  http::request<http::string_body> request(method, target, 11);
-  request.set(http::field::host, "gpumux");
-  request.set(http::field::user_agent, std::string("gpumux-web/") + base::version());
-  if (!body.empty()) {
-    request.set(http::field::content_type, "application/json");
-    request.body() = std::move(body);
-  }
-  request.prepare_payload();
-  return request;
-}
 
 base::Error no_answer() {
   return {Code::kUnavailable, 0, "the gpumux daemon closed the connection: it was stopped or restarted"};
@@ -57,7 +45,7 @@ asio::awaitable<base::Status> Upstream::Connection::connect() {
   co_return base::Status();
 }
 
-asio::awaitable<base::Result<Answer>> Upstream::Connection::ask(http::verb method, std::string target,
+asio::awaitable<base::Result<Answer>> Upstream::Connection::ask(const char* method, std::string target,
                                                                 std::string body) {
   stream_.expires_after(kAnswerTimeout);
   if (!stream_.socket().is_open()) {
@@ -65,7 +53,8 @@ asio::awaitable<base::Result<Answer>> Upstream::Connection::ask(http::verb metho
     if (!connected) co_return tl::unexpected(connected.error());
   }
   // A daemon that turns a client away answers before it is asked, so a failed write is no failure yet.
-  const auto request = request_of(method, target, std::move(body));
+  auto request = api_client::make_request(method, target, body);
+  request.keep_alive(true);
   co_await http::async_write(stream_, request, kAwait);
   http::response_parser<http::string_body> parser;
   parser.body_limit(kMaxAnswerBytes);
@@ -96,12 +85,12 @@ asio::awaitable<Upstream::Shared> Upstream::read(std::string target) {
 
 asio::awaitable<base::Result<Answer>> Upstream::read_now(std::string target) const {
   Connection connection(*this);
-  co_return co_await connection.ask(http::verb::get, std::move(target));
+  co_return co_await connection.ask("GET", std::move(target));
 }
 
 asio::awaitable<base::Result<Answer>> Upstream::change(std::string target, std::string body) {
   Connection connection(*this);
-  auto answer = co_await connection.ask(http::verb::patch, std::move(target), std::move(body));
+  auto answer = co_await connection.ask("PATCH", std::move(target), std::move(body));
   forget_answers();
   co_return answer;
 }

@@ -13,7 +13,6 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core/basic_stream.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
-#include <boost/beast/http/verb.hpp>
 #include <chrono>
 #include <cstddef>
 #include <map>
@@ -49,8 +48,7 @@ class Upstream {
     explicit Connection(const Upstream& upstream) : upstream_(upstream), stream_(upstream.io_) {}
 
     // kUnavailable: no daemon answers.
-    boost::asio::awaitable<base::Result<Answer>> ask(boost::beast::http::verb method, std::string target,
-                                                     std::string body = {});
+    boost::asio::awaitable<base::Result<Answer>> ask(const char* method, std::string target, std::string body = {});
 
    private:
     boost::asio::awaitable<base::Status> connect();
