@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux admin: the queue as a whole. Its changes last beyond restarts.
-#include <iostream>
-#include <nlohmann/json.hpp>
 #include <string>
-#include <string_view>
 
 #include "api_client/client.h"
-#include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "jobs/commands/admin_change.h"

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux doctor: looks at an installation, and for everything that it finds says what it means and what to do.
-#include <algorithm>
-#include <iostream>
-#include <nlohmann/json.hpp>
 
 #include "cli/doctor/checks.h"
 #include "cli/doctor/facts.h"
@@ -34,11 +31,10 @@ Exit status: 0 no problem (there may be warnings), 1 a problem (with --strict: o
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const Findings findings = check_all(collect_facts(runtime_dir));
   if (json) {
-    std::cout << json_for(look_at_stdout(), findings_json(findings));
+    print_json(findings_json(findings));
   } else {
-    for (const std::string& line : findings_lines(findings, look_at_stdout())) std::cout << line << "\n";
+    print_lines(findings_lines(findings, look_at_stdout()));
   }
-  std::cout << std::flush;
   return findings_exit_status(findings, strict);
 }
 

@@ -14,7 +14,6 @@
 
 #include "api_client/client.h"
 #include "cli/frame/command.h"
-#include "cli/frame/terminal.h"
 #include "jobs/commands/job_calls.h"
 #include "jobs/commands/job_texts.h"
 #include "jobs/commands/job_view.h"
@@ -80,7 +79,7 @@ struct Which {
 };
 
 void add_which(CLI::App& app, Which& which) {
-  app.add_option("ID", which.ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")->type_name("");
+  add_job_ids(app, which.ids);
   auto* user = app.add_option("-u,--user", which.user, "All jobs of this user")->type_name("USER");
   auto* all = app.add_flag("-a,--all", which.all, "All your jobs")->excludes(user);
   app.add_flag("--everybody", which.everybody, "All jobs of all users; only for root and administrators")
@@ -158,19 +157,23 @@ int tell_error(const Request& request, const api_client::JobChange& change) {
   return exit_status_of(change.error->code);
 }
 
-// A job that goes on as it is, is a failure if it was named.
+// Jobs that go on as they are, are a failure if they were named.
+int say_what_became(const Request& request, const Which& which, const std::string& text, bool has_failed) {
+  if (has_failed && !which.ids.empty()) {
+    say_error(request.command, text);
+    return kExitFailed;
+  }
+  if (!which.quiet) std::cout << text << "\n";
+  return kExitOk;
+}
+
 int tell_job(const Request& request, const Which& which, const api_client::JobChange& change,
              const api_client::Job& now) {
   const Became one = became(request, change, now);
   const std::string text =
       "job " + job_label(now) + " " +
       (one.what.empty() ? finished_text(now) : "is " + one.what + (one.rest.empty() ? "" : ": " + one.rest));
-  if (one.has_failed && !which.ids.empty()) {
-    say_error(request.command, text);
-    return kExitFailed;
-  }
-  if (!which.quiet) std::cout << text << "\n";
-  return kExitOk;
+  return say_what_became(request, which, text, one.has_failed);
 }
 
 // Elements of one array, in one line: "array 51_[0-199%2]: 198 cancelled, 2 told to end".
@@ -185,22 +188,13 @@ int tell_array(const Request& request, const Which& which, const std::vector<api
     if (!one.rest.empty()) rest = one.rest;
     has_failed = has_failed && one.has_failed;
     const auto known = std::find_if(counts.begin(), counts.end(), [&](const auto& e) { return e.first == one.what; });
-    if (known != counts.end()) {
-      ++known->second;
-    } else {
-      counts.emplace_back(one.what, 1);
-    }
+    ++(known != counts.end() ? *known : counts.emplace_back(one.what, std::size_t{0})).second;
   }
   std::string text = "array " + group_label(group) + ":";
   for (const auto& [what, count] : counts)
     text += (what == counts.front().first ? " " : ", ") + std::to_string(count) + " " + what;
   if (!rest.empty()) text += " (" + rest + ")";
-  if (has_failed && !which.ids.empty()) {
-    say_error(request.command, text);
-    return kExitFailed;
-  }
-  if (!which.quiet) std::cout << text << "\n";
-  return kExitOk;
+  return say_what_became(request, which, text, has_failed);
 }
 
 int tell(const Request& request, const api_client::Client& client, const std::vector<api_client::JobChange>& changes,
@@ -244,21 +238,19 @@ int change(const Request& request, const Which& which, const std::string& body) 
   return tell(request, *client, *changes, which);
 }
 
-int change(const Request& request, const Which& which) { return change(request, which, request.change); }
-
-// A command that has nothing but the jobs that it is about.
-int run(const Request& request, const std::vector<char*>& arguments, const char* help, const std::string& footer) {
-  Which which;
-  CLI::App app(help, std::string("gpumux ") + request.command);
-  add_which(app, which);
-  app.footer(footer);
-  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  return change(request, which);
-}
-
 constexpr char kStatuses[] =
     R"(Exit status: 0 done, or nothing to do; 1 failed for one of the jobs (for example, it has ended, or is not
 there), 2 wrong usage, 3 no daemon is running, 4 not allowed for one of the jobs.)";
+
+// A command that has nothing but the jobs that it is about.
+int run(const Request& request, const std::vector<char*>& arguments, const char* help, const std::string& examples) {
+  Which which;
+  CLI::App app(help, std::string("gpumux ") + request.command);
+  add_which(app, which);
+  app.footer(examples + kStatuses);
+  if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
+  return change(request, which, request.change);
+}
 
 }  // namespace
 
@@ -267,9 +259,8 @@ int cancel_command(const std::vector<char*>& arguments) {
   std::string signal;
   CLI::App app("Ends jobs: waiting jobs at once, running jobs by SIGTERM and, a while later, SIGKILL.",
                "gpumux cancel");
-  app.add_option("-s,--signal", signal, "Send only this signal to the processes of running jobs, such as SIGUSR1")
-      ->type_name("SIGNAL")
-      ->check(not_empty());
+  add_text(app, "-s,--signal", "SIGNAL", signal,
+           "Send only this signal to the processes of running jobs, such as SIGUSR1");
   add_which(app, which);
   app.footer(std::string(R"(Examples:
   gpumux cancel 17
@@ -279,7 +270,7 @@ int cancel_command(const std::vector<char*>& arguments) {
 
 )") + kStatuses);
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  if (signal.empty()) return change(kCancel, which);
+  if (signal.empty()) return change(kCancel, which, kCancel.change);
   if (signal.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+-") != std::string::npos)
     return usage_error("cancel", "--signal: '" + signal + "' is no signal: write a name such as SIGUSR1, or a number");
   for (char& c : signal) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
@@ -287,47 +278,47 @@ int cancel_command(const std::vector<char*>& arguments) {
 }
 
 int hold_command(const std::vector<char*>& arguments) {
-  return run(kHold, arguments, "Keeps waiting jobs from starting until they are released.", std::string(R"(Examples:
+  return run(kHold, arguments, "Keeps waiting jobs from starting until they are released.", R"(Examples:
   gpumux hold 17
   gpumux hold --all
 
-)") + kStatuses);
+)");
 }
 
 int release_command(const std::vector<char*>& arguments) {
   return run(kRelease, arguments, "Lets held jobs wait for their turn again, in their old place.",
-             std::string(R"(Examples:
+             R"(Examples:
   gpumux release 17
 
-)") + kStatuses);
+)");
 }
 
 int suspend_command(const std::vector<char*>& arguments) {
   return run(kSuspend, arguments, "Suspends running jobs until they are resumed: their memory leaves the GPUs.",
-             std::string(R"(A suspended job is frozen where it is. Other jobs may have its GPUs.
+             R"(A suspended job is frozen where it is. Other jobs may have its GPUs.
 
 Examples:
   gpumux suspend 17
 
-)") + kStatuses);
+)");
 }
 
 int resume_command(const std::vector<char*>& arguments) {
   return run(kResume, arguments, "Lets jobs that were suspended by hand go on, as soon as there is room for them.",
-             std::string(R"(Examples:
+             R"(Examples:
   gpumux resume 17
 
-)") + kStatuses);
+)");
 }
 
 int requeue_command(const std::vector<char*>& arguments) {
   return run(kRequeue, arguments, "Ends jobs that have started, and lets them run again from the beginning.",
-             std::string(R"(The job is ended as by gpumux cancel, and keeps its id and its place in the queue.
+             R"(The job is ended as by gpumux cancel, and keeps its id and its place in the queue.
 
 Examples:
   gpumux requeue 17
 
-)") + kStatuses);
+)");
 }
 
 }  // namespace gpumux::cli

@@ -2,7 +2,6 @@
 // gpumux logs: what a job prints, now or as it comes.
 #include <unistd.h>
 
-#include <iostream>
 #include <optional>
 #include <string>
 

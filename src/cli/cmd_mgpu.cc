@@ -21,6 +21,7 @@
 #include "cli/run/run_arguments.h"
 #include "jobs/commands/interactive.h"
 #include "jobs/commands/job_calls.h"
+#include "jobs/commands/job_texts.h"
 #include "jobs/commands/job_view.h"
 #include "jobs/commands/submission.h"
 
@@ -45,19 +46,12 @@ int srun(const std::vector<char*>& arguments) {
   SubmitWishes wishes;
   bool background = false;
   CLI::App app("Submits a job for the named GPUs. The same as gpumux submit --home.", kSrun);
-  app.add_option("--gpu-ids", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
-      ->type_name("IDS")
-      ->check(not_empty())
+  add_text(app, "--gpu-ids", "IDS", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
       ->required();
-  app.add_option("--mem", wishes.memory, "Memory on each GPU, in MB (default: all of it)")
-      ->type_name("MB")
-      ->check(not_empty());
-  app.add_option("--time-limit", wishes.time_limit, "Run this many seconds before other jobs have their turn")
-      ->type_name("SECONDS")
-      ->check(not_empty());
-  app.add_option("--priority", wishes.priority, "Priority of the job; higher runs first (default 0)")
-      ->type_name("N")
-      ->check(not_empty());
+  add_text(app, "--mem", "MB", wishes.memory, "Memory on each GPU, in MB (default: all of it)");
+  add_text(app, "--time-limit", "SECONDS", wishes.time_limit,
+           "Run this many seconds before other jobs have their turn");
+  add_text(app, "--priority", "N", wishes.priority, "Priority of the job; higher runs first (default 0)");
   app.add_option("--env-setup-cmd", wishes.setup_command, "A shell command that runs before the job's command")
       ->type_name("COMMAND");
   auto* interactive = app.add_flag("--interactive", wishes.interactive,
@@ -94,19 +88,13 @@ daemon, 4 not allowed.)");
   return attach_to_job(kSrun, std::to_string(submitted->id), find_jobs_again(*client));
 }
 
-std::string numbers(const std::vector<std::uint32_t>& list) {
-  std::string text;
-  for (const std::uint32_t number : list) text += (text.empty() ? "" : ",") + std::to_string(number);
-  return text;
-}
-
 // `job` in full, where it may be seen: its GPUs in its own order, and its command.
 std::string queue_line(const api_client::Job& job) {
   std::string command;
   for (const std::string& word : job.arguments) command += (command.empty() ? "" : " ") + word;
   const std::vector<std::uint32_t>& gpus = job.gpus.empty() ? job.gpu_ids : job.gpus;
   std::string line = "ID: " + job_label(job) + " | User: " + job.user + " | GPUs: ";
-  line += gpus.empty() ? "any " + std::to_string(job.gpus_wanted) : numbers(gpus);
+  line += gpus.empty() ? "any " + std::to_string(job.gpus_wanted) : joined(gpus);
   line += " | Mem: " + (job.memory_bytes == 0 ? "all" : std::to_string(job.memory_bytes >> 20) + " MB");
   line += " | CMD: " + (command.empty() ? job.name : command) + " | Status: " + job.state;
   if (const std::string reason = job_reason(job); job.waits() && !reason.empty()) line += " (" + reason + ")";
@@ -168,9 +156,8 @@ int cancel(const std::vector<char*>& arguments) {
 int scheduler_server(const std::vector<char*>& arguments) {
   std::string limit;
   CLI::App app("Runs the daemon: the same as gpumuxd, as root for the whole machine.", kServer);
-  app.add_option("--max-job-time", limit, "A job runs at most this long before other jobs have their turn, in seconds")
-      ->type_name("SECONDS")
-      ->check(not_empty());
+  add_text(app, "--max-job-time", "SECONDS", limit,
+           "A job runs at most this long before other jobs have their turn, in seconds");
   app.footer("Exit status: the daemon's; 127 if it was not found.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   std::string seconds;

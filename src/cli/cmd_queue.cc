@@ -186,12 +186,9 @@ int history_command(const std::vector<char*>& arguments) {
   app.add_option("-n,--limit", limit, "Number of jobs to show, an array being one (default 30)")
       ->type_name("N")
       ->check(whole_number(1));
-  app.add_option("-S,--since", since, "Only jobs that have ended since then: 7d (7 days ago), a date, today, 12:30")
-      ->type_name("TIME")
-      ->check(not_empty());
-  app.add_option("-s,--state", states, "Only jobs that have ended so, such as failed or lost,timed-out")
-      ->type_name("STATES")
-      ->check(not_empty());
+  add_text(app, "-S,--since", "TIME", since,
+           "Only jobs that have ended since then: 7d (7 days ago), a date, today, 12:30");
+  add_text(app, "-s,--state", "STATES", states, "Only jobs that have ended so, such as failed or lost,timed-out");
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
@@ -244,9 +241,7 @@ int show_command(const std::vector<char*>& arguments) {
   bool json = false;
   bool environment = false;
   CLI::App app("Shows everything about a job.", "gpumux show");
-  app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
-      ->type_name("")
-      ->required();
+  add_job_ids(app, ids)->required();
   app.add_flag("-e,--environment", environment, "Show the environment that the job was submitted with, too");
   app.add_flag("--json", json, "Print the daemon's answers (docs/api.md, GET /v1/jobs/{id})");
   add_runtime_dir(app, options.runtime_dir);

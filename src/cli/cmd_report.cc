@@ -41,12 +41,10 @@ int report_command(const std::vector<char*>& arguments) {
   app.add_option("-S,--since", since, "Begin at that time (default today): 7d, a date, today or yesterday")
       ->type_name("TIME");
   app.add_option("-E,--until", until, "End at that time (default now): a date, yesterday or now")->type_name("TIME");
-  auto* const user =
-      app.add_option("-u,--user", query.user, "Show only this user's use")->type_name("USER")->check(not_empty());
+  auto* const user = add_text(app, "-u,--user", "USER", query.user, "Show only this user's use");
   app.add_flag("--mine", mine, "Show only your own use")->excludes(user);
-  app.add_option("-j,--job", query.job, "Show only this job's use, from its beginning on if --since does not say when")
-      ->type_name("ID")
-      ->check(not_empty());
+  add_text(app, "-j,--job", "ID", query.job,
+           "Show only this job's use, from its beginning on if --since does not say when");
   auto* const as_json = app.add_flag("--json", json, "Print it as the daemon does (docs/api.md, GET /v1/report)");
   app.add_flag("--csv", csv, "Print lines with commas, for spreadsheets")->excludes(as_json);
   add_runtime_dir(app, options.runtime_dir);

@@ -9,7 +9,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
 #include "api_client/client.h"
 #include "base/limits.h"
@@ -44,7 +43,6 @@ struct RunOptions {
   std::string share;
   std::string max_share;
   std::string mps;  // as GPUMUX_USE_MPS has it; empty: not said
-  bool no_gang = false;
   bool allow_ungated = false;
   bool verbose = false;
   bool quiet = false;
@@ -67,15 +65,17 @@ Status set_environment(const RunOptions& options, const std::string& library, co
   }
   // The whole tree talks to one daemon, even if another is started meanwhile.
   ::setenv("GPUMUX_RUNTIME_DIR", runtime_dir.c_str(), 1);
-  if (!options.name.empty()) ::setenv("GPUMUX_NAME", options.name.c_str(), 1);
-  if (!options.gang.empty()) ::setenv("GPUMUX_GANG", options.gang.c_str(), 1);
-  if (options.no_gang) ::setenv("GPUMUX_GANG", "none", 1);
-  if (!options.mps.empty()) ::setenv("GPUMUX_USE_MPS", options.mps.c_str(), 1);
+  const auto set = [](const char* variable, const std::string& value, bool over_outer = true) {
+    if (!value.empty()) ::setenv(variable, value.c_str(), over_outer ? 1 : 0);
+  };
+  set("GPUMUX_NAME", options.name);
+  set("GPUMUX_GANG", options.gang);
+  set("GPUMUX_USE_MPS", options.mps);
+  set("GPUMUX_PRIORITY", options.priority);
+  set("GPUMUX_SHARE", options.share);
   // The inner run must not raise a limit that the outer run was given.
-  if (!options.memory.empty()) ::setenv("GPUMUX_MEM_LIMIT", options.memory.c_str(), is_inner ? 0 : 1);
-  if (!options.priority.empty()) ::setenv("GPUMUX_PRIORITY", options.priority.c_str(), 1);
-  if (!options.share.empty()) ::setenv("GPUMUX_SHARE", options.share.c_str(), 1);
-  if (!options.max_share.empty()) ::setenv("GPUMUX_MAX_SHARE", options.max_share.c_str(), is_inner ? 0 : 1);
+  set("GPUMUX_MEM_LIMIT", options.memory, !is_inner);
+  set("GPUMUX_MAX_SHARE", options.max_share, !is_inner);
   return {};
 }
 
@@ -118,6 +118,12 @@ int run_command(const std::vector<char*>& arguments) {
   bool simulated = false;
   CLI::App app("Runs an unmodified program under gpumux, so that it shares the GPUs with other programs.",
                "gpumux run");
+  const auto read_by = [](auto parse) {
+    return [parse](const std::string& text) {
+      const auto parsed = parse(text);
+      return parsed ? std::string() : parsed.error().message();
+    };
+  };
   const auto check_name = [](const std::string& text) {
     return text.size() < base::kMaxNameBytes ? std::string()
                                              : "longer than " + std::to_string(base::kMaxNameBytes - 1) + " bytes";
@@ -131,30 +137,23 @@ int run_command(const std::vector<char*>& arguments) {
           ->type_name("KEY")
           ->check(check_name)
           ->check([](const std::string& key) { return key == "none" ? "'none' means no gang: write --no-gang" : ""; });
-  app.add_flag("--no-gang", options.no_gang, "Never make the program's processes a gang, even with WORLD_SIZE > 1")
+  app.add_flag_callback(
+         "--no-gang", [&options] { options.gang = "none"; },
+         "Never make the program's processes a gang, even with WORLD_SIZE > 1")
       ->excludes(gang);
   app.add_option("--mem", options.memory,
                  "The most GPU memory that the program and its children may have together, on each GPU")
       ->type_name("BYTES")
-      ->check([](const std::string& text) {
-        const auto bytes = base::parse_memory(text);
-        return bytes ? std::string() : bytes.error().message();
-      });
-  const auto check_standing = [](auto parse) {
-    return [parse](const std::string& text) {
-      const auto parsed = parse(text);
-      return parsed ? std::string() : parsed.error().message();
-    };
-  };
+      ->check(read_by(base::parse_memory));
   app.add_option("--priority", options.priority, "Scheduling priority; higher runs first (default 0)")
       ->type_name("N")
-      ->check(check_standing(base::parse_priority));
+      ->check(read_by(base::parse_priority));
   app.add_option("--share", options.share, "Weight among programs of the same priority: 2 gets twice the time of 1")
       ->type_name("X")
-      ->check(check_standing(base::parse_share));
+      ->check(read_by(base::parse_share));
   app.add_option("--max-share", options.max_share, "The most GPU time that the program may have, such as 30%")
       ->type_name("PART")
-      ->check(check_standing(base::parse_max_share));
+      ->check(read_by(base::parse_max_share));
   auto* mps = app.add_flag_callback(
       "--mps", [&options] { options.mps = "on"; },
       "Share the GPU through NVIDIA's MPS: kernels of your programs run side by side, and a fault of one hits all");

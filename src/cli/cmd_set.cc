@@ -141,19 +141,12 @@ int set_command(const std::vector<char*>& arguments) {
     given_standing[i] = app.add_option(kStandingOptions[i].option, standing[i], kStandingOptions[i].meaning)
                             ->type_name(kStandingOptions[i].placeholder);
   }
-  app.add_option("--time-limit", request.time_limit,
-                 "With --job: its time limit, such as 1:30:00 or unlimited; of a started job, a shorter one")
-      ->type_name("TIME")
-      ->check(not_empty());
-  app.add_option("--mem", request.memory, "With --job: its memory on each GPU, such as 20G; before it starts")
-      ->type_name("BYTES")
-      ->check(not_empty());
-  auto* count = app.add_option("--gpus", request.gpus, "With --job: number of GPUs, any of them; before it starts")
-                    ->type_name("N")
-                    ->check(not_empty());
-  app.add_option("--gpu-ids", request.gpu_ids, "With --job: these GPUs, in this order, such as 0,2; before it starts")
-      ->type_name("IDS")
-      ->check(not_empty())
+  add_text(app, "--time-limit", "TIME", request.time_limit,
+           "With --job: its time limit, such as 1:30:00 or unlimited; of a started job, a shorter one");
+  add_text(app, "--mem", "BYTES", request.memory, "With --job: its memory on each GPU, such as 20G; before it starts");
+  auto* count = add_text(app, "--gpus", "N", request.gpus, "With --job: number of GPUs, any of them; before it starts");
+  add_text(app, "--gpu-ids", "IDS", request.gpu_ids,
+           "With --job: these GPUs, in this order, such as 0,2; before it starts")
       ->excludes(count);
   app.add_flag("--save", save,
                "Write the settings to the daemon's configuration, too, so that they outlive its restart");

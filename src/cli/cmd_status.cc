@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux status: who holds what, who waits for whom, and why.
-#include <iostream>
 #include <set>
 #include <utility>
 
@@ -17,8 +16,6 @@ namespace gpumux::cli {
 namespace {
 
 constexpr char kName[] = "status";
-
-using Jobs = std::map<std::uint32_t, std::string>;
 
 // The daemon's answer, without the end of its last line.
 base::Result<std::vector<std::string>> look_as_json(const api_client::Options& options, const Output& output) {
@@ -45,7 +42,8 @@ base::Result<std::vector<std::string>> look_as_table(const api_client::Options& 
   }
   // A daemon without a queue has GPUs all the same.
   const auto queue = client->queue();
-  return status_lines(*snapshot, output, shown, gpus, queue ? jobs_of_gpus(*queue) : Jobs{});
+  return status_lines(*snapshot, output, shown, gpus,
+                      queue ? jobs_of_gpus(*queue) : std::map<std::uint32_t, std::string>());
 }
 
 }  // namespace

@@ -43,44 +43,28 @@ struct Printing {
 };
 
 void add_options(CLI::App& app, SubmitWishes& wishes) {
-  auto* gpus = app.add_option("-G,--gpus", wishes.gpus, "Number of GPUs, any of them (default 1)")
-                   ->type_name("N")
-                   ->check(not_empty());
-  app.add_option("--gpu-ids", wishes.gpu_ids, "These GPUs, in this order, such as 0,2")
-      ->type_name("IDS")
-      ->check(not_empty())
-      ->excludes(gpus);
-  app.add_option("--mem", wishes.memory, "Memory on each GPU, such as 20G or 800M; the job may have no more than that")
-      ->type_name("BYTES")
-      ->check(not_empty());
+  auto* gpus = add_text(app, "-G,--gpus", "N", wishes.gpus, "Number of GPUs, any of them (default 1)");
+  add_text(app, "--gpu-ids", "IDS", wishes.gpu_ids, "These GPUs, in this order, such as 0,2")->excludes(gpus);
+  add_text(app, "--mem", "BYTES", wishes.memory,
+           "Memory on each GPU, such as 20G or 800M; the job may have no more than that");
   auto* limit =
-      app.add_option("--time-limit", wishes.time_limit,
-                     "Run this long before other jobs have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00")
-          ->type_name("TIME")
-          ->check(not_empty());
-  app.add_option("-t", wishes.minutes_limit, "The same as Slurm has it: a bare number is in minutes")
-      ->type_name("MINUTES")
-      ->check(not_empty())
+      add_text(app, "--time-limit", "TIME", wishes.time_limit,
+               "Run this long before other jobs have their turn, such as 600 (seconds), 1:30:00 or 2-12:00:00");
+  add_text(app, "-t", "MINUTES", wishes.minutes_limit, "The same as Slurm has it: a bare number is in minutes")
       ->excludes(limit);
-  app.add_option("--on-time-limit", wishes.on_time_limit, "At the time limit (default suspend): suspend or cancel")
-      ->type_name("WHAT")
-      ->check(not_empty());
-  app.add_option("--priority", wishes.priority,
-                 "Higher runs first among your own jobs, and among all jobs up to the queue's priority_cap (default 0)")
-      ->type_name("N")
-      ->check(not_empty());
+  add_text(app, "--on-time-limit", "WHAT", wishes.on_time_limit,
+           "At the time limit (default suspend): suspend or cancel");
+  add_text(app, "--priority", "N", wishes.priority,
+           "Higher runs first among your own jobs, and among all jobs up to the queue's priority_cap (default 0)");
   app.add_option("-J,--name,--job-name", wishes.name, "Show the job under this name (default: the program's)")
       ->type_name("NAME");
   app.add_option("--env-setup-cmd", wishes.setup_command,
                  "A shell command that runs before the job's command, in bash -l")
       ->type_name("COMMAND");
-  app.add_option("-o,--output", wishes.output,
-                 "The log, with %j for the job's id, %u the user, %n the name, %a the array's element")
-      ->type_name("PATTERN")
-      ->check(not_empty());
-  app.add_option("-e,--error", wishes.error, "A file for standard error, which otherwise goes to the log; as --output")
-      ->type_name("PATTERN")
-      ->check(not_empty());
+  add_text(app, "-o,--output", "PATTERN", wishes.output,
+           "The log, with %j for the job's id, %u the user, %n the name, %a the array's element");
+  add_text(app, "-e,--error", "PATTERN", wishes.error,
+           "A file for standard error, which otherwise goes to the log; as --output");
   app.add_flag("--append", wishes.append, "Append to the log instead of replacing it");
   app.add_flag("--exclusive", wishes.exclusive, "Run no other job on the same GPUs");
   app.add_flag_callback(
@@ -92,24 +76,14 @@ void add_options(CLI::App& app, SubmitWishes& wishes) {
       ->type_name("CONDITION")
       ->expected(1)
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  app.add_option("-a,--array", wishes.array,
-                 "Submit one job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)")
-      ->type_name("LIST")
-      ->check(not_empty());
+  add_text(app, "-a,--array", "LIST", wishes.array,
+           "Submit one job for each of these numbers, such as 0-9, 1,3,7 or 0-99%4 (4 at once)");
   app.add_flag("--interactive", wishes.interactive, "Give the job a terminal, and attach yours to it");
   auto* home = app.add_flag("--home", wishes.home, "Run the job in your home directory instead of this one");
-  app.add_option("-D,--chdir", wishes.directory, "Run the job in DIR instead of this directory")
-      ->type_name("DIR")
-      ->check(not_empty())
-      ->excludes(home);
-  app.add_option(
-         "--export", wishes.exported,
-         "What of the environment goes along: ALL (the default), NONE, or NAME[=VALUE] with commas between them")
-      ->type_name("LIST")
-      ->check(not_empty());
-  app.add_option("-b,--begin", wishes.begin, "Do not start the job before: now+1hour, 16:00, 2026-12-01T08:00")
-      ->type_name("TIME")
-      ->check(not_empty());
+  add_text(app, "-D,--chdir", "DIR", wishes.directory, "Run the job in DIR instead of this directory")->excludes(home);
+  add_text(app, "--export", "LIST", wishes.exported,
+           "What of the environment goes along: ALL (the default), NONE, or NAME[=VALUE] with commas between them");
+  add_text(app, "-b,--begin", "TIME", wishes.begin, "Do not start the job before: now+1hour, 16:00, 2026-12-01T08:00");
   app.add_flag("--requeue", wishes.requeue, "Run the job again if it is lost, for example when the machine restarts");
   app.add_flag("-H,--hold", wishes.held, "Do not start the job before `gpumux release`");
 }
@@ -148,10 +122,8 @@ int submit_command(const std::vector<char*>& arguments) {
   std::string keys;
   CLI::App app("Submits a job: a command that runs when the GPUs that it needs have room for it.", "gpumux submit");
   add_options(app, wishes);
-  app.add_option("--detach-keys", keys,
-                 "With --interactive: leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job")
-      ->type_name("KEYS")
-      ->check(not_empty());
+  add_text(app, "--detach-keys", "KEYS", keys,
+           "With --interactive: leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job");
   app.add_flag("-W,--wait", wait,
                "Return when the job is done, with its exit status. On a terminal a line says how it stands");
   auto* quiet =

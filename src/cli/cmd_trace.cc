@@ -229,7 +229,7 @@ int trace_command(const std::vector<char*>& arguments) {
           ->excludes(as_summary);
   app.add_option("--since", begin, "Begin with event number N, or then: 10s ago, 12:30:15, a date")
       ->type_name("N|TIME");
-  app.add_option("--gpu", gpu, "Show only events of this GPU, by index or UUID")->type_name("GPU")->check(not_empty());
+  add_text(app, "--gpu", "GPU", gpu, "Show only events of this GPU, by index or UUID");
   app.add_option("--name", wanted.name, "Show only events of this program: its name or process id, or a job's name")
       ->type_name("NAME");
   app.add_flag("--epochs", epochs, "Show the number of each lease");

@@ -18,9 +18,7 @@ int wait_command(const std::vector<char*>& arguments) {
   std::vector<std::string> ids;
   bool quiet = false;
   CLI::App app("Waits until jobs are done, and exits with their status.", "gpumux wait");
-  app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
-      ->type_name("")
-      ->required();
+  add_job_ids(app, ids)->required();
   app.add_flag("-q,--quiet", quiet, "Print nothing while the jobs are not done");
   add_runtime_dir(app, options.runtime_dir);
   app.footer(
@@ -57,9 +55,8 @@ int attach_command(const std::vector<char*>& arguments) {
   CLI::App app("Connects your terminal with the terminal of a job that was submitted with --interactive.",
                "gpumux attach");
   app.add_option("ID", id, "A job's id")->type_name("")->required();
-  app.add_option("--detach-keys", keys, "Leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job")
-      ->type_name("KEYS")
-      ->check(not_empty());
+  add_text(app, "--detach-keys", "KEYS", keys,
+           "Leave by these keys, such as ctrl-p,ctrl-q; Ctrl+C then goes to the job");
   add_runtime_dir(app, options.runtime_dir);
   app.footer(
       R"(The command first shows the job's earlier output, as far as it is kept. Ctrl+C leaves, and the job goes on.

@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <clocale>
-#include <csignal>
 #include <exception>
 #include <iomanip>
 #include <iostream>

@@ -38,6 +38,16 @@ CLI::Validator whole_number(std::uint64_t least) {
           ""};
 }
 
+CLI::Option* add_text(CLI::App& app, const char* names, const char* placeholder, std::string& value,
+                      const char* sentence) {
+  return app.add_option(names, value, sentence)->type_name(placeholder)->check(not_empty());
+}
+
+CLI::Option* add_job_ids(CLI::App& app, std::vector<std::string>& ids) {
+  return app.add_option("ID", ids, "Ids of jobs; an array's id is all its elements, 17_3 is one of them")
+      ->type_name("");
+}
+
 void add_runtime_dir(CLI::App& app, std::string& runtime_dir) {
   app.add_option("--runtime-dir", runtime_dir, "Ask the daemon whose sockets are in DIR")->type_name("DIR");
 }

@@ -76,6 +76,13 @@ CLI::Validator not_empty();
 // CLI11 by itself takes -1 for the largest number that there is.
 CLI::Validator whole_number(std::uint64_t least);
 
+// An option with one value, which is not_empty(). `names` as CLI11 has them: "-o,--output".
+CLI::Option* add_text(CLI::App& app, const char* names, const char* placeholder, std::string& value,
+                      const char* sentence);
+
+// The jobs that a command is about.
+CLI::Option* add_job_ids(CLI::App& app, std::vector<std::string>& ids);
+
 // --runtime-dir DIR, of every command that asks a daemon.
 void add_runtime_dir(CLI::App& app, std::string& runtime_dir);
 

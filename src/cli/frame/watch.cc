@@ -9,7 +9,6 @@
 #include <iostream>
 #include <optional>
 #include <thread>
-#include <utility>
 
 #include "cli/frame/keys.h"
 #include "cli/frame/words.h"
