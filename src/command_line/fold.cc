@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "base/split.h"
+
 namespace gpumux::command_line {
 namespace {
 
@@ -97,13 +99,12 @@ std::string fill_help(std::string_view help, std::size_t columns) {
 
 std::string fold(std::string_view text, std::size_t columns) {
   std::string folded;
-  for (;;) {
-    const std::size_t end = text.find('\n');
-    fold_line(folded, text.substr(0, end), columns);
-    if (end == std::string_view::npos) return folded;
+  for (const std::string_view line : base::split(text, '\n')) {
+    fold_line(folded, line, columns);
     folded += '\n';
-    text.remove_prefix(end + 1);
   }
+  folded.pop_back();
+  return folded;
 }
 
 }  // namespace gpumux::command_line

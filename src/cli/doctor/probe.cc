@@ -63,6 +63,14 @@ std::string process_name(unsigned pid) {
   return name;
 }
 
+// The text that an NVML function writes. Empty: this NVML has no such function, or it fails.
+template <class Function, class... Of>
+std::string text_of(Function function, Of... of) {
+  std::array<char, cuda::kNvmlUuidBytes> text{};  // no other text is longer
+  const bool is_said = function != nullptr && function(of..., text.data(), text.size()) == cuda::NVML_SUCCESS;
+  return is_said ? text.data() : "";
+}
+
 using ProcessList = cuda::nvmlReturn_t (*)(cuda::nvmlDevice_t, unsigned int*, cuda::nvmlProcessInfo_t*);
 
 void add_processes(json& target, ProcessList list, cuda::nvmlDevice_t device) {
@@ -87,16 +95,8 @@ const char* compute_mode_name(cuda::nvmlComputeMode_t mode) {
 
 json look_at_gpu(const cuda::Nvml& nvml, unsigned index, cuda::nvmlDevice_t device) {
   json gpu{{"index", index}, {"processes", json::array()}, {"mps_processes", json::array()}};
-  std::array<char, cuda::kNvmlUuidBytes> uuid{};
-  if (nvml.nvmlDeviceGetUUID != nullptr &&
-      nvml.nvmlDeviceGetUUID(device, uuid.data(), uuid.size()) == cuda::NVML_SUCCESS) {
-    gpu["uuid"] = uuid.data();
-  }
-  std::array<char, cuda::kNvmlNameBytes> name{};
-  if (nvml.nvmlDeviceGetName != nullptr &&
-      nvml.nvmlDeviceGetName(device, name.data(), name.size()) == cuda::NVML_SUCCESS) {
-    gpu["name"] = name.data();
-  }
+  gpu["uuid"] = text_of(nvml.nvmlDeviceGetUUID, device);
+  gpu["name"] = text_of(nvml.nvmlDeviceGetName, device);
   auto mode = cuda::NVML_COMPUTEMODE_DEFAULT;
   if (nvml.nvmlDeviceGetComputeMode != nullptr && nvml.nvmlDeviceGetComputeMode(device, &mode) == cuda::NVML_SUCCESS) {
     gpu["compute_mode"] = compute_mode_name(mode);
@@ -144,11 +144,7 @@ void look_at_nvml(json& facts) {
         nvml.nvmlErrorString != nullptr ? nvml.nvmlErrorString(result) : "error " + std::to_string(result);
     return;
   }
-  std::array<char, cuda::kNvmlDriverVersionBytes> version{};
-  if (nvml.nvmlSystemGetDriverVersion != nullptr &&
-      nvml.nvmlSystemGetDriverVersion(version.data(), version.size()) == cuda::NVML_SUCCESS) {
-    facts["driver_version"] = version.data();
-  }
+  facts["driver_version"] = text_of(nvml.nvmlSystemGetDriverVersion);
   unsigned count = 0;
   nvml.nvmlDeviceGetCount_v2(&count);
   for (unsigned i = 0; i < count; ++i) {

@@ -250,7 +250,7 @@ bool private_daemon_has_run() {
   return !dir.empty() && ::stat(dir.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
 }
 
-Result<DaemonChoice> find_or_start_daemon(Duration start_limit) {
+Result<DaemonChoice> find_or_start_daemon() {
   auto found = os::find_runtime_dir();
   if (!found) return tl::unexpected(std::move(found).error());
   const Status first = use_daemon(*found);
@@ -270,7 +270,7 @@ Result<DaemonChoice> find_or_start_daemon(Duration start_limit) {
   auto made = os::make_user_runtime_dir();
   if (!made) return tl::unexpected(std::move(made).error());
   const std::string dir = absolute_dir(*made);
-  const TimePoint deadline = now() + start_limit;
+  const TimePoint deadline = now() + kDaemonStartLimit;
   const auto lock = lock_start(dir, deadline);
   if (!lock && lock.error().code == Code::kDenied) {
     return base::fail(Code::kUnavailable,

@@ -48,6 +48,6 @@ bool private_daemon_has_run();
 // A daemon that answers and knows that this process uses it: the system's, else this user's, else one that is started
 // now. kUnavailable: none answers and none could be started, with the reason. kDenied: there is one that does not let
 // this user in.
-base::Result<DaemonChoice> find_or_start_daemon(base::Duration start_limit = kDaemonStartLimit);
+base::Result<DaemonChoice> find_or_start_daemon();
 
 }  // namespace gpumux::cli

@@ -7,8 +7,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <string_view>
 
+#include "base/split.h"
 #include "cli/frame/command.h"
 #include "os/installation.h"
 
@@ -36,13 +38,8 @@ FoundProgram look_for_program(const std::string& program, const std::string& dir
     if (consider(program)) return found;
   } else if (!program.empty()) {
     const char* path_variable = std::getenv("PATH");
-    std::string_view path = path_variable == nullptr ? "/bin:/usr/bin" : path_variable;
-    for (;;) {
-      const std::size_t end = path.find(':');
-      const std::string dir(path.substr(0, end));
-      if (consider((dir.empty() ? std::string(".") : dir) + "/" + program)) return found;
-      if (end == std::string_view::npos) break;
-      path.remove_prefix(end + 1);
+    for (const std::string_view dir : base::split(path_variable == nullptr ? "/bin:/usr/bin" : path_variable, ':')) {
+      if (consider((dir.empty() ? "." : std::string(dir)) + "/" + program)) return found;
     }
   }
   found.why = program + ": " + (failure == ENOENT ? "no such program (see PATH)" : ::strerror(failure));
@@ -54,12 +51,8 @@ std::string own_command() {
   const auto dir = os::executable_dir();
   if (!dir) return "gpumux";
   const std::string own = *dir + "/gpumux";
-  struct stat status {};
-  struct stat own_status {};
-  const FoundProgram found = look_for_program("gpumux");
-  const bool is_this = !found.path.empty() && ::stat(found.path.c_str(), &status) == 0 &&
-                       ::stat(own.c_str(), &own_status) == 0 && status.st_dev == own_status.st_dev &&
-                       status.st_ino == own_status.st_ino;
+  std::error_code failed;
+  const bool is_this = std::filesystem::equivalent(look_for_program("gpumux").path, own, failed);
   return is_this ? "gpumux" : own;
 }
 

@@ -135,14 +135,13 @@ Timeline::OfGpu& Timeline::gpu(std::uint32_t index) {
 }
 
 Timeline::Line& Timeline::line(const api_client::TraceEvent& event, Track track) {
-  OfSeat& seat = seats_[{event.tenant, *event.gpu}];
-  const auto found = seat.lines.find(track);
-  if (found != seat.lines.end()) return found->second;
+  auto& lines = seats_[{event.tenant, *event.gpu}];
+  if (const auto found = lines.find(track); found != lines.end()) return found->second;
   const std::uint64_t parent = gpu(*event.gpu).line.track;
   static constexpr std::array<std::string_view, 3> kSuffixes{"", " waits", " memory"};
   const std::string name = who(event) + std::string(kSuffixes[static_cast<std::size_t>(track)]);
   const int rank = static_cast<int>(event.tenant) * 3 + static_cast<int>(track);
-  return seat.lines.emplace(track, Line{.track = describe(parent, name, rank)}).first->second;
+  return lines.emplace(track, Line{.track = describe(parent, name, rank)}).first->second;
 }
 
 // The GPU's own line has one slice at a time, of the seat that got it last.
@@ -162,8 +161,7 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
   const auto end_open = [&](Track track, std::size_t down_to = 0) {
     const auto of = seats_.find(seat);
     if (of == seats_.end()) return;
-    if (const auto found = of->second.lines.find(track); found != of->second.lines.end())
-      end(found->second, time, down_to);
+    if (const auto found = of->second.find(track); found != of->second.end()) end(found->second, time, down_to);
   };
   const auto leave = [&] {
     end_open(Track::kLeases);
@@ -257,7 +255,7 @@ Timeline::OfJob& Timeline::job(std::uint64_t id, const std::string& name) {
 // track.
 std::uint64_t Timeline::flow_to(const api_client::TraceEvent& event) {
   const auto of = jobs_.find(event.job);
-  if (of == jobs_.end() || seats_[{event.tenant, *event.gpu}].lines.contains(Track::kLeases)) return kNoFlow;
+  if (of == jobs_.end() || seats_[{event.tenant, *event.gpu}].contains(Track::kLeases)) return kNoFlow;
   const std::uint64_t flow = line(event, Track::kLeases).track;
   instant(of->second.line, event.time, who(event) + " on GPU " + std::to_string(*event.gpu), {}, flow);
   return flow;

@@ -13,7 +13,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -56,9 +55,6 @@ class Timeline {
     std::vector<base::TimePoint> open{};  // beginnings of slices, outermost first
     base::TimePoint ended{};              // when a slice ended last
   };
-  struct OfSeat {
-    std::map<Track, Line> lines;
-  };
   struct OfGpu {
     Line line;
     std::optional<Seat> holder{};  // whose slice is open
@@ -97,7 +93,7 @@ class Timeline {
   std::uint64_t next_track_ = 1;
   std::uint64_t all_jobs_ = 0;  // the track above theirs; 0: there is none yet
   std::map<std::uint32_t, OfGpu> gpus_;
-  std::map<Seat, OfSeat> seats_;
+  std::map<Seat, std::map<Track, Line>> seats_;
   std::map<std::uint64_t, OfJob> jobs_;  // that are not done
 };
 

@@ -2,6 +2,7 @@
 #include "cli/views/report_view.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -86,11 +87,9 @@ void add_row(Table& table, const std::vector<std::string>& texts, std::optional<
 
 // The shortest text that reads back as the same number.
 std::string number(double value) {
-  char text[64];
-  const auto [end, error] = std::to_chars(text, text + sizeof text, value, std::chars_format::fixed);
-  if (error == std::errc()) return {text, end};
-  std::snprintf(text, sizeof text, "%.17g", value);
-  return text;
+  std::array<char, 512> text{};  // no finite number is longer
+  const auto end = std::to_chars(text.begin(), text.end(), value, std::chars_format::fixed).ptr;
+  return {text.begin(), end};
 }
 
 std::string csv_text(std::string_view text) {

@@ -153,6 +153,8 @@ std::string settings_text(const Gpu& gpu) {
   return text;
 }
 
+std::string bytes_text(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }
+
 std::string power_text(const api_client::GpuLoad& load) {
   const auto watts = [](std::uint32_t milliwatts) { return std::to_string((milliwatts + 500) / 1000); };
   const std::string limit = load.power_limit_milliwatts ? " of " + watts(*load.power_limit_milliwatts) : "";

@@ -33,6 +33,9 @@ std::string name_tenants(std::string_view text, const std::vector<api_client::Gp
 // "auto (now serial), fair, quantum auto (now 50.0ms)"
 std::string settings_text(const api_client::Gpu& gpu);
 
+// Empty: none.
+std::string bytes_text(std::uint64_t bytes);
+
 // "312 of 700 W". REQUIRES: the driver says the power.
 std::string power_text(const api_client::GpuLoad& load);
 

@@ -38,9 +38,6 @@ std::vector<Cell> seat_cells(const Seat& seat, const std::vector<Gpu>& gpus, bas
           {why_text(seat, gpus)}};
 }
 
-// Nothing where there is none.
-std::string bytes_of(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }
-
 // "pool 1.0 GiB, graph 64 MiB"
 std::string reasons_of(const api_client::SeatMemory& memory) {
   std::string text;
@@ -57,15 +54,15 @@ std::vector<Cell> memory_cells(const Seat& seat) {
           {std::to_string(seat.pid)},
           {user_text(seat)},
           {phase_text(seat), colour_of(seat)},
-          {bytes_of(memory.allocated)},
-          {bytes_of(memory.quota)},
-          {bytes_of(memory.resident)},
-          {bytes_of(memory.evicted)},
-          {bytes_of(memory.unpageable)},
-          {bytes_of(memory.host_used)},
-          {bytes_of(memory.moved_out)},
-          {bytes_of(memory.moved_in)},
-          {bytes_of(memory.saved_clean + memory.saved_constant)},
+          {bytes_text(memory.allocated)},
+          {bytes_text(memory.quota)},
+          {bytes_text(memory.resident)},
+          {bytes_text(memory.evicted)},
+          {bytes_text(memory.unpageable)},
+          {bytes_text(memory.host_used)},
+          {bytes_text(memory.moved_out)},
+          {bytes_text(memory.moved_in)},
+          {bytes_text(memory.saved_clean + memory.saved_constant)},
           {seat.memory ? reasons_of(memory) : "left to the driver"}};
 }
 

@@ -34,11 +34,6 @@ std::string right(const std::string& text, std::size_t width) {
   return std::string(width - std::min(width, now), ' ') + text;
 }
 
-std::string left(const std::string& text, std::size_t width) {
-  const std::string shown = fit(text, width);
-  return shown + std::string(width - display_width(shown), ' ');
-}
-
 bool is_end(const std::string& event) {
   return event == "gate_closed" || event == "drained" || event == "close" || event == "gone";
 }
@@ -150,18 +145,14 @@ void TraceHistory::end_wait(Program& program, TimePoint now) const {
   program.asked.reset();
 }
 
-void TraceHistory::end_unmet_wait(Program& program, TimePoint now) const {
-  if (program.asked && counts(now)) ++program.unmet;
-  end_wait(program, now);
-}
-
 void TraceHistory::finish(TimePoint end) {
   end_ = std::max(end, end_);
   for (auto& [index, gpu] : gpus_) {
     pass(gpu, end_);
     for (auto& [tenant, program] : gpu.programs) {
       end_hold(gpu, program, end_);
-      end_unmet_wait(program, end_);
+      if (program.asked && counts(end_)) ++program.unmet;
+      end_wait(program, end_);
     }
   }
 }
@@ -236,7 +227,7 @@ std::vector<std::string> TraceHistory::picture(const Output& output) const {
     if (!lines.empty()) lines.emplace_back();
     lines.push_back(paint(output, Colour::kBold, heading(index)));
     const std::string last = seconds(span, 1);
-    lines.push_back(std::string(name_width + 1, ' ') + left("0 s", width - std::min(width, last.size())) + last +
+    lines.push_back(std::string(name_width + 1, ' ') + pad("0 s", width - std::min(width, last.size())) + last +
                     std::string(kTitles));
     const auto border = [&](std::size_t cell) {
       return begin + Duration(static_cast<std::int64_t>(static_cast<double>(span.count()) * static_cast<double>(cell) /
@@ -250,7 +241,7 @@ std::vector<std::string> TraceHistory::picture(const Output& output) const {
         for (const auto& [a, b] : programs[i]->held) held += std::max(std::min(b, to) - std::max(a, from), Duration());
         row += shade(held, std::max(to - from, Duration(1)));
       }
-      lines.push_back(left(names[i], name_width) + " " + row + right(std::to_string(programs[i]->grants), 8) +
+      lines.push_back(pad(names[i], name_width) + " " + row + right(std::to_string(programs[i]->grants), 8) +
                       right(seconds(sum(*programs[i]), 2), 9) + right(seconds(programs[i]->waited, 2), 9));
     }
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -80,7 +79,6 @@ class TraceHistory {
   void begin_hold(Gpu& gpu, Program& program, const api_client::TraceEvent& event);
   void end_hold(Gpu& gpu, Program& program, base::TimePoint now);
   void end_wait(Program& program, base::TimePoint now) const;
-  void end_unmet_wait(Program& program, base::TimePoint now) const;
   static base::Duration sum(const Program& program);
   std::vector<const Program*> shown(const Gpu& gpu) const;
   std::string heading(std::uint32_t index) const;

@@ -28,11 +28,6 @@ std::string time_of_day(base::Duration since_epoch) {
   return local_time_text(since_epoch.count(), kTimeOfDay) + microseconds;
 }
 
-void pad_to(std::string& text, std::size_t width) {
-  const std::size_t now = display_width(text);
-  if (now < width) text.append(width - now, ' ');
-}
-
 }  // namespace
 
 std::string TraceView::line(const api_client::TraceEvent& event) {
@@ -73,14 +68,13 @@ std::string TraceView::line(const api_client::TraceEvent& event) {
   }
   std::string text = time_of_day(event.time.time_since_epoch() + to_wall_) + "  ";
   text += event.gpu ? "GPU " + std::to_string(*event.gpu) : std::string("     ");
-  pad_to(text, 24);
+  text = pad(text, 24);
   const std::size_t name_width = display_width(name);
   text += paint(output_, colour_of(event.event), name);
   if (!who.empty() || !tail.empty()) {
     // gate_closed is the longest of the names.
     text.append(name_width < 11 ? 13 - name_width : 2, ' ');
-    pad_to(who, 24);
-    text += who;
+    text += pad(who, 24);
     if (!tail.empty()) text += "  " + tail;
   }
   while (!text.empty() && text.back() == ' ') text.pop_back();

@@ -75,7 +75,7 @@ GpuPane::GpuPane(const Model& model, const View& view, const Clocks& clocks, con
   // Not even lines fit.
   std::size_t chosen = 0;
   for (std::size_t i = 0; i < gpus_.size(); ++i) {
-    if (view.gpu && gpus_[i]->index == *view.gpu) chosen = i;
+    if (view.gpu == gpus_[i]->index) chosen = i;
   }
   const std::size_t first = std::min(chosen - std::min(chosen, most_rows / 2), gpus_.size() - most_rows);
   gpus_.erase(gpus_.begin(), gpus_.begin() + static_cast<std::ptrdiff_t>(first));
@@ -115,9 +115,8 @@ void GpuPane::draw(Canvas& canvas, std::size_t top) const {
 }
 
 void GpuPane::draw_title(Canvas& canvas, std::size_t row, const Gpu& gpu) const {
-  const bool is_chosen = view_.gpu && *view_.gpu == gpu.index;
-  std::size_t column =
-      canvas.put(row, 0, "GPU " + std::to_string(gpu.index) + "  " + gpu.name, {.bold = true, .reversed = is_chosen});
+  std::size_t column = canvas.put(row, 0, "GPU " + std::to_string(gpu.index) + "  " + gpu.name,
+                                  {.bold = true, .reversed = view_.gpu == gpu.index});
   if (!gpu.refused.empty()) return;
   const std::string heat = heat_of(gpu);
   const std::size_t end = look_.columns - std::min(look_.columns, heat.size() + (heat.empty() ? 0 : 2));
@@ -155,10 +154,10 @@ std::size_t GpuPane::draw_short(Canvas& canvas, std::size_t row, const Gpu& gpu)
     canvas.put(row + 1, kIndent, "not served: " + gpu.refused, kWrong);
     return row + 2;
   }
-  const bool is_chosen = view_.gpu && *view_.gpu == gpu.index;
   const std::size_t third = look_.columns / 3;
   const std::string title = "GPU " + std::to_string(gpu.index) + "  " + gpu.name;
-  canvas.put(row, 0, title, {.hue = gpu.sick.empty() ? Hue::kNone : Hue::kRed, .bold = true, .reversed = is_chosen},
+  canvas.put(row, 0, title,
+             {.hue = gpu.sick.empty() ? Hue::kNone : Hue::kRed, .bold = true, .reversed = view_.gpu == gpu.index},
              third);
   const std::size_t rest = look_.columns - std::min(look_.columns, third + 2);
   draw_turns(canvas, {row, third + 2, rest}, gpu);
@@ -171,11 +170,11 @@ std::size_t GpuPane::draw_short(Canvas& canvas, std::size_t row, const Gpu& gpu)
 }
 
 std::size_t GpuPane::draw_line(Canvas& canvas, std::size_t row, const Gpu& gpu) const {
-  const bool is_chosen = view_.gpu && *view_.gpu == gpu.index;
   const std::string index = std::to_string(gpu.index);
-  canvas.put(
-      row, 0, std::string(3 - std::min<std::size_t>(3, index.size()), ' ') + index,
-      {.hue = gpu.sick.empty() && gpu.refused.empty() ? Hue::kNone : Hue::kRed, .bold = true, .reversed = is_chosen});
+  canvas.put(row, 0, std::string(3 - std::min<std::size_t>(3, index.size()), ' ') + index,
+             {.hue = gpu.sick.empty() && gpu.refused.empty() ? Hue::kNone : Hue::kRed,
+              .bold = true,
+              .reversed = view_.gpu == gpu.index});
   if (!gpu.refused.empty()) {
     canvas.put(row, 4, "not served: " + gpu.refused, kWrong);
     return row + 1;

@@ -10,13 +10,6 @@ namespace {
 // Enough to find a name. The daemon accepts longer names of users and jobs.
 constexpr std::size_t kLongestInput = 64;
 
-template <class... Kinds>
-struct Overloaded : Kinds... {
-  using Kinds::operator()...;
-};
-template <class... Kinds>
-Overloaded(Kinds...) -> Overloaded<Kinds...>;
-
 // One key while tables are looked at.
 class Browser {
  public:
@@ -122,7 +115,7 @@ class Browser {
     const auto& gpus = model_.snapshot()->gpus;
     std::size_t place = 0;  // 0: none
     for (std::size_t i = 0; i < gpus.size(); ++i) {
-      if (view_.gpu && gpus[i].index == *view_.gpu) place = i + 1;
+      if (view_.gpu == gpus[i].index) place = i + 1;
     }
     place = (place + (next ? 1 : gpus.size())) % (gpus.size() + 1);
     view_.gpu = place == 0 ? std::nullopt : std::optional(gpus[place - 1].index);
@@ -268,18 +261,17 @@ Effect press(View& view, const Model& model, const KeyPress& key, std::int64_t n
   if (key.key == Key::kInterrupt || key.key == Key::kF10) return Quit{};
   // A copy, for the key may change which mode it is.
   const Mode mode = view.mode;
-  return std::visit(Overloaded{[&](const Browsing&) { return Browser(view, model, now_unix_ns).press(key); },
-                               [&](const Confirming& asked) -> Effect {
-                                 view.mode = Browsing{};
-                                 if (is_one_of(key, "yY")) return asked.change;
-                                 view.message = {"nothing was changed", false};
-                                 return {};
-                               },
-                               [&](const auto& other) -> Effect {
-                                 press_in(view, other, key);
-                                 return {};
-                               }},
-                    mode);
+  if (std::holds_alternative<Browsing>(mode)) return Browser(view, model, now_unix_ns).press(key);
+  if (const auto* const asked = std::get_if<Confirming>(&mode)) {
+    view.mode = Browsing{};
+    if (is_one_of(key, "yY")) return asked->change;
+    view.message = {"nothing was changed", false};
+  }
+  if (const auto* const shown = std::get_if<Helping>(&mode)) press_in(view, *shown, key);
+  if (const auto* const menu = std::get_if<Sorting>(&mode)) press_in(view, *menu, key);
+  if (const auto* const input = std::get_if<Filtering>(&mode)) press_in(view, *input, key);
+  if (const auto* const input = std::get_if<AskingPriority>(&mode)) press_in(view, *input, key);
+  return {};
 }
 
 }  // namespace gpumux::view

@@ -5,7 +5,6 @@
 #include <array>
 #include <span>
 #include <string>
-#include <utility>
 
 #include "base/units.h"
 #include "cli/frame/words.h"

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/top/model.h"
 
-#include <algorithm>
 #include <array>
 #include <set>
 #include <utility>
 
+#include "base/split.h"
 #include "jobs/commands/job_view.h"
 
 namespace gpumux::view {
@@ -49,10 +49,7 @@ void Model::take_snapshot(api_client::Snapshot snapshot, base::TimePoint now) {
 }
 
 base::Status Model::take_trace(std::string_view lines) {
-  while (!lines.empty()) {
-    const std::size_t end = std::min(lines.find('\n'), lines.size());
-    const std::string_view line = lines.substr(0, end);
-    lines.remove_prefix(std::min(end + 1, lines.size()));
+  for (const std::string_view line : base::split(lines, '\n')) {
     if (line.empty()) continue;
     const auto event = api_client::parse_trace_event(line);
     if (!event) return tl::unexpected(event.error());

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "base/units.h"
 #include "cli/views/seat_texts.h"
 #include "cli/views/status_view.h"
 #include "jobs/commands/job_groups.h"
@@ -20,7 +19,6 @@ using cli::Align;
 constexpr std::size_t kGap = 2;
 // Other columns are left out before a reason is cut to less.
 constexpr std::size_t kLeastWhy = 24;
-std::string bytes_text(std::uint64_t bytes) { return bytes == 0 ? "" : base::format_bytes(bytes); }
 
 // "4 to 12 of 30"
 std::string shown_text(std::size_t first, std::size_t shown, std::size_t all) {
@@ -66,8 +64,8 @@ ScrolledTable programs_table(const Model& model, const View& view) {
                           {cli::recent_use_text(seat, recent), {}},
                           {job == 0 ? "" : std::to_string(job), {}},
                           {seat.priority == 0 ? "" : std::to_string(seat.priority), {}},
-                          {bytes_text(on_gpu), {}},
-                          {bytes_text(seat.memory ? seat.memory->evicted : 0), {}},
+                          {cli::bytes_text(on_gpu), {}},
+                          {cli::bytes_text(seat.memory ? seat.memory->evicted : 0), {}},
                           {cli::short_duration(seat.gpu_time), {}},
                           {cli::short_duration(seat.waited), {}},
                           {cli::waits_text(seat), {}},
