@@ -163,7 +163,8 @@ TEST(SnapshotTest, AWrongTypeIsNamed) {
         Case{R"({"gpus": [{"index": -1}]})", "'index'"}, Case{R"({"gpus": [{"index": 4294967296}]})", "'index'"},
         Case{R"({"gpus": [{"mode": 1}]})", "'mode'"}, Case{R"({"gpus": [{"settings": "on"}]})", "'settings'"},
         Case{R"({"gpus": [{"switch_cost_ns": "1"}]})", "'switch_cost_ns'"},
-        Case{R"({"gpus": [{"seats": [{"pid": 1.5}]}]})", "'pid' in a seat"}}) {
+        Case{R"({"gpus": [{"seats": [{"pid": 1.5}]}]})", "'pid' in a seat"},
+        Case{R"({"gpus": [{"seats": [{"pid": 9223372036854775808}]}]})", "'pid' in a seat"}}) {
     const auto snapshot = parse_snapshot(item.json);
     ASSERT_FALSE(snapshot) << item.json;
     EXPECT_EQ(snapshot.error().code, base::Code::kProtocol);
