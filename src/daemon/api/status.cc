@@ -236,13 +236,11 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
       SeatStatus status{
           .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
       status.recent = recent.of(status.view.seat, status.view.used(), snapshot.now);
-      if (const Session* session = translator.find(status.view.seat.tenant)) {
-        if (const auto number = session->slot_of(view.gpu)) {
-          status.submissions = session->page.submissions(*number);
+      if (Session* session = translator.find(status.view.seat.tenant)) {
+        if (const Slot* slot = session->slot_on(view.gpu)) {
+          status.submissions = session->page.submissions(slot->number);
           status.mps = session->mps;
-          session->for_each_slot([&](std::uint32_t each, const Slot& slot) {
-            if (each == *number) status.said = slot.memory;
-          });
+          status.said = slot->memory;
           gpu.moved.add(status.said);
           if (const HostMemory* host = translator.host_memory()) status.host_lent = host->lent_to(session->id);
         }

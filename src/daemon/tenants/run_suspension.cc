@@ -43,7 +43,7 @@ void RunSuspension::heard(const Session& session) {
 std::vector<base::SeatId> RunSuspension::seats_of(const Run& run) {
   std::vector<base::SeatId> seats;
   for (const auto& [id, session] : run.tenants) {
-    session->for_each_slot([&, tenant = id](std::uint32_t, const Slot& slot) { seats.push_back({tenant, slot.gpu}); });
+    for (const auto& [number, slot] : session->slots()) seats.push_back(seat_of(*session, slot));
   }
   return seats;
 }
@@ -89,11 +89,10 @@ RunState RunSuspension::state(const RunKey& key) const {
 RunState RunSuspension::state_of(const Run& run) const {
   RunState state;
   state.is_parked = run.is_suspended;
-  for (const auto& tenant : run.tenants) {
-    const Session& session = *tenant.second;
+  for (const auto& [id, session] : run.tenants) {
     ++state.tenants;
-    if (host_ != nullptr && host_->is_forgetting(tenant.first)) state.is_parked = false;
-    session.for_each_slot([&](std::uint32_t, const Slot& slot) { add(run, session, slot, state); });
+    if (host_ != nullptr && host_->is_forgetting(id)) state.is_parked = false;
+    for (const auto& [number, slot] : session->slots()) add(run, *session, slot, state);
   }
   if (!run.is_suspended || state.is_parked || state.is_stuck) return state;
   if (state.undrained > 0) {
@@ -186,13 +185,13 @@ RunMemory RunSuspension::memory_of(const sched::Residency& planner, base::SeatId
 }
 
 void RunSuspension::add_memory(const sched::Residency& planner, const Session& session, std::vector<RunMemory>& gpus) {
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) {
-    const RunMemory seat = memory_of(planner, {session.id, slot.gpu});
+  for (const auto& [number, slot] : session.slots()) {
+    const RunMemory seat = memory_of(planner, seat_of(session, slot));
     RunMemory& gpu = gpus.at(slot.gpu.value);
     gpu.on_gpu += seat.on_gpu;
     gpu.unpageable += seat.unpageable;
     gpu.allocated += seat.allocated;
-  });
+  }
 }
 
 void RunSuspension::note_progress(Run& run) const {

@@ -3,22 +3,22 @@
 
 namespace gpumux::daemon {
 
+Slot* Session::slot(std::uint32_t number) {
+  const auto found = slots_.find(number);
+  return found == slots_.end() ? nullptr : &found->second;
+}
+
+Slot* Session::slot_on(base::GpuIndex gpu) {
+  const auto found =
+      std::find_if(slots_.begin(), slots_.end(), [gpu](const auto& one) { return one.second.gpu == gpu; });
+  return found == slots_.end() ? nullptr : &found->second;
+}
+
 Slot& Session::open_slot(std::uint32_t number, base::GpuIndex gpu) {
-  slots_[number].emplace().gpu = gpu;
-  return *slots_[number];
-}
-
-std::optional<std::uint32_t> Session::slot_of(base::GpuIndex gpu) const {
-  for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i] && slots_[i]->gpu == gpu) return i;
-  }
-  return std::nullopt;
-}
-
-std::size_t Session::open_slots() const {
-  std::size_t count = 0;
-  for (const auto& slot : slots_) count += slot ? 1u : 0u;
-  return count;
+  Slot& slot = slots_[number];
+  slot.number = number;
+  slot.gpu = gpu;
+  return slot;
 }
 
 }  // namespace gpumux::daemon

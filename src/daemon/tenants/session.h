@@ -6,8 +6,8 @@
 #pragma once
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -46,6 +46,7 @@ class Carrier {
 
 // The state that the daemon last told a slot, remembered here because the page is not to be trusted.
 struct Slot {
+  std::uint32_t number = 0;  // the tenant's own for the seat
   base::GpuIndex gpu;
   bool granted = false;
   bool exclusive = true;
@@ -104,21 +105,15 @@ class Session {
   void kill() { carrier_.kill(); }
 
   // Null: not open.
-  Slot* slot(std::uint32_t number) { return number < slots_.size() && slots_[number] ? &*slots_[number] : nullptr; }
+  Slot* slot(std::uint32_t number);
+  Slot* slot_on(base::GpuIndex gpu);
+  const std::map<std::uint32_t, Slot>& slots() const { return slots_; }
+  // REQUIRES: neither the number nor the GPU has a slot.
   Slot& open_slot(std::uint32_t number, base::GpuIndex gpu);
-  void close_slot(std::uint32_t number) { slots_[number].reset(); }
-  std::optional<std::uint32_t> slot_of(base::GpuIndex gpu) const;
-  std::size_t open_slots() const;
-  template <class Function>
-  void for_each_slot(Function function) const {
-    for (std::uint32_t i = 0; i < slots_.size(); ++i) {
-      if (slots_[i]) function(i, *slots_[i]);
-    }
-  }
-
+  void close_slot(std::uint32_t number) { slots_.erase(number); }
   // A lease of any of its seats.
   bool holds() const {
-    return std::any_of(slots_.begin(), slots_.end(), [](const auto& slot) { return slot && slot->granted; });
+    return std::any_of(slots_.begin(), slots_.end(), [](const auto& one) { return one.second.granted; });
   }
 
   // Set once, when it is decided that the session ends; nothing is sent any more. The reason is a literal.
@@ -128,7 +123,7 @@ class Session {
  private:
   Carrier& carrier_;
   bool ended_ = false;
-  std::array<std::optional<Slot>, base::kMaxSeatsPerTenant> slots_;
+  std::map<std::uint32_t, Slot> slots_;  // that are open, by number
 };
 
 inline base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }

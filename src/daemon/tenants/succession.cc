@@ -58,7 +58,7 @@ void Succession::look() {
 
 void Succession::tenant_changed(const Session& session) {
   write();
-  if (!returning_.has(session.peer.pid, session.open_slots())) return;
+  if (!returning_.has(session.peer.pid, session.slots().size())) return;
   log_info("all tenants of the earlier daemon are back");
   leases_.apply(node::TenantsAwaited{std::max(clock_.now(), earliest_grant_)});
   if (clock_.now() < earliest_grant_) {
@@ -77,7 +77,7 @@ KnownTenants Succession::known_tenants() const {
     KnownTenant& tenant = known[session->peer.pid];
     if (tenant.start_time != session->process_start) tenant = {session->process_start, 0};
     // Not all of its seats may be back yet.
-    tenant.seats = std::max(tenant.seats, session->open_slots());
+    tenant.seats = std::max(tenant.seats, session->slots().size());
   }
   return known;
 }

@@ -25,6 +25,11 @@ ContainerLabel container_label(const Session& session) {
           its.claims.empty() ? "" : printable(its.claims.front().uid)};
 }
 
+bool may_have_descriptor(const wire::TenantMessage& message) {
+  const auto* given = std::get_if<wire::FrameGiven>(&message);
+  return std::holds_alternative<wire::Hello>(message) || (given != nullptr && given->number == 0);
+}
+
 LogLevel level_of(wire::Severity severity) {
   switch (severity) {
     case wire::Severity::kDebug: return LogLevel::kDebug;
@@ -76,6 +81,12 @@ Session* Translator::find(base::TenantId tenant) const {
   return found == sessions_.end() ? nullptr : found->second;
 }
 
+std::pair<Session*, Slot*> Translator::find_seat(base::SeatId seat) const {
+  Session* const session = find(seat.tenant);
+  Slot* const slot = session == nullptr ? nullptr : session->slot_on(seat.gpu);
+  return {slot == nullptr ? nullptr : session, slot};
+}
+
 std::vector<base::TenantId> Translator::take_unwritable() { return std::exchange(unwritable_, {}); }
 
 void Translator::refuse(Session& session, wire::Reason reason, std::string_view text) {
@@ -86,31 +97,31 @@ void Translator::refuse(Session& session, wire::Reason reason, std::string_view 
 
 bool Translator::takes_descriptor(const Session& session, std::span<const std::byte> message) {
   const auto decoded = wire::decode_from_tenant(message);
-  if (!decoded) return false;
-  if (!session.welcomed) return std::holds_alternative<wire::Hello>(*decoded);
-  const auto* given = std::get_if<wire::FrameGiven>(&*decoded);
-  return given != nullptr && given->number == 0;
+  return decoded && session.welcomed != std::holds_alternative<wire::Hello>(*decoded) && may_have_descriptor(*decoded);
 }
 
 base::Status Translator::receive(Session& session, std::span<const std::byte> bytes, ForeignDescriptor fd) {
   const auto message = wire::decode_from_tenant(bytes);
   if (!message) return tl::unexpected(message.error());
   std::visit([&](const auto& m) { debug_message("message from a tenant", session.id, session.peer.pid, m); }, *message);
-  const auto* hello = std::get_if<wire::Hello>(&*message);
-  if (session.welcomed == (hello != nullptr)) {
-    return base::fail(base::Code::kProtocol, hello != nullptr ? "a second Hello" : "something before Hello");
-  }
-  if (hello != nullptr) return on(session, *hello, fd);
+  const bool is_hello = std::holds_alternative<wire::Hello>(*message);
+  if (session.welcomed == is_hello)
+    return base::fail(base::Code::kProtocol, is_hello ? "a second Hello" : "something before Hello");
   suspension_.heard(session);
-  if (const auto* given = std::get_if<wire::FrameGiven>(&*message)) return on(session, *given, std::move(fd));
-  if (fd) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
+  if (fd && !may_have_descriptor(*message)) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
   return std::visit(
       [&](const auto& m) -> base::Status {
-        using Message = std::decay_t<decltype(m)>;
-        if constexpr (std::is_same_v<Message, wire::Hello> || std::is_same_v<Message, wire::FrameGiven>) {
-          return {};  // handled above
-        } else {
+        if constexpr (requires { m.slot; }) {
+          if (m.slot >= base::kMaxSeatsPerTenant)
+            return base::fail(base::Code::kProtocol, "slot " + std::to_string(m.slot) + " does not exist");
+        }
+        if constexpr (requires(Slot & slot) { on(session, slot, m); }) {
+          if (Slot* const slot = session.slot(m.slot)) on(session, *slot, m);
+          return {};
+        } else if constexpr (requires { on(session, m); }) {
           return on(session, m);
+        } else {
+          return on(session, m, std::move(fd));
         }
       },
       *message);
@@ -122,10 +133,10 @@ void Translator::ended(Session& session, std::string_view why) {
   suspension_.left(session);
   const base::TimePoint now = leases_.now();
   Gone gone{session.peer.pid, session.process_start, now, {}};
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) {
+  for (const auto& [number, slot] : session.slots()) {
     gone.left[slot.gpu] = leases_.machine().memory().left_by(seat_of(session, slot));
     forget_slot(session, slot, now);
-  });
+  }
   leases_.gone(session.id, why, now);
   leave_quota(session);
   if (session.welcomed) {
@@ -135,7 +146,7 @@ void Translator::ended(Session& session, std::string_view why) {
   if (host_ != nullptr) host_->gone(session.id, std::move(session.process));
 }
 
-base::Status Translator::on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd) {
+base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignDescriptor fd) {
   const auto refuse_with = [&](wire::Reason reason, const std::string& text) {
     refuse(session, reason, text);
     return base::fail(base::Code::kDenied, "refused: " + text);
@@ -191,11 +202,6 @@ base::Status Translator::on(Session& session, const wire::MpsAsked& asked) {
   return mps_asked_(session, asked);
 }
 
-base::Status Translator::check_slot(std::uint32_t slot) const {
-  if (slot < base::kMaxSeatsPerTenant) return {};
-  return base::fail(base::Code::kProtocol, "slot " + std::to_string(slot) + " does not exist");
-}
-
 void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text) {
   wire::SeatRefused refused{.slot = slot, .reason = reason};
   wire::set_text(refused.text, text);
@@ -203,7 +209,6 @@ void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason 
 }
 
 base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
-  GPUMUX_TRY(check_slot(open.slot));
   base::GpuUuid uuid;
   std::copy(std::begin(open.gpu_uuid), std::end(open.gpu_uuid), uuid.bytes.begin());
   const auto gpu = leases_.find(uuid);
@@ -215,7 +220,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     refuse_seat(session, open.slot, wire::Reason::kUnknownGpu, "the daemon does not know " + uuid.to_string());
     return {};
   }
-  if (session.slot_of(*gpu)) {
+  if (session.slot_on(*gpu) != nullptr) {
     refuse_seat(session, open.slot, wire::Reason::kSlotInUse, "another slot has this GPU");
     return {};
   }
@@ -236,20 +241,19 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       .left = take_left(session, *gpu),
   });
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
-  if (open.state != wire::SeatState::kNone) claim(session, open.slot, open);
+  if (open.state != wire::SeatState::kNone) claim(session, slot, open);
   if (changed_) changed_(session);
   return {};
 }
 
-void Translator::claim(Session& session, std::uint32_t number, const wire::SeatOpen& open) {
-  Slot& slot = *session.slot(number);
+void Translator::claim(Session& session, Slot& slot, const wire::SeatOpen& open) {
   const bool leased = open.state != wire::SeatState::kWaiting;
   const bool possible = open.epoch <= leases_.newest_possible_epoch().value;
   if (leased && (open.epoch == 0 || !possible)) {
     // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
     log_warning("a tenant claims a lease that nobody has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
-    session.page.revoke(number);
-    send(session, wire::Revoke{.slot = number, .epoch = open.epoch});
+    session.page.revoke(slot.number);
+    send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
     return;
   }
   const auto kind = open.exclusive != 0 ? sched::LeaseKind::kExclusive : sched::LeaseKind::kShared;
@@ -264,77 +268,50 @@ void Translator::claim(Session& session, std::uint32_t number, const wire::SeatO
   leases_.apply(sched::SeatClaimed{seat_of(session, slot), claimed, kind, base::LeaseEpoch{possible ? open.epoch : 0}});
 }
 
-base::Status Translator::on(Session& session, const wire::SeatClose& close) {
-  GPUMUX_TRY(check_slot(close.slot));
-  Slot* slot = session.slot(close.slot);
-  if (slot == nullptr) return {};
-  const base::SeatId seat = seat_of(session, *slot);
-  if (slot->granted) session.page.revoke(close.slot);
+void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) {
+  const base::SeatId seat = seat_of(session, slot);
+  if (slot.granted) session.page.revoke(close.slot);
   const base::TimePoint now = leases_.now();
-  forget_slot(session, *slot, now);
+  forget_slot(session, slot, now);
   if (host_ != nullptr) host_->closed({session.id, close.slot});
   session.close_slot(close.slot);
   leases_.apply(sched::SeatClosed{seat}, now);
   if (changed_) changed_(session);
-  return {};
 }
 
-base::Status Translator::on(Session& session, const wire::Request& request) {
-  GPUMUX_TRY(check_slot(request.slot));
-  if (const Slot* slot = session.slot(request.slot)) leases_.apply(sched::Requested{seat_of(session, *slot)});
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::Request& /*request*/) {
+  leases_.apply(sched::Requested{seat_of(session, slot)});
 }
 
-base::Status Translator::on(Session& session, const wire::RevokeSeen& seen) {
-  GPUMUX_TRY(check_slot(seen.slot));
-  if (const Slot* slot = session.slot(seen.slot))
-    leases_.apply(sched::RevokeSeen{seat_of(session, *slot), {seen.epoch}});
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::RevokeSeen& seen) {
+  leases_.apply(sched::RevokeSeen{seat_of(session, slot), {seen.epoch}});
 }
 
 // A tenant that says its gate is closed or its work done has given up that lease, whatever we said last. The page
 // follows before anybody else is granted.
-void Translator::closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch) {
-  Slot& slot = *session.slot(number);
+void Translator::closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch) {
   if (!slot.granted || slot.epoch != epoch) return;
   slot.granted = false;
-  session.page.revoke(number);
+  session.page.revoke(slot.number);
   lease_changed(session);
 }
 
-base::Status Translator::on(Session& session, const wire::GateClosed& closed) {
-  GPUMUX_TRY(check_slot(closed.slot));
-  const Slot* slot = session.slot(closed.slot);
-  if (slot == nullptr) return {};
-  const base::SeatId seat = seat_of(session, *slot);
-  closed_by_tenant(session, closed.slot, {closed.epoch});
-  leases_.apply(sched::GateClosed{seat, {closed.epoch}});
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::GateClosed& closed) {
+  closed_by_tenant(session, slot, {closed.epoch});
+  leases_.apply(sched::GateClosed{seat_of(session, slot), {closed.epoch}});
 }
 
-base::Status Translator::on(Session& session, const wire::Drained& drained) {
-  GPUMUX_TRY(check_slot(drained.slot));
-  const Slot* slot = session.slot(drained.slot);
-  if (slot == nullptr) return {};
-  const base::SeatId seat = seat_of(session, *slot);
-  closed_by_tenant(session, drained.slot, {drained.epoch});
-  leases_.apply(sched::Drained{seat, {drained.epoch}, drained.poisoned != 0});
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::Drained& drained) {
+  closed_by_tenant(session, slot, {drained.epoch});
+  leases_.apply(sched::Drained{seat_of(session, slot), {drained.epoch}, drained.poisoned != 0});
 }
 
-base::Status Translator::on(Session& session, const wire::Stepped& stepped) {
-  GPUMUX_TRY(check_slot(stepped.slot));
-  const Slot* slot = session.slot(stepped.slot);
-  if (slot == nullptr) return {};
-  leases_.apply(sched::Stepped{seat_of(session, *slot), {stepped.epoch}, std::max(stepped.count, 1u)});
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::Stepped& stepped) {
+  leases_.apply(sched::Stepped{seat_of(session, slot), {stepped.epoch}, std::max(stepped.count, 1u)});
 }
 
-base::Status Translator::on(Session& session, const wire::Idling& idling) {
-  GPUMUX_TRY(check_slot(idling.slot));
-  if (const Slot* slot = session.slot(idling.slot))
-    leases_.apply(sched::Idling{seat_of(session, *slot), {idling.epoch}});
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::Idling& idling) {
+  leases_.apply(sched::Idling{seat_of(session, slot), {idling.epoch}});
 }
 
 bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
@@ -342,17 +319,13 @@ bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
                      [&](const Gone& one) { return one.pid == pid && asked_at < one.at + kGoneIsListed; });
 }
 
-base::Status Translator::on(Session& session, const wire::Measured& measured) {
-  GPUMUX_TRY(check_slot(measured.slot));
-  if (const Slot* slot = session.slot(measured.slot))
-    trials_.measured(seat_of(session, *slot), measured.question, measured.submissions);
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::Measured& measured) {
+  trials_.measured(seat_of(session, slot), measured.question, measured.submissions);
 }
 
 void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
-  Session* const session = find(seat.tenant);
-  const auto number = session != nullptr ? session->slot_of(seat.gpu) : std::nullopt;
-  if (number) send(*session, wire::Measure{.slot = *number, .question = question});
+  const auto [session, slot] = find_seat(seat);
+  if (slot != nullptr) send(*session, wire::Measure{.slot = slot->number, .question = question});
 }
 
 // ---- runs ---------------------------------------------------------------------------------------
@@ -425,67 +398,76 @@ void Translator::note_unknown_entry(const Session& session, std::string_view nam
   }
 }
 
-void Translator::send_contention(Session& session, std::uint32_t number, bool contended,
+void Translator::send_contention(Session& session, const Slot& slot, bool contended,
                                  settings::Limit<base::Duration> idle_hold) {
   const auto ns = [](base::Duration time) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
   };
-  const settings::Limit<base::Duration>& in_flight = session.slot(number)->in_flight;
-  send(session, wire::Contention{.slot = number,
+  send(session, wire::Contention{.slot = slot.number,
                                  .contended = contended ? 1u : 0u,
                                  .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
-                                 .in_flight_ns = in_flight.is_unlimited() ? 0 : ns(in_flight.value())});
+                                 .in_flight_ns = slot.in_flight.is_unlimited() ? 0 : ns(slot.in_flight.value())});
 }
 
+// ---- decisions of the node ----------------------------------------------------------------------
+
 void Translator::carry_out(const sched::Command& command) {
-  std::visit(
-      [this](const auto& c) {
-        using Command = std::decay_t<decltype(c)>;
-        if constexpr (std::is_same_v<Command, sched::KillTenant>) {
-          if (Session* session = find(c.tenant)) session->kill();
-        } else {
-          Session* session = find(c.seat.tenant);
-          if (session == nullptr) return;
-          const auto number = session->slot_of(c.seat.gpu);
-          if (!number) return;
-          Slot& slot = *session->slot(*number);
-          if constexpr (std::is_same_v<Command, sched::Grant>) {
-            slot.granted = true;
-            slot.epoch = c.epoch;
-            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
-            session->page.grant(*number, c.epoch, slot.exclusive, c.contended);
-            if (hand_over_) hand_over_(false);
-            lease_changed(*session);
-            // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
-            if (c.contended) send_contention(*session, *number, true, c.idle_hold);
-          } else if constexpr (std::is_same_v<Command, sched::Revoke>) {
-            slot.granted = false;
-            slot.epoch = c.epoch;
-            session->page.revoke(*number);
-            send(*session, wire::Revoke{.slot = *number, .epoch = c.epoch.value});
-            lease_changed(*session);
-          } else if constexpr (std::is_same_v<Command, sched::Reopen>) {
-            // The message names the revocation that is taken back; the lease goes on under a new epoch, which the page
-            // has.
-            const base::LeaseEpoch revoked = std::exchange(slot.epoch, c.epoch);
-            slot.granted = true;
-            slot.exclusive = c.kind == sched::LeaseKind::kExclusive;
-            session->page.grant(*number, c.epoch, slot.exclusive, true);
-            send(*session, wire::Reopen{.slot = *number, .epoch = revoked.value});
-          } else if constexpr (std::is_same_v<Command, sched::Step>) {
-            session->page.step(*number, c.count);
-            send(*session, wire::Step{.slot = *number, .epoch = c.epoch.value});
-          } else if constexpr (std::is_same_v<Command, sched::HeadsUp>) {
-            if (!slot.granted) session->page.heads_up(*number);
-            if (hand_over_) hand_over_(true);
-          } else if constexpr (std::is_same_v<Command, sched::Contention>) {
-            if (slot.granted) session->page.set_contended(*number, c.contended);
-            slot.in_flight = c.in_flight;
-            send_contention(*session, *number, c.contended, c.idle_hold);
-          }
-        }
-      },
-      command);
+  std::visit([this](const auto& one) { carry_out(one); }, command);
+}
+
+// Those that are about one seat.
+template <class Command>
+void Translator::carry_out(const Command& command) {
+  const auto [session, slot] = find_seat(command.seat);
+  if (slot != nullptr) carry_out(*session, *slot, command);
+}
+
+void Translator::carry_out(const sched::KillTenant& command) {
+  if (Session* session = find(command.tenant)) session->kill();
+}
+
+void Translator::carry_out(Session& session, Slot& slot, const sched::Grant& grant) {
+  slot.granted = true;
+  slot.epoch = grant.epoch;
+  slot.exclusive = grant.kind == sched::LeaseKind::kExclusive;
+  session.page.grant(slot.number, grant.epoch, slot.exclusive, grant.contended);
+  if (hand_over_) hand_over_(false);
+  lease_changed(session);
+  // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
+  if (grant.contended) send_contention(session, slot, true, grant.idle_hold);
+}
+
+void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& revoke) {
+  slot.granted = false;
+  slot.epoch = revoke.epoch;
+  session.page.revoke(slot.number);
+  send(session, wire::Revoke{.slot = slot.number, .epoch = revoke.epoch.value});
+  lease_changed(session);
+}
+
+// The message names the revocation that is taken back; the lease goes on under a new epoch, which the page has.
+void Translator::carry_out(Session& session, Slot& slot, const sched::Reopen& reopen) {
+  const base::LeaseEpoch revoked = std::exchange(slot.epoch, reopen.epoch);
+  slot.granted = true;
+  slot.exclusive = reopen.kind == sched::LeaseKind::kExclusive;
+  session.page.grant(slot.number, reopen.epoch, slot.exclusive, true);
+  send(session, wire::Reopen{.slot = slot.number, .epoch = revoked.value});
+}
+
+void Translator::carry_out(Session& session, Slot& slot, const sched::Step& step) {
+  session.page.step(slot.number, step.count);
+  send(session, wire::Step{.slot = slot.number, .epoch = step.epoch.value});
+}
+
+void Translator::carry_out(Session& session, Slot& slot, const sched::HeadsUp& /*heads_up*/) {
+  if (!slot.granted) session.page.heads_up(slot.number);
+  if (hand_over_) hand_over_(true);
+}
+
+void Translator::carry_out(Session& session, Slot& slot, const sched::Contention& contention) {
+  if (slot.granted) session.page.set_contended(slot.number, contention.contended);
+  slot.in_flight = contention.in_flight;
+  send_contention(session, slot, contention.contended, contention.idle_hold);
 }
 
 }  // namespace gpumux::daemon

@@ -155,32 +155,31 @@ class Translator {
   void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
 
  private:
-  base::Status on(Session& session, const wire::Hello& hello, const ForeignDescriptor& fd);
+  base::Status on(Session& session, const wire::Hello& hello, ForeignDescriptor fd);
   base::Status on(Session& session, const wire::SeatOpen& open);
-  base::Status on(Session& session, const wire::SeatClose& close);
-  base::Status on(Session& session, const wire::Request& request);
-  base::Status on(Session& session, const wire::RevokeSeen& seen);
-  base::Status on(Session& session, const wire::GateClosed& closed);
-  base::Status on(Session& session, const wire::Drained& drained);
-  base::Status on(Session& session, const wire::Stepped& stepped);
   base::Status on(Session& session, const wire::GangJoin& join);
   base::Status on(Session& session, const wire::Note& note);
-  base::Status on(Session& session, const wire::Idling& idling);
-  base::Status on(Session& session, const wire::Memory& memory);
   base::Status on(Session& session, const wire::RoomWanted& wanted);
   base::Status on(Session& session, const wire::HostWanted& wanted);
   base::Status on(Session& session, const wire::HostReturned& returned);
   base::Status on(Session& session, const wire::HostForgotten& forgotten);
-  base::Status on(Session& session, const wire::Measured& measured);
   base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
-  base::Status on(Session& session, const wire::FrameFreed& freed);
   base::Status on(Session& session, const wire::FrameWanted& wanted);
   base::Status on(Session& session, const wire::MpsAsked& asked);
+  // From here on: of a seat that is open.
+  void on(Session& session, Slot& slot, const wire::SeatClose& close);
+  void on(Session& session, Slot& slot, const wire::Request& request);
+  void on(Session& session, Slot& slot, const wire::RevokeSeen& seen);
+  void on(Session& session, Slot& slot, const wire::GateClosed& closed);
+  void on(Session& session, Slot& slot, const wire::Drained& drained);
+  void on(Session& session, Slot& slot, const wire::Stepped& stepped);
+  void on(Session& session, Slot& slot, const wire::Idling& idling);
+  void on(Session& session, Slot& slot, const wire::Memory& memory);
+  void on(Session& session, Slot& slot, const wire::Measured& measured);
+  void on(Session& session, Slot& slot, const wire::FrameFreed& freed);
   void ask_measure(base::SeatId seat, std::uint32_t question);
-  void carry_out(const sched::RoomBound& bound);
-  void lend_frames(Session& session, std::uint32_t number);
+  void lend_frames(Session& session, Slot& slot);
   base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
-  void carry_out(const sched::ExpectEviction& eviction);
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host();
@@ -209,18 +208,32 @@ class Translator {
   bool may_borrow_more(base::GpuIndex gpu) const;
   void ask_for_copies_of(base::GpuIndex gpu);
   std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
-  base::Status check_slot(std::uint32_t slot) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
-  void closed_by_tenant(Session& session, std::uint32_t number, base::LeaseEpoch epoch);
-  void claim(Session& session, std::uint32_t number, const wire::SeatOpen& open);
+  void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
+  void claim(Session& session, Slot& slot, const wire::SeatOpen& open);
   void note_unknown_entry(const Session& session, std::string_view name);
   template <class Message>
   void send(Session& session, const Message& message, int fd = -1);
-  void send_contention(Session& session, std::uint32_t number, bool contended,
-                       settings::Limit<base::Duration> idle_hold);
+  void send_contention(Session& session, const Slot& slot, bool contended, settings::Limit<base::Duration> idle_hold);
+  // Both null: the seat is not open.
+  std::pair<Session*, Slot*> find_seat(base::SeatId seat) const;
   void carry_out(const sched::Command& command);
+  template <class Command>
+  void carry_out(const Command& command);
+  void carry_out(const sched::KillTenant& command);
   void carry_out(const node::ModeChanged&) {}     // only shown
   void carry_out(const node::TurnsForMemory&) {}  // only shown
+  void carry_out(Session& session, Slot& slot, const sched::Grant& grant);
+  void carry_out(Session& session, Slot& slot, const sched::Revoke& revoke);
+  void carry_out(Session& session, Slot& slot, const sched::Reopen& reopen);
+  void carry_out(Session& session, Slot& slot, const sched::Step& step);
+  void carry_out(Session& session, Slot& slot, const sched::HeadsUp& heads_up);
+  void carry_out(Session& session, Slot& slot, const sched::Contention& contention);
+  void carry_out(Session& session, Slot& slot, const sched::RoomBound& bound);
+  void carry_out(Session& session, Slot& slot, const sched::ExpectEviction& eviction);
+  void carry_out(Session&, Slot&, const sched::ReportStall&) {}      // only shown
+  void carry_out(Session&, Slot&, const sched::ReportSilent&) {}     // only shown
+  void carry_out(Session&, Slot&, const sched::ReportAnswering&) {}  // only shown
 
   Leases& leases_;
   Trials& trials_;

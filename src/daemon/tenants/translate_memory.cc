@@ -70,16 +70,13 @@ sched::Quota Translator::quota_on(const Session& session, base::GpuIndex gpu) co
   return {};
 }
 
-base::Status Translator::on(Session& session, const wire::Memory& memory) {
-  GPUMUX_TRY(check_slot(memory.slot));
-  Slot* const slot = session.slot(memory.slot);
-  if (slot == nullptr) return {};
-  slot->memory = memory;
-  const std::uint64_t most = leases_.gpus()[slot->gpu.value].info.memory_total;
+void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
+  slot.memory = memory;
+  const std::uint64_t most = leases_.gpus()[slot.gpu.value].info.memory_total;
   // For the ledger: its own word, as far as it can be true.
   const std::uint64_t most_evicted = host_ != nullptr ? host_->budget() : memory.evicted;
-  slot->memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, most_evicted));
-  count_for_job(session, *slot, std::min(memory.allocated, most + std::min(most_evicted, ~most)));
+  slot.memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, most_evicted));
+  count_for_job(session, slot, std::min(memory.allocated, most + std::min(most_evicted, ~most)));
   sched::MemoryReport report{.sequence = memory.room_sequence,
                              .allocated = memory.allocated,
                              .resident = memory.resident,
@@ -94,12 +91,11 @@ base::Status Translator::on(Session& session, const wire::Memory& memory) {
     if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
-  const base::SeatId seat = seat_of(session, *slot);
+  const base::SeatId seat = seat_of(session, slot);
   if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, leases_.memory().may_be_back(seat));
   leases_.apply(node::MemoryReported{seat, report});
   if (host_ != nullptr) host_->has({session.id, memory.slot}, evictable(seat));
   frames_.reported(seat);
-  return {};
 }
 
 // The bytes of the seat that can be evicted, or are. Whatever the seat says: at most what the planner has promised to
@@ -151,8 +147,8 @@ bool Translator::may_borrow_more(base::GpuIndex gpu) const {
 // Of the GPU's holders: no other GPU's seats are to give anything up for its sake.
 void Translator::ask_for_copies_of(base::GpuIndex gpu) {
   for (const auto& [id, session] : sessions_) {
-    const auto number = session->slot_of(gpu);
-    if (!number || !session->slot(*number)->granted || session->host_asked != 0 || host_->awaits(id)) continue;
+    const Slot* const slot = session->slot_on(gpu);
+    if (slot == nullptr || !slot->granted || session->host_asked != 0 || host_->awaits(id)) continue;
     if (session->host_looks >= kMostInVain || host_->lent_to(id) == 0) continue;
     tell_spare(*session, host_->chunk_bytes());
   }
@@ -183,9 +179,8 @@ LedgerFigures Translator::figures(const Session& session, const Slot& slot, base
 std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
   std::map<const Ledger::Entry*, LedgerFigures> live;
   const base::TimePoint now = leases_.now();
-  for (const auto& one : sessions_) {
-    const Session& session = *one.second;
-    session.for_each_slot([&](std::uint32_t, const Slot& slot) { live[slot.entry].add(figures(session, slot, now)); });
+  for (const auto& [id, session] : sessions_) {
+    for (const auto& [number, slot] : session->slots()) live[slot.entry].add(figures(*session, slot, now));
   }
   return live;
 }
@@ -195,11 +190,11 @@ std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures
 void Translator::note_use() {
   RecentUse::Totals totals;
   const base::TimePoint now = leases_.now();
-  for (const auto& one : sessions_) {
-    one.second->for_each_slot([&](std::uint32_t, const Slot& slot) {
-      const base::SeatId seat{one.first, slot.gpu};
+  for (const auto& [id, session] : sessions_) {
+    for (const auto& [number, slot] : session->slots()) {
+      const base::SeatId seat = seat_of(*session, slot);
       totals[seat] = leases_.totals(seat, now).used();
-    });
+    }
   }
   recent_use_.note(now, std::move(totals));
 }
@@ -230,7 +225,6 @@ std::uint64_t Translator::take_left(const Session& session, base::GpuIndex gpu) 
 }
 
 base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
-  GPUMUX_TRY(check_slot(wanted.slot));
   if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
   const Slot* const slot = session.slot(wanted.slot);
   if (slot != nullptr)
@@ -240,7 +234,6 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
 }
 
 base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
-  GPUMUX_TRY(check_slot(wanted.slot));
   const Slot* const slot = session.slot(wanted.slot);
   if (host_ == nullptr) {
     send(session, wire::HostLent{.slot = wanted.slot});
@@ -262,44 +255,38 @@ base::Status Translator::on(Session& session, const wire::HostReturned& returned
 }
 
 base::Status Translator::on(Session& session, const wire::HostForgotten& forgotten) {
-  GPUMUX_TRY(check_slot(forgotten.slot));
   if (host_ != nullptr) host_->forgotten({session.id, forgotten.slot});
   return {};
 }
 
-void Translator::carry_out(const sched::RoomBound& bound) {
-  Session* const session = find(bound.seat.tenant);
-  if (session == nullptr) return;
-  const auto number = session->slot_of(bound.seat.gpu);
-  if (!number) return;
-  Slot& slot = *session->slot(*number);
+void Translator::carry_out(Session& session, Slot& slot, const sched::RoomBound& bound) {
   const std::uint64_t before = std::exchange(slot.room, bound.room);
   slot.to_fill = bound.room < before ? 0 : slot.to_fill + bound.room - before;
-  lend_frames(*session, *number);
-  send(*session, wire::Room{.slot = *number,
-                            .sequence = bound.sequence,
-                            .room = bound.room,
-                            .commitment = bound.commitment,
-                            .total = bound.total,
-                            .ticket = bound.ticket,
-                            .refused = refused_on_wire(bound.refusal),
-                            .frames = bound.room < slot.memory.resident ? frames_for_others(*session, slot) : 0,
-                            .is_limited = bound.is_limited ? 1u : 0u,
-                            .is_stranded = bound.is_stranded ? 1u : 0u});
+  lend_frames(session, slot);
+  send(session, wire::Room{.slot = slot.number,
+                           .sequence = bound.sequence,
+                           .room = bound.room,
+                           .commitment = bound.commitment,
+                           .total = bound.total,
+                           .ticket = bound.ticket,
+                           .refused = refused_on_wire(bound.refusal),
+                           .frames = bound.room < slot.memory.resident ? frames_for_others(session, slot) : 0,
+                           .is_limited = bound.is_limited ? 1u : 0u,
+                           .is_stranded = bound.is_stranded ? 1u : 0u});
 }
 
 // ---- physical memory that is handed over --------------------------------------------------------
 
 // Frames go ahead of the room that they fill.
-void Translator::lend_frames(Session& session, std::uint32_t number) {
-  Slot& slot = *session.slot(number);
+void Translator::lend_frames(Session& session, Slot& slot) {
   // A seat that has come back has most of its room filled.
   slot.to_fill = std::min(slot.to_fill, slot.room - std::min(slot.room, slot.memory.resident));
   if (slot.memory.evicted == 0) return;
-  slot.to_fill -= frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
-                               [&](std::uint64_t frame, std::uint64_t bytes, int fd) {
-                                 send(session, wire::FrameLent{.slot = number, .number = frame, .bytes = bytes}, fd);
-                               });
+  slot.to_fill -=
+      frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
+                   [&](std::uint64_t frame, std::uint64_t bytes, int fd) {
+                     send(session, wire::FrameLent{.slot = slot.number, .number = frame, .bytes = bytes}, fd);
+                   });
 }
 
 // Frame sizes that seats of the same trust domain are waiting to restore into.
@@ -308,17 +295,13 @@ base::FrameSizes Translator::frames_for_others(const Session& session, const Slo
   base::FrameSizes sizes = 0;
   for (const auto& [tenant, other] : sessions_) {
     if (other == &session || other->trust_domain.empty() || other->trust_domain != session.trust_domain) continue;
-    const auto number = other->slot_of(slot.gpu);
-    if (!number) continue;
-    const wire::Memory& its = other->slot(*number)->memory;
-    if (its.evicted != 0) sizes |= its.frames;
+    const Slot* const its = other->slot_on(slot.gpu);
+    if (its != nullptr && its->memory.evicted != 0) sizes |= its->memory.frames;
   }
   return sizes;
 }
 
 base::Status Translator::on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd) {
-  GPUMUX_TRY(check_slot(given.slot));
-  if (given.number != 0 && fd) return base::fail(base::Code::kProtocol, "a descriptor of a frame that was lent");
   // Without one: this process has too many. It is closed then, and the memory free.
   const Slot* const slot = session.slot(given.slot);
   if (slot == nullptr) return {};
@@ -331,28 +314,22 @@ base::Status Translator::on(Session& session, const wire::FrameGiven& given, For
   return {};
 }
 
-base::Status Translator::on(Session& session, const wire::FrameFreed& freed) {
-  GPUMUX_TRY(check_slot(freed.slot));
-  if (const Slot* const slot = session.slot(freed.slot)) frames_.freed(seat_of(session, *slot), freed.number);
-  return {};
+void Translator::on(Session& session, Slot& slot, const wire::FrameFreed& freed) {
+  frames_.freed(seat_of(session, slot), freed.number);
 }
 
 base::Status Translator::on(Session& session, const wire::FrameWanted& wanted) {
-  GPUMUX_TRY(check_slot(wanted.slot));
   const Slot* const slot = session.slot(wanted.slot);
   const int fd = slot == nullptr ? -1 : frames_.share(seat_of(session, *slot), wanted.number);
   send(session, wire::FrameLent{.slot = wanted.slot, .number = wanted.number}, fd);
   return {};
 }
 
-void Translator::carry_out(const sched::ExpectEviction& eviction) {
-  Session* const session = find(eviction.seat.tenant);
-  if (session == nullptr) return;
-  const auto number = session->slot_of(eviction.seat.gpu);
-  if (!number || !session->slot(*number)->granted) return;
-  const std::uint64_t epoch = session->slot(*number)->epoch.value;
-  send(*session,
-       wire::PrepareSwapOut{.slot = *number, .epoch = epoch, .bytes = eviction.bytes, .managed = eviction.managed});
+void Translator::carry_out(Session& session, Slot& slot, const sched::ExpectEviction& eviction) {
+  if (!slot.granted) return;
+  send(session,
+       wire::PrepareSwapOut{
+           .slot = slot.number, .epoch = slot.epoch.value, .bytes = eviction.bytes, .managed = eviction.managed});
 }
 
 void Translator::send_loan(const HostLoan& loan, int fd) {

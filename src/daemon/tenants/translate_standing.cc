@@ -110,7 +110,7 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
                                                "for another part of the GPU");
   }
   session.standing = wanted;
-  session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
+  for (const auto& [number, slot] : session.slots()) tell_standing(session, slot);
   log_info("a tenant's priority or share has changed", {{"tenant", session.id.value},
                                                         {"pid", session.peer.pid},
                                                         {"by_uid", by.uid},
@@ -121,11 +121,10 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
 }
 
 void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
-  for (const auto& entry : sessions_) {
-    Session& session = *entry.second;
-    if (session.peer.uid != uid || session.run != run) continue;
-    session.standing.priority = session.first_standing.priority = allowed_priority(session, priority);
-    session.for_each_slot([&](std::uint32_t, const Slot& slot) { tell_standing(session, slot); });
+  for (const auto& [id, session] : sessions_) {
+    if (session->peer.uid != uid || session->run != run) continue;
+    session->standing.priority = session->first_standing.priority = allowed_priority(*session, priority);
+    for (const auto& [number, slot] : session->slots()) tell_standing(*session, slot);
   }
 }
 

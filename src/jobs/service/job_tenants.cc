@@ -50,13 +50,12 @@ ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
 std::vector<std::vector<ForeignProgram>> JobTenants::programs_outside(
     const std::set<std::pair<uid_t, std::string>>& runs) const {
   std::vector<std::vector<ForeignProgram>> programs(leases_.gpus().size());
-  for (const auto& entry : translator_.sessions()) {
-    const Session* const session = entry.second;
+  for (const auto& [id, session] : translator_.sessions()) {
     if (!session->label || runs.contains({session->peer.uid, session->run})) continue;
-    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
-      const std::uint64_t bytes = RunSuspension::memory_of(leases_.memory(), {session->id, slot.gpu}).allocated;
+    for (const auto& [number, slot] : session->slots()) {
+      const std::uint64_t bytes = RunSuspension::memory_of(leases_.memory(), seat_of(*session, slot)).allocated;
       if (bytes > 0) programs[slot.gpu.value].push_back({session->peer.uid, session->label->program, bytes});
-    });
+    }
   }
   const ForeignProcesses foreign(translator_);
   for (std::size_t i = 0; i < programs.size(); ++i) {
@@ -81,19 +80,18 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
   // The contexts of jobs' own programs, which nobody can tell from others' memory but by what the driver says of each
   // process; where it says nothing, what they are as a rule.
   std::vector<std::uint64_t> contexts(leases_.gpus().size());
-  for (const auto& entry : translator_.sessions()) {
-    const Session* const session = entry.second;
+  for (const auto& [id, session] : translator_.sessions()) {
     if (!runs.contains({session->peer.uid, session->run})) continue;
-    session->for_each_slot([&](std::uint32_t, const Slot& slot) {
+    for (const auto& [number, slot] : session->slots()) {
       const std::size_t i = slot.gpu.value;
       const Gpu& gpu = leases_.gpus()[i];
       std::uint64_t all = 0;
       for (const GpuProcess& process : gpu.use.processes) {
         if (process.pid == session->peer.pid) all = process.memory;
       }
-      const std::uint64_t known = RunSuspension::memory_of(leases_.memory(), {session->id, slot.gpu}).on_gpu;
+      const std::uint64_t known = RunSuspension::memory_of(leases_.memory(), seat_of(*session, slot)).on_gpu;
       contexts[i] += all > known ? all - known : gpu.info.memory_total / kContextPart;
-    });
+    }
   }
   const std::vector<RunMemory> others = translator_.memory_outside(runs);
   std::vector<std::vector<ForeignProgram>> programs = programs_outside(runs);
