@@ -79,7 +79,8 @@ class Daemon::Impl {
                {.gained = [this](base::GpuIndex gpu) { gpu_gained(gpu); },
                 .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
         trials_(leases_),
-        translator_(leases_, trials_, access_, {options_.config.on_daemon_loss, base::version()}),
+        host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
+        translator_(leases_, trials_, access_, host_memory_, options_.config.on_daemon_loss),
         succession_(clock_, leases_, translator_, options_.runtime_dir),
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
         api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
@@ -90,7 +91,6 @@ class Daemon::Impl {
             [this] { return translator_.take_peaks(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
         http_(io_, worker_, api_, trace_, access_, closer_),
-        host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         metrics_(io_, worker_, api_),
         mps_(io_, worker_, translator_, leases_),
         core_timer_(
@@ -160,6 +160,7 @@ class Daemon::Impl {
   Leases leases_;
   GpuLocks locks_;
   Trials trials_;
+  HostMemory host_memory_;
   Translator translator_;
   Succession succession_;
   TenantServer tenants_;
@@ -169,7 +170,6 @@ class Daemon::Impl {
   LedgerKeeper ledger_keeper_;
   JobApi job_api_;
   HttpServer http_;
-  HostMemory host_memory_;
   MetricsDoor metrics_;
   MpsDoor mps_;
 
@@ -233,7 +233,6 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   leases_.apply(node::HostBudget{host_memory_.lendable(), host_memory_.chunk_bytes(),
                                  host_memory_.budget() - host_memory_.lendable()});
   host_memory_.set_counts_earlier(is_fixed_host_memory(options_.config.host_memory));
-  translator_.set_host_memory(&host_memory_);
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();

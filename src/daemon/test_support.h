@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "daemon/daemon.h"
 #include "daemon/gpus/inventory.h"
 #include "os/file_descriptor.h"
@@ -28,6 +29,13 @@ using namespace std::chrono_literals;
 
 // Long enough for a loaded machine, short enough to see that something hangs.
 inline constexpr auto kPatience = 10s;
+
+// Stands still unless a test moves it.
+class ScriptedClock final : public base::Clock {
+ public:
+  base::TimePoint now() const override { return time; }
+  base::TimePoint time = base::TimePoint() + 1h;
+};
 
 // Polls until the condition holds. False: it did not in time.
 bool eventually(const std::function<bool()>& condition, std::chrono::nanoseconds patience = kPatience);

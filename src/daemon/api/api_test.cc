@@ -391,23 +391,17 @@ TEST(Api, RefusesAStandingThatIsWrong) {
   EXPECT_EQ(seat()["priority"], 0);
 }
 
-class ManualClock final : public base::Clock {
- public:
-  base::TimePoint now() const override { return now_; }
-  void pass(base::Duration duration) { now_ += duration; }
-
- private:
-  base::TimePoint now_{1s};
-};
-
 TEST(Api, LetsStrangersLookOnlySoOften) {
-  ManualClock clock;
+  ScriptedClock clock;
   Trace trace;
   Leases leases(clock, trace);
   const auto access = AccessRules::make(Config(), 0, false);
   ASSERT_TRUE(access);
   Trials trials(leases);
-  Translator translator(leases, trials, *access, {});
+  boost::asio::io_context loop;
+  boost::asio::thread_pool pool(1);
+  HostMemory host(loop, pool, 0, HostFiles());
+  Translator translator(leases, trials, *access, host, settings::OnDaemonLoss::kWait);
   TimerStatistics timers;
   const TraceCounters counters;
   Api api(leases, translator, *access, {}, timers, counters);
@@ -421,7 +415,7 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   EXPECT_EQ(status_of(7), 429u);
   EXPECT_EQ(status_of(8), 200u);  // another user has his own share
   for (std::int64_t i = 0; i < 2 * kStatusBurst; ++i) EXPECT_EQ(status_of(0), 200u);
-  clock.pass(10ms);
+  clock.time += 10ms;
   EXPECT_EQ(status_of(7), 200u);
   EXPECT_EQ(status_of(7), 429u);
 }

@@ -101,7 +101,10 @@ class Machine {
   Leases leases_{clock_, trace_};
   AccessRules access_ = everybody();
   Trials trials_{leases_};
-  Translator translator_{leases_, trials_, access_, {settings::OnDaemonLoss::kWait, "bench"}};
+  boost::asio::io_context loop_;
+  boost::asio::thread_pool pool_{1};
+  HostMemory host_{loop_, pool_, 0, HostFiles()};
+  Translator translator_{leases_, trials_, access_, host_, settings::OnDaemonLoss::kWait};
   TimerStatistics timers_;
   Api api_{leases_, translator_, access_, {}, timers_, counters_};
   Jobs jobs_;

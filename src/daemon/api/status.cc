@@ -212,17 +212,16 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     gpu.index = static_cast<std::uint32_t>(i);
     gpu.gpu = leases.gpus()[i];
   }
-  if (const HostMemory* host = translator.host_memory()) {
-    snapshot.host_budget = host->budget();
-    snapshot.host_lent = host->lent();
-    snapshot.host_ready = host->ready();
-    snapshot.host_leaving = host->leaving();
-    snapshot.host_chunk = host->chunk_bytes();
-    snapshot.host_is_short = host->is_short();
-    snapshot.host_loans = host->loans();
-    snapshot.host_made = host->made();
-    snapshot.host_why_not = host->files().why_not();
-  }
+  const HostMemory& host = translator.host_memory();
+  snapshot.host_budget = host.budget();
+  snapshot.host_lent = host.lent();
+  snapshot.host_ready = host.ready();
+  snapshot.host_leaving = host.leaving();
+  snapshot.host_chunk = host.chunk_bytes();
+  snapshot.host_is_short = host.is_short();
+  snapshot.host_loans = host.loans();
+  snapshot.host_made = host.made();
+  snapshot.host_why_not = host.files().why_not();
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     gpu.memory = leases.memory().view(view.gpu);
@@ -242,7 +241,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
           status.mps = session->mps;
           status.said = slot->memory;
           gpu.moved.add(status.said);
-          if (const HostMemory* host = translator.host_memory()) status.host_lent = host->lent_to(session->id);
+          status.host_lent = host.lent_to(session->id);
         }
       }
       if (const auto memory = memory_of.find(status.view.seat); memory != memory_of.end()) {

@@ -114,7 +114,7 @@ void HostMemory::set_short(bool is_short) {
   if (is_short) short_at_ = std::max(short_ ? short_at_ : 0, demand_);
   if (short_ == is_short) return;
   short_ = is_short;
-  if (on_short_) on_short_(is_short);
+  on_short_(is_short);
 }
 
 void HostMemory::closed(const HostSeat& seat) {
@@ -122,7 +122,7 @@ void HostMemory::closed(const HostSeat& seat) {
   std::erase_if(requests_, [&](const Request& request) {
     if (request.seat != seat) return false;
     shares_.answered(request.account);
-    if (on_lent_) on_lent_({seat, 0, 0}, -1);
+    on_lent_({seat, 0, 0}, -1);
     return true;
   });
 }
@@ -137,7 +137,7 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   }
   Borrower& borrower = borrowers_[seat.tenant];
   if (bytes == 0 || of_tenant >= kMaxHostRequests || seats_.lent_to(seat) + of_seat >= seats_.most_of(seat)) {
-    if (on_lent_) on_lent_({seat, 0, 0}, -1);
+    on_lent_({seat, 0, 0}, -1);
     return;
   }
   borrower.domain = domain;
@@ -147,7 +147,7 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   shares_.asked(account);
   serve();
   if (!requests_.empty() && requests_.back().asked_at == now) ++loans_.waited;
-  if (on_awaited_ && !requests_.empty()) on_awaited_();
+  if (!requests_.empty()) on_awaited_();
 }
 
 // None: no chunk of the seat's trust domain is free. `kept`: the seat has this chunk mapped.
@@ -201,7 +201,7 @@ bool HostMemory::serve(const Request& request) {
   ++loans_.all;
   if (is_handed_on) ++loans_.handed_on;
   if (kept) ++loans_.kept;
-  if (on_lent_) on_lent_(loan, fd);
+  on_lent_(loan, fd);
   return true;
 }
 
@@ -237,7 +237,7 @@ bool HostMemory::serve_in_order() {
     loans_.waiting += os::SystemClock().now() - request.asked_at;
     has_answered = true;
     // It may have to wait for somebody who gives something back: it asks again.
-    if (!served && on_lent_) on_lent_({request.seat, 0, 0}, -1);
+    if (!served) on_lent_({request.seat, 0, 0}, -1);
   }
   return has_answered && has_yielded;
 }

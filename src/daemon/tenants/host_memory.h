@@ -257,10 +257,10 @@ class HostMemory {
   const std::uint64_t chunk_bytes_;
   const std::shared_ptr<const HostFiles> files_;  // the pool's jobs have it, too
   HostMade made_;
-  OnLent on_lent_;
-  OnForget on_forget_;
-  OnShort on_short_;
-  OnAwaited on_awaited_;
+  OnLent on_lent_ = [](const HostLoan&, int) {};
+  OnForget on_forget_ = [](const HostSeat&, std::span<const std::uint64_t>) {};
+  OnShort on_short_ = [](bool) {};
+  OnAwaited on_awaited_ = [] {};
   std::shared_ptr<Alive> alive_;
   std::uint64_t next_id_ = 0;
   std::uint64_t demand_ = 0;

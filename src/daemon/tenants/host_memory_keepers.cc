@@ -89,7 +89,7 @@ void HostMemory::tell(const HostSeat& seat, std::size_t most) {
   const auto end = next.begin() + static_cast<std::ptrdiff_t>(std::min(next.size(), most));
   forgetting.told.assign(next.begin(), end);
   next.erase(next.begin(), end);
-  if (on_forget_) on_forget_(seat, forgetting.told);
+  on_forget_(seat, forgetting.told);
 }
 
 void HostMemory::forgotten(const HostSeat& seat) {

@@ -48,10 +48,7 @@ std::vector<base::SeatId> RunSuspension::seats_of(const Run& run) {
   return seats;
 }
 
-std::vector<Session*> RunSuspension::suspend(const RunKey& key) { return change(key, true); }
-std::vector<Session*> RunSuspension::resume(const RunKey& key) { return change(key, false); }
-
-std::vector<Session*> RunSuspension::change(const RunKey& key, bool is_suspended) {
+std::vector<Session*> RunSuspension::set_suspended(const RunKey& key, bool is_suspended) {
   if (key.second.empty() || this->is_suspended(key) == is_suspended) return {};
   Run& run = runs_[key];
   run.is_suspended = is_suspended;
@@ -91,7 +88,7 @@ RunState RunSuspension::state_of(const Run& run) const {
   state.is_parked = run.is_suspended;
   for (const auto& [id, session] : run.tenants) {
     ++state.tenants;
-    if (host_ != nullptr && host_->is_forgetting(id)) state.is_parked = false;
+    if (host_.is_forgetting(id)) state.is_parked = false;
     for (const auto& [number, slot] : session->slots()) add(run, *session, slot, state);
   }
   if (!run.is_suspended || state.is_parked || state.is_stuck) return state;
@@ -149,17 +146,14 @@ std::string RunSuspension::why_stuck(const Run& run, const Session& session, bas
   if (waited < (memory->report.stuck || is_host_full ? kClearingPatience : kLongestClearingPatience)) return {};
   const std::string what = base::format_bytes(of_seat.evictable_on_gpu);
   if (is_host_full) {
-    const std::uint64_t budget = host_ == nullptr ? 0 : host_->budget();
     return "host memory cannot take the " + what + " that " + who + " still has there: of " +
-           base::format_bytes(budget) + " (host_memory), " + base::format_bytes(host_ == nullptr ? 0 : host_->lent()) +
-           " are lent";
+           base::format_bytes(host_.budget()) + " (host_memory), " + base::format_bytes(host_.lent()) + " are lent";
   }
   return who + " cannot give up " + what + ": nothing of it has left for " + base::format_duration(waited);
 }
 
 bool RunSuspension::is_host_full() const {
-  return host_ == nullptr || host_->is_short() ||
-         (host_->ready() == 0 && host_->taken() + host_->chunk_bytes() > host_->budget());
+  return host_.is_short() || (host_.ready() == 0 && host_.taken() + host_.chunk_bytes() > host_.budget());
 }
 
 bool RunSuspension::is_parked(const Session& session) const {

@@ -64,10 +64,9 @@ struct RunMemory {
 
 class RunSuspension {
  public:
-  explicit RunSuspension(Leases& leases) : leases_(leases) {}
+  RunSuspension(Leases& leases, const HostMemory& host) : leases_(leases), host_(host) {}
   RunSuspension(const RunSuspension&) = delete;
   RunSuspension& operator=(const RunSuspension&) = delete;
-  void set_host_memory(const HostMemory* host) { host_ = host; }
   // Something of a suspended run's state has changed. Called at the end of Translator::settled: must not call back.
   void on_changed(std::function<void(uid_t, const std::string&)> callback) { changed_ = std::move(callback); }
 
@@ -81,8 +80,7 @@ class RunSuspension {
   void heard(const Session& session);
 
   // The tenants that this makes a difference to.
-  std::vector<Session*> suspend(const RunKey& key);
-  std::vector<Session*> resume(const RunKey& key);
+  std::vector<Session*> set_suspended(const RunKey& key, bool is_suspended);
   bool is_suspended(const RunKey& key) const;
   RunState state(const RunKey& key) const;
   // Nothing of its run is on its way any more, as far as was seen when everything last came to rest.
@@ -109,7 +107,6 @@ class RunSuspension {
   };
   static RunKey key_of(const Session& session) { return {session.peer.uid, session.run}; }
   static std::vector<base::SeatId> seats_of(const Run& run);
-  std::vector<Session*> change(const RunKey& key, bool is_suspended);
   RunState state_of(const Run& run) const;
   void add(const Run& run, const Session& session, const Slot& slot, RunState& state) const;
   std::string why_stuck(const Run& run, const Session& session, base::SeatId seat, const RunState& of_seat) const;
@@ -117,7 +114,7 @@ class RunSuspension {
   void note_progress(Run& run) const;
 
   Leases& leases_;
-  const HostMemory* host_ = nullptr;
+  const HostMemory& host_;
   std::function<void(uid_t, const std::string&)> changed_;
   std::function<void(const Session&)> parked_;
   std::map<RunKey, Run> runs_;

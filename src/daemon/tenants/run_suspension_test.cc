@@ -26,12 +26,6 @@ constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
 constexpr std::uint64_t kCapacity = 80 * kGiB;
 constexpr uid_t kUser = 1000;
 
-class ScriptedClock : public base::Clock {
- public:
-  base::TimePoint now() const override { return time; }
-  base::TimePoint time = base::TimePoint() + 1h;
-};
-
 struct Machine;
 
 // A program with one seat, whose work takes no time, and whose memory goes where it is told in one step.
@@ -134,7 +128,10 @@ struct Machine {
   Leases leases{clock, trace};
   AccessRules access = *AccessRules::make(Config(), 0, false);
   Trials trials{leases};
-  Translator translator{leases, trials, access, {settings::OnDaemonLoss::kWait, "test"}};
+  boost::asio::io_context loop;
+  boost::asio::thread_pool pool{1};
+  HostMemory host{loop, pool, 0, HostFiles()};
+  Translator translator{leases, trials, access, host, settings::OnDaemonLoss::kWait};
   std::vector<Program*> programs;
   std::vector<std::string> changed;
   std::uint64_t next = 1;

@@ -86,9 +86,8 @@ class Machine {
       : leases_(clock_, trace_),
         access_(everybody()),
         trials_(leases_),
-        translator_(leases_, trials_, access_, {settings::OnDaemonLoss::kWait, "fuzz"}) {
+        translator_(leases_, trials_, access_, host_, settings::OnDaemonLoss::kWait) {
     leases_.apply(node::HostBudget{std::uint64_t{20} << 30, std::uint64_t{256} << 20, 0});
-    translator_.set_host_memory(&host_);
     for (std::size_t i = 0; i < kGpus; ++i) {
       GpuInfo gpu;
       gpu.uuid.bytes[0] = static_cast<std::uint8_t>(i);

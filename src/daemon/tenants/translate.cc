@@ -6,6 +6,7 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/version.h"
 #include "daemon/loop/log.h"
 #include "daemon/peers/process_info.h"
 
@@ -50,30 +51,30 @@ std::string printable(std::string_view text) {
   return clean;
 }
 
-Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, Options options)
-    : leases_(leases), trials_(trials), access_(access), options_(std::move(options)), suspension_(leases) {
+Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, HostMemory& host,
+                       settings::OnDaemonLoss on_daemon_loss)
+    : leases_(leases),
+      trials_(trials),
+      host_(host),
+      access_(access),
+      on_daemon_loss_(on_daemon_loss),
+      suspension_(leases, host) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
   // The tenants that a restarted daemon need not wait for have changed.
   suspension_.on_parked([this](const Session& session) {
     if (changed_) changed_(session);
   });
+  host_.on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
+  host_.on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
+  host_.on_short([this](bool) { spare_host(); });
+  host_.on_awaited([this] { ask_for_copies(); });
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 
 void Translator::settled() {
   suspension_.look();
   frames_.settled();
-}
-
-void Translator::set_host_memory(HostMemory* host) {
-  host_ = host;
-  suspension_.set_host_memory(host);
-  if (host_ == nullptr) return;
-  host_->on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
-  host_->on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
-  host_->on_short([this](bool) { spare_host(); });
-  host_->on_awaited([this] { ask_for_copies(); });
 }
 
 Session* Translator::find(base::TenantId tenant) const {
@@ -143,7 +144,7 @@ void Translator::ended(Session& session, std::string_view why) {
     while (!gone_.empty() && gone_.front().at + kGoneRemembered < now) gone_.pop_front();
     gone_.push_back(std::move(gone));
   }
-  if (host_ != nullptr) host_->gone(session.id, std::move(session.process));
+  host_.gone(session.id, std::move(session.process));
 }
 
 base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignDescriptor fd) {
@@ -179,15 +180,15 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
   }
   wire::Welcome welcome{.protocol = std::min(hello.protocol, wire::kProtocolVersion),
-                        .on_daemon_loss = options_.on_daemon_loss == settings::OnDaemonLoss::kWait
+                        .on_daemon_loss = on_daemon_loss_ == settings::OnDaemonLoss::kWait
                                               ? wire::OnDaemonLoss::kWait
                                               : wire::OnDaemonLoss::kUngated,
                         .tenant = session.id.value,
                         .answers_mps = mps_asked_ ? 1u : 0u};
-  wire::set_text(welcome.version, options_.version);
+  wire::set_text(welcome.version, base::version());
   send(session, welcome);
-  if (host_ != nullptr && session.is_suspended) host_->set_keeps(session.id, false);
-  if (session.is_suspended || (host_ != nullptr && host_->is_short())) tell_spare(session);
+  if (session.is_suspended) host_.set_keeps(session.id, false);
+  if (session.is_suspended || host_.is_short()) tell_spare(session);
   log_info("tenant connected", {{"tenant", session.id.value},
                                 {"pid", session.peer.pid},
                                 {"uid", session.peer.uid},
@@ -273,7 +274,7 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   if (slot.granted) session.page.revoke(close.slot);
   const base::TimePoint now = leases_.now();
   forget_slot(session, slot, now);
-  if (host_ != nullptr) host_->closed({session.id, close.slot});
+  host_.closed({session.id, close.slot});
   session.close_slot(close.slot);
   leases_.apply(sched::SeatClosed{seat}, now);
   if (changed_) changed_(session);
@@ -331,15 +332,15 @@ void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
 // ---- runs ---------------------------------------------------------------------------------------
 
 void Translator::suspend_run(uid_t uid, const std::string& run) {
-  for (Session* session : suspension_.suspend({uid, run})) {
+  for (Session* session : suspension_.set_suspended({uid, run}, true)) {
     tell_spare(*session);
-    if (host_ != nullptr) host_->set_keeps(session->id, false);
+    host_.set_keeps(session->id, false);
   }
 }
 
 void Translator::resume_run(uid_t uid, const std::string& run) {
-  for (Session* session : suspension_.resume({uid, run})) {
-    if (host_ != nullptr) host_->set_keeps(session->id, true);
+  for (Session* session : suspension_.set_suspended({uid, run}, false)) {
+    host_.set_keeps(session->id, true);
     tell_spare(*session);
     if (changed_) changed_(*session);
   }

@@ -50,12 +50,9 @@ std::string printable(std::string_view text);
 
 class Translator {
  public:
-  struct Options {
-    settings::OnDaemonLoss on_daemon_loss = settings::OnDaemonLoss::kWait;
-    std::string version;
-  };
-
-  Translator(Leases& leases, Trials& trials, const AccessRules& access, Options options);
+  // `host` lends seats the host memory that they need.
+  Translator(Leases& leases, Trials& trials, const AccessRules& access, HostMemory& host,
+             settings::OnDaemonLoss on_daemon_loss);
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
@@ -101,8 +98,6 @@ class Translator {
   // Those of its programs that are connected; later ones say it themselves. As far as it may be.
   void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
 
-  // The lender of host memory; without one, no seat is lent any.
-  void set_host_memory(HostMemory* host);
   // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
   void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
 
@@ -124,14 +119,14 @@ class Translator {
   // Tells a peer why it is not wanted, before or instead of its Hello.
   static void refuse(Session& session, wire::Reason reason, std::string_view text);
 
-  void set_on_daemon_loss(settings::OnDaemonLoss on_loss) { options_.on_daemon_loss = on_loss; }
+  void set_on_daemon_loss(settings::OnDaemonLoss on_loss) { on_daemon_loss_ = on_loss; }
   Session* find(base::TenantId tenant) const;
   const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
   const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
   const Trials& trials() const { return trials_; }
   // After each Leases::rest().
   void settled();
-  const HostMemory* host_memory() const { return host_; }
+  const HostMemory& host_memory() const { return host_; }
   // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
   // still have it.
   bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
@@ -237,11 +232,11 @@ class Translator {
 
   Leases& leases_;
   Trials& trials_;
-  HostMemory* host_ = nullptr;
+  HostMemory& host_;
   Frames frames_{most_frames()};
   bool tenants_return_ = false;
   const AccessRules& access_;
-  Options options_;
+  settings::OnDaemonLoss on_daemon_loss_;
   std::function<void(const Session&)> changed_;
   std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
   std::function<base::Status(Session&, const wire::MpsAsked&)> mps_asked_;

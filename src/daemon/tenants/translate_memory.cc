@@ -74,9 +74,8 @@ void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
   slot.memory = memory;
   const std::uint64_t most = leases_.gpus()[slot.gpu.value].info.memory_total;
   // For the ledger: its own word, as far as it can be true.
-  const std::uint64_t most_evicted = host_ != nullptr ? host_->budget() : memory.evicted;
-  slot.memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, most_evicted));
-  count_for_job(session, slot, std::min(memory.allocated, most + std::min(most_evicted, ~most)));
+  slot.memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, host_.budget()));
+  count_for_job(session, slot, std::min(memory.allocated, most + host_.budget()));
   sched::MemoryReport report{.sequence = memory.room_sequence,
                              .allocated = memory.allocated,
                              .resident = memory.resident,
@@ -92,9 +91,9 @@ void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
   const base::SeatId seat = seat_of(session, slot);
-  if (host_ != nullptr) host_->uses({session.id, memory.slot}, memory.host_used, leases_.memory().may_be_back(seat));
+  host_.uses({session.id, memory.slot}, memory.host_used, leases_.memory().may_be_back(seat));
   leases_.apply(node::MemoryReported{seat, report});
-  if (host_ != nullptr) host_->has({session.id, memory.slot}, evictable(seat));
+  host_.has({session.id, memory.slot}, evictable(seat));
   frames_.reported(seat);
 }
 
@@ -117,7 +116,7 @@ std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
   std::uint64_t needs = 0;
   for (const sched::SeatMemoryView& seat : memory.seats) {
     if (!seat.speaks || seat.promised == 0) continue;
-    needs += host_->chunk_bytes();
+    needs += host_.chunk_bytes();
     (seat.is_suspended ? needs : promised) += seat.promised;
   }
   const std::uint64_t gone = memory.reserve + memory.foreign + memory.returning;
@@ -130,7 +129,7 @@ std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
 bool Translator::may_borrow_more(base::GpuIndex gpu) const {
   const std::size_t gpus = leases_.gpus().size();
   if (gpus < 2) return true;
-  std::uint64_t elsewhere = host_->leaving();
+  std::uint64_t elsewhere = host_.leaving();
   for (std::uint32_t other = 0; other < gpus; ++other) {
     if (other != gpu.value) elsewhere += host_needs({other});
   }
@@ -139,18 +138,18 @@ bool Translator::may_borrow_more(base::GpuIndex gpu) const {
     const Slot* const slot = session == nullptr ? nullptr : session->slot(seat.slot);
     return slot != nullptr && slot->gpu == gpu;
   };
-  const std::uint64_t after = host_->lent_or_awaited(is_its) + host_->chunk_bytes();
+  const std::uint64_t after = host_.lent_or_awaited(is_its) + host_.chunk_bytes();
   const std::uint64_t needed = host_needs(gpu);
-  return after <= needed || after + elsewhere <= host_->lendable();
+  return after <= needed || after + elsewhere <= host_.lendable();
 }
 
 // Of the GPU's holders: no other GPU's seats are to give anything up for its sake.
 void Translator::ask_for_copies_of(base::GpuIndex gpu) {
   for (const auto& [id, session] : sessions_) {
     const Slot* const slot = session->slot_on(gpu);
-    if (slot == nullptr || !slot->granted || session->host_asked != 0 || host_->awaits(id)) continue;
-    if (session->host_looks >= kMostInVain || host_->lent_to(id) == 0) continue;
-    tell_spare(*session, host_->chunk_bytes());
+    if (slot == nullptr || !slot->granted || session->host_asked != 0 || host_.awaits(id)) continue;
+    if (session->host_looks >= kMostInVain || host_.lent_to(id) == 0) continue;
+    tell_spare(*session, host_.chunk_bytes());
   }
 }
 
@@ -235,27 +234,25 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
 
 base::Status Translator::on(Session& session, const wire::HostWanted& wanted) {
   const Slot* const slot = session.slot(wanted.slot);
-  if (host_ == nullptr) {
-    send(session, wire::HostLent{.slot = wanted.slot});
-  } else if (slot != nullptr && !may_borrow_more(slot->gpu)) {
+  if (slot != nullptr && !may_borrow_more(slot->gpu)) {
     send(session, wire::HostLent{.slot = wanted.slot});
     ask_for_copies_of(slot->gpu);
   } else {
-    host_->wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain,
-                  session.peer.account);
+    host_.wanted({session.id, wanted.slot}, std::min(wanted.bytes, wire::kMaxHostChunkBytes), session.trust_domain,
+                 session.peer.account);
   }
   return {};
 }
 
 base::Status Translator::on(Session& session, const wire::HostReturned& returned) {
-  if (host_ != nullptr) session.host_asked -= std::min(session.host_asked, host_->chunk_bytes());
+  session.host_asked -= std::min(session.host_asked, host_.chunk_bytes());
   session.host_looks = 0;
-  if (host_ != nullptr) host_->returned(session.id, returned.id, returned.kept != 0);
+  host_.returned(session.id, returned.id, returned.kept != 0);
   return {};
 }
 
 base::Status Translator::on(Session& session, const wire::HostForgotten& forgotten) {
-  if (host_ != nullptr) host_->forgotten({session.id, forgotten.slot});
+  host_.forgotten({session.id, forgotten.slot});
   return {};
 }
 
@@ -354,7 +351,7 @@ void Translator::spare_host() {
 }
 
 void Translator::tell_spare(Session& session, std::uint64_t awaited) {
-  const bool keeps_none = session.is_suspended || (host_ != nullptr && host_->is_short());
+  const bool keeps_none = session.is_suspended || host_.is_short();
   session.host_asked = awaited == 0 ? 0 : session.host_asked + awaited;
   send(session, wire::HostSpare{.bytes = keeps_none ? 0 : ~std::uint64_t{0}, .awaited = awaited});
 }
@@ -363,7 +360,7 @@ void Translator::tell_spare(Session& session, std::uint64_t awaited) {
 // moment; but a tenant that waits for host memory by itself is about to leave. No tenant is asked twice for the same,
 // or again if it has given nothing: it may be stopped.
 void Translator::ask_for_copies() {
-  std::uint64_t missing = host_->awaited();
+  std::uint64_t missing = host_.awaited();
   for (const auto& [id, session] : sessions_) missing -= std::min(missing, session->host_asked);
   const auto ask = [&](Session& session, std::uint64_t most) {
     if (session.is_suspended || session.host_looks >= kMostInVain) return;
@@ -373,38 +370,36 @@ void Translator::ask_for_copies() {
     missing -= bytes;
   };
   if (missing == 0) return;
-  for (const auto& [id, session] : sessions_) ask(*session, host_->beyond(id));
+  for (const auto& [id, session] : sessions_) ask(*session, host_.beyond(id));
   for (const auto& [id, session] : sessions_) {
-    if (missing != 0 && session->holds() && !host_->awaits(id)) ask(*session, host_->lent_to(id));
+    if (missing != 0 && session->holds() && !host_.awaits(id)) ask(*session, host_.lent_to(id));
   }
 }
 
 // A promise waits for what seats have on loan and have no use for.
 void Translator::ask_for_useless() {
-  if (host_ == nullptr || host_->useless() == 0 || !leases_.memory().awaits_commitment()) return;
+  if (host_.useless() == 0 || !leases_.memory().awaits_commitment()) return;
   for (const auto& [id, session] : sessions_) {
     if (session->is_suspended || session->host_asked != 0) continue;
-    if (const std::uint64_t bytes = host_->beyond(id); bytes != 0) tell_spare(*session, bytes);
+    if (const std::uint64_t bytes = host_.beyond(id); bytes != 0) tell_spare(*session, bytes);
   }
 }
 
 void Translator::look_at_copies() {
-  if (host_ == nullptr) return;
   for (const auto& [id, session] : sessions_) {
     if (session->host_asked == 0) continue;
-    if (host_->awaited() != 0 && ++session->host_looks < kMostInVain) continue;
+    if (host_.awaited() != 0 && ++session->host_looks < kMostInVain) continue;
     tell_spare(*session);
   }
-  if (host_->awaited() != 0) ask_for_copies();
+  if (host_.awaited() != 0) ask_for_copies();
 }
 
 // A tenant that was granted a lease may have copies to give. A tenant whose lease was revoked is to keep the host
 // memory that it needs for leaving.
 void Translator::lease_changed(Session& session) {
-  if (host_ == nullptr) return;
   session.host_looks = 0;
   if (!session.holds() && session.host_asked != 0) tell_spare(session);
-  if (session.holds() && host_->awaited() != 0) ask_for_copies();
+  if (session.holds() && host_.awaited() != 0) ask_for_copies();
 }
 
 }  // namespace gpumux::daemon
