@@ -130,14 +130,14 @@ Json container_json(const ContainerLabel& container) {
   return json;
 }
 
-void add_program(Json& json, const std::shared_ptr<const TenantLabel>& label) {
-  json["pid"] = label ? label->pid : 0;
-  json["program"] = label ? label->program : "";
+void add_program(Json& json, const TenantLabel& label) {
+  json["pid"] = label.pid;
+  json["program"] = label.program;
 }
 
 Json refused_json(const RefusedAllocation& one, base::TimePoint now) {
   Json json{{"tenant", one.tenant.value}};
-  add_program(json, one.label);
+  add_program(json, *one.label);
   json["age_ns"] = (now - one.at).count();
   json["reason"] = word_of(one.why);
   json["had_bytes"] = one.had;
@@ -147,7 +147,7 @@ Json refused_json(const RefusedAllocation& one, base::TimePoint now) {
   json["holders"] = Json::array();
   for (const MemoryHolder& holder : one.holders) {
     Json& its = json["holders"].emplace_back();
-    add_program(its, holder.label);
+    add_program(its, *holder.label);
     its["bytes"] = holder.bytes;
   }
   return json;
@@ -175,8 +175,7 @@ std::string remark_on(const GpuStatus& gpu) {
   const std::uint64_t room = memory.capacity > taken ? memory.capacity - taken : 0;
   if (second == nullptr || need(first) + need(second) <= room) return {};
   const auto name = [&](const SeatStatus* seat) {
-    return (seat->label ? seat->label->program + " (" + std::to_string(seat->label->pid) + ")" : "?") + " with " +
-           base::format_bytes(need(seat));
+    return seat->label->program + " (" + std::to_string(seat->label->pid) + ") with " + base::format_bytes(need(seat));
   };
   std::string text = name(first) + " and " + name(second) + " do not fit together in " + base::format_bytes(room) +
                      ": their memory moves whenever the GPU changes hands";
@@ -261,14 +260,14 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
 
 void StatusSnapshot::hide_names_but_of(uid_t uid) {
   for (GpuStatus& gpu : gpus) {
-    for (SeatStatus& seat : gpu.seats) {
-      if (!seat.label || seat.label->uid == uid) continue;
-      seat.label = TenantLabel::make(seat.label->pid, seat.label->uid, kHiddenName);
-      seat.note.clear();  // may name programs of its user
-    }
     const auto hide = [&](std::shared_ptr<const TenantLabel>& label) {
-      if (label && label->uid != uid) label = TenantLabel::make(label->pid, label->uid, kHiddenName);
+      const bool is_hidden = label->uid != uid;
+      if (is_hidden) label = TenantLabel::make(label->pid, label->uid, kHiddenName);
+      return is_hidden;
     };
+    for (SeatStatus& seat : gpu.seats) {
+      if (hide(seat.label)) seat.note.clear();  // may name programs of its user
+    }
     for (RefusedAllocation& one : gpu.refused) {
       hide(one.label);
       for (MemoryHolder& holder : one.holders) hide(holder.label);
@@ -317,18 +316,14 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
       std::string note = seat.note;
       // Why a silent tenant is silent: only for those who hold others up, because it means reading /proc.
       if (view.phase == sched::SeatPhase::kSilent || view.phase == sched::SeatPhase::kRevoked) {
-        const auto process = process_info(seat.label ? seat.label->pid : 0);
+        const auto process = process_info(seat.label->pid);
         const std::string state = process ? describe_state(process->state) : "";
         if (!state.empty()) note += (note.empty() ? "" : ": ") + state;
       }
-      Json s{{"tenant", view.seat.tenant.value},
-             {"pid", seat.label ? seat.label->pid : 0},
-             {"uid", seat.label ? seat.label->uid : 0},
-             {"user", seat.label ? user(seat.label->uid) : ""},
-             {"program", seat.label ? seat.label->program : ""},
-             {"phase", phase_text(view.phase)}};
-      if (seat.label && seat.label->job != 0) s["job"] = seat.label->job;
-      if (seat.label && !seat.label->container.id.empty()) s["container"] = container_json(seat.label->container);
+      Json s{{"tenant", view.seat.tenant.value}, {"pid", seat.label->pid},         {"uid", seat.label->uid},
+             {"user", user(seat.label->uid)},    {"program", seat.label->program}, {"phase", phase_text(view.phase)}};
+      if (seat.label->job != 0) s["job"] = seat.label->job;
+      if (!seat.label->container.id.empty()) s["container"] = container_json(seat.label->container);
       if (has_lease(view.phase)) {
         s["lease"] = view.kind == sched::LeaseKind::kExclusive ? "exclusive" : "shared";
         s["epoch"] = view.epoch.value;

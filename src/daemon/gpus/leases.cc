@@ -31,8 +31,6 @@ std::uint64_t epoch_of_now() {
   return microseconds * kEpochsPerMicrosecond;
 }
 
-std::uint64_t note_key(SeatId seat) { return seat.tenant.value * base::kMaxGpus + seat.gpu.value; }
-
 std::string_view reason_text(sched::RevokeReason reason) {
   switch (reason) {
     case sched::RevokeReason::kQuantum: return "quantum";
@@ -174,10 +172,7 @@ void Leases::gone(base::TenantId tenant, std::string_view why, base::TimePoint n
 }
 
 void Leases::forget(SeatId seat) {
-  const std::uint64_t key = note_key(seat);
-  notes_.erase(key);
-  traced_requests_.erase(key);
-  traced_memory_.erase(key);
+  seats_.erase(seat);
   refusals_.gone(seat);
 }
 
@@ -202,13 +197,14 @@ void Leases::told(const sched::Event& event) { debug_text("event of the leases",
 base::LeaseEpoch Leases::newest_possible_epoch() const { return {epoch_of_now()}; }
 
 std::shared_ptr<const TenantLabel> Leases::label(base::TenantId tenant) const {
+  static const auto kNobody = TenantLabel::make(0, 0, "");
   const auto found = labels_.find(tenant);
-  return found == labels_.end() ? nullptr : found->second;
+  return found == labels_.end() ? kNobody : found->second;
 }
 
 std::string Leases::note(SeatId seat) const {
-  const auto found = notes_.find(note_key(seat));
-  return found == notes_.end() ? std::string() : found->second;
+  const auto found = seats_.find(seat);
+  return found == seats_.end() ? std::string() : found->second.note;
 }
 
 TraceEntry Leases::entry(base::TimePoint now, std::string_view name, SeatId seat) const {
@@ -217,6 +213,26 @@ TraceEntry Leases::entry(base::TimePoint now, std::string_view name, SeatId seat
                     .gpu = static_cast<std::int32_t>(seat.gpu.value),
                     .tenant = seat.tenant,
                     .label = label(seat.tenant)};
+}
+
+void Leases::record(base::TimePoint now, std::string_view name, SeatId seat, base::LeaseEpoch epoch,
+                    std::string_view detail) {
+  TraceEntry traced = entry(now, name, seat);
+  traced.epoch = epoch;
+  traced.detail = detail;
+  trace_.record(std::move(traced));
+}
+
+// "train.py (812, GPU 0)" for each. `reader`: the only user who may see the programs' names; none: everybody may.
+std::string Leases::names_of(const std::vector<SeatId>& seats, std::optional<uid_t> reader) const {
+  std::string names;
+  for (const SeatId seat : seats) {
+    const auto tenant = label(seat.tenant);
+    const bool is_hidden = reader && *reader != tenant->uid;
+    names += (names.empty() ? "" : ", ") + (is_hidden ? std::string("a program") : tenant->program) + " (" +
+             std::to_string(tenant->pid) + ", GPU " + std::to_string(seat.gpu.value) + ")";
+  }
+  return names;
 }
 
 // Whether it is among the commands of the last event.
@@ -229,46 +245,36 @@ bool Leases::grants(SeatId seat) const {
 }
 
 void Leases::record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before) {
-  const auto with_epoch = [&](std::string_view name, SeatId seat, base::LeaseEpoch epoch) {
-    TraceEntry traced = entry(now, name, seat);
-    traced.epoch = epoch;
-    trace_.record(std::move(traced));
-  };
   std::visit(Overloaded{
                  [&](const sched::TenantConnected& e) {
                    trace_.record({.time = now, .event = "connect", .tenant = e.tenant, .label = label(e.tenant)});
                  },
-                 [&](const node::SeatOpened& e) { trace_.record(entry(now, "open", e.lease.seat)); },
-                 [&](const sched::StandingChanged& e) { trace_.record(entry(now, "standing", e.seat)); },
+                 [&](const node::SeatOpened& e) { record(now, "open", e.lease.seat); },
+                 [&](const sched::StandingChanged& e) { record(now, "standing", e.seat); },
                  [&](const sched::SeatsSuspended& e) {
                    const auto name = e.are_suspended ? "suspend" : "resume";
-                   for (const SeatId seat : e.seats) trace_.record(entry(now, name, seat));
+                   for (const SeatId seat : e.seats) record(now, name, seat);
                  },
-                 [&](const sched::SeatClaimed& e) {
-                   TraceEntry traced = entry(now, "claim", e.seat);
-                   traced.epoch = e.epoch;
-                   traced.detail = claim_text(e.claim);
-                   trace_.record(std::move(traced));
-                 },
+                 [&](const sched::SeatClaimed& e) { record(now, "claim", e.seat, e.epoch, claim_text(e.claim)); },
                  [&](const sched::SeatClosed& e) {
-                   trace_.record(entry(now, "close", e.seat));
+                   record(now, "close", e.seat);
                    forget(e.seat);
                  },
                  [&](const sched::Requested& e) {
                    // One that has crossed its grant asks for nothing.
                    if (machine_.leases().phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
-                   if (traced_requests_.insert(note_key(e.seat)).second) trace_.record(entry(now, "request", e.seat));
+                   if (!std::exchange(seats_[e.seat].is_request_traced, true)) record(now, "request", e.seat);
                  },
                  [&](const node::MemoryReported& e) { record_memory(now, e.seat, e.report); },
                  [&](const node::RoomWanted& e) { refusals_.wanted(e.seat, std::max(e.room, e.commitment)); },
-                 [&](const sched::GateClosed& e) { with_epoch("gate_closed", e.seat, e.epoch); },
+                 [&](const sched::GateClosed& e) { record(now, "gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
                    TraceEntry traced = entry(now, "drained", e.seat);
                    traced.epoch = e.epoch;
                    traced.lasted = totals(e.seat, now).idle - idle_before;
                    if (traced.lasted > base::Duration::zero()) traced.before = "idle";
                    trace_.record(std::move(traced));
-                   notes_.erase(note_key(e.seat));
+                   seats_[e.seat].note.clear();
                  },
                  [&](const node::SettingsChanged& e) {
                    trace_.record({.time = now,
@@ -284,51 +290,25 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
 // Memory that moves goes out if a report has less of it on the GPU than the report before, and comes in if it has more.
 void Leases::record_memory(base::TimePoint now, SeatId seat, const sched::MemoryReport& report) {
   if (!memory().has(seat)) return;
-  TracedMemory& traced = traced_memory_[note_key(seat)];
-  const TracedMemory before = traced;
-  traced.resident = report.resident;
-  traced.away = report.evicted + report.managed_away;
+  Remembered& traced = seats_[seat];
+  const std::uint64_t resident_before = std::exchange(traced.resident, report.resident);
+  const std::uint64_t away_before = std::exchange(traced.away, report.evicted + report.managed_away);
+  const Moves moves_before = traced.moves;
   if (!report.moving || traced.away == 0) {
     traced.moves = Moves::kNowhere;
-  } else if (traced.resident < before.resident) {
+  } else if (traced.resident < resident_before) {
     traced.moves = Moves::kOut;
-  } else if (traced.resident > before.resident) {
+  } else if (traced.resident > resident_before) {
     traced.moves = Moves::kIn;
   }
-  if (traced.away > 0 && before.away == 0) trace_.record(entry(now, "evicted", seat));
-  if (traced.moves != before.moves) {
-    TraceEntry moved = entry(now, "moves", seat);
-    moved.detail = traced.moves == Moves::kOut ? "out" : traced.moves == Moves::kIn ? "in" : "nowhere";
-    trace_.record(std::move(moved));
+  if (traced.away > 0 && away_before == 0) record(now, "evicted", seat);
+  if (traced.moves != moves_before) {
+    record(now, "moves", seat, {}, traced.moves == Moves::kOut ? "out" : traced.moves == Moves::kIn ? "in" : "nowhere");
   }
-  if (traced.away == 0 && before.away > 0) trace_.record(entry(now, "complete", seat));
+  if (traced.away == 0 && away_before > 0) record(now, "complete", seat);
 }
 
 void Leases::record_command(base::TimePoint now, const sched::Command& command) {
-  const auto seat_fields = [&](SeatId seat) {
-    const auto tenant = label(seat.tenant);
-    return std::pair<std::string, std::string>(std::to_string(tenant ? tenant->pid : 0), tenant ? tenant->program : "");
-  };
-  const auto names_of = [&](const std::vector<SeatId>& seats) {
-    std::string names;
-    for (const SeatId seat : seats) {
-      const auto [pid, program] = seat_fields(seat);
-      names += (names.empty() ? "" : ", ") + program + " (" + pid + ", GPU " + std::to_string(seat.gpu.value) + ")";
-    }
-    return names;
-  };
-  // For a note, which users see: it names programs of the seat's own user only.
-  const auto own_names_of = [&](SeatId seat, const std::vector<SeatId>& seats) {
-    const auto owner = label(seat.tenant);
-    std::string names;
-    for (const SeatId other : seats) {
-      const auto tenant = label(other.tenant);
-      const bool is_own = owner && tenant && owner->uid == tenant->uid;
-      names += (names.empty() ? "" : ", ") + (is_own ? tenant->program : std::string("a program")) + " (" +
-               std::to_string(tenant ? tenant->pid : 0) + ", GPU " + std::to_string(other.gpu.value) + ")";
-    }
-    return names;
-  };
   std::visit(
       Overloaded{
           [&](const sched::Grant& c) {
@@ -338,59 +318,46 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
             if (c.borrowed) traced.detail = "borrowed";
             trace_.record(std::move(traced));
-            traced_requests_.erase(note_key(c.seat));
+            seats_[c.seat].is_request_traced = false;
           },
-          [&](const sched::Revoke& c) {
-            TraceEntry traced = entry(now, "revoke", c.seat);
-            traced.epoch = c.epoch;
-            traced.detail = reason_text(c.reason);
-            trace_.record(std::move(traced));
-          },
-          [&](const sched::Reopen& c) {
-            TraceEntry traced = entry(now, "reopen", c.seat);
-            traced.epoch = c.epoch;
-            trace_.record(std::move(traced));
-          },
-          [&](const sched::Step& c) {
-            TraceEntry traced = entry(now, "step", c.seat);
-            traced.epoch = c.epoch;
-            trace_.record(std::move(traced));
-          },
+          [&](const sched::Revoke& c) { record(now, "revoke", c.seat, c.epoch, reason_text(c.reason)); },
+          [&](const sched::Reopen& c) { record(now, "reopen", c.seat, c.epoch); },
+          [&](const sched::Step& c) { record(now, "step", c.seat, c.epoch); },
           [](const sched::Contention&) {},
           [](const sched::HeadsUp&) {},
           [&](const sched::ReportStall& c) {
-            TraceEntry traced = entry(now, "stall", c.seat);
-            traced.epoch = c.epoch;
-            trace_.record(std::move(traced));
-            for (const SeatId partner : c.partners) trace_.record(entry(now, "partner", partner));
-            const auto [pid, program] = seat_fields(c.seat);
-            std::string& note = notes_[note_key(c.seat)];
+            record(now, "stall", c.seat, c.epoch);
+            for (const SeatId partner : c.partners) record(now, "partner", partner);
+            const auto tenant = label(c.seat.tenant);
+            std::string& note = seats_[c.seat].note;
             note = "its submitted work did not finish within " + base::format_duration(c.waited) +
                    " of a revocation: it keeps the GPU, and is asked again later";
-            if (!c.partners.empty()) note += "; it may wait for " + own_names_of(c.seat, c.partners);
+            // The seat's user sees it.
+            if (!c.partners.empty()) note += "; it may wait for " + names_of(c.partners, tenant->uid);
             log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
-                        {{"pid", pid},
-                         {"program", program},
+                        {{"pid", tenant->pid},
+                         {"program", tenant->program},
                          {"gpu", c.seat.gpu.value},
                          {"waited", base::format_duration(c.waited)},
                          {"undrained", c.undrained.size()},
                          {"likely_partners", names_of(c.partners)}});
           },
           [&](const sched::ReportSilent& c) {
-            trace_.record(entry(now, "silent", c.seat));
-            const auto [pid, program] = seat_fields(c.seat);
-            notes_[note_key(c.seat)] = "does not answer";
+            record(now, "silent", c.seat);
+            const auto tenant = label(c.seat.tenant);
+            seats_[c.seat].note = "does not answer";
             log_warning("a tenant does not answer a revocation; others go on without waiting for it",
-                        {{"pid", pid},
-                         {"program", program},
+                        {{"pid", tenant->pid},
+                         {"program", tenant->program},
                          {"gpu", c.seat.gpu.value},
                          {"waited", base::format_duration(c.waited)}});
           },
           [&](const sched::ReportAnswering& c) {
-            trace_.record(entry(now, "answering", c.seat));
-            notes_.erase(note_key(c.seat));
-            const auto [pid, program] = seat_fields(c.seat);
-            log_info("a silent tenant answers again", {{"pid", pid}, {"program", program}, {"gpu", c.seat.gpu.value}});
+            record(now, "answering", c.seat);
+            const auto tenant = label(c.seat.tenant);
+            seats_[c.seat].note.clear();
+            log_info("a silent tenant answers again",
+                     {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", c.seat.gpu.value}});
           },
           [&](const sched::KillTenant& c) {
             const auto tenant = label(c.tenant);
@@ -403,7 +370,7 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
             log_warning(is_silent ? "a tenant was silent longer than kill_silent_after: it is killed"
                                   : "a tenant's work has not drained for longer than kill_stalled_after, and others "
                                     "wait: it is killed",
-                        {{"pid", tenant ? tenant->pid : 0}, {"program", tenant ? tenant->program : ""}});
+                        {{"pid", tenant->pid}, {"program", tenant->program}});
           },
       },
       command);
@@ -411,23 +378,19 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
 
 void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) {
   const auto tenant = label(bound.seat.tenant);
-  const pid_t pid = tenant ? tenant->pid : 0;
-  const std::string program = tenant ? tenant->program : "";
   if (bound.refused()) {
     const RefusedAllocation& refused = refusals_.refused(now, bound.seat, bound.refusal, memory());
     log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
-                                          {"pid", pid},
-                                          {"program", program},
+                                          {"pid", tenant->pid},
+                                          {"program", tenant->program},
                                           {"gpu", bound.seat.gpu.value},
                                           {"asked", refused.wanted - std::min(refused.wanted, refused.had)},
                                           {"had", refused.had}});
-    TraceEntry traced = entry(now, "refused", bound.seat);
-    traced.detail = word_of(bound.refusal);
-    trace_.record(std::move(traced));
+    record(now, "refused", bound.seat, {}, word_of(bound.refusal));
   }
   if (bound.is_stranded) {
     log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",
-                {{"pid", pid}, {"program", program}, {"gpu", bound.seat.gpu.value}});
+                {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", bound.seat.gpu.value}});
   }
 }
 

@@ -92,6 +92,7 @@ class Leases final : private node::Probe {
   base::LeaseEpoch newest_possible_epoch() const;
 
   std::vector<sched::GpuView> view() const { return machine_.leases().view(clock_.now()); }
+  // Of a tenant that is not there, one without a name.
   std::shared_ptr<const TenantLabel> label(base::TenantId tenant) const;
   // Why a tenant's seat is remarkable ("does not answer", "does not drain"), for status. Empty: it is not.
   std::string note(base::SeatId seat) const;
@@ -115,6 +116,9 @@ class Leases final : private node::Probe {
   void record_command(base::TimePoint now, const node::ModeChanged& change);
   void record_command(base::TimePoint now, const node::TurnsForMemory& change);
   TraceEntry entry(base::TimePoint now, std::string_view name, base::SeatId seat) const;
+  void record(base::TimePoint now, std::string_view name, base::SeatId seat, base::LeaseEpoch epoch = {},
+              std::string_view detail = {});
+  std::string names_of(const std::vector<base::SeatId>& seats, std::optional<uid_t> reader = {}) const;
 
   const base::Clock& clock_;
   Trace& trace_;
@@ -123,16 +127,15 @@ class Leases final : private node::Probe {
   node::Machine machine_;
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
-  std::unordered_map<std::uint64_t, std::string> notes_;  // by tenant and GPU
-  // Seats whose request the trace has: a waiting tenant asks every 100 ms.
-  std::unordered_set<std::uint64_t> traced_requests_;
-  // Seats' memory as it was last reported. A tenant reports more often than there is something for the trace.
   enum class Moves : std::uint8_t { kNowhere, kOut, kIn };
-  struct TracedMemory {
-    std::uint64_t resident = 0, away = 0;  // bytes
+  // An open seat, as people see it beside what the machine knows.
+  struct Remembered {
+    std::string note;                      // empty: the seat is not remarkable
+    bool is_request_traced = false;        // a waiting tenant asks every 100 ms
+    std::uint64_t resident = 0, away = 0;  // bytes, as last reported: more often than there is something for the trace
     Moves moves = Moves::kNowhere;
   };
-  std::unordered_map<std::uint64_t, TracedMemory> traced_memory_;
+  std::map<base::SeatId, Remembered> seats_;
   Refusals refusals_;
   std::shared_ptr<const std::string> settings_changes_;  // of the event that is about to be recorded
   node::Commands commands_;                              // kept only for its memory

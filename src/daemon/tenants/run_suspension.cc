@@ -12,7 +12,7 @@ namespace gpumux::daemon {
 namespace {
 
 std::string name_of(const Session& session) {
-  return (session.label ? session.label->program : "?") + " (" + std::to_string(session.peer.pid) + ")";
+  return session.label->program + " (" + std::to_string(session.peer.pid) + ")";
 }
 
 }  // namespace

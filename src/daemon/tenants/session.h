@@ -68,14 +68,15 @@ struct MpsClient {
 
 class Session {
  public:
-  Session(base::TenantId tenant, Peer who, Carrier& carrier) : id(tenant), peer(std::move(who)), carrier_(carrier) {}
+  Session(base::TenantId tenant, Peer who, Carrier& carrier)
+      : id(tenant), peer(std::move(who)), label(TenantLabel::make(peer.pid, peer.uid, "")), carrier_(carrier) {}
 
   const base::TenantId id;
   const Peer peer;
   bool welcomed = false;
   std::uint64_t process_start = 0;  // when its process started (process_info.h); 0: not known
   LeasePageView page;
-  std::shared_ptr<const TenantLabel> label;  // set by Hello
+  std::shared_ptr<const TenantLabel> label;  // without a name until Hello
   // A tenant's words cost log lines: 20 at once, 2 a second afterwards.
   RateLimit notes{20, 2};
   std::uint64_t notes_suppressed = 0;

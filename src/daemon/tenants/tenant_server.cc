@@ -364,7 +364,7 @@ void TenantServer::end(Connection& connection, std::string_view why, const std::
   translator_.ended(connection.session, why);
   const LogFields fields{{"tenant", session.id.value},
                          {"pid", session.peer.pid},
-                         {"program", session.label ? session.label->program : ""},
+                         {"program", session.label->program},
                          {"why", why},
                          {"detail", detail}};
   if (!expected) {

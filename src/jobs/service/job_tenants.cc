@@ -51,7 +51,7 @@ std::vector<std::vector<ForeignProgram>> JobTenants::programs_outside(
     const std::set<std::pair<uid_t, std::string>>& runs) const {
   std::vector<std::vector<ForeignProgram>> programs(leases_.gpus().size());
   for (const auto& [id, session] : translator_.sessions()) {
-    if (!session->label || runs.contains({session->peer.uid, session->run})) continue;
+    if (runs.contains({session->peer.uid, session->run})) continue;
     for (const auto& [number, slot] : session->slots()) {
       const std::uint64_t bytes = RunSuspension::memory_of(leases_.memory(), seat_of(*session, slot)).allocated;
       if (bytes > 0) programs[slot.gpu.value].push_back({session->peer.uid, session->label->program, bytes});
