@@ -24,15 +24,19 @@ using namespace cuda;
 // Asked again with more room only if this is too small.
 constexpr std::size_t kProcesses = 256;
 
-struct Library {
-  explicit Library(void* h) : handle(h) {}
-  Library(const Library&) = delete;
-  Library& operator=(const Library&) = delete;
-  ~Library() {
-    if (handle != nullptr) ::dlclose(handle);
-  }
-  void* handle;
-};
+// Closed after everything of it.
+using Library = std::unique_ptr<void, int (*)(void*)>;
+
+// Whether NVML has the function, and the call has succeeded.
+template <class Function, class... Arguments>
+bool succeeds(Function function, Arguments... arguments) {
+  return function != nullptr && function(arguments...) == NVML_SUCCESS;
+}
+
+base::Status fail(const Nvml& nvml, nvmlReturn_t result, const std::string& what, const std::string& remedy = "") {
+  const char* text = nvml.nvmlErrorString != nullptr ? nvml.nvmlErrorString(result) : "NVML error";
+  return base::fail(base::Code::kUnavailable, what + ": " + text + remedy);
+}
 
 std::string compute_mode_text(nvmlComputeMode_t mode) {
   switch (mode) {
@@ -69,7 +73,7 @@ std::string pci_text(const nvmlPciInfo_t& pci) {
 
 class NvmlInventory final : public Inventory {
  public:
-  NvmlInventory(std::unique_ptr<Library> library, const Nvml& nvml) : library_(std::move(library)), nvml_(nvml) {}
+  NvmlInventory(Library library, const Nvml& nvml) : library_(std::move(library)), nvml_(nvml) {}
   ~NvmlInventory() override {
     health_.reset();
     nvml_.nvmlShutdown();
@@ -83,7 +87,7 @@ class NvmlInventory final : public Inventory {
     read_driver();
     unsigned int count = 0;
     if (const auto result = nvml_.nvmlDeviceGetCount_v2(&count); result != NVML_SUCCESS) {
-      return fail(result, "cannot count the GPUs");
+      return fail(nvml_, result, "cannot count the GPUs");
     }
     struct Found {
       nvmlPciInfo_t pci{};
@@ -130,21 +134,12 @@ class NvmlInventory final : public Inventory {
     for (std::size_t i = 0; i < devices_.size(); ++i) {
       GpuLoad load;
       nvmlUtilization_t rates{};
-      if (nvml_.nvmlDeviceGetUtilizationRates != nullptr &&
-          nvml_.nvmlDeviceGetUtilizationRates(devices_[i], &rates) == NVML_SUCCESS) {
-        load.utilization_percent = rates.gpu;
-      }
-      const auto read = [&](auto function, std::optional<std::uint32_t>& target) {
-        unsigned int value = 0;
-        if (function != nullptr && function(parents_[i], &value) == NVML_SUCCESS) target = value;
-      };
-      read(nvml_.nvmlDeviceGetPowerUsage, load.power_milliwatts);
-      read(nvml_.nvmlDeviceGetEnforcedPowerLimit, load.power_limit_milliwatts);
-      unsigned int celsius = 0;
-      if (nvml_.nvmlDeviceGetTemperature != nullptr &&
-          nvml_.nvmlDeviceGetTemperature(parents_[i], NVML_TEMPERATURE_GPU, &celsius) == NVML_SUCCESS) {
-        load.temperature_celsius = celsius;
-      }
+      if (succeeds(nvml_.nvmlDeviceGetUtilizationRates, devices_[i], &rates)) load.utilization_percent = rates.gpu;
+      unsigned int value = 0;
+      if (succeeds(nvml_.nvmlDeviceGetPowerUsage, parents_[i], &value)) load.power_milliwatts = value;
+      if (succeeds(nvml_.nvmlDeviceGetEnforcedPowerLimit, parents_[i], &value)) load.power_limit_milliwatts = value;
+      if (succeeds(nvml_.nvmlDeviceGetTemperature, parents_[i], NVML_TEMPERATURE_GPU, &value))
+        load.temperature_celsius = value;
       all.push_back(load);
     }
     return all;
@@ -153,56 +148,39 @@ class NvmlInventory final : public Inventory {
  private:
   using ProcessFunction = nvmlReturn_t (*)(nvmlDevice_t, unsigned int*, nvmlProcessInfo_t*);
 
-  base::Status fail(nvmlReturn_t result, const std::string& what) const {
-    const char* text = nvml_.nvmlErrorString != nullptr ? nvml_.nvmlErrorString(result) : "NVML error";
-    return base::fail(base::Code::kUnavailable, what + ": " + text);
-  }
-
   void read_driver() {
     std::array<char, kNvmlDriverVersionBytes> text{};
-    if (nvml_.nvmlSystemGetDriverVersion != nullptr &&
-        nvml_.nvmlSystemGetDriverVersion(text.data(), static_cast<unsigned int>(text.size())) == NVML_SUCCESS) {
+    if (succeeds(nvml_.nvmlSystemGetDriverVersion, text.data(), static_cast<unsigned int>(text.size())))
       driver_.nvml_version = text.data();
-    }
     int version = 0;
-    if (nvml_.nvmlSystemGetCudaDriverVersion_v2 != nullptr &&
-        nvml_.nvmlSystemGetCudaDriverVersion_v2(&version) == NVML_SUCCESS) {
+    if (succeeds(nvml_.nvmlSystemGetCudaDriverVersion_v2, &version))
       driver_.cuda_version = std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
-    }
-    driver_.simulated = ::dlsym(library_->handle, kSimulatedNvmlSymbol) != nullptr;
+    driver_.simulated = ::dlsym(library_.get(), kSimulatedNvmlSymbol) != nullptr;
   }
 
   std::optional<nvmlMemory_t> read_memory(nvmlDevice_t device) const {
-    if (nvml_.nvmlDeviceGetMemoryInfo_v2 != nullptr) {
-      nvmlMemory_v2_t memory{};
-      memory.version = kNvmlMemoryVersion2;
-      if (nvml_.nvmlDeviceGetMemoryInfo_v2(device, &memory) == NVML_SUCCESS) {
-        // `total` is with what the driver has reserved for itself (0.6 of an H200's 140 GiB), `used` is without it. The
-        // rest is what programs can have, and what the driver tells them.
-        return nvmlMemory_t{memory.total - std::min(memory.reserved, memory.total), memory.free, memory.used};
-      }
+    nvmlMemory_v2_t detailed{};
+    detailed.version = kNvmlMemoryVersion2;
+    if (succeeds(nvml_.nvmlDeviceGetMemoryInfo_v2, device, &detailed)) {
+      // `total` is with what the driver has reserved for itself (0.6 of an H200's 140 GiB), `used` is without it. The
+      // rest is what programs can have, and what the driver tells them.
+      return nvmlMemory_t{detailed.total - std::min(detailed.reserved, detailed.total), detailed.free, detailed.used};
     }
     nvmlMemory_t memory{};
-    if (nvml_.nvmlDeviceGetMemoryInfo == nullptr || nvml_.nvmlDeviceGetMemoryInfo(device, &memory) != NVML_SUCCESS) {
-      return std::nullopt;
-    }
-    return memory;
+    return succeeds(nvml_.nvmlDeviceGetMemoryInfo, device, &memory) ? std::optional(memory) : std::nullopt;
   }
 
   void add(nvmlDevice_t device, const std::string& pci) {
     unsigned int current = kNvmlMigDisabled;
     unsigned int pending = kNvmlMigDisabled;
-    const bool partitioned = nvml_.nvmlDeviceGetMigMode != nullptr &&
-                             nvml_.nvmlDeviceGetMigMode(device, &current, &pending) == NVML_SUCCESS &&
-                             current == kNvmlMigEnabled;
-    if (!partitioned) return add_one(device, device, pci);
+    const bool is_partitioned =
+        succeeds(nvml_.nvmlDeviceGetMigMode, device, &current, &pending) && current == kNvmlMigEnabled;
+    if (!is_partitioned) return add_one(device, device, pci);
     unsigned int most = 0;
-    if (nvml_.nvmlDeviceGetMaxMigDeviceCount == nullptr || nvml_.nvmlDeviceGetMigDeviceHandleByIndex == nullptr) return;
-    if (nvml_.nvmlDeviceGetMaxMigDeviceCount(device, &most) != NVML_SUCCESS) return;
+    if (!succeeds(nvml_.nvmlDeviceGetMaxMigDeviceCount, device, &most)) return;
     for (unsigned int i = 0; i < most; ++i) {
       nvmlDevice_t instance = nullptr;
-      if (nvml_.nvmlDeviceGetMigDeviceHandleByIndex(device, i, &instance) == NVML_SUCCESS)
-        add_one(instance, device, pci);
+      if (succeeds(nvml_.nvmlDeviceGetMigDeviceHandleByIndex, device, i, &instance)) add_one(instance, device, pci);
     }
   }
 
@@ -210,31 +188,23 @@ class NvmlInventory final : public Inventory {
   void add_one(nvmlDevice_t device, nvmlDevice_t parent, const std::string& pci) {
     std::array<char, kNvmlUuidBytes> uuid{};
     if (gpus_.size() >= base::kMaxGpus) return;
-    if (nvml_.nvmlDeviceGetUUID(device, uuid.data(), static_cast<unsigned int>(uuid.size())) != NVML_SUCCESS) return;
+    if (!succeeds(nvml_.nvmlDeviceGetUUID, device, uuid.data(), static_cast<unsigned int>(uuid.size()))) return;
     const auto parsed = base::GpuUuid::parse(uuid.data());
     // Drivers before R470 name instances by "MIG-GPU-UUID/x/y", which says nothing about what cuDeviceGetUuid gives.
     if (!parsed) return;
     GpuInfo info{.uuid = *parsed, .uuid_text = uuid.data(), .name = "", .pci_bus_id = pci, .compute_mode = ""};
     std::array<char, kNvmlNameBytes> name{};
-    if (nvml_.nvmlDeviceGetName != nullptr &&
-        nvml_.nvmlDeviceGetName(device, name.data(), static_cast<unsigned int>(name.size())) == NVML_SUCCESS) {
+    if (succeeds(nvml_.nvmlDeviceGetName, device, name.data(), static_cast<unsigned int>(name.size())))
       info.name = name.data();
-    }
     auto mode = NVML_COMPUTEMODE_DEFAULT;
-    if (nvml_.nvmlDeviceGetComputeMode != nullptr && nvml_.nvmlDeviceGetComputeMode(parent, &mode) == NVML_SUCCESS) {
-      info.compute_mode = compute_mode_text(mode);
-    }
+    if (succeeds(nvml_.nvmlDeviceGetComputeMode, parent, &mode)) info.compute_mode = compute_mode_text(mode);
     nvmlDeviceArchitecture_t architecture = 0;
-    if (nvml_.nvmlDeviceGetArchitecture != nullptr &&
-        nvml_.nvmlDeviceGetArchitecture(parent, &architecture) == NVML_SUCCESS) {
+    if (succeeds(nvml_.nvmlDeviceGetArchitecture, parent, &architecture))
       info.architecture = architecture_text(architecture);
-    }
     int major = 0;
     int minor = 0;
-    if (nvml_.nvmlDeviceGetCudaComputeCapability != nullptr &&
-        nvml_.nvmlDeviceGetCudaComputeCapability(parent, &major, &minor) == NVML_SUCCESS) {
+    if (succeeds(nvml_.nvmlDeviceGetCudaComputeCapability, parent, &major, &minor))
       info.compute_capability = std::to_string(major) + "." + std::to_string(minor);
-    }
     if (const auto memory = read_memory(device)) info.memory_total = memory->total;
     gpus_.push_back(std::move(info));
     devices_.push_back(device);
@@ -264,7 +234,7 @@ class NvmlInventory final : public Inventory {
     }
   }
 
-  std::unique_ptr<Library> library_;
+  Library library_;
   Nvml nvml_;
   std::vector<GpuInfo> gpus_;
   std::vector<nvmlDevice_t> devices_;  // of gpus_
@@ -277,8 +247,8 @@ class NvmlInventory final : public Inventory {
 
 base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
   const std::string name = path.empty() ? "libnvidia-ml.so.1" : path;
-  auto library = std::make_unique<Library>(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL));
-  if (library->handle == nullptr) {
+  Library library(::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL), ::dlclose);
+  if (library == nullptr) {
     const char* why = ::dlerror();
     return base::fail(
         base::Code::kNotFound,
@@ -289,17 +259,16 @@ base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
   }
   Nvml nvml;
   load_nvml(
-      nvml, [](void* handle, const char* symbol) { return ::dlsym(handle, symbol); }, library->handle);
+      nvml, [](void* handle, const char* symbol) { return ::dlsym(handle, symbol); }, library.get());
   if (nvml.nvmlInit_v2 == nullptr || nvml.nvmlShutdown == nullptr || nvml.nvmlDeviceGetCount_v2 == nullptr ||
       nvml.nvmlDeviceGetHandleByIndex_v2 == nullptr || nvml.nvmlDeviceGetUUID == nullptr) {
     return base::fail(base::Code::kUnsupported, name + " lacks functions that every driver since CUDA 10 has");
   }
   if (const auto result = nvml.nvmlInit_v2(); result != NVML_SUCCESS) {
-    const char* text = nvml.nvmlErrorString != nullptr ? nvml.nvmlErrorString(result) : "unknown error";
-    return base::fail(base::Code::kUnavailable,
-                      "NVML does not start: " + std::string(text) +
-                          ". Check `nvidia-smi`; after an update of the driver, reload its kernel "
-                          "module or restart the machine");
+    return tl::unexpected(fail(nvml, result, "NVML does not start",
+                               ". Check `nvidia-smi`; after an update of the driver, reload its kernel module or "
+                               "restart the machine")
+                              .error());
   }
   auto inventory = std::make_unique<NvmlInventory>(std::move(library), nvml);
   GPUMUX_TRY(inventory->discover());
