@@ -7,6 +7,16 @@
 namespace gpumux::daemon {
 namespace {
 
+// Fields that several schemas have.
+#define GPUMUX_GPU_FIELDS                                                                                \
+  "index: int, uuid: text, name: text, pci_bus_id: text, architecture: text, compute_capability: text, " \
+  "compute_mode: text, memory_total_bytes: int, memory_used_bytes: int, mode: auto|serial|concurrent, "  \
+  "policy: fair|fifo, quantum: text, mode_now: serial|concurrent, max_runtime_ns?: int, "                \
+  "settings: GpuSettings, refused: text, claimed_by: text, sick: text"
+#define GPUMUX_SUMS_FIELDS                                                                             \
+  "held_seconds: number, gpu_seconds: number, waited_seconds: number, resident_byte_seconds: number, " \
+  "evicted_byte_seconds: number, switches: int"
+
 constexpr std::array kSchemas{
     Schema{"Error", "error: ErrorBody"},
     Schema{"ErrorBody", "code: ErrorCode, message: text"},
@@ -26,20 +36,11 @@ constexpr std::array kSchemas{
            "programs: int[]"},
     Schema{"Gpus", "gpus: Gpu[]"},
     Schema{"ChangedGpus", "gpus: ChangedGpu[]"},
-    Schema{"ChangedGpu",
-           "index: int, uuid: text, name: text, pci_bus_id: text, architecture: text, compute_capability: text, "
-           "compute_mode: text, memory_total_bytes: int, memory_used_bytes: int, mode: auto|serial|concurrent, "
-           "policy: fair|fifo, quantum: text, mode_now: serial|concurrent, max_runtime_ns?: int, "
-           "settings: GpuSettings, refused: text, claimed_by: text, sick: text"},
-    Schema{
-        "Gpu",
-        "index: int, uuid: text, name: text, pci_bus_id: text, architecture: text, compute_capability: text, "
-        "compute_mode: text, memory_total_bytes: int, memory_used_bytes: int, mode: auto|serial|concurrent, "
-        "policy: fair|fifo, quantum: text, mode_now: serial|concurrent, max_runtime_ns?: int, "
-        "settings: GpuSettings, refused: text, claimed_by: text, sick: text, quantum_ns?: int, "
-        "switch_cost_ns?: int, switches?: int, held_ns?: int, mode_why?: text, measured?: Measured, "
-        "memory?: GpuMemory, load: Load, remark?: text, refused_allocations?: RefusedAllocation[], foreign: Foreign[], "
-        "seats: Seat[]"},
+    Schema{"ChangedGpu", GPUMUX_GPU_FIELDS},
+    Schema{"Gpu", GPUMUX_GPU_FIELDS
+           ", quantum_ns?: int, switch_cost_ns?: int, switches?: int, held_ns?: int, mode_why?: text, "
+           "measured?: Measured, memory?: GpuMemory, load: Load, remark?: text, "
+           "refused_allocations?: RefusedAllocation[], foreign: Foreign[], seats: Seat[]"},
     Schema{"Load",
            "utilization_percent?: int, power_milliwatts?: int, power_limit_milliwatts?: int, "
            "temperature_celsius?: int"},
@@ -94,11 +95,8 @@ constexpr std::array kSchemas{
     Schema{"ReportRow",
            "uid?: int, user?: text, job?: int, array?: int, array_index?: int, name?: bytes_or_text, "
            "namespace?: bytes_or_text, pod?: bytes_or_text, program?: bytes_or_text, others?: bool, "
-           "run_seconds?: number, held_seconds: number, gpu_seconds: number, waited_seconds: number, "
-           "resident_byte_seconds: number, evicted_byte_seconds: number, switches: int"},
-    Schema{"Sums",
-           "held_seconds: number, gpu_seconds: number, waited_seconds: number, resident_byte_seconds: number, "
-           "evicted_byte_seconds: number, switches: int"},
+           "run_seconds?: number, " GPUMUX_SUMS_FIELDS},
+    Schema{"Sums", GPUMUX_SUMS_FIELDS},
 
     Schema{"JobPage", "jobs: Job[], more: bool"},
     Schema{"Job",
