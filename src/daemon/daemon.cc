@@ -83,13 +83,13 @@ class Daemon::Impl {
         translator_(leases_, trials_, access_, host_memory_, options_.config.on_daemon_loss),
         succession_(clock_, leases_, translator_, options_.runtime_dir),
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
-        api_(leases_, translator_, access_, daemon_info(), timers_, counters_),
         job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_, trace_),
         ledger_keeper_(
             io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); },
             [this] { return translator_.take_peaks(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
+        api_(leases_, translator_, access_, daemon_info(), timers_, counters_, job_api_),
         http_(io_, worker_, api_, trace_, access_, closer_),
         metrics_(io_, worker_, api_),
         mps_(io_, worker_, translator_, leases_),
@@ -164,11 +164,11 @@ class Daemon::Impl {
   Translator translator_;
   Succession succession_;
   TenantServer tenants_;
-  Api api_;
   JobTenants job_tenants_;
   JobQueue jobs_;
   LedgerKeeper ledger_keeper_;
   JobApi job_api_;
+  Api api_;
   HttpServer http_;
   MetricsDoor metrics_;
   MpsDoor mps_;
@@ -259,7 +259,6 @@ void Daemon::Impl::open_jobs() {
   jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
              std::move(gpus), queue_settings(), job_tenants_);
   ledger_keeper_.open();
-  api_.set_jobs(&job_api_);
   translator_.set_granted_priority(
       [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); });
   translator_.set_job_of([this](uid_t uid, const std::string& run) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "daemon/api/job_routes.h"
 #include "daemon/daemon.h"
 #include "daemon/gpus/inventory.h"
 #include "os/file_descriptor.h"
@@ -35,6 +36,14 @@ class ScriptedClock final : public base::Clock {
  public:
   base::TimePoint now() const override { return time; }
   base::TimePoint time = base::TimePoint() + 1h;
+};
+
+// A queue that has nothing.
+class NoJobs final : public JobRoutes {
+ public:
+  QueueFigures figures() const override { return {}; }
+  ApiAnswer answer(const ApiRequest&, const RouteMatch&, std::string_view) override { return ApiResponse(); }
+  settings::Privacy privacy() const override { return settings::Privacy::kOpen; }
 };
 
 // Polls until the condition holds. False: it did not in time.

@@ -4,7 +4,6 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
-#include <tuple>
 #include <utility>
 
 #include "base/standing.h"
@@ -25,8 +24,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kMaxLimitedUsers = 4096;
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 // The most that a client may take an old status for.
 constexpr base::Duration kOldestStatus = std::chrono::minutes(1);
 
@@ -44,22 +41,10 @@ tl::unexpected<base::Error> no_gpu(std::string_view which) {
                                                "': use an index or UUID that `gpumux status` shows");
 }
 
-bool is_of_jobs(std::string_view path) {
-  return path.starts_with("/v1/jobs") || path.starts_with("/v1/queue") || path == "/v1/report";
-}
-
 ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
-  ApiTrace answer{.names_of = names_of};
+  ApiTrace answer{.follow = query_value(query, "follow") == "1", .names_of = names_of};
   for (const auto& [name, target] : {std::pair{"since", &answer.since}, std::pair{"limit", &answer.limit}}) {
-    const auto text = query_value(query, name);
-    if (!text) continue;
-    const auto number = base::parse_integer(*text, 0, UINT64_MAX);
-    if (!number) return error_response({base::Code::kInvalid, 0, std::string(name) + ": " + number.error().message()});
-    *target = *number;
-  }
-  if (const auto follow = query_value(query, "follow")) {
-    if (*follow != "0" && *follow != "1") return error_response({base::Code::kInvalid, 0, "follow must be 0 or 1"});
-    answer.follow = *follow == "1";
+    if (const auto read = read_number(query, name, 0, UINT64_MAX, *target); !read) return error_response(read.error());
   }
   return answer;
 }
@@ -67,13 +52,14 @@ ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
 }  // namespace
 
 Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
-         const TimerStatistics& timers, const TraceCounters& counters)
+         const TimerStatistics& timers, const TraceCounters& counters, JobRoutes& jobs)
     : leases_(leases),
       translator_(translator),
       access_(access),
       info_(std::move(info)),
       timers_(timers),
-      counters_(counters) {}
+      counters_(counters),
+      jobs_(jobs) {}
 
 ApiAnswer Api::answer(const ApiRequest& request) {
   const std::string_view target = request.target;
@@ -89,17 +75,13 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   if (const auto* error = std::get_if<ApiResponse>(&found)) return *error;
   const auto& match = std::get<RouteMatch>(found);
   if (const auto checked = check_query(*match.route, query); !checked) return error_response(checked.error());
-  if (is_of_jobs(path)) {
-    if (jobs_ != nullptr) return jobs_->answer(request, match, query);
-    return error_response({base::Code::kUnavailable, 0, "this daemon has no job queue"});
-  }
   switch (match.route->address) {
     case Address::kApi: return ApiResponse{200, api_text()};
     case Address::kDescription: return ApiResponse{200, openapi_text()};
     case Address::kDaemon: return daemon(request.peer);
     case Address::kStatus: return status(request.peer, query);
     case Address::kGpus:
-      return status_part(request.peer, {}, [](const std::string& text) { return ApiResponse{200, gpus_part(text)}; });
+      return status_part(request.peer, {}, [](const Json& all) { return json_response({{"gpus", all["gpus"]}}); });
     case Address::kGpu: return gpu(request.peer, match.variable);
     case Address::kChangeGpu: return change(request, match.variable);
     case Address::kTenants: return tenants(request.peer, query);
@@ -108,14 +90,13 @@ ApiAnswer Api::answer(const ApiRequest& request) {
     case Address::kTrace: return trace(query, names_of(request.peer));
     case Address::kMetrics: return metrics(request, query);
     case Address::kHold: return hold(request);
-    default: break;  // of jobs: answered above
+    default: return jobs_.answer(request, match, query);
   }
-  return error_response({base::Code::kInternal, 0, "this address has no answer"});
 }
 
 // A program's name may be its job's. So where others' jobs have no names (privacy), others' programs have none.
 std::optional<uid_t> Api::names_of(const Peer& peer) const {
-  if (jobs_ == nullptr || jobs_->privacy() == settings::Privacy::kOpen || access_.may_change(peer)) return std::nullopt;
+  if (jobs_.privacy() == settings::Privacy::kOpen || access_.may_change(peer)) return std::nullopt;
   return peer.uid;
 }
 
@@ -146,7 +127,7 @@ ApiAnswer Api::daemon(const Peer& peer) const {
       {"unknown_entries", std::move(unknown)}};
   return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
     json["owner"] = user_name(uid);
-    return ApiResponse{200, text_of(json)};
+    return json_response(json);
   });
 }
 
@@ -164,24 +145,25 @@ std::optional<ApiResponse> Api::refuse_status(const Peer& peer) {
 ApiAnswer Api::status(const Peer& peer, std::string_view query) {
   if (auto refused = refuse_status(peer)) return std::move(*refused);
   const std::optional<uid_t> names = names_of(peer);
-  if (const auto text = query_value(query, "max_age_ns")) {
-    const auto age = base::parse_integer(*text, 0, static_cast<std::uint64_t>(kOldestStatus.count()));
-    if (!age) return error_response({base::Code::kInvalid, 0, "max_age_ns: " + age.error().message()});
-    const base::TimePoint since = leases_.now() - base::Duration(static_cast<std::int64_t>(*age));
+  if (query_value(query, "max_age_ns")) {
+    std::uint64_t age = 0;
+    const auto read = read_number(query, "max_age_ns", 0, static_cast<std::uint64_t>(kOldestStatus.count()), age);
+    if (!read) return error_response(read.error());
+    const base::TimePoint since = leases_.now() - base::Duration(static_cast<std::int64_t>(age));
     if (auto recent = recent_->find(names, since)) return ApiResponse{200, std::move(*recent)};
   }
   // Shared, because a std::function must be copyable.
   auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
   if (names) snapshot->hide_names_but_of(*names);
   return ApiWork([snapshot, names, renderer = renderer_, recent = recent_] {
-    std::string text = renderer->render(*snapshot);
+    std::string text = text_of(renderer->render(*snapshot));
     recent->keep(names, snapshot->now, text);
     return ApiResponse{200, std::move(text)};
   });
 }
 
 ApiAnswer Api::status_part(const Peer& peer, std::optional<base::GpuIndex> only,
-                           std::function<ApiResponse(const std::string&)> part) {
+                           std::function<ApiResponse(const Json&)> part) {
   if (auto refused = refuse_status(peer)) return std::move(*refused);
   auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
   if (only) std::erase_if(snapshot->gpus, [&](const GpuStatus& gpu) { return gpu.index != only->value; });
@@ -193,30 +175,23 @@ ApiAnswer Api::status_part(const Peer& peer, std::optional<base::GpuIndex> only,
 ApiAnswer Api::gpu(const Peer& peer, std::string_view which) {
   const auto selected = which == "all" ? base::Result<std::vector<base::GpuIndex>>(no_gpu(which)) : select(which);
   if (!selected) return error_response(selected.error());
-  return status_part(peer, selected->front(), [](const std::string& text) { return ApiResponse{200, gpu_part(text)}; });
+  return status_part(peer, selected->front(), [](const Json& all) { return json_response(all["gpus"].at(0)); });
 }
 
 ApiAnswer Api::tenants(const Peer& peer, std::string_view query) {
   std::uint64_t limit = kMostTenants;
   std::uint64_t beyond = 0;
-  for (const auto& [name, value, least] :
-       {std::tuple{"limit", &limit, std::uint64_t{1}}, std::tuple{"beyond", &beyond, std::uint64_t{0}}}) {
-    const auto text = query_value(query, name);
-    if (!text) continue;
-    const auto number = base::parse_integer(*text, least, value == &limit ? kMostTenants : UINT64_MAX);
-    if (!number) return error_response({base::Code::kInvalid, 0, std::string(name) + ": " + number.error().message()});
-    *value = *number;
-  }
-  return status_part(peer, {}, [beyond, limit](const std::string& text) {
-    return ApiResponse{200, tenants_part(text, beyond, limit)};
-  });
+  if (const auto read = read_number(query, "limit", 1, kMostTenants, limit); !read) return error_response(read.error());
+  if (const auto read = read_number(query, "beyond", 0, UINT64_MAX, beyond); !read) return error_response(read.error());
+  return status_part(peer, {},
+                     [beyond, limit](const Json& all) { return json_response(tenants_part(all, beyond, limit)); });
 }
 
 ApiAnswer Api::tenant(const Peer& peer, const std::string& which) {
-  return status_part(peer, {}, [which](const std::string& text) {
+  return status_part(peer, {}, [which](const Json& all) {
     const auto number = base::parse_integer(which, 0, UINT64_MAX);
-    auto part = number ? tenant_part(text, *number) : std::nullopt;
-    return part ? ApiResponse{200, std::move(*part)} : error_response(no_tenant(which));
+    const auto part = number ? tenant_part(all, *number) : std::nullopt;
+    return part ? json_response(*part) : error_response(no_tenant(which));
   });
 }
 
@@ -228,9 +203,7 @@ ApiAnswer Api::metrics(const ApiRequest& request, std::string_view query) {
                                " may not read metrics: only the daemon's owner, root and members of its admin_group "
                                "may"});
   }
-  const std::string_view wanted = query_value(query, "names").value_or("1");
-  if (wanted != "0" && wanted != "1") return error_response({base::Code::kInvalid, 0, "names must be 0 or 1"});
-  const auto names = wanted == "1" ? exporter::Names::kShown : exporter::Names::kHidden;
+  const auto names = query_value(query, "names") == "0" ? exporter::Names::kHidden : exporter::Names::kShown;
   const MetricsFormat format = metrics_format(request.accept);
   return ApiWork([work = metrics(names, format), format] { return ApiResponse{200, work(), content_type(format)}; });
 }
@@ -242,7 +215,7 @@ Api::MetricsWork Api::metrics(exporter::Names names, MetricsFormat format) {
                                                                     .counters = counters_.counts(),
                                                                     .tenants = translator_.sessions().size()});
   for (const auto& [name, entry] : translator_.unknown_entries()) snapshot->unknown_calls += entry.count;
-  if (jobs_ != nullptr) snapshot->queue = jobs_->figures();
+  snapshot->queue = jobs_.figures();
   if (names == exporter::Names::kShown) {
     snapshot->ledger = translator_.ledger();
   } else {
@@ -306,7 +279,7 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
         return error_response(error);
       }
     }
-    return ApiResponse{200, render_settings(changed)};
+    return json_response(render_settings(changed));
   });
 }
 
@@ -323,12 +296,12 @@ ApiAnswer Api::change_tenant(const ApiRequest& request, std::string_view which) 
                 {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
     return error_response(changed.error());
   }
-  return ApiResponse{200, text_of({{"tenant", session->id.value},
-                                   {"pid", session->peer.pid},
-                                   {"program", session->label->program},
-                                   {"priority", session->standing.priority},
-                                   {"share", base::format_share(session->standing.share)},
-                                   {"max_share", base::format_max_share(session->standing.max_share)}})};
+  return json_response({{"tenant", session->id.value},
+                        {"pid", session->peer.pid},
+                        {"program", session->label->program},
+                        {"priority", session->standing.priority},
+                        {"share", base::format_share(session->standing.share)},
+                        {"max_share", base::format_max_share(session->standing.max_share)}});
 }
 
 }  // namespace gpumux::daemon

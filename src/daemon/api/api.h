@@ -37,11 +37,9 @@ class JobRoutes;
 
 class Api {
  public:
+  // `jobs` answers for jobs.
   Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const TimerStatistics& timers,
-      const TraceCounters& counters);
-
-  // `jobs` answers for jobs; until it is set, the API has no answer for them.
-  void set_jobs(JobRoutes* jobs) { jobs_ = jobs; }
+      const TraceCounters& counters, JobRoutes& jobs);
 
   ApiAnswer answer(const ApiRequest& request);
 
@@ -59,9 +57,9 @@ class Api {
   // Whether the account asks for the status too often, or too often for parts of it.
   std::optional<ApiResponse> refuse_status(const Peer& peer);
   ApiAnswer status(const Peer& peer, std::string_view query);
-  // A part of the status. `only`: of this GPU alone; `part` makes the answer of the whole status' text.
+  // A part of the status. `only`: of this GPU alone; `part` makes the answer of the whole status.
   ApiAnswer status_part(const Peer& peer, std::optional<base::GpuIndex> only,
-                        std::function<ApiResponse(const std::string&)> part);
+                        std::function<ApiResponse(const nlohmann::ordered_json&)> part);
   ApiAnswer gpu(const Peer& peer, std::string_view which);
   ApiAnswer tenants(const Peer& peer, std::string_view query);
   ApiAnswer tenant(const Peer& peer, const std::string& which);
@@ -77,8 +75,8 @@ class Api {
   DaemonInfo info_;
   const TimerStatistics& timers_;
   const TraceCounters& counters_;
+  JobRoutes& jobs_;
   std::unordered_map<Account, RateLimit> status_limits_;
-  JobRoutes* jobs_ = nullptr;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
   std::shared_ptr<RecentStatus> recent_ = std::make_shared<RecentStatus>();

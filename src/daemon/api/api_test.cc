@@ -404,7 +404,8 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   Translator translator(leases, trials, *access, host, settings::OnDaemonLoss::kWait);
   TimerStatistics timers;
   const TraceCounters counters;
-  Api api(leases, translator, *access, {}, timers, counters);
+  NoJobs jobs;
+  Api api(leases, translator, *access, {}, timers, counters, jobs);
   const auto status_of = [&](uid_t uid) {
     const ApiAnswer answer = api.answer(
         {"GET", "/v1/status", "", Peer{.pid = 1, .uid = uid, .groups = {}, .account = Account::of_user(uid)}});

@@ -2,9 +2,13 @@
 #include "daemon/api/api_types.h"
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
+
+#include "base/split.h"
+#include "base/units.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -27,19 +31,14 @@ unsigned http_status(base::Code code) {
   return 500;
 }
 
-int hex_value(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
-
 }  // namespace
 
+std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
+
+ApiResponse json_response(const Json& json, unsigned status) { return {status, text_of(json)}; }
+
 ApiResponse error_response(unsigned status, const base::Error& error) {
-  return {status, Json{{"error", {{"code", api_code(error.code)}, {"message", error.message()}}}}.dump(
-                      -1, ' ', false, Json::error_handler_t::replace) +
-                      "\n"};
+  return json_response({{"error", {{"code", api_code(error.code)}, {"message", error.message()}}}}, status);
 }
 
 ApiResponse error_response(const base::Error& error) { return error_response(http_status(error.code), error); }
@@ -59,10 +58,9 @@ std::string api_code(base::Code code) {
 
 base::Status check_query(std::string_view query, std::span<const std::string_view> known) {
   std::vector<std::string_view> seen;
-  while (!query.empty()) {
-    const std::size_t end = query.find('&');
-    const std::string_view part = query.substr(0, end);
-    query.remove_prefix(end == std::string_view::npos ? query.size() : end + 1);
+  if (query.ends_with('&')) query.remove_suffix(1);
+  if (query.empty()) return {};
+  for (const std::string_view part : base::split(query, '&')) {
     const std::string_view name = part.substr(0, part.find('='));
     const std::string shown = "'" + std::string(part.substr(0, 64)) + "'";
     if (std::find(known.begin(), known.end(), name) == known.end()) {
@@ -80,26 +78,32 @@ base::Status check_query(std::string_view query, std::span<const std::string_vie
 }
 
 std::optional<std::string_view> query_value(std::string_view query, std::string_view name) {
-  while (!query.empty()) {
-    const std::size_t end = query.find('&');
-    const std::string_view part = query.substr(0, end);
-    query.remove_prefix(end == std::string_view::npos ? query.size() : end + 1);
+  for (const std::string_view part : base::split(query, '&')) {
     const std::size_t equals = part.find('=');
     if (equals != std::string_view::npos && part.substr(0, equals) == name) return part.substr(equals + 1);
   }
   return std::nullopt;
 }
 
+base::Status read_number(std::string_view query, std::string_view name, std::uint64_t least, std::uint64_t most,
+                         std::uint64_t& target) {
+  const auto text = query_value(query, name);
+  if (!text) return {};
+  const auto number = base::parse_integer(*text, least, most);
+  if (!number) return base::fail(base::Code::kInvalid, std::string(name) + ": " + number.error().message());
+  target = *number;
+  return {};
+}
+
 std::string decode_percent(std::string_view text) {
   std::string decoded;
   for (std::size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? hex_value(text[i + 1]) : -1;
-    const int low = high >= 0 ? hex_value(text[i + 2]) : -1;
-    if (low < 0) {
-      decoded += text[i];
-      continue;
-    }
-    decoded += static_cast<char>(high * 16 + low);
+    decoded += text[i];
+    if (text[i] != '%' || i + 2 >= text.size()) continue;
+    const char* const end = text.data() + i + 3;
+    unsigned char byte = 0;
+    if (std::from_chars(end - 2, end, byte, 16).ptr != end) continue;
+    decoded.back() = static_cast<char>(byte);
     i += 2;
   }
   return decoded;

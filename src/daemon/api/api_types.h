@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
 #include <string>
@@ -48,6 +49,9 @@ using ApiLater = std::function<void(ApiReply)>;
 
 using ApiAnswer = std::variant<ApiResponse, ApiWork, ApiTrace, ApiLater>;
 
+// As one line. Bytes that are not UTF-8 become U+FFFD.
+std::string text_of(const nlohmann::ordered_json& json);
+ApiResponse json_response(const nlohmann::ordered_json& json, unsigned status = 200);
 ApiResponse error_response(unsigned status, const base::Error& error);
 // With the status that the error's code has in HTTP.
 ApiResponse error_response(const base::Error& error);
@@ -60,6 +64,9 @@ std::string api_code(base::Code code);
 base::Status check_query(std::string_view query, std::span<const std::string_view> known);
 // The value of `name` in "a=1&b=2". As it stands there: see decode_percent.
 std::optional<std::string_view> query_value(std::string_view query, std::string_view name);
+// Puts its number into `target`, if the query has it. kInvalid: it is none from `least` to `most`.
+base::Status read_number(std::string_view query, std::string_view name, std::uint64_t least, std::uint64_t most,
+                         std::uint64_t& target);
 // "a%20b" as "a b"; what is not such a code stays.
 std::string decode_percent(std::string_view text);
 

@@ -58,7 +58,6 @@ class Machine {
       gpu.memory_total = std::uint64_t{80} << 30;
       leases_.add_gpu(std::move(gpu), {}, "");
     }
-    api_.set_jobs(&jobs_);
     for (std::size_t i = 0; i < seats; ++i) add(i);
   }
   ~Machine() {
@@ -106,8 +105,8 @@ class Machine {
   HostMemory host_{loop_, pool_, 0, HostFiles()};
   Translator translator_{leases_, trials_, access_, host_, settings::OnDaemonLoss::kWait};
   TimerStatistics timers_;
-  Api api_{leases_, translator_, access_, {}, timers_, counters_};
   Jobs jobs_;
+  Api api_{leases_, translator_, access_, {}, timers_, counters_, jobs_};
   std::deque<Tenant> tenants_;
 };
 

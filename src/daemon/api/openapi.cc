@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/split.h"
 #include "base/version.h"
 #include "daemon/api/routes.h"
 #include "settings/settings.h"
@@ -24,11 +25,7 @@ Json type_json(const char* type) { return {{"type", type}}; }
 // Words to which later versions may add: a client must not refuse the others.
 Json words_json(std::string_view words) {
   Json list = Json::array();
-  for (std::size_t begin = 0; begin <= words.size();) {
-    const std::size_t end = std::min(words.find('|', begin), words.size());
-    list.push_back(words.substr(begin, end - begin));
-    begin = end + 1;
-  }
+  for (const std::string_view word : base::split(words, '|')) list.push_back(word);
   return {{"type", "string"}, {"x-extensible-enum", std::move(list)}};
 }
 
@@ -150,7 +147,14 @@ std::string make_openapi_text() {
   return document.dump(1) + "\n";
 }
 
-std::string make_api_text() {
+}  // namespace
+
+const std::string& openapi_text() {
+  static const std::string kText = make_openapi_text();
+  return kText;
+}
+
+std::string api_text() {
   Json addresses = Json::array();
   for (const Route& route : routes()) {
     if (!addresses.empty() && addresses.back()["path"] == route.path) {
@@ -163,14 +167,5 @@ std::string make_api_text() {
              .dump() +
          "\n";
 }
-
-}  // namespace
-
-const std::string& openapi_text() {
-  static const std::string kText = make_openapi_text();
-  return kText;
-}
-
-std::string api_text() { return make_api_text(); }
 
 }  // namespace gpumux::daemon

@@ -157,7 +157,17 @@ std::variant<RouteMatch, ApiResponse> find_route(std::string_view method, std::s
 base::Status check_query(const Route& route, std::string_view query) {
   std::vector<std::string_view> names;
   for (const Parameter& parameter : route.parameters) names.push_back(parameter.name);
-  return check_query(query, names);
+  GPUMUX_TRY(check_query(query, names));
+  for (const Parameter& parameter : route.parameters) {
+    const auto value = query_value(query, parameter.name);
+    const auto& words = parameter.words;
+    if (!value || words.empty() || std::find(words.begin(), words.end(), *value) != words.end()) continue;
+    std::string allowed;
+    for (const std::string_view word : words)
+      allowed += (allowed.empty() ? "" : word == words.back() ? " or " : ", ") + std::string(word);
+    return base::fail(base::Code::kInvalid, std::string(parameter.name) + " must be " + allowed);
+  }
+  return {};
 }
 
 }  // namespace gpumux::daemon

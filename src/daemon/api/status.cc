@@ -26,8 +26,6 @@ bool has_lease(sched::SeatPhase phase) {
          phase != sched::SeatPhase::kSuspended;
 }
 
-std::string text_of(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n"; }
-
 Json settings_json(const GpuSettings& set) {
   Json json = Json::object();
   settings::show(set, [&](const settings::Setting& setting, const std::string& text) {
@@ -283,7 +281,7 @@ const std::string& StatusRenderer::user(uid_t uid) {
   return found != users_.end() ? found->second : users_.emplace(uid, user_name(uid)).first->second;
 }
 
-std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
+Json StatusRenderer::render(const StatusSnapshot& snapshot) {
   Json gpus = Json::array();
   for (const GpuStatus& gpu : snapshot.gpus) {
     Json json = gpu_json(gpu.index, gpu.gpu);
@@ -361,30 +359,30 @@ std::string StatusRenderer::render(const StatusSnapshot& snapshot) {
                        {"pid", server.pid},
                        {"programs", server.programs}});
   }
-  return text_of(Json{{"gpus", std::move(gpus)},
-                      {"recent_ns", snapshot.recent.count()},
-                      {"mps_servers", std::move(servers)},
-                      {"host_memory",
-                       {{"budget_bytes", snapshot.host_budget},
-                        {"lent_bytes", snapshot.host_lent},
-                        {"ready_bytes", snapshot.host_ready},
-                        {"leaving_bytes", snapshot.host_leaving},
-                        {"loans", snapshot.host_loans.all},
-                        {"loans_kept", snapshot.host_loans.kept},
-                        {"handed_on_bytes", snapshot.host_loans.handed_on * snapshot.host_chunk},
-                        {"waits", snapshot.host_loans.waited},
-                        {"waited_ns", snapshot.host_loans.waiting.count()},
-                        {"is_short", snapshot.host_is_short},
-                        {"kind", snapshot.host_made.kind ? name_of(*snapshot.host_made.kind) : ""},
-                        {"why_no_tmpfs", snapshot.host_why_not},
-                        {"made_bytes", snapshot.host_made.bytes},
-                        {"made_ns", snapshot.host_made.took.count()}}}});
+  return Json{{"gpus", std::move(gpus)},
+              {"recent_ns", snapshot.recent.count()},
+              {"mps_servers", std::move(servers)},
+              {"host_memory",
+               {{"budget_bytes", snapshot.host_budget},
+                {"lent_bytes", snapshot.host_lent},
+                {"ready_bytes", snapshot.host_ready},
+                {"leaving_bytes", snapshot.host_leaving},
+                {"loans", snapshot.host_loans.all},
+                {"loans_kept", snapshot.host_loans.kept},
+                {"handed_on_bytes", snapshot.host_loans.handed_on * snapshot.host_chunk},
+                {"waits", snapshot.host_loans.waited},
+                {"waited_ns", snapshot.host_loans.waiting.count()},
+                {"is_short", snapshot.host_is_short},
+                {"kind", snapshot.host_made.kind ? name_of(*snapshot.host_made.kind) : ""},
+                {"why_no_tmpfs", snapshot.host_why_not},
+                {"made_bytes", snapshot.host_made.bytes},
+                {"made_ns", snapshot.host_made.took.count()}}}};
 }
 
-std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus) {
+Json render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus) {
   Json all = Json::array();
   for (const auto& [index, gpu] : gpus) all.push_back(gpu_json(index, gpu));
-  return text_of(Json{{"gpus", std::move(all)}});
+  return Json{{"gpus", std::move(all)}};
 }
 
 }  // namespace gpumux::daemon

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -67,7 +68,7 @@ std::string_view phase_text(sched::SeatPhase phase);
 // Not the loop's thread: asks for users' names and processes' states.
 class StatusRenderer {
  public:
-  std::string render(const StatusSnapshot& snapshot);
+  nlohmann::ordered_json render(const StatusSnapshot& snapshot);
   const std::string& user(uid_t uid);
 
  private:
@@ -75,6 +76,6 @@ class StatusRenderer {
 };
 
 // {"gpus": [...]} without seats: the answer to PATCH.
-std::string render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus);
+nlohmann::ordered_json render_settings(const std::vector<std::pair<std::uint32_t, Gpu>>& gpus);
 
 }  // namespace gpumux::daemon

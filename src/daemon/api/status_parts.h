@@ -1,23 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parts of GET /v1/status, for clients that want no more: each has its fields as they are there, for it is made from
-// that answer's text.
+// The seats of GET /v1/status by tenant, for clients that want no more: each has its fields as they are there.
 //
-// Pure; not for the loop's thread, which has better to do than to read text.
+// Pure.
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
-#include <string>
-#include <string_view>
 
 namespace gpumux::daemon {
 
-// {"gpus": [...]}
-std::string gpus_part(std::string_view status);
-// The only GPU that the answer has.
-std::string gpu_part(std::string_view status);
 // {"tenants": [...], "more": false}: by number, at most `limit` with a number above `beyond`.
-std::string tenants_part(std::string_view status, std::uint64_t beyond, std::uint64_t limit);
-std::optional<std::string> tenant_part(std::string_view status, std::uint64_t tenant);
+nlohmann::ordered_json tenants_part(const nlohmann::ordered_json& status, std::uint64_t beyond, std::uint64_t limit);
+std::optional<nlohmann::ordered_json> tenant_part(const nlohmann::ordered_json& status, std::uint64_t tenant);
 
 }  // namespace gpumux::daemon

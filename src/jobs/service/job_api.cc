@@ -87,9 +87,7 @@ ApiAnswer JobApi::answer(const ApiRequest& request, const RouteMatch& match, std
     case Address::kChangeQueueUser: return change_user(request, match.variable);
     default: break;  // kJob: the API hands over nothing else
   }
-  const std::string_view environment = query_value(query, "environment").value_or("0");
-  if (environment != "0" && environment != "1") return error_response(invalid("environment must be 0 or 1"));
-  return show(request.peer, match.variable, environment == "1");
+  return show(request.peer, match.variable, query_value(query, "environment") == "1");
 }
 
 Sight JobApi::sight(const Peer& peer, std::optional<std::uint32_t> uid) const {
@@ -256,15 +254,14 @@ ApiAnswer JobApi::show(const Peer& peer, std::string_view which, bool with_envir
 }
 
 ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_view query) {
-  const std::string_view until = query_value(query, "until").value_or("done");
-  if (until != "done" && until != "started") return error_response(invalid("until must be done or started"));
+  const bool is_start = query_value(query, "until") == "started";
   Duration patience = kLongestWait;
   if (const auto text = query_value(query, "timeout_ns")) {
     const auto parsed = base::parse_integer(*text, 0, INT64_MAX);
     if (!parsed) return error_response(invalid("timeout_ns must be a number"));
     patience = std::min(patience, Duration(static_cast<std::int64_t>(*parsed)));
   }
-  return ApiLater([this, peer, which = std::string(which), patience, is_start = until == "started"](ApiReply reply) {
+  return ApiLater([this, peer, which = std::string(which), patience, is_start](ApiReply reply) {
     find_job(which, [this, peer, which, patience, is_start, reply](const Result<store::StoredJob>& job) {
       if (!job) return reply(error_response(job.error()));
       if (sight(peer, job->spec.uid) == Sight::kNothing) return reply(error_response(no_job(which)));

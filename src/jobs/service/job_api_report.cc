@@ -110,20 +110,14 @@ ApiResponse make_report(const store::JobStore& store, store::LedgerQuery asked, 
 }
 
 Result<store::LedgerQuery> parse_report(std::string_view query) {
-  store::LedgerQuery asked{.until = INT64_MAX};
-  for (const auto& [name, target] :
-       {std::pair{"since_unix_ns", &asked.since}, std::pair{"until_unix_ns", &asked.until}}) {
-    const auto text = query_value(query, name);
-    if (!text) continue;
-    const auto number = base::parse_integer(*text, 0, INT64_MAX);
-    if (!number) return tl::unexpected(invalid(std::string(name) + ": " + number.error().message()));
-    *target = static_cast<store::WallTime>(*number);
-  }
-  if (const auto limit = query_value(query, "limit")) {
-    const auto number = base::parse_integer(*limit, 1, store::kMaxReportRows);
-    if (!number) return tl::unexpected(invalid("limit: " + number.error().message()));
-    asked.at_most = static_cast<std::uint32_t>(*number);
-  }
+  store::LedgerQuery asked;
+  std::uint64_t since = 0, until = INT64_MAX, at_most = asked.at_most;
+  GPUMUX_TRY(read_number(query, "since_unix_ns", 0, INT64_MAX, since));
+  GPUMUX_TRY(read_number(query, "until_unix_ns", 0, INT64_MAX, until));
+  GPUMUX_TRY(read_number(query, "limit", 1, store::kMaxReportRows, at_most));
+  asked.since = static_cast<store::WallTime>(since);
+  asked.until = static_cast<store::WallTime>(until);
+  asked.at_most = static_cast<std::uint32_t>(at_most);
   if (const auto job = query_value(query, "job")) {
     const auto name = JobName::parse(decode_percent(*job));
     if (!name) return tl::unexpected(name.error());
@@ -132,12 +126,8 @@ Result<store::LedgerQuery> parse_report(std::string_view query) {
   }
   if (asked.until < asked.since) return tl::unexpected(invalid("until_unix_ns is before since_unix_ns"));
   const std::string_view by = query_value(query, "by").value_or("user");
-  for (const auto& [text, value] : kBy) {
-    if (by != text) continue;
-    asked.by = value;
-    return asked;
-  }
-  return tl::unexpected(invalid("by must be user, job, pod or program"));
+  asked.by = std::find_if(kBy.begin(), kBy.end(), [&](const auto& one) { return one.first == by; })->second;
+  return asked;
 }
 
 }  // namespace

@@ -23,8 +23,6 @@ using RequestJson = nlohmann::ordered_json;
 // Objects within objects, in a body.
 inline constexpr int kMaxRequestDepth = 4;
 
-ApiResponse json_response(const RequestJson& json, unsigned status = 200);
-
 base::Error invalid(std::string what);
 base::Error no_job(std::string_view which);
 base::Error denied(const Peer& peer, const std::string& what);
