@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "containers/record.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
@@ -170,15 +168,9 @@ base::Status check_id(std::string_view id) {
 
 // Sorted.
 base::Result<std::vector<std::string>> names_in(int folder) {
-  // A descriptor of its own: a copy would share its place in the folder.
-  const int copy = ::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(copy < 0 ? nullptr : ::fdopendir(copy), ::closedir);
-  if (!listing) return base::fail_errno(errno, "cannot list the records of containers");
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(listing.get())) names.emplace_back(entry->d_name);
-  if (errno != 0) return base::fail_errno(errno, "cannot list the records of containers");
-  std::sort(names.begin(), names.end());
+  auto names = os::list_directory_at(folder, ".");
+  if (!names) return base::fail_errno(names.error().system_errno, "cannot list the records of containers");
+  std::sort(names->begin(), names->end());
   return names;
 }
 

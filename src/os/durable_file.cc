@@ -16,16 +16,6 @@
 namespace gpumux::os {
 namespace {
 
-base::Status write_all(int fd, std::string_view content, const std::string& name) {
-  while (!content.empty()) {
-    const ssize_t wrote = ::write(fd, content.data(), content.size());
-    if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return base::fail_errno(wrote < 0 ? errno : ENOSPC, "cannot write " + name);
-    content.remove_prefix(static_cast<std::size_t>(wrote));
-  }
-  return {};
-}
-
 base::Status sync(int fd, const std::string& name) {
   if (::fsync(fd) != 0) return base::fail_errno(errno, "cannot make " + name + " durable");
   return {};
@@ -44,6 +34,16 @@ base::Result<std::string> temporary_name(const std::string& name) {
 
 }  // namespace
 
+base::Status write_all(int fd, std::string_view content, const std::string& name) {
+  while (!content.empty()) {
+    const ssize_t wrote = ::write(fd, content.data(), content.size());
+    if (wrote < 0 && errno == EINTR) continue;
+    if (wrote <= 0) return base::fail_errno(wrote < 0 ? errno : ENOSPC, "cannot write " + name);
+    content.remove_prefix(static_cast<std::size_t>(wrote));
+  }
+  return {};
+}
+
 base::Result<FileDescriptor> open_directory(const std::string& path) {
   FileDescriptor directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!directory) return base::fail_errno(errno, "cannot open " + path);
@@ -51,8 +51,14 @@ base::Result<FileDescriptor> open_directory(const std::string& path) {
 }
 
 base::Result<std::vector<std::string>> list_directory(const std::string& path) {
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(::opendir(path.c_str()), ::closedir);
+  return list_directory_at(AT_FDCWD, path);
+}
+
+base::Result<std::vector<std::string>> list_directory_at(int directory, const std::string& path) {
+  FileDescriptor folder(::openat(directory, path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const std::unique_ptr<DIR, int (*)(DIR*)> listing(folder ? ::fdopendir(folder.get()) : nullptr, ::closedir);
   if (!listing) return base::fail_errno(errno, "cannot list " + path);
+  folder.release();
   std::vector<std::string> names;
   errno = 0;
   while (const dirent* entry = ::readdir(listing.get())) {

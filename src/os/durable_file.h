@@ -20,6 +20,8 @@ base::Result<FileDescriptor> open_directory(const std::string& path);
 
 // The names in it, but for "." and "..", in no particular order.
 base::Result<std::vector<std::string>> list_directory(const std::string& path);
+// The same of `path` in an open folder.
+base::Result<std::vector<std::string>> list_directory_at(int directory, const std::string& path);
 
 // All of the file, which must be at most `most` bytes long and a regular file (kInvalid).
 base::Result<std::string> read_file_at(int directory, const char* name, std::size_t most);
@@ -27,6 +29,8 @@ base::Result<std::string> read_file_at(int directory, const char* name, std::siz
 // A file that does not say how long it is, in /proc or of a control group: what can be read of it, up to `most` bytes.
 base::Result<std::string> read_unsized_at(int directory, const char* name, std::size_t most = SIZE_MAX);
 
+// All of it, however often the kernel takes a part. `name`: the file's, for the error.
+base::Status write_all(int fd, std::string_view content, const std::string& name);
 // A new file with this content; kExists if there is one. Not synced.
 base::Status write_new_file_at(int directory, const char* name, std::string_view content, mode_t mode);
 

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 
+#include "os/durable_file.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
@@ -33,12 +34,7 @@ base::Status replace_file(const std::string& path, std::string_view text, mode_t
   const std::string temporary = path + ".new";
   os::FileDescriptor file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, mode));
   if (!file) return base::fail_errno(errno, "cannot write " + temporary);
-  while (!text.empty()) {
-    const ssize_t put = ::write(file.get(), text.data(), text.size());
-    if (put < 0 && errno == EINTR) continue;
-    if (put < 0) return base::fail_errno(errno, "cannot write " + temporary);
-    text.remove_prefix(static_cast<std::size_t>(put));
-  }
+  GPUMUX_TRY(os::write_all(file.get(), text, temporary));
   // The name must not reach the disk before the bytes do.
   if (outlives == Outlives::kMachine && ::fsync(file.get()) != 0)
     return base::fail_errno(errno, "cannot write " + temporary);

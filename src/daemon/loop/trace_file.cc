@@ -5,11 +5,11 @@
 #include <unistd.h>
 
 #include <boost/asio/post.hpp>
-#include <cerrno>
 #include <mutex>
 #include <utility>
 
 #include "daemon/loop/log.h"
+#include "os/durable_file.h"
 
 namespace gpumux::daemon {
 
@@ -32,17 +32,10 @@ struct TraceFile::Shared {
         }
         lines.swap(waiting);
       }
-      std::string_view rest = lines;
-      while (!rest.empty()) {
-        const ssize_t put = ::write(file.get(), rest.data(), rest.size());
-        if (put < 0 && errno == EINTR) continue;
-        if (put < 0) {
-          log_error("cannot write to the trace file any longer", {{"errno", errno}});
-          const std::lock_guard lock(mutex);
-          failed = true;
-          break;
-        }
-        rest.remove_prefix(static_cast<std::size_t>(put));
+      if (const auto written = os::write_all(file.get(), lines, "the trace file"); !written) {
+        log_error("cannot write to the trace file any longer", {{"errno", written.error().system_errno}});
+        const std::lock_guard lock(mutex);
+        failed = true;
       }
     }
   }

@@ -2,8 +2,6 @@
 #include "daemon/peers/container.h"
 
 #include <algorithm>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,9 +17,8 @@ namespace {
 // Of all processes.
 std::vector<std::string> control_groups() {
   std::vector<std::string> groups;
-  std::error_code error;
-  for (std::filesystem::directory_iterator entry("/proc", error), end; !error && entry != end; entry.increment(error)) {
-    const auto pid = base::parse_integer(entry->path().filename().native(), 1, INT32_MAX);
+  for (const std::string& name : os::list_directory("/proc").value_or(std::vector<std::string>())) {
+    const auto pid = base::parse_integer(name, 1, INT32_MAX);
     if (!pid) continue;
     if (auto group = containers::control_group_of(static_cast<pid_t>(*pid)); !group.empty())
       groups.push_back(std::move(group));

@@ -16,10 +16,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
-#include <vector>
 
 #include "base/units.h"
+#include "os/durable_file.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -39,13 +38,9 @@ void keep_only(int socket) {
   for (int i = 0; i < kSocket; ++i) ::dup2(null, i);
   if (::close_range(kSocket + 1, ~0U, 0) == 0) return;
   // Linux before 5.9.
-  std::vector<int> others;
-  std::error_code error;
-  for (std::filesystem::directory_iterator fd("/proc/self/fd", error), end; !error && fd != end; fd.increment(error)) {
-    const auto number = base::parse_integer(fd->path().filename().string(), kSocket + 1, INT32_MAX);
-    if (number) others.push_back(static_cast<int>(*number));
+  for (const std::string& name : os::list_directory("/proc/self/fd").value_or(std::vector<std::string>())) {
+    if (const auto fd = base::parse_integer(name, kSocket + 1, INT32_MAX)) ::close(static_cast<int>(*fd));
   }
-  for (const int fd : others) ::close(fd);
 }
 
 void wait_readable(int socket) {
