@@ -2,16 +2,14 @@
 #include "daemon/service_manager.h"
 
 #include <sys/socket.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <cstddef>
 #include <cstdlib>
-#include <cstring>
 
 #include "base/units.h"
 #include "os/file_descriptor.h"
 #include "os/system_clock.h"
+#include "os/unix_socket.h"
 
 namespace gpumux::daemon {
 
@@ -51,15 +49,10 @@ void ServiceManager::status(const std::string& text) { send("STATUS=" + text); }
 
 void ServiceManager::send(const std::string& message) const {
   if (socket_.size() < 2 || (socket_[0] != '/' && socket_[0] != '@')) return;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (socket_.size() >= sizeof address.sun_path) return;
-  std::memcpy(address.sun_path, socket_.data(), socket_.size());
-  if (socket_[0] == '@') address.sun_path[0] = '\0';
+  const auto address = os::unix_address(socket_);
   const os::FileDescriptor fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd) return;
-  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket_.size());
-  ::sendto(fd.get(), message.data(), message.size(), MSG_NOSIGNAL, reinterpret_cast<const sockaddr*>(&address), length);
+  if (!address || !fd) return;
+  ::sendto(fd.get(), message.data(), message.size(), MSG_NOSIGNAL, address->generic(), address->length);
 }
 
 }  // namespace gpumux::daemon

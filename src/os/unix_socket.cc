@@ -19,30 +19,18 @@
 namespace gpumux::os {
 namespace {
 
-base::Result<sockaddr_un> address_of(const std::string& path) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  if (path.empty() || path.size() >= sizeof address.sun_path) {
-    return base::fail(base::Code::kInvalid, "socket path is empty or longer than 107 bytes: " + path);
-  }
-  std::memcpy(address.sun_path, path.data(), path.size());
-  return address;
-}
-
 base::Result<FileDescriptor> make_socket(int type) {
   FileDescriptor socket(::socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket) return base::fail_errno(errno, "cannot create a unix socket");
   return socket;
 }
 
-const sockaddr* generic(const sockaddr_un& address) { return reinterpret_cast<const sockaddr*>(&address); }
-
 base::Result<FileDescriptor> connect_to(const std::string& path, int type) {
-  const auto address = address_of(path);
+  const auto address = unix_address(path);
   if (!address) return tl::unexpected(address.error());
   auto socket = make_socket(type);
   if (!socket) return socket;
-  if (::connect(socket->get(), generic(*address), sizeof *address) != 0) {
+  if (::connect(socket->get(), address->generic(), address->length) != 0) {
     return base::fail_errno(errno, "cannot connect to " + path);
   }
   return socket;
@@ -58,15 +46,15 @@ void clear(const std::string& path) {
 }
 
 base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int backlog, int type) {
-  const auto address = address_of(path);
+  const auto address = unix_address(path);
   if (!address) return tl::unexpected(address.error());
-  clear(path);
+  if (path[0] != '@') clear(path);
   auto socket = make_socket(type);
   if (!socket) return socket;
   // fchmod before bind sets the mode that the file is created with, so there is no moment with a wider one.
   ::fchmod(socket->get(), mode);
   const mode_t old_mask = ::umask(0);
-  const int bound = ::bind(socket->get(), generic(*address), sizeof *address);
+  const int bound = ::bind(socket->get(), address->generic(), address->length);
   const int bind_errno = errno;
   ::umask(old_mask);
   if (bound != 0) return base::fail_errno(bind_errno, "cannot bind " + path);
@@ -75,6 +63,20 @@ base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int
 }
 
 }  // namespace
+
+base::Result<UnixAddress> unix_address(const std::string& path) {
+  UnixAddress address;
+  address.socket.sun_family = AF_UNIX;
+  if (path.empty() || path.size() >= sizeof address.socket.sun_path)
+    return base::fail(base::Code::kInvalid, "socket path is empty or longer than 107 bytes: " + path);
+  std::memcpy(address.socket.sun_path, path.data(), path.size());
+  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + path.size() + 1);
+  if (path[0] == '@') {
+    address.socket.sun_path[0] = '\0';
+    --address.length;  // such a name has no zero at its end
+  }
+  return address;
+}
 
 base::Result<FileDescriptor> connect_seqpacket(const std::string& path) { return connect_to(path, SOCK_SEQPACKET); }
 

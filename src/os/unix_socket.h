@@ -3,7 +3,9 @@
 // arrive.
 #pragma once
 
+#include <sys/socket.h>
 #include <sys/types.h>
+#include <sys/un.h>
 
 #include <cstddef>
 #include <span>
@@ -25,6 +27,14 @@ struct Received {
   std::size_t bytes = 0;  // 0: the other side has closed
   FileDescriptor fd;      // at most one descriptor travels with a message
 };
+
+// The address of a socket. "@NAME": an abstract one, which is no file.
+struct UnixAddress {
+  sockaddr_un socket{};
+  socklen_t length = 0;
+  const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&socket); }
+};
+base::Result<UnixAddress> unix_address(const std::string& path);
 
 // Non-blocking, close-on-exec. Errors: kInvalid for a path over 107 bytes, else by errno.
 base::Result<FileDescriptor> connect_seqpacket(const std::string& path);

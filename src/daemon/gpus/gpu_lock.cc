@@ -7,15 +7,12 @@
 #include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <cstddef>
-#include <cstring>
 #include <filesystem>
 #include <vector>
 
@@ -24,6 +21,7 @@
 #include "daemon/peers/listener.h"
 #include "daemon/peers/process_info.h"
 #include "daemon/peers/trust_domain.h"
+#include "os/durable_file.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
 
@@ -40,28 +38,8 @@ constexpr char kRuntimeDirSuffix[] = ".dir";  // a link to it, to be read withou
 constexpr std::size_t kMaxSocketList = 64u << 20;
 constexpr std::size_t kMaxStatus = 1u << 20;
 
-struct Address {
-  sockaddr_un socket{};
-  socklen_t length = 0;
-  const sockaddr* generic() const { return reinterpret_cast<const sockaddr*>(&socket); }
-};
-
-std::string name_of(const std::string& uuid_text) { return "gpumux-gpu-" + uuid_text; }
-
-Address address_of(const std::string& uuid_text) {
-  Address address;
-  address.socket.sun_family = AF_UNIX;
-  const std::string name = name_of(uuid_text);
-  const std::size_t length = std::min(name.size(), sizeof address.socket.sun_path - 1);
-  // The first byte stays zero: an abstract name.
-  std::memcpy(address.socket.sun_path + 1, name.data(), length);
-  address.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
-  return address;
-}
-
-os::FileDescriptor make_socket() {
-  return os::FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-}
+// An abstract address.
+std::string name_of(const std::string& uuid_text) { return "@gpumux-gpu-" + uuid_text; }
 
 // The words of who it may be, which go to a terminal.
 std::string printable(std::string text) {
@@ -70,11 +48,11 @@ std::string printable(std::string text) {
   return text;
 }
 
-std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms, Closer& closer) {
-  const Address address = address_of(uuid_text);
+std::optional<LockOwner> ask_name(const std::string& uuid_text, GpuLock::Patience patience, Closer& closer) {
+  auto connected = os::connect_seqpacket(name_of(uuid_text));
+  if (!connected) return std::nullopt;
   // Any process may have taken the name first, and may send anything.
-  const ForeignConnection socket(make_socket(), closer);
-  if (!socket || ::connect(socket.get(), address.generic(), address.length) != 0) return std::nullopt;
+  const ForeignConnection socket(std::move(*connected), closer);
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials) return std::nullopt;
   LockOwner owner{credentials->pid, credentials->uid, {}};
@@ -83,7 +61,7 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms,
   owner.is_on_host = process && is_where_we_are(owner.pid) && !os::has_ended(process->pidfd.get());
   pollfd poller{socket.get(), POLLIN, 0};
   std::array<std::byte, 512> buffer;
-  if (patience_ms > 0 && ::poll(&poller, 1, patience_ms) == 1) {
+  if (patience == GpuLock::Patience::kForAnswer && ::poll(&poller, 1, kAnswerTimeoutMs) == 1) {
     // Not received: descriptors may have come along.
     if (const auto next = os::peek(socket.get(), buffer))
       owner.runtime_dir = printable(std::string(reinterpret_cast<const char*>(buffer.data()), next->bytes));
@@ -95,7 +73,7 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, int patience_ms,
 //   Num: RefCount Protocol Flags Type St Inode Path
 std::string inode_of_name(const std::string& uuid_text) {
   const auto list = read_file("/proc/net/unix", kMaxSocketList);
-  const std::size_t path = list ? list->find(" @" + name_of(uuid_text) + "\n") : std::string::npos;
+  const std::size_t path = list ? list->find(" " + name_of(uuid_text) + "\n") : std::string::npos;
   if (path == std::string::npos) return {};
   const std::size_t begin = list->rfind(' ', path - 1) + 1;
   return list->substr(begin, path - begin);
@@ -115,17 +93,17 @@ std::optional<LockOwner> look_for_owner(const std::string& uuid_text) {
   const std::string inode = inode_of_name(uuid_text);
   if (inode.empty()) return std::nullopt;
   const std::string wanted = "socket:[" + inode + "]";
-  std::error_code error;
-  for (std::filesystem::directory_iterator process("/proc", error), end; !error && process != end;
-       process.increment(error)) {
-    const auto pid = base::parse_integer(process->path().filename().string(), 1, INT_MAX);
+  const auto names_in = [](const std::string& folder) {
+    return os::list_directory(folder).value_or(std::vector<std::string>());
+  };
+  for (const std::string& name : names_in("/proc")) {
+    const auto pid = base::parse_integer(name, 1, INT_MAX);
     if (!pid) continue;
-    std::error_code closed;
-    for (std::filesystem::directory_iterator fd(process->path() / "fd", closed); !closed && fd != end;
-         fd.increment(closed)) {
+    const std::string process = "/proc/" + name;
+    for (const std::string& fd : names_in(process + "/fd")) {
       std::error_code gone;
-      if (std::filesystem::read_symlink(fd->path(), gone).string() == wanted)
-        return LockOwner{static_cast<pid_t>(*pid), uid_of(process->path().string()), {}};
+      if (std::filesystem::read_symlink(process + "/fd/" + fd, gone).string() == wanted)
+        return LockOwner{static_cast<pid_t>(*pid), uid_of(process), {}};
     }
   }
   return std::nullopt;
@@ -182,16 +160,11 @@ base::Status GpuLock::watch(int socket) {
 }
 
 base::Status GpuLock::bind_name() {
-  const Address address = address_of(request_.uuid_text);
-  os::FileDescriptor socket = make_socket();
-  if (!socket) return base::fail_errno(errno, "cannot create the lock of " + request_.uuid_text);
-  if (::bind(socket.get(), address.generic(), address.length) != 0)
-    return base::fail_errno(errno, "cannot take the lock of " + request_.uuid_text);
   // The kernel keeps our credentials for visitors from here on.
-  if (::listen(socket.get(), kBacklog) != 0)
-    return base::fail_errno(errno, "cannot listen on the lock of " + request_.uuid_text);
-  GPUMUX_TRY(watch(socket.get()));
-  name_ = std::move(socket);
+  auto socket = os::listen_seqpacket(name_of(request_.uuid_text), 0666, kBacklog);
+  if (!socket) return base::fail_errno(socket.error().system_errno, "cannot take the lock of " + request_.uuid_text);
+  GPUMUX_TRY(watch(socket->get()));
+  name_ = std::move(*socket);
   return {};
 }
 
@@ -228,8 +201,8 @@ base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
   return watch(roots_.get());
 }
 
-base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
-                                         Closer& closer) {
+base::Result<GpuLock> GpuLock::take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer,
+                                    Patience patience) {
   GpuLock lock(request, closer);
   const bool is_roots = ::geteuid() == 0;
   if (is_roots) GPUMUX_TRY(lock.take_roots(owner));
@@ -239,12 +212,12 @@ base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::option
   // two that come at the same time sees the other.
   if (!is_roots) {
     owner = ask_roots(request);
-    if (!bound && !owner) owner = ask_name(request.uuid_text, patience_ms, closer);
+    if (!bound && !owner) owner = ask_name(request.uuid_text, patience, closer);
     if (!bound || owner) return taken(request);
     return lock;
   }
   if (bound) return lock;
-  const auto found = ask_name(request.uuid_text, patience_ms, closer);
+  const auto found = ask_name(request.uuid_text, patience, closer);
   // Root's daemon in another mount namespace, which does not see this one's folder. Root of a container is a stranger.
   if (found && found->uid == 0 && found->is_on_host) {
     owner = found;
@@ -253,18 +226,9 @@ base::Result<GpuLock> GpuLock::take_with(const LockRequest& request, std::option
   lock.has_taken_over_ = lock.bind_name().has_value();
   if (lock.has_taken_over_) return lock;
   // A look at every descriptor of the machine takes long.
-  lock.squatter_ = found || patience_ms == 0 ? found : look_for_owner(request.uuid_text);
+  lock.squatter_ = found || patience == Patience::kNone ? found : look_for_owner(request.uuid_text);
   if (!lock.squatter_) lock.squatter_ = LockOwner();
   return lock;
-}
-
-base::Result<GpuLock> GpuLock::take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer) {
-  return take_with(request, owner, kAnswerTimeoutMs, closer);
-}
-
-base::Result<GpuLock> GpuLock::take_only(const LockRequest& request, Closer& closer) {
-  std::optional<LockOwner> ignored;
-  return take_with(request, ignored, 0, closer);
 }
 
 bool GpuLock::take_name() {

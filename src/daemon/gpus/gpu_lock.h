@@ -43,12 +43,12 @@ struct LockRequest {
 
 class GpuLock {
  public:
-  // kExists: somebody has it; `owner` is then filled as far as it can be known. May wait for kAnswerTimeoutMs. The
-  // closer has what owners and visitors leave in their connections, and outlives the lock.
-  static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer);
-  // The same without waiting for anybody's answer.
-  static base::Result<GpuLock> take_only(const LockRequest& request, Closer& closer);
-
+  enum class Patience : bool { kNone, kForAnswer };
+  // kExists: somebody has it; `owner` is then filled as far as it can be known. kForAnswer: may wait for
+  // kAnswerTimeoutMs, and looks longer for a squatter. The closer has what owners and visitors leave in their
+  // connections, and outlives the lock.
+  static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer,
+                                    Patience patience = Patience::kForAnswer);
   GpuLock(GpuLock&&) = default;
   GpuLock& operator=(GpuLock&&) = delete;
   ~GpuLock();
@@ -69,8 +69,6 @@ class GpuLock {
 
  private:
   GpuLock(LockRequest request, Closer& closer) : request_(std::move(request)), closer_(&closer) {}
-  static base::Result<GpuLock> take_with(const LockRequest& request, std::optional<LockOwner>& owner, int patience_ms,
-                                         Closer& closer);
   base::Status take_roots(std::optional<LockOwner>& owner);
   base::Status bind_name();
   base::Status watch(int socket);

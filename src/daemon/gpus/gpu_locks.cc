@@ -90,7 +90,8 @@ void GpuLocks::retry() {
       if (mine.lock->squatter() && mine.lock->take_name()) leases_.set_claimed_by({i}, "");
       continue;
     }
-    auto lock = GpuLock::take_only(mine.request, closer_);
+    std::optional<LockOwner> ignored;
+    auto lock = GpuLock::take(mine.request, ignored, closer_, GpuLock::Patience::kNone);
     if (!lock) continue;
     hold({i}, std::move(*lock));
     report_squatter({i});
