@@ -2,7 +2,6 @@
 #include "daemon/peers/access.h"
 
 #include <grp.h>
-#include <pwd.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <utility>
 
 #include "base/units.h"
+#include "daemon/peers/process_info.h"
 #include "daemon/peers/trust_domain.h"
 #include "os/unix_socket.h"
 
@@ -18,18 +18,6 @@ namespace gpumux::daemon {
 namespace {
 
 constexpr std::size_t kLookupBytes = 65536;  // a group with thousands of members
-
-base::Result<uid_t> find_user(const std::string& name) {
-  if (const auto number = base::parse_integer(name, 0, std::numeric_limits<uid_t>::max() - 1)) {
-    return static_cast<uid_t>(*number);
-  }
-  std::vector<char> buffer(kLookupBytes);
-  passwd entry{};
-  passwd* found = nullptr;
-  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) return base::fail(base::Code::kInvalid, "allow_users: there is no user '" + name + "'");
-  return found->pw_uid;
-}
 
 base::Result<gid_t> find_group(const std::string& key, const std::string& name) {
   if (const auto number = base::parse_integer(name, 0, std::numeric_limits<gid_t>::max() - 1)) {
@@ -96,8 +84,8 @@ base::Result<AccessRules> AccessRules::make(const Config& config, uid_t owner, b
   rules.subordinates_ = SubordinateIds::read();
   rules.everybody_ = config.allow_users.empty() && config.allow_groups.empty();
   for (const std::string& name : config.allow_users) {
-    const auto uid = find_user(name);
-    if (!uid) return tl::unexpected(uid.error());
+    const auto uid = user_id(name);
+    if (!uid) return base::fail(base::Code::kInvalid, "allow_users: there is no user '" + name + "'");
     rules.users_.push_back(*uid);
   }
   for (const std::string& name : config.allow_groups) {

@@ -3,18 +3,18 @@
 
 #include <fcntl.h>
 #include <linux/nsfs.h>
-#include <pwd.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <limits>
 #include <map>
 
+#include "base/split.h"
 #include "base/units.h"
 #include "daemon/loop/files.h"
 #include "daemon/loop/log.h"
+#include "daemon/peers/process_info.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
@@ -22,7 +22,6 @@ namespace {
 
 // A million ranges.
 constexpr std::size_t kMaxFileBytes = 64 << 20;
-constexpr std::size_t kLookupBytes = 65536;
 // The kernel nests namespaces of one kind this deep.
 constexpr int kMostNested = 33;
 
@@ -61,16 +60,6 @@ std::optional<Namespace> outermost_below(const Namespace& ours, std::optional<Na
   return std::nullopt;
 }
 
-std::optional<uid_t> find_user(const std::string& name) {
-  if (const auto number = base::parse_integer(name, 0, std::numeric_limits<uid_t>::max() - 1))
-    return static_cast<uid_t>(*number);
-  std::vector<char> buffer(kLookupBytes);
-  passwd entry{};
-  passwd* found = nullptr;
-  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  return found == nullptr ? std::nullopt : std::optional(found->pw_uid);
-}
-
 }  // namespace
 
 std::string Account::text() const {
@@ -84,7 +73,7 @@ std::string Account::text() const {
 
 SubordinateIds SubordinateIds::read(const std::string& file) {
   const auto text = read_file(file, kMaxFileBytes);
-  if (text) return parse(*text, find_user);
+  if (text) return parse(*text, user_id);
   if (text.error().system_errno != ENOENT)
     log_warning("subordinate ids are ignored: the file cannot be read",
                 {{"file", file}, {"why", text.error().message()}});
@@ -95,16 +84,12 @@ SubordinateIds SubordinateIds::parse(std::string_view text,
                                      const std::function<std::optional<uid_t>(const std::string&)>& find_user) {
   SubordinateIds ids;
   std::map<std::string, std::optional<uid_t>, std::less<>> known;
-  while (!text.empty()) {
-    // name:first:count
-    const std::string_view line = text.substr(0, text.find('\n'));
-    text.remove_prefix(std::min(line.size() + 1, text.size()));
-    const std::size_t one = line.find(':');
-    const std::size_t two = one == std::string_view::npos ? one : line.find(':', one + 1);
-    if (two == std::string_view::npos) continue;
-    const std::string name(line.substr(0, one));
-    const auto first = base::parse_integer(line.substr(one + 1, two - one - 1), 0, UINT32_MAX);
-    const auto count = base::parse_integer(line.substr(two + 1), 1, UINT32_MAX);
+  for (const std::string_view line : base::split(text, '\n')) {
+    const auto words = base::split(line, ':');  // name:first:count
+    if (words.size() != 3) continue;
+    const std::string name(words[0]);
+    const auto first = base::parse_integer(words[1], 0, UINT32_MAX);
+    const auto count = base::parse_integer(words[2], 1, UINT32_MAX);
     if (!first || !count) continue;
     auto found = known.find(name);
     if (found == known.end()) found = known.emplace(name, find_user(name)).first;

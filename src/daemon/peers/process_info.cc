@@ -4,12 +4,19 @@
 #include <pwd.h>
 
 #include <cstdlib>
+#include <limits>
 #include <vector>
 
 #include "base/units.h"
 #include "daemon/loop/files.h"
 
 namespace gpumux::daemon {
+namespace {
+
+// A directory service may have long entries.
+constexpr std::size_t kLookupBytes = 65536;
+
+}  // namespace
 
 std::optional<ProcessInfo> process_info(pid_t pid) {
   if (pid < 1) return std::nullopt;
@@ -56,8 +63,18 @@ std::string describe_state(char state) {
   }
 }
 
+std::optional<uid_t> user_id(const std::string& name) {
+  if (const auto number = base::parse_integer(name, 0, std::numeric_limits<uid_t>::max() - 1))
+    return static_cast<uid_t>(*number);
+  std::vector<char> buffer(kLookupBytes);
+  passwd entry{};
+  passwd* found = nullptr;
+  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
+  return found == nullptr ? std::nullopt : std::optional(found->pw_uid);
+}
+
 std::string user_name(uid_t uid) {
-  std::vector<char> buffer(16384);
+  std::vector<char> buffer(kLookupBytes);
   passwd entry{};
   passwd* found = nullptr;
   if (::getpwuid_r(uid, &entry, buffer.data(), buffer.size(), &found) == 0 && found != nullptr) return found->pw_name;

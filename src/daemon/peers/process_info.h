@@ -25,6 +25,8 @@ std::optional<ProcessInfo> process_info(pid_t pid);
 // "stopped (SIGSTOP or a debugger)", "frozen in the kernel", "": why a process does not answer.
 std::string describe_state(char state);
 
+// The uid of a user's name, or of a number. None: there is no such user. As user_name(), not for the loop's thread.
+std::optional<uid_t> user_id(const std::string& name);
 // "eva", or "1001" if the number has no name. May ask a directory service, and wait for it: not for the loop's thread.
 std::string user_name(uid_t uid);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "jobs/service/job_requests.h"
 
-#include <pwd.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "base/standing.h"
 #include "base/units.h"
 #include "daemon/config/strict_json.h"
+#include "daemon/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -23,8 +23,6 @@ using Json = RequestJson;
 using base::Code;
 using base::Result;
 using core::JobId;
-
-constexpr std::size_t kLookupBytes = 65'536;
 
 // Linux's, on every machine that gpumux runs on.
 constexpr int kMaxSignal = 64;
@@ -150,13 +148,8 @@ Result<store::StoredJob> find_job(const store::JobStore& store, const JobName& n
 }
 
 Result<std::uint32_t> find_uid(const std::string& name) {
-  if (const auto number = base::parse_integer(name, 0, UINT32_MAX - 1)) return static_cast<std::uint32_t>(*number);
-  std::vector<char> buffer(kLookupBytes);
-  passwd entry{};
-  passwd* found = nullptr;
-  ::getpwnam_r(name.c_str(), &entry, buffer.data(), buffer.size(), &found);
-  if (found == nullptr) return base::fail(Code::kNotFound, "there is no user '" + name.substr(0, 64) + "'");
-  return found->pw_uid;
+  if (const auto uid = user_id(name)) return *uid;
+  return base::fail(Code::kNotFound, "there is no user '" + name.substr(0, 64) + "'");
 }
 
 Result<bool> parse_flag(const std::string& body, const std::string& name, const std::string& hint) {
