@@ -7,10 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <unordered_map>
 
 #include "base/result.h"
 #include "daemon/api/api_types.h"
@@ -76,7 +76,7 @@ class Api {
   const TimerStatistics& timers_;
   const TraceCounters& counters_;
   JobRoutes& jobs_;
-  std::unordered_map<Account, RateLimit> status_limits_;
+  std::map<Account, RateLimit> status_limits_;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
   std::shared_ptr<RecentStatus> recent_ = std::make_shared<RecentStatus>();

@@ -11,6 +11,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <deque>
+#include <map>
 #include <memory>
 #include <unordered_map>
 #include <unordered_set>
@@ -75,7 +76,7 @@ class HttpServer {
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_set<Connection*> followers_;
   std::size_t large_requests_ = 0;
-  std::unordered_map<Account, std::size_t> large_per_account_;  // without those that have none
+  std::map<Account, std::size_t> large_per_account_;  // without those that have none
   base::TimePoint last_used_{};
 };
 

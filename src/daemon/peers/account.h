@@ -77,10 +77,3 @@ class SubordinateIds {
 Account account_of(pid_t pid, uid_t uid, bool is_contained, const SubordinateIds& subordinates);
 
 }  // namespace gpumux::daemon
-
-template <>
-struct std::hash<gpumux::daemon::Account> {
-  std::size_t operator()(const gpumux::daemon::Account& account) const {
-    return std::hash<std::uint64_t>()(account.key());
-  }
-};

@@ -8,9 +8,9 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <optional>
 #include <string>
-#include <unordered_map>
 
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
@@ -39,7 +39,7 @@ class Admission {
   const AccessRules& access_;
   const Closer& closer_;
   std::size_t all_ = 0;
-  std::unordered_map<Account, std::size_t> per_account_;
+  std::map<Account, std::size_t> per_account_;
 };
 
 }  // namespace gpumux::daemon

@@ -10,10 +10,10 @@
 
 #include <condition_variable>
 #include <deque>
+#include <map>
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <unordered_map>
 #include <utility>
 
 #include "daemon/loop/log.h"
@@ -78,8 +78,8 @@ struct Closer::Queue {
 
 struct Closer::State {
   std::mutex mutex;
-  std::unordered_map<Lane, Queue> lanes;  // with a thread, or with something that waits for one
-  bool has_ended = false;                 // nothing more will come
+  std::map<Lane, Queue> lanes;  // with a thread, or with something that waits for one
+  bool has_ended = false;       // nothing more will come
 };
 
 Closer::Closer() : state_(std::make_shared<State>()) {

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <boost/asio/posix/stream_descriptor.hpp>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -16,11 +15,6 @@
 namespace gpumux::daemon {
 
 namespace asio = boost::asio;
-
-struct Doorkeeper::Channel {
-  explicit Channel(asio::io_context& io) : socket(io) {}
-  asio::posix::stream_descriptor socket;
-};
 
 Doorkeeper::Doorkeeper(asio::io_context& io, Closer& closer) : io_(io), closer_(closer), patience_(io) {
   // Before the daemon has locks, sockets and much memory.
@@ -58,7 +52,7 @@ bool Doorkeeper::ask(const Request& request) {
   if (!current_) current_ = open_channel();
   if (!current_) return false;
   const std::byte order{};
-  if (const auto sent = os::send_message(current_->socket.native_handle(), {&order, 1}, request.connection); !sent) {
+  if (const auto sent = os::send_message(current_->native_handle(), {&order, 1}, request.connection); !sent) {
     // It was ended by somebody.
     log_warning("a doorkeeper cannot be asked; another one is started", {{"why", sent.error().message()}});
     current_.reset();
@@ -88,7 +82,7 @@ std::shared_ptr<Doorkeeper::Channel> Doorkeeper::open_channel() {
   }
   const auto channel = std::make_shared<Channel>(io_);
   boost::system::error_code error;
-  channel->socket.assign(ours->get(), error);
+  channel->assign(ours->get(), error);
   if (error) return nullptr;
   ours->release();
   wait(channel);
@@ -96,15 +90,15 @@ std::shared_ptr<Doorkeeper::Channel> Doorkeeper::open_channel() {
 }
 
 void Doorkeeper::wait(const std::shared_ptr<Channel>& channel) {
-  channel->socket.async_wait(asio::posix::stream_descriptor::wait_read,
-                             [this, known = std::weak_ptr(channel)](const boost::system::error_code& error) {
-                               if (const auto open = known.lock(); open && !error) readable(open);
-                             });
+  channel->async_wait(asio::posix::stream_descriptor::wait_read,
+                      [this, known = std::weak_ptr(channel)](const boost::system::error_code& error) {
+                        if (const auto open = known.lock(); open && !error) readable(open);
+                      });
 }
 
 void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
   std::array<std::byte, kAnswerBytes> buffer;
-  auto received = os::receive_message(channel->socket.native_handle(), buffer);
+  auto received = os::receive_message(channel->native_handle(), buffer);
   if (!received && received.error().system_errno == EAGAIN) return wait(channel);
   const bool is_current = channel == current_;
   if (!received || received->bytes < sizeof(Answer)) {
@@ -146,10 +140,10 @@ void Doorkeeper::overdue() {
   // Of a request that has been answered meanwhile.
   if (!is_asked_ || patience_.expiry() > asio::steady_timer::clock_type::now()) return;
   // The daemon itself may have slept: is the answer there?
-  if (os::peek(current_->socket.native_handle(), {})) return;
+  if (os::peek(current_->native_handle(), {})) return;
   log_warning("a doorkeeper does not answer; another one is started", {{"account", waiting_.front().account.text()}});
   // It ends when it goes on, if it ever does. Until then it may receive from this connection, which so is of no use.
-  ::shutdown(current_->socket.native_handle(), SHUT_WR);
+  ::shutdown(current_->native_handle(), SHUT_WR);
   spent_[waiting_.front().account] = std::exchange(current_, nullptr);
   answer({Look::Outcome::kLost, {}, false, {}});
 }

@@ -15,15 +15,16 @@
 #pragma once
 
 #include <boost/asio/io_context.hpp>
+#include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
 
 #include "daemon/loop/rate_limit.h"
 #include "daemon/peers/account.h"
@@ -66,7 +67,7 @@ class Doorkeeper {
   void close();
 
  private:
-  struct Channel;
+  using Channel = boost::asio::posix::stream_descriptor;
   struct Request {
     int connection;
     Account account;
@@ -87,8 +88,8 @@ class Doorkeeper {
   RateLimit told_{5, 1};         // of log lines
   std::deque<Request> waiting_;  // the first one has been asked about, if is_asked_
   bool is_asked_ = false;
-  std::shared_ptr<Channel> current_;                             // none: the next request needs another
-  std::unordered_map<Account, std::shared_ptr<Channel>> spent_;  // have not ended yet
+  std::shared_ptr<Channel> current_;                   // none: the next request needs another
+  std::map<Account, std::shared_ptr<Channel>> spent_;  // have not ended yet
 };
 
 }  // namespace gpumux::daemon
