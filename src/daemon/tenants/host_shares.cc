@@ -15,26 +15,10 @@ constexpr std::uint64_t kReservedPart = 16;
 HostShares::HostShares(std::uint64_t chunks)
     : reserved_(std::min(chunks / kReservedPart, kMostReserved)), chunks_(chunks - reserved_) {}
 
-void HostShares::answered(const Account& account) {
+void HostShares::less(const Account& account, std::uint64_t Use::*count) {
   const auto use = uses_.find(account);
-  --use->second.waiting;
-  forget_if_unused(use);
-}
-
-void HostShares::returned(const Account& account) {
-  const auto use = uses_.find(account);
-  --use->second.lent;
-  forget_if_unused(use);
-}
-
-void HostShares::has_left(const Account& account) {
-  const auto use = uses_.find(account);
-  --use->second.leaving;
-  forget_if_unused(use);
-}
-
-void HostShares::forget_if_unused(std::map<Account, Use>::iterator use) {
-  if (use->second.lent == 0 && use->second.leaving == 0 && use->second.waiting == 0) uses_.erase(use);
+  --(use->second.*count);
+  if (use->second.mapped() == 0 && use->second.waiting == 0) uses_.erase(use);
 }
 
 std::uint64_t HostShares::share() const {

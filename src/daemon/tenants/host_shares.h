@@ -27,12 +27,12 @@ class HostShares {
 
   // A request begins to wait; it no longer does.
   void asked(const Account& account) { ++uses_[account].waiting; }
-  void answered(const Account& account);
+  void answered(const Account& account) { less(account, &Use::waiting); }
   void lent(const Account& account) { ++uses_[account].lent; }
-  void returned(const Account& account);
+  void returned(const Account& account) { less(account, &Use::lent); }
   // A chunk leaves that its processes have mapped; it has left.
   void leaves(const Account& account) { ++uses_[account].leaving; }
-  void has_left(const Account& account);
+  void has_left(const Account& account) { less(account, &Use::leaving); }
 
   // Chunks that it has on loan, and chunks that leave.
   std::uint64_t mapped_by(const Account& account) const;
@@ -52,7 +52,7 @@ class HostShares {
   };
   std::uint64_t share() const;
   bool is_anybody_behind() const;
-  void forget_if_unused(std::map<Account, Use>::iterator use);
+  void less(const Account& account, std::uint64_t Use::*count);
 
   const std::uint64_t reserved_;
   const std::uint64_t chunks_;   // that are not reserved

@@ -28,24 +28,7 @@ std::uint64_t max_page_memory() {
 
 }  // namespace
 
-LeasePageView::LeasePageView(LeasePageView&& other) noexcept
-    : page_(std::exchange(other.page_, nullptr)), sequence_(other.sequence_) {}
-
-LeasePageView& LeasePageView::operator=(LeasePageView&& other) noexcept {
-  if (this != &other) {
-    unmap();
-    page_ = std::exchange(other.page_, nullptr);
-    sequence_ = other.sequence_;
-  }
-  return *this;
-}
-
-LeasePageView::~LeasePageView() { unmap(); }
-
-void LeasePageView::unmap() {
-  if (page_ != nullptr) ::munmap(page_, wire::kLeasePageBytes);
-  page_ = nullptr;
-}
+void LeasePageView::Unmap::operator()(wire::LeasePage* page) const { ::munmap(page, wire::kLeasePageBytes); }
 
 base::Result<LeasePageView> LeasePageView::map(int fd) {
   using base::Code;
@@ -72,7 +55,8 @@ base::Result<LeasePageView> LeasePageView::map(int fd) {
     return base::fail(Code::kInvalid, "the lease page holds more memory than it shows");
   void* memory = ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, 0);
   if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map the lease page");
-  LeasePageView view(static_cast<wire::LeasePage*>(memory));
+  LeasePageView view;
+  view.page_.reset(static_cast<wire::LeasePage*>(memory));
   view.sequence_ = static_cast<std::uint32_t>(os::SystemClock().now().time_since_epoch().count()) & wire::kSequenceMask;
   return view;
 }

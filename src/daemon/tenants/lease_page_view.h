@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "base/ids.h"
 #include "base/result.h"
@@ -21,11 +22,6 @@ namespace gpumux::daemon {
 class LeasePageView {
  public:
   LeasePageView() = default;
-  LeasePageView(LeasePageView&& other) noexcept;
-  LeasePageView& operator=(LeasePageView&& other) noexcept;
-  LeasePageView(const LeasePageView&) = delete;
-  LeasePageView& operator=(const LeasePageView&) = delete;
-  ~LeasePageView();
 
   // kInvalid, with the reason, unless `fd` is a memfd of exactly kLeasePageBytes that can no longer shrink, grow or
   // lose that property. The descriptor is not needed afterwards.
@@ -47,11 +43,12 @@ class LeasePageView {
   std::uint64_t submissions(std::size_t slot) const;
 
  private:
-  explicit LeasePageView(wire::LeasePage* page) : page_(page) {}
   void store(std::size_t slot, std::uint32_t flags, std::uint32_t permits);
-  void unmap();
 
-  wire::LeasePage* page_ = nullptr;
+  struct Unmap {
+    void operator()(wire::LeasePage* page) const;
+  };
+  std::unique_ptr<wire::LeasePage, Unmap> page_;
   // One sequence for all slots: a word then differs from any that the slot had before. It starts anywhere, because the
   // words that an earlier daemon left are not read.
   std::uint32_t sequence_ = 0;
