@@ -262,7 +262,7 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
   std::vector<std::string> sections;
   for (const base::GpuIndex gpu : *selected) {
     GpuSettings settings = leases_.gpus()[gpu.value].settings;
-    for (const Assignment& a : patch->changes) static_cast<void>(settings::set(settings, a.key, a.value));
+    assign_all(settings, patch->changes);
     leases_.set_settings(gpu, settings);
     changed.emplace_back(gpu.value, leases_.gpus()[gpu.value]);
     sections.push_back(leases_.gpus()[gpu.value].info.uuid_text);

@@ -45,23 +45,22 @@ using settings::Setting;
 
 constexpr char kSavedName[] = "saved.toml";
 
-// Where a value stands, and how its errors begin: "/etc/gpumux/gpumux.toml:12: ".
+// Where a value stands.
 struct TextPosition {
   const std::string& file;
   toml::source_region region;
-  std::string prefix() const { return file + ":" + std::to_string(region.begin.line) + ": "; }
 };
 
-base::Status wrong(const TextPosition& place, const std::string& what) {
-  return base::fail(base::Code::kInvalid, place.prefix() + what);
+// "/etc/gpumux/gpumux.toml:12: what".
+tl::unexpected<base::Error> wrong(const TextPosition& place, const std::string& what) {
+  return base::fail(base::Code::kInvalid, place.file + ":" + std::to_string(place.region.begin.line) + ": " + what);
 }
 
 base::Result<toml::table> parse_toml(std::string_view text, const std::string& name) {
   try {
     return toml::parse(text, name);
   } catch (const toml::parse_error& error) {
-    return base::fail(base::Code::kInvalid,
-                      name + ":" + std::to_string(error.source().begin.line) + ": " + std::string(error.description()));
+    return wrong({name, error.source()}, std::string(error.description()));
   } catch (const std::exception& error) {
     return base::fail(base::Code::kInvalid, name + ": this is not TOML: " + error.what());
   }
@@ -87,23 +86,14 @@ base::Result<std::vector<Assignment>> read_settings(const toml::table& table, co
     const std::string name(key.str());
     const TextPosition place{file, node.source()};
     const Setting* setting = settings::find(settings::kGpuSettings, name);
-    if (setting == nullptr) {
-      return tl::unexpected(
-          wrong(place, "[" + section + "]: " + settings::no_such(settings::kGpuSettings, name)).error());
-    }
+    if (setting == nullptr)
+      return wrong(place, "[" + section + "]: " + settings::no_such(settings::kGpuSettings, name));
     const auto text = value_text(node);
-    if (!text) return tl::unexpected(wrong(place, needs_quotes(*setting)).error());
-    if (const auto good = settings::check(*setting, name, *text); !good) {
-      return tl::unexpected(wrong(place, good.error().message()).error());
-    }
+    if (!text) return wrong(place, needs_quotes(*setting));
+    if (const auto good = settings::check(*setting, name, *text); !good) return wrong(place, good.error().message());
     assignments.push_back({name, *text});
   }
   return assignments;
-}
-
-void assign_all(GpuSettings& target, const std::vector<Assignment>& assignments) {
-  // They were all checked where they were read.
-  for (const Assignment& a : assignments) static_cast<void>(settings::set(target, a.key, a.value));
 }
 
 base::Status read_names(Config& config, const toml::node& node, const TextPosition& place, const Setting& setting) {
@@ -186,6 +176,10 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
 }
 
 }  // namespace
+
+void assign_all(GpuSettings& target, const std::vector<Assignment>& assignments) {
+  for (const Assignment& a : assignments) static_cast<void>(settings::set(target, a.key, a.value));
+}
 
 GpuSettings Config::settings_for(std::uint32_t index, const std::string& uuid) const {
   GpuSettings found = defaults;

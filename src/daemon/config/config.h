@@ -34,6 +34,9 @@ struct Assignment {
   std::string value;
 };
 
+// REQUIRES: settings::check has taken each of them.
+void assign_all(GpuSettings& target, const std::vector<Assignment>& assignments);
+
 struct Config : settings::DaemonSettings {
   settings::QueueSettings queue;  // [queue]
 
