@@ -7,7 +7,6 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
-#include <atomic>
 #include <memory>
 
 namespace gpumux::daemon {
@@ -16,10 +15,7 @@ namespace {
 // A second's worth at a rate that nobody reads; a slot takes about 400 bytes.
 constexpr std::size_t kQueueLines = 1024;
 
-std::atomic<LogLevel> g_level{LogLevel::kInfo};
 std::shared_ptr<spdlog::details::thread_pool> g_pool;
-std::shared_ptr<spdlog::logger> g_logger;  // set while only one thread runs; null: write at once
-
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug: return spdlog::level::debug;
@@ -29,6 +25,14 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   }
   return spdlog::level::info;
 }
+
+std::shared_ptr<spdlog::logger> writes_at_once() {
+  auto logger = std::make_shared<spdlog::logger>("gpumuxd", std::make_shared<spdlog::sinks::stderr_sink_mt>());
+  logger->set_pattern("gpumuxd: %l: %v");
+  return logger;
+}
+
+std::shared_ptr<spdlog::logger> g_logger = writes_at_once();  // set while only one thread runs
 
 void append_value(std::string& line, std::string_view value) {
   bool plain = !value.empty();
@@ -59,45 +63,29 @@ void append_value(std::string& line, std::string_view value) {
 
 }  // namespace
 
-std::string_view to_string(LogLevel level) {
-  switch (level) {
-    case LogLevel::kDebug: return "debug";
-    case LogLevel::kInfo: return "info";
-    case LogLevel::kWarning: return "warning";
-    case LogLevel::kError: return "error";
-  }
-  return "unknown";
-}
-
 void start_log(LogLevel level) {
-  set_log_level(level);
   auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
   g_pool = std::make_shared<spdlog::details::thread_pool>(kQueueLines, 1);
   g_logger =
       std::make_shared<spdlog::async_logger>("gpumuxd", sink, g_pool, spdlog::async_overflow_policy::overrun_oldest);
-  g_logger->set_level(spdlog::level::debug);
+  set_log_level(level);
   g_logger->set_pattern("%Y-%m-%dT%H:%M:%S.%e %l %v");
   g_logger->flush_on(spdlog::level::debug);
 }
 
 void stop_log() {
-  g_logger.reset();
+  const auto level = g_logger->level();
+  g_logger = writes_at_once();
+  g_logger->set_level(level);
   g_pool.reset();  // its destructor writes what is queued
 }
 
-void set_log_level(LogLevel level) { g_level.store(level, std::memory_order_relaxed); }
+void set_log_level(LogLevel level) { g_logger->set_level(to_spdlog(level)); }
 
-// Pairs with nothing: a line more or less while the level changes does not matter.
-bool is_logged(LogLevel level) { return level >= g_level.load(std::memory_order_relaxed); }
+bool is_logged(LogLevel level) { return g_logger->should_log(to_spdlog(level)); }
 
 void log(LogLevel level, std::string_view sentence, LogFields fields) {
-  if (!is_logged(level)) return;
-  const std::string line = format_line(sentence, fields);
-  if (g_logger != nullptr) {
-    g_logger->log(to_spdlog(level), "{}", line);
-  } else {
-    std::fprintf(stderr, "gpumuxd: %s: %s\n", std::string(to_string(level)).c_str(), line.c_str());
-  }
+  if (is_logged(level)) g_logger->log(to_spdlog(level), "{}", format_line(sentence, fields));
 }
 
 std::string format_line(std::string_view sentence, LogFields fields) {

@@ -20,12 +20,8 @@ namespace gpumux::daemon {
 
 using settings::LogLevel;
 
-std::string_view to_string(LogLevel level);
-
 struct LogField {
   LogField(std::string_view k, std::string_view v) : key(k), value(v) {}
-  LogField(std::string_view k, const char* v) : key(k), value(v) {}
-  LogField(std::string_view k, const std::string& v) : key(k), value(v) {}
   template <std::integral Integer>
   LogField(std::string_view k, Integer v) : key(k), value(std::to_string(v)) {}
 
