@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -40,10 +41,6 @@ Result<Number> parse_number(std::string_view text) {
   while (!suffix.empty() && suffix.front() == ' ') suffix.remove_prefix(1);
   return Number{std::strtod(digits_only.c_str(), nullptr), suffix};
 }
-
-}  // namespace
-
-namespace {
 
 // Lengths in nanoseconds and their names, the longest first.
 struct TimeUnit {
@@ -239,15 +236,8 @@ std::string format_bytes(std::uint64_t bytes) {
 
 Result<std::uint64_t> parse_integer(std::string_view text, std::uint64_t minimum, std::uint64_t maximum) {
   std::uint64_t value = 0;
-  bool valid = !text.empty() && text.size() <= 20;
-  for (std::size_t i = 0; valid && i < text.size(); ++i) {
-    const char c = text[i];
-    if (c < '0' || c > '9') valid = false;
-    const auto digit = static_cast<std::uint64_t>(c - '0');
-    if (valid && value > (std::numeric_limits<std::uint64_t>::max() - digit) / 10) valid = false;
-    if (valid) value = value * 10 + digit;
-  }
-  if (!valid || value < minimum || value > maximum) {
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < minimum || value > maximum) {
     return fail(Code::kInvalid, "'" + std::string(text.substr(0, 64)) + "' is not a whole number from " +
                                     std::to_string(minimum) + " to " + std::to_string(maximum));
   }
