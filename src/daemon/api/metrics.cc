@@ -156,19 +156,19 @@ void write_gpus(Exposition& out, const StatusSnapshot& status) {
               });
 }
 
-// The events of a GPU that the trace has counted; null: none yet.
-const TraceCounters::Counts* counts_of(const MetricsSnapshot& snapshot, std::int32_t gpu) {
+// The events of a GPU that the trace has counted.
+const TraceCounters::Counts& counts_of(const MetricsSnapshot& snapshot, std::int32_t gpu) {
+  static const TraceCounters::Counts kNone;
   const auto found = snapshot.counters.find(gpu);
-  return found == snapshot.counters.end() ? nullptr : &found->second;
+  return found == snapshot.counters.end() ? kNone : found->second;
 }
 
 void write_trace_counters(Exposition& out, const MetricsSnapshot& snapshot) {
   const auto by_detail = [&](std::string_view name, std::string_view help, std::string_view event,
                              std::string_view label, std::string_view without) {
     each_gpu_by(out, snapshot.status, name, Kind::kCounter, help, label, [&](const GpuStatus& gpu, const auto& sample) {
-      const auto* counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
-      if (counts == nullptr) return;
-      for (const auto& [kind, count] : counts->events) {
+      const auto& counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
+      for (const auto& [kind, count] : counts.events) {
         if (kind.first == event) sample(kind.second.empty() ? without : kind.second, count);
       }
     });
@@ -179,24 +179,22 @@ void write_trace_counters(Exposition& out, const MetricsSnapshot& snapshot) {
             "other");
   const auto of_event = [&](std::string_view name, std::string_view help, std::string_view event) {
     each_gpu(out, snapshot.status, name, Kind::kCounter, help, [&](const GpuStatus& gpu) {
-      const auto* counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
-      if (counts == nullptr) return std::uint64_t{0};
-      const auto found = counts->events.find({event, ""});
-      return found == counts->events.end() ? std::uint64_t{0} : found->second;
+      const auto& counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
+      const auto found = counts.events.find({event, ""});
+      return found == counts.events.end() ? std::uint64_t{0} : found->second;
     });
   };
   of_event("gpumux_gpu_stalls", "Programs whose work did not finish in time when they were to leave.", "stall");
   of_event("gpumux_gpu_silences", "Programs that did not answer in time when they were to leave.", "silent");
   out.begin_family("gpumux_gpu_wait_seconds", Kind::kHistogram, "How long programs waited for a lease.");
   for (const GpuStatus& gpu : snapshot.status.gpus) {
-    const auto* counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
-    out.sample(gpu_labels(gpu), counts == nullptr ? WaitHistogram() : counts->waits);
+    const auto& counts = counts_of(snapshot, static_cast<std::int32_t>(gpu.index));
+    out.sample(gpu_labels(gpu), counts.waits);
   }
-  const auto* others = counts_of(snapshot, -1);
+  const auto& others = counts_of(snapshot, -1);
   const auto of_no_gpu = [&](std::string_view name, std::string_view help, std::string_view event) {
     out.begin_family(name, Kind::kCounter, help);
-    if (others == nullptr) return;
-    for (const auto& [kind, count] : others->events) {
+    for (const auto& [kind, count] : others.events) {
       if (kind.first == event) out.sample(Labels().add("reason", kind.second), count);
     }
   };

@@ -65,11 +65,6 @@ class Leases final : private node::Probe {
   void on_settings_changed(std::function<void()> callback) { tell_settings_ = std::move(callback); }
   const node::Machine& machine() const { return machine_; }
   const sched::Residency& memory() const { return machine_.memory(); }
-  void uses(base::GpuIndex gpu, std::vector<sched::SeatUse>& uses) const {
-    machine_.leases().uses(clock_.now(), gpu, uses);
-  }
-  settings::Limit<base::Duration> quantum(base::GpuIndex gpu) const { return machine_.leases().quantum(gpu); }
-  std::optional<sched::SeatPhase> phase(base::SeatId seat) const { return machine_.leases().phase(seat); }
   sched::SeatTotals totals(base::SeatId seat, base::TimePoint now) const { return machine_.leases().totals(now, seat); }
   // GPUs whose memory has been planned since the last call.
   std::bitset<base::kMaxGpus> take_planned() { return machine_.take_planned(); }
@@ -98,7 +93,6 @@ class Leases final : private node::Probe {
   std::string note(base::SeatId seat) const;
   // Allocations that were refused, the latest first.
   std::vector<RefusedAllocation> refused_on(base::GpuIndex gpu) const { return refusals_.on(gpu); }
-  std::string check_invariants() const { return machine_.check_invariants(); }
 
  private:
   void told(const sched::Event& event) override;

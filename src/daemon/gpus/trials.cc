@@ -49,8 +49,8 @@ bool Trials::look() {
 bool Trials::choose(GpuIndex index) {
   Gain& gain = gpus_[index.value].gain;
   const GpuSettings& set = leases_.gpus()[index.value].settings;
-  const auto quantum = leases_.quantum(index);
-  leases_.uses(index, situation_.seats);
+  const auto quantum = leases_.machine().leases().quantum(index);
+  leases_.machine().leases().uses(leases_.now(), index, situation_.seats);
   situation_.is_open = leases_.machine().is_open(index) && set.auto_by_gain && situation_.seats.size() > 1;
   situation_.turn = settings::kUnlimited;
   if (!quantum.is_unlimited() && !set.in_flight.is_unlimited())

@@ -106,7 +106,7 @@ void RunSuspension::add(const Run& run, const Session& session, const Slot& slot
   const base::SeatId seat{session.id, slot.gpu};
   ++state.seats;
   RunState of_seat;
-  if (leases_.phase(seat) != sched::SeatPhase::kSuspended) of_seat.undrained = 1;
+  if (leases_.machine().leases().phase(seat) != sched::SeatPhase::kSuspended) of_seat.undrained = 1;
   bool is_settled = true;
   const auto memory = leases_.memory().view(seat);
   if (!memory || !memory->speaks) {

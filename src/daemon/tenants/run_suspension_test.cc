@@ -102,7 +102,7 @@ struct Machine {
       translator.settled();
       any = false;
       for (Program* program : programs) any = program->act() || any;
-      EXPECT_EQ(leases.check_invariants(), "");
+      EXPECT_EQ(leases.machine().check_invariants(), "");
     }
   }
   void pass(base::Duration time) {

@@ -229,7 +229,7 @@ class Machine {
         if (tenant.session && tenant.session->id == id) disconnect(tenant);
       }
     }
-    if (const std::string violated = leases_.check_invariants(); !violated.empty()) broken(violated);
+    if (const std::string violated = leases_.machine().check_invariants(); !violated.empty()) broken(violated);
     // An exclusive lease is granted to one slot of a GPU at most, unless a gang holds it together.
     if (gangs_) return;
     std::array<int, kGpus> exclusive{};
