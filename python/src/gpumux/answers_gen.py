@@ -343,6 +343,7 @@ class TenantSeat(_TenantSeat, total=False):
     # exclusive, shared
     lease: str
     epoch: int
+    mps: SeatMps
     memory: SeatMemory
 
 

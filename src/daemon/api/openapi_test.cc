@@ -112,6 +112,15 @@ TEST(OpenApi, TheCommittedDescriptionIsTheDaemons) {
   EXPECT_TRUE(text == openapi_text()) << "write it anew: build/dev/bin/gpumuxd --print-api >docs/openapi.gen.json";
 }
 
+// A seat of a tenant is one of the status, but for what the tenant's object says of all its seats.
+TEST(OpenApi, SeatsOfATenantHaveWhatSeatsOfAGpuHave) {
+  const Json types = Json::parse(openapi_text())["components"]["schemas"];
+  for (const auto& [field, type] : types["Seat"]["properties"].items()) {
+    EXPECT_TRUE(types["Tenant"]["properties"].contains(field) || types["TenantSeat"]["properties"].contains(field))
+        << field;
+  }
+}
+
 TEST(OpenApi, EveryReferenceIsThere) {
   const Json document = Json::parse(openapi_text());
   std::set<std::string> schemas;

@@ -81,8 +81,8 @@ constexpr std::array kSchemas{
     Schema{"TenantSeat",
            "gpu: int, phase: Phase, lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, "
            "waits_for: text, grants: int, held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, "
-           "wait_p50_ns: int, wait_p99_ns: int, gang: text, poisoned: bool, submissions: int, note: text, memory?: "
-           "SeatMemory"},
+           "wait_p50_ns: int, wait_p99_ns: int, gang: text, poisoned: bool, submissions: int, note: text, "
+           "mps?: SeatMps, memory?: SeatMemory"},
     Schema{"TenantPatch", "priority?: int_or_default, share?: text_or_number, max_share?: text_or_number"},
     Schema{"ChangedTenant", "tenant: int, pid: int, program: text, priority: int, share: text, max_share: text"},
     Schema{"TraceEvent",
