@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/http.hpp>
@@ -16,6 +15,7 @@
 #include <vector>
 
 #include "daemon/loop/log.h"
+#include "daemon/loop/pool_work.h"
 #include "daemon/peers/client_stream.h"
 #include "os/system_clock.h"
 
@@ -241,18 +241,18 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
         if (self->is_open()) self->respond(std::move(response), form);
       });
     }
-    asio::post(server_.worker_, [self = shared_from_this(), form, work = std::move(std::get<ApiWork>(answer)),
-                                 io = &server_.io_]() mutable {
-      ApiResponse response;
-      try {
-        response = work();
-      } catch (const std::exception& e) {
-        response = error_response(500, {base::Code::kInternal, 0, e.what()});
-      }
-      asio::post(*io, [self = std::move(self), form, response = std::move(response)]() mutable {
-        if (self->is_open()) self->respond(std::move(response), form);
-      });
-    });
+    work_then(
+        server_.worker_, server_.io_,
+        [work = std::move(std::get<ApiWork>(answer))] {
+          try {
+            return work();
+          } catch (const std::exception& e) {
+            return error_response(500, {base::Code::kInternal, 0, e.what()});
+          }
+        },
+        [self = shared_from_this(), form](ApiResponse response) {
+          if (self->is_open()) self->respond(std::move(response), form);
+        });
   }
 
   void next_request(bool keep) {
@@ -343,23 +343,26 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
       trace_->cursor = end;
       return send_piece(*text);
     }
-    auto entries = std::make_shared<std::vector<TraceEntry>>();
+    std::vector<TraceEntry> entries;
     while (entry != nullptr && entry->sequence < end) {
-      entries->push_back(*entry);
+      entries.push_back(*entry);
       trace_->cursor = entry->sequence + 1;
       entry = server_.trace_.at_or_after(trace_->cursor);
     }
     const bool is_whole = TraceTexts::is_begin(first) && trace_->cursor == end;
     // The text takes longer to make than the copies, and the loop has better to do.
-    asio::post(server_.worker_, [self = shared_from_this(), io = &server_.io_, entries, is_whole] {
-      std::string text;
-      for (const TraceEntry& one : *entries) append_json_line(text, one, self->trace_->names_of);
-      asio::post(*io, [self, entries, is_whole, text = std::move(text)]() mutable {
-        if (!self->is_open()) return;
-        if (is_whole) self->server_.trace_texts_.keep(self->trace_->names_of, entries->front().sequence, text);
-        self->send_piece(std::move(text));
-      });
-    });
+    work_then(
+        server_.worker_, server_.io_,
+        [entries = std::move(entries), names_of = trace_->names_of] {
+          std::string text;
+          for (const TraceEntry& one : entries) append_json_line(text, one, names_of);
+          return text;
+        },
+        [self = shared_from_this(), first, is_whole](std::string text) {
+          if (!self->is_open()) return;
+          if (is_whole) self->server_.trace_texts_.keep(self->trace_->names_of, first, text);
+          self->send_piece(std::move(text));
+        });
   }
 
   HttpServer& server_;

@@ -17,6 +17,7 @@
 
 #include "base/units.h"
 #include "daemon/loop/log.h"
+#include "daemon/loop/pool_work.h"
 #include "daemon/peers/process_info.h"
 #include "os/durable_file.h"
 #include "os/pidfd.h"
@@ -202,14 +203,13 @@ MpsServers::Client& MpsServers::watch(Server& server, pid_t pid, std::uint64_t s
 }
 
 void MpsServers::left(Number number, pid_t pid) {
-  const auto found = servers_.find(number);
-  if (found == servers_.end()) return;
-  Server& server = found->second;
-  const auto client = server.clients.find(pid);
-  if (client == server.clients.end()) return;
-  ::unlink(client_file(server.folder, pid, client->second.start).c_str());
-  server.clients.erase(client);
-  end_if_unused(server);
+  Server* const server = find(number);
+  if (server == nullptr) return;
+  const auto client = server->clients.find(pid);
+  if (client == server->clients.end()) return;
+  ::unlink(client_file(server->folder, pid, client->second.start).c_str());
+  server->clients.erase(client);
+  end_if_unused(*server);
 }
 
 MpsServers::Answer MpsServers::answer_of(const Server& server) {
@@ -223,6 +223,11 @@ void MpsServers::answer(Server& server) {
 }
 
 // ---- servers ----
+
+MpsServers::Server* MpsServers::find(Number number) {
+  const auto found = servers_.find(number);
+  return found == servers_.end() ? nullptr : &found->second;
+}
 
 MpsServers::Server* MpsServers::serving(uid_t uid) {
   for (auto& [number, server] : servers_) {
@@ -314,11 +319,10 @@ void MpsServers::heard(Number number, const wire::FromRunner& message) {
   if (const auto* refused = std::get_if<wire::RunnerRefused>(&message))
     return ended(number, std::string(wire::text_of(refused->text)));
   const auto* state = std::get_if<wire::RunnerState>(&message);
-  const auto found = servers_.find(number);
-  if (state == nullptr || found == servers_.end()) return;
-  found->second.control = static_cast<pid_t>(state->main_pid);
-  if (state->phase == wire::RunnerPhase::kRunning && found->second.phase == Phase::kStarting)
-    await_ready(found->second);
+  Server* const server = find(number);
+  if (state == nullptr || server == nullptr) return;
+  server->control = static_cast<pid_t>(state->main_pid);
+  if (state->phase == wire::RunnerPhase::kRunning && server->phase == Phase::kStarting) await_ready(*server);
 }
 
 void MpsServers::await_ready(Server& server) {
@@ -339,16 +343,16 @@ void MpsServers::await_ready_soon(Server& server) {
   if (server.ready == nullptr) server.ready = std::make_unique<asio::steady_timer>(io_);
   server.ready->expires_after(kReadyLook);
   server.ready->async_wait([this, number = server.number](const boost::system::error_code& error) {
-    const auto found = servers_.find(number);
-    if (!error && found != servers_.end() && found->second.phase == Phase::kStarting) await_ready(found->second);
+    Server* const waits = error ? nullptr : find(number);
+    if (waits != nullptr && waits->phase == Phase::kStarting) await_ready(*waits);
   });
 }
 
 // The runner has said so, or cannot be heard any more: then the control daemon has died with it.
 void MpsServers::ended(Number number, const std::string& why, Cause cause) {
-  const auto found = servers_.find(number);
-  if (found == servers_.end()) return;
-  Server& server = found->second;
+  Server* const found = find(number);
+  if (found == nullptr) return;
+  Server& server = *found;
   const Phase was = std::exchange(server.phase, Phase::kDied);
   if (server.runner != nullptr) {
     static_cast<void>(server.runner->terminate(wire::EndReason::kDaemon, 0ns));  // one that did not get ready
@@ -412,18 +416,21 @@ void MpsServers::remove(Number number) {
 
 // The runner says that it has ended a moment before it has.
 void MpsServers::sweep(std::string runner, std::string folder) {
-  asio::post(pool_, [this, runner = std::move(runner), folder = std::move(folder)] {
-    const auto forgotten = forget_runner(runner);
-    if (forgotten || forgotten.error().code != base::Code::kUnavailable) {
-      return remove_folders(folder);
-    }
-    asio::post(io_, [this, runner, folder] {
-      const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);
-      later->async_wait([this, later, runner, folder](const boost::system::error_code& error) {
-        if (!error) sweep(runner, folder);
+  work_then(
+      pool_, io_,
+      [runner, folder] {
+        const auto forgotten = forget_runner(runner);
+        const bool runs = !forgotten && forgotten.error().code == base::Code::kUnavailable;
+        if (!runs) remove_folders(folder);
+        return runs;
+      },
+      [this, runner, folder](bool runs) {
+        if (!runs) return;
+        const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);
+        later->async_wait([this, later, runner, folder](const boost::system::error_code& error) {
+          if (!error) sweep(runner, folder);
+        });
       });
-    });
-  });
 }
 
 std::vector<MpsServerView> MpsServers::view() const {

@@ -93,6 +93,7 @@ class MpsServers {
   using Number = std::uint32_t;
 
   std::string runner_folder(const Server& server) const;
+  Server* find(Number number);  // null: it is gone
   Server* serving(uid_t uid);
   base::Result<Server*> start(const Peer& peer);
   base::Status make_folders(const Server& server, gid_t gid) const;

@@ -2,7 +2,6 @@
 #include "daemon/tenants/host_memory.h"
 
 #include <algorithm>
-#include <boost/asio/post.hpp>
 #include <ctime>
 #include <optional>
 #include <set>
@@ -10,6 +9,7 @@
 
 #include "base/units.h"
 #include "daemon/loop/log.h"
+#include "daemon/loop/pool_work.h"
 #include "os/pidfd.h"
 #include "os/system_clock.h"
 #include "wire/messages.h"
@@ -72,13 +72,16 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
 HostMemory::~HostMemory() { alive_->self = nullptr; }
 
 void HostMemory::measure() {
-  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_] {
-    auto made = std::make_shared<base::Result<HostFile>>(files->make(kMeasureBytes));
-    if (*made) (*made)->fd.reset();
-    boost::asio::post(loop, [alive, made] {
-      if (alive->self != nullptr && *made) alive->self->count(**made, kMeasureBytes);
-    });
-  });
+  work_then(
+      pool_, loop_,
+      [files = files_] {
+        auto made = files->make(kMeasureBytes);
+        if (made) made->fd.reset();
+        return made;
+      },
+      [alive = alive_](const base::Result<HostFile>& made) {
+        if (alive->self != nullptr && made) alive->self->count(*made, kMeasureBytes);
+      });
 }
 
 void HostMemory::count(const HostFile& file, std::uint64_t bytes) {
@@ -339,21 +342,18 @@ bool HostMemory::drop_kept() {
 
 void HostMemory::remake(os::FileDescriptor old, Old how) {
   ++making_;
-  // Shared, because handlers must be copyable.
-  auto closing = std::make_shared<os::FileDescriptor>(std::move(old));
-  boost::asio::post(pool_, [alive = alive_, &loop = loop_, files = files_, closing, how, bytes = chunk_bytes_] {
-    auto made = std::make_shared<std::optional<base::Result<HostFile>>>();
-    if (*closing && how == Old::kOnlyClosed) {
-      closing->reset();
-    } else if (*closing) {
-      HostFiles::unmake(std::move(*closing), bytes);
-    } else {
-      made->emplace(files->make(bytes));
-    }
-    boost::asio::post(loop, [alive, made] {
-      if (alive->self != nullptr) alive->self->remade(std::move(*made));
-    });
-  });
+  work_then(
+      pool_, loop_,
+      [files = files_, old = std::move(old), how,
+       bytes = chunk_bytes_]() mutable -> std::optional<base::Result<HostFile>> {
+        if (!old) return files->make(bytes);
+        if (how == Old::kUnmade) HostFiles::unmake(std::move(old), bytes);
+        old.reset();
+        return std::nullopt;
+      },
+      [alive = alive_](std::optional<base::Result<HostFile>> made) {
+        if (alive->self != nullptr) alive->self->remade(std::move(made));
+      });
 }
 
 void HostMemory::remade(std::optional<base::Result<HostFile>> made) {

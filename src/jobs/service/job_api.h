@@ -12,12 +12,12 @@
 
 #include "daemon/api/api_types.h"
 #include "daemon/api/job_routes.h"
+#include "daemon/loop/pool_work.h"
 #include "daemon/peers/access.h"
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_requests.h"
 #include "jobs/service/job_view.h"
 #include "jobs/service/ledger_keeper.h"
-#include "jobs/service/pool_work.h"
 
 namespace gpumux::daemon {
 

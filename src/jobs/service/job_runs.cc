@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "daemon/loop/log.h"
-#include "jobs/service/pool_work.h"
+#include "daemon/loop/pool_work.h"
 
 namespace gpumux::daemon {
 namespace {

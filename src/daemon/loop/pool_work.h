@@ -10,7 +10,7 @@ namespace gpumux::daemon {
 
 // Calls `work` by `executor`, on another thread; then, on the loop's, `then` with what it has returned.
 template <class Executor, class Work, class Then>
-void work_then(const Executor& executor, boost::asio::io_context& loop, Work work, Then then) {
+void work_then(Executor&& executor, boost::asio::io_context& loop, Work work, Then then) {
   boost::asio::post(executor, [&loop, work = std::move(work), then = std::move(then)]() mutable {
     boost::asio::post(loop, [then = std::move(then), result = work()]() mutable { then(std::move(result)); });
   });
