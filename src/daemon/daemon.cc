@@ -25,6 +25,7 @@
 #include "daemon/loop/attention.h"
 #include "daemon/loop/log.h"
 #include "daemon/loop/loop_timer.h"
+#include "daemon/loop/pool_work.h"
 #include "daemon/loop/trace.h"
 #include "daemon/loop/trace_counters.h"
 #include "daemon/loop/trace_file.h"
@@ -61,10 +62,6 @@ constexpr auto kNextLook = 100ms;
 // As many as connect in one scheduling pause of the loop; beyond it connecting tenants wait in their own connect.
 constexpr int kBacklog = 1024;
 
-tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
-  return tl::unexpected(DaemonError{code, std::move(error)});
-}
-
 }  // namespace
 
 class Daemon::Impl {
@@ -81,7 +78,7 @@ class Daemon::Impl {
         trials_(leases_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
         translator_(leases_, trials_, access_, host_memory_, options_.config.on_daemon_loss),
-        succession_(clock_, leases_, translator_, options_.runtime_dir),
+        succession_(leases_, translator_, options_.runtime_dir),
         tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
         job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_, trace_),
@@ -279,7 +276,7 @@ void Daemon::Impl::open_jobs() {
 GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
   const GpuInfo& gpu = inventory_->gpus()[index];
   auto settings = options_.config.settings_for(static_cast<std::uint32_t>(index), gpu.uuid_text);
-  for (const Assignment& a : options_.flag_settings) static_cast<void>(settings::set(settings, a.key, a.value));
+  assign_all(settings, options_.flag_settings);
   return settings;
 }
 
@@ -456,36 +453,38 @@ void Daemon::Impl::keep_house() {
 }
 
 void Daemon::Impl::refresh_use() {
-  if (refreshing_) return;
-  refreshing_ = true;
-  asio::post(helper_, [this] {
-    const base::TimePoint asked_at = clock_.now();
-    auto use = inventory_->read_use();
-    asio::post(io_, [this, asked_at, use = std::move(use)]() mutable {
-      refreshing_ = false;
-      const ForeignProcesses foreign(translator_);
-      for (std::size_t i = 0; i < std::min(use.size(), leases_.gpus().size()); ++i) {
-        const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
-        use[i].asked_at = asked_at;
-        const std::uint64_t used = use[i].memory_used;
-        jobs_.set_sick(gpu, !use[i].sick.empty());
-        leases_.set_use(i, std::move(use[i]));
-        leases_.apply(node::GpuSampled{gpu, used, asked_at, !foreign.on(leases_.gpus()[i]).empty()});
-      }
-      settled();
-    });
-  });
+  if (std::exchange(refreshing_, true)) return;
+  work_then(
+      helper_, io_,
+      [this] {
+        const base::TimePoint asked_at = clock_.now();
+        return std::pair(asked_at, inventory_->read_use());
+      },
+      [this](std::pair<base::TimePoint, std::vector<GpuUse>> answer) {
+        auto& [asked_at, use] = answer;
+        refreshing_ = false;
+        const ForeignProcesses foreign(translator_);
+        for (std::size_t i = 0; i < std::min(use.size(), leases_.gpus().size()); ++i) {
+          const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
+          use[i].asked_at = asked_at;
+          const std::uint64_t used = use[i].memory_used;
+          jobs_.set_sick(gpu, !use[i].sick.empty());
+          leases_.set_use(i, std::move(use[i]));
+          leases_.apply(node::GpuSampled{gpu, used, asked_at, !foreign.on(leases_.gpus()[i]).empty()});
+        }
+        settled();
+      });
 }
 
 // Only for people, once a second: the driver takes milliseconds for some of it.
 void Daemon::Impl::refresh_load() {
   if (std::exchange(reading_load_, true)) return;
-  asio::post(helper_, [this] {
-    asio::post(io_, [this, load = inventory_->read_load()] {
-      reading_load_ = false;
-      leases_.set_load(load);
-    });
-  });
+  work_then(
+      helper_, io_, [this] { return inventory_->read_load(); },
+      [this](const std::vector<GpuLoad>& load) {
+        reading_load_ = false;
+        leases_.set_load(load);
+      });
 }
 
 bool Daemon::Impl::is_unused() {
@@ -514,19 +513,17 @@ void Daemon::Impl::wait_signal() {
 
 void Daemon::Impl::start_reload() {
   service_.reloading();
-  asio::post(worker_, [this, file = options_.config_file, required = options_.config_required,
-                       environment = options_.environment, owner = access_.owner(), is_private = options_.is_private] {
-    base::Result<std::pair<Config, AccessRules>> loaded = base::fail(base::Code::kInternal, "");
-    auto config = load_config(file, required, environment);
-    if (!config) {
-      loaded = tl::unexpected(config.error());
-    } else if (auto access = AccessRules::make(*config, owner, is_private); !access) {
-      loaded = tl::unexpected(access.error());
-    } else {
-      loaded = std::pair(std::move(*config), std::move(*access));
-    }
-    asio::post(io_, [this, loaded = std::move(loaded)]() mutable { finish_reload(std::move(loaded)); });
-  });
+  work_then(
+      worker_, io_,
+      [file = options_.config_file, required = options_.config_required, environment = options_.environment,
+       owner = access_.owner(), is_private = options_.is_private]() -> base::Result<std::pair<Config, AccessRules>> {
+        auto config = load_config(file, required, environment);
+        if (!config) return tl::unexpected(config.error());
+        auto access = AccessRules::make(*config, owner, is_private);
+        if (!access) return tl::unexpected(access.error());
+        return std::pair(std::move(*config), std::move(*access));
+      },
+      [this](auto loaded) { finish_reload(std::move(loaded)); });
 }
 
 void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> loaded) {

@@ -57,6 +57,9 @@ struct DaemonError {
   ExitCode exit_code = kExitFailed;
   base::Error error;
 };
+inline tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
+  return tl::unexpected(DaemonError{code, std::move(error)});
+}
 
 class Daemon {
  public:

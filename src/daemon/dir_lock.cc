@@ -25,10 +25,6 @@ constexpr auto kTryEvery = 50ms;
 // Tens of thousands of locks.
 constexpr std::size_t kMaxLocks = 16u << 20;
 
-tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
-  return tl::unexpected(DaemonError{code, std::move(error)});
-}
-
 // The process that has a lock on the file, as /proc/locks has it:
 //   3: FLOCK ADVISORY WRITE 812 00:19:4711 0 EOF
 std::optional<pid_t> owner_of(int file) {

@@ -36,20 +36,4 @@ KnownTenants parse_known_tenants(std::string_view text);
 // Leaves out those that have ended since, or that another process has the number of.
 KnownTenants still_living(const KnownTenants& tenants);
 
-// Those who are still to come back. Empty: nobody is waited for.
-class Returning {
- public:
-  explicit Returning(KnownTenants expected = {}) : expected_(std::move(expected)) {}
-  bool waiting() const { return !expected_.empty(); }
-  std::size_t size() const { return expected_.size(); }
-  const KnownTenants& expected() const { return expected_; }
-  // A tenant now has so many seats. True if it was the last that was waited for.
-  bool has(pid_t pid, std::size_t seats);
-  // A tenant is gone for good, or is not waited for any longer. True as above.
-  bool forget(pid_t pid);
-
- private:
-  KnownTenants expected_;
-};
-
 }  // namespace gpumux::daemon

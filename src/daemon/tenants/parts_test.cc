@@ -240,16 +240,6 @@ TEST(KnownTenants, ThatEndedOrWereReplacedAreNotWaitedFor) {
   EXPECT_EQ(still_living({{INT32_MAX, {1, 1}}}).size(), 0u);
 }
 
-TEST(Returning, IsOverWhenTheLastHasAllItsSeats) {
-  Returning returning({{7, {1, 2}}, {9, {1, 0}}});
-  EXPECT_FALSE(returning.has(7, 1));
-  EXPECT_FALSE(returning.has(9, 0));
-  EXPECT_TRUE(returning.waiting());
-  EXPECT_TRUE(returning.has(7, 2));
-  EXPECT_FALSE(returning.waiting());
-  EXPECT_FALSE(returning.has(7, 2));
-}
-
 TEST(Trace, KeepsTheNewestAndSaysWhatIsGone) {
   Trace trace(4);
   EXPECT_EQ(trace.at_or_after(1), nullptr);

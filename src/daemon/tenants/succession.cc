@@ -26,42 +26,45 @@ std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" +
 
 }  // namespace
 
-Succession::Succession(const base::Clock& clock, Leases& leases, Translator& translator, std::string runtime_dir)
-    : clock_(clock), leases_(leases), translator_(translator), runtime_dir_(std::move(runtime_dir)) {}
+Succession::Succession(Leases& leases, Translator& translator, std::string runtime_dir)
+    : leases_(leases), translator_(translator), runtime_dir_(std::move(runtime_dir)) {}
 
 void Succession::read(bool takes_over) {
   if (const auto text = read_file(list_of(runtime_dir_), kMaxListBytes))
-    returning_ = Returning(still_living(parse_known_tenants(*text)));
+    awaited_ = still_living(parse_known_tenants(*text));
   // A daemon that stops in good order takes its sockets away.
   was_killed_ = takes_over || ::access((runtime_dir_ + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
 }
 
 void Succession::wait() {
-  grants_held_until_ = clock_.now();
-  if (was_killed_) earliest_grant_ = grants_held_until_ = clock_.now() + kPauseAfterKill;
-  if (returning_.waiting()) {
-    grants_held_until_ = clock_.now() + kReturnTimeout;
-    log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", returning_.size()}});
+  grants_held_until_ = leases_.now();
+  if (was_killed_) earliest_grant_ = grants_held_until_ = leases_.now() + kPauseAfterKill;
+  if (!awaited_.empty()) {
+    grants_held_until_ = leases_.now() + kReturnTimeout;
+    log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", awaited_.size()}});
   }
-  translator_.set_tenants_return(was_killed_ || returning_.waiting());
+  translator_.set_tenants_return(was_killed_ || !awaited_.empty());
   leases_.apply(node::TenantsAwaited{grants_held_until_});
-  if (was_killed_ || returning_.waiting()) leases_.apply(sched::GrantsHeld{grants_held_until_});
+  if (was_killed_ || !awaited_.empty()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
 
-bool Succession::may_return() const { return returning_.waiting() || clock_.now() < grants_held_until_; }
+bool Succession::may_return() const { return !awaited_.empty() || leases_.now() < grants_held_until_; }
 
 void Succession::look() {
-  if (!returning_.waiting() || clock_.now() <= grants_held_until_) return;
-  log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", returning_.size()}});
-  returning_ = Returning();
+  if (awaited_.empty() || leases_.now() <= grants_held_until_) return;
+  log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", awaited_.size()}});
+  awaited_.clear();
 }
 
 void Succession::tenant_changed(const Session& session) {
   write();
-  if (!returning_.has(session.peer.pid, session.slots().size())) return;
+  const auto its = awaited_.find(session.peer.pid);
+  if (its == awaited_.end() || session.slots().size() < its->second.seats) return;
+  awaited_.erase(its);
+  if (!awaited_.empty()) return;
   log_info("all tenants of the earlier daemon are back");
-  leases_.apply(node::TenantsAwaited{std::max(clock_.now(), earliest_grant_)});
-  if (clock_.now() < earliest_grant_) {
+  leases_.apply(node::TenantsAwaited{std::max(leases_.now(), earliest_grant_)});
+  if (leases_.now() < earliest_grant_) {
     leases_.apply(sched::GrantsHeld{earliest_grant_});
   } else {
     leases_.apply(sched::GrantsAllowed{});
@@ -70,7 +73,7 @@ void Succession::tenant_changed(const Session& session) {
 
 KnownTenants Succession::known_tenants() const {
   // Tenants that are still awaited are known, too: the next daemon has to wait for them if this one ends before that.
-  KnownTenants known = returning_.expected();
+  KnownTenants known = awaited_;
   for (const auto& [id, session] : translator_.sessions()) {
     // A tenant that stands still has no lease, and comes back when it goes on. The next daemon need not wait for it.
     if (!session->welcomed || session->process_start == 0 || translator_.is_parked(*session)) continue;

@@ -20,7 +20,7 @@ namespace gpumux::daemon {
 
 class Succession {
  public:
-  Succession(const base::Clock& clock, Leases& leases, Translator& translator, std::string runtime_dir);
+  Succession(Leases& leases, Translator& translator, std::string runtime_dir);
 
   // At start, before the sockets are made. `takes_over`: a private daemon gave way. Its tenants come as those of a
   // killed daemon do, for their number is not known.
@@ -39,12 +39,11 @@ class Succession {
  private:
   KnownTenants known_tenants() const;
 
-  const base::Clock& clock_;
   Leases& leases_;
   Translator& translator_;
   const std::string runtime_dir_;
   bool was_killed_ = false;  // the earlier daemon
-  Returning returning_;
+  KnownTenants awaited_;     // tenants of the earlier daemon that are still to come back
   base::TimePoint grants_held_until_{};
   base::TimePoint earliest_grant_{};  // after an earlier daemon was killed
 };
