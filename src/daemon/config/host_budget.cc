@@ -20,8 +20,7 @@ std::optional<std::uint64_t> read_number(const std::string& path) {
   if (!text) return std::nullopt;
   const std::string line = text->substr(0, text->find('\n'));
   const auto number = base::parse_integer(line, 0, ~std::uint64_t{0} / 2);
-  if (!number) return std::nullopt;  // "max"
-  return *number;
+  return number ? std::optional(*number) : std::nullopt;  // none: "max"
 }
 
 std::uint64_t memory_available() {
@@ -56,8 +55,7 @@ std::uint64_t cgroup_available() {
 std::optional<std::uint64_t> percent_of(std::string_view text) {
   if (text.size() < 2 || text.back() != '%') return std::nullopt;
   const auto percent = base::parse_integer(text.substr(0, text.size() - 1), 0, 90);
-  if (!percent) return std::nullopt;
-  return *percent;
+  return percent ? std::optional(*percent) : std::nullopt;
 }
 
 }  // namespace

@@ -35,37 +35,37 @@ const TraceEntry* Trace::at_or_after(std::uint64_t sequence) const {
 }
 
 void append_json_line(std::string& text, const TraceEntry& entry, std::optional<uid_t> names_of) {
-  text += "{\"sequence\": " + std::to_string(entry.sequence);
-  text += ", \"time_ns\": " + std::to_string(entry.time.time_since_epoch().count());
-  if (entry.gpu >= 0) text += ", \"gpu\": " + std::to_string(entry.gpu);
-  text += ", \"event\": \"";
-  text += entry.event;
-  text += '"';
-  if (entry.tenant.value != 0) text += ", \"tenant\": " + std::to_string(entry.tenant.value);
+  const auto add = [&text](std::string_view name, std::string_view json) {
+    text.append(text.ends_with('{') ? "\"" : ", \"").append(name).append("\": ").append(json);
+  };
+  const auto add_word = [&add](std::string_view name, std::string_view word) {
+    add(name, std::string("\"").append(word).append("\""));
+  };
+  text += '{';
+  add("sequence", std::to_string(entry.sequence));
+  add("time_ns", std::to_string(entry.time.time_since_epoch().count()));
+  if (entry.gpu >= 0) add("gpu", std::to_string(entry.gpu));
+  add_word("event", entry.event);
+  if (entry.tenant.value != 0) add("tenant", std::to_string(entry.tenant.value));
   if (entry.label != nullptr) {
     const bool is_hidden = names_of && *names_of != entry.label->uid;
     if (entry.tenant.value != 0) {
-      text += ", \"pid\": " + std::to_string(entry.label->pid) + ", \"program\": ";
-      text += is_hidden ? json_string(kHiddenName) : entry.label->program_json;
+      add("pid", std::to_string(entry.label->pid));
+      add("program", is_hidden ? json_string(kHiddenName) : entry.label->program_json);
     } else if (!is_hidden) {
-      text += ", \"name\": " + entry.label->program_json;
+      add("name", entry.label->program_json);
     }
-    if (!is_hidden && !entry.label->pod_json.empty()) text += ", \"pod\": " + entry.label->pod_json;
-    if (!is_hidden && entry.label->job != 0) text += ", \"job\": " + std::to_string(entry.label->job);
+    if (!is_hidden && !entry.label->pod_json.empty()) add("pod", entry.label->pod_json);
+    if (!is_hidden && entry.label->job != 0) add("job", std::to_string(entry.label->job));
   }
-  if (entry.epoch.value != 0) text += ", \"epoch\": " + std::to_string(entry.epoch.value);
-  if (entry.has_lease) text += entry.exclusive ? ", \"lease\": \"exclusive\"" : ", \"lease\": \"shared\"";
-  if (!entry.detail.empty()) {
-    text += ", \"detail\": \"";
-    text += entry.detail;
-    text += '"';
-  }
+  if (entry.epoch.value != 0) add("epoch", std::to_string(entry.epoch.value));
+  if (entry.has_lease) add_word("lease", entry.exclusive ? "exclusive" : "shared");
+  if (!entry.detail.empty()) add_word("detail", entry.detail);
   if (!entry.before.empty()) {
-    text += ", \"before\": \"";
-    text += entry.before;
-    text += "\", \"before_ns\": " + std::to_string(entry.lasted.count());
+    add_word("before", entry.before);
+    add("before_ns", std::to_string(entry.lasted.count()));
   }
-  if (entry.changes_json != nullptr) text += ", \"changes\": " + *entry.changes_json;
+  if (entry.changes_json != nullptr) add("changes", *entry.changes_json);
   text += "}\n";
 }
 
