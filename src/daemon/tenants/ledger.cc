@@ -3,30 +3,6 @@
 
 namespace gpumux::daemon {
 
-void LedgerFigures::add(const LedgerFigures& other) {
-  seats += other.seats;
-  grants += other.grants;
-  switches += other.switches;
-  held += other.held;
-  gpu_time += other.gpu_time;
-  waited += other.waited;
-  resident_byte_seconds += other.resident_byte_seconds;
-  evicted_byte_seconds += other.evicted_byte_seconds;
-  moved.add(other.moved);
-}
-
-LedgerFigures LedgerFigures::since(const LedgerFigures& before) const {
-  return {.seats = seats - before.seats,
-          .grants = grants - before.grants,
-          .switches = switches - before.switches,
-          .held = held - before.held,
-          .gpu_time = gpu_time - before.gpu_time,
-          .waited = waited - before.waited,
-          .resident_byte_seconds = resident_byte_seconds - before.resident_byte_seconds,
-          .evicted_byte_seconds = evicted_byte_seconds - before.evicted_byte_seconds,
-          .moved = moved.since(before.moved)};
-}
-
 double MemoryTime::seconds_to(base::TimePoint now) const {
   return now <= since_ ? 0 : std::chrono::duration<double>(now - since_).count();
 }

@@ -14,6 +14,7 @@
 
 #include <compare>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -41,22 +42,15 @@ struct MovedMemory {
   std::uint64_t saved_constant = 0;
   std::uint64_t handed_over = 0;
   void add(const wire::Memory& memory) {
-    out += memory.moved_out;
-    in += memory.moved_in;
-    saved_clean += memory.saved_clean;
-    saved_constant += memory.saved_constant;
-    handed_over += memory.handed_over;
+    add(MovedMemory{memory.moved_out, memory.moved_in, memory.saved_clean, memory.saved_constant, memory.handed_over});
   }
-  void add(const MovedMemory& other) {
-    out += other.out;
-    in += other.in;
-    saved_clean += other.saved_clean;
-    saved_constant += other.saved_constant;
-    handed_over += other.handed_over;
-  }
-  MovedMemory since(const MovedMemory& before) const {
-    return {out - before.out, in - before.in, saved_clean - before.saved_clean, saved_constant - before.saved_constant,
-            handed_over - before.handed_over};
+  void add(const MovedMemory& other) { *this = combined(other, std::plus<>()); }
+  MovedMemory since(const MovedMemory& before) const { return combined(before, std::minus<>()); }
+  // Each of these figures with the same one of the others.
+  template <class Operation>
+  MovedMemory combined(const MovedMemory& other, Operation operation) const {
+    return {operation(out, other.out), operation(in, other.in), operation(saved_clean, other.saved_clean),
+            operation(saved_constant, other.saved_constant), operation(handed_over, other.handed_over)};
   }
   bool operator==(const MovedMemory&) const = default;
 };
@@ -100,9 +94,21 @@ struct LedgerFigures {
   double evicted_byte_seconds = 0;
   MovedMemory moved{};
 
-  void add(const LedgerFigures& other);
+  void add(const LedgerFigures& other) { *this = combined(other, std::plus<>()); }
   // The part of these figures that has come since they were `before`.
-  LedgerFigures since(const LedgerFigures& before) const;
+  LedgerFigures since(const LedgerFigures& before) const { return combined(before, std::minus<>()); }
+  template <class Operation>
+  LedgerFigures combined(const LedgerFigures& other, Operation operation) const {
+    return {.seats = operation(seats, other.seats),
+            .grants = operation(grants, other.grants),
+            .switches = operation(switches, other.switches),
+            .held = operation(held, other.held),
+            .gpu_time = operation(gpu_time, other.gpu_time),
+            .waited = operation(waited, other.waited),
+            .resident_byte_seconds = operation(resident_byte_seconds, other.resident_byte_seconds),
+            .evicted_byte_seconds = operation(evicted_byte_seconds, other.evicted_byte_seconds),
+            .moved = moved.combined(other.moved, operation)};
+  }
   bool operator==(const LedgerFigures&) const = default;
 };
 

@@ -161,7 +161,7 @@ class Translator {
   base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
   base::Status on(Session& session, const wire::FrameWanted& wanted);
   base::Status on(Session& session, const wire::MpsAsked& asked);
-  // From here on: of a seat that is open.
+  // These are of a seat that is open. receive() ignores them of others.
   void on(Session& session, Slot& slot, const wire::SeatClose& close);
   void on(Session& session, Slot& slot, const wire::Request& request);
   void on(Session& session, Slot& slot, const wire::RevokeSeen& seen);
@@ -172,6 +172,7 @@ class Translator {
   void on(Session& session, Slot& slot, const wire::Memory& memory);
   void on(Session& session, Slot& slot, const wire::Measured& measured);
   void on(Session& session, Slot& slot, const wire::FrameFreed& freed);
+
   void ask_measure(base::SeatId seat, std::uint32_t question);
   void lend_frames(Session& session, Slot& slot);
   base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
