@@ -91,29 +91,17 @@ void Exposition::begin_family(std::string_view name, Kind kind, std::string_view
   const std::string title = format_ == MetricsFormat::kPrometheus ? name_ + std::string(suffix_) : name_;
   text_ += "# HELP " + title + ' ';
   append_escaped(text_, help, format_ == MetricsFormat::kOpenMetrics);
-  text_ += "\n# TYPE " + title + ' ';
-  text_ += kind_text(kind);
-  text_ += '\n';
+  text_.append("\n# TYPE " + title + ' ').append(kind_text(kind)).append("\n");
   if (format_ == MetricsFormat::kPrometheus) return;
   for (const std::string_view unit : {"seconds", "bytes", "ratio"}) {
-    if (!name.ends_with("_" + std::string(unit))) continue;
-    text_ += "# UNIT " + title + ' ';
-    text_ += unit;
-    text_ += '\n';
+    if (name.ends_with("_" + std::string(unit))) text_.append("# UNIT " + title + ' ').append(unit).append("\n");
   }
 }
 
 void Exposition::line(std::string_view suffix, std::string_view labels, std::string_view value) {
-  text_ += name_;
-  text_ += suffix;
-  if (!labels.empty()) {
-    text_ += '{';
-    text_ += labels;
-    text_ += '}';
-  }
-  text_ += ' ';
-  text_ += value;
-  text_ += '\n';
+  text_.append(name_).append(suffix);
+  if (!labels.empty()) text_.append("{").append(labels).append("}");
+  text_.append(" ").append(value).append("\n");
 }
 
 void Exposition::sample(const Labels& labels, std::uint64_t value) {

@@ -16,6 +16,7 @@ namespace {
 constexpr std::size_t kQueueLines = 1024;
 
 std::shared_ptr<spdlog::details::thread_pool> g_pool;
+
 spdlog::level::level_enum to_spdlog(LogLevel level) {
   switch (level) {
     case LogLevel::kDebug: return spdlog::level::debug;
