@@ -152,6 +152,11 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
     refuse(session, reason, text);
     return base::fail(base::Code::kDenied, "refused: " + text);
   };
+  // The rules may have changed since it connected.
+  if (!access_.may_connect(session.peer)) {
+    return refuse_with(wire::Reason::kDenied, "user " + std::to_string(session.peer.uid) +
+                                                  " may not use this daemon (allow_users, allow_groups)");
+  }
   if (hello.protocol < wire::kOldestProtocolVersion || hello.oldest_protocol > wire::kProtocolVersion) {
     return refuse_with(wire::Reason::kVersion, "the library speaks protocols " + std::to_string(hello.oldest_protocol) +
                                                    " to " + std::to_string(hello.protocol) + ", the daemon " +
