@@ -44,9 +44,9 @@ struct LockRequest {
 class GpuLock {
  public:
   enum class Patience : bool { kNone, kForAnswer };
-  // kExists: somebody has it; `owner` is then filled as far as it can be known. kForAnswer: may wait for
-  // kAnswerTimeoutMs, and looks longer for a squatter. The closer has what owners and visitors leave in their
-  // connections, and outlives the lock.
+  // Fails with kExists if another process has the lock, and fills `owner` as far as it can be known. With kForAnswer it
+  // waits for the owner's answer, at most kAnswerTimeoutMs, and looks longer for a squatter. The closer has what owners
+  // and visitors leave in their connections, and outlives the lock.
   static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer,
                                     Patience patience = Patience::kForAnswer);
   GpuLock(GpuLock&&) = default;
