@@ -21,21 +21,12 @@
 
 #include "api_client/jobs.h"
 #include "api_client/report.h"
+#include "api_client/request.h"
 #include "api_client/types.h"
 #include "base/clock.h"
 #include "base/result.h"
 
 namespace gpumux::api_client {
-
-// How long one call may take. The daemon answers from memory, in well under a millisecond; 10 s is for a machine that
-// swaps.
-inline constexpr base::Duration kDefaultTimeout = std::chrono::seconds(10);
-
-// The largest answer that is read: 1,000 seats are about 400 KiB of JSON.
-inline constexpr std::size_t kMaxAnswerBytes = 64 << 20;
-
-// The longest line of a trace.
-inline constexpr std::size_t kMaxTraceLineBytes = 64 << 10;
 
 struct Options {
   std::string runtime_dir;  // empty: os::find_runtime_dir()
@@ -102,19 +93,10 @@ class Client {
  private:
   Client(std::string runtime_dir, base::Duration timeout) : runtime_dir_(std::move(runtime_dir)), timeout_(timeout) {}
 
-  struct Answer {
-    unsigned http_status = 0;
-    std::string content_type;
-    std::string body;
-  };
-
-  // An answer, whatever it says; `patience` is how long it may take beyond the time limit of a call. `accept`: which
-  // formats are wanted; empty: any.
-  base::Result<Answer> exchange(std::string_view method, const std::string& target, const std::string& body,
-                                base::Duration patience, const std::string& accept = {}) const;
+  // An answer, whatever it says; `patience` is how long it may take beyond the time limit of a call.
+  base::Result<Answer> exchange(Request request, base::Duration patience = {}) const;
   // An answer that is no error: the body.
-  base::Result<std::string> call(std::string_view method, const std::string& target, const std::string& body,
-                                 base::Duration patience = {}) const;
+  base::Result<std::string> call(Request request, base::Duration patience = {}) const;
 
   std::string runtime_dir_;
   base::Duration timeout_;

@@ -15,6 +15,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "api_client/connection.h"
 #include "api_client/scripted_server.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"

@@ -7,14 +7,14 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <boost/beast/core/error.hpp>
 #include <boost/beast/http/error.hpp>
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "api_client/client.h"
-#include "base/version.h"
+#include "api_client/connection.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
 
@@ -119,24 +119,18 @@ base::Error read_error(unsigned http_status, const std::string& body) {
   return {code_named(name).value_or(code_of_status(http_status)), 0, std::move(message)};
 }
 
-http::request<http::string_body> make_request(std::string_view method, const std::string& target,
-                                              const std::string& body) {
-  http::request<http::string_body> request;
-  request.method_string(boost::beast::string_view(method.data(), method.size()));
-  request.target(target);
-  request.version(11);
-  request.set(http::field::host, "gpumux");
-  request.set(http::field::user_agent, std::string("gpumux/") + base::version());
-  request.keep_alive(false);
-  if (!body.empty()) {
-    request.set(http::field::content_type, "application/json");
-    request.body() = body;
-  }
-  request.prepare_payload();
-  return request;
+Result<std::string> body_of(Result<Answer> answer) {
+  if (!answer) return tl::unexpected(std::move(answer).error());
+  if (answer->http_status >= 300) return tl::unexpected(read_error(answer->http_status, answer->body));
+  return std::move(answer->body);
 }
 
 base::Error connection_error(const boost::system::error_code& error, const std::string& path, const char* doing) {
+  if (error == boost::beast::error::timeout) {
+    return {Code::kTimeout, 0,
+            "the gpumux daemon at " + path + " did not answer in time (" + doing +
+                "): it hangs or is overloaded; see its log"};
+  }
   if (error == http::error::body_limit || error == http::error::buffer_overflow) {
     return {Code::kProtocol, 0, "the daemon's answer is larger than " + std::to_string(kMaxAnswerBytes >> 20) + " MiB"};
   }
@@ -147,12 +141,6 @@ base::Error connection_error(const boost::system::error_code& error, const std::
   return {Code::kUnavailable, 0,
           "the gpumux daemon at " + path + " closed the connection (" + doing +
               "): it was stopped or restarted; try again"};
-}
-
-base::Error late_error(const std::string& path, const char* doing) {
-  return {Code::kTimeout, 0,
-          "the gpumux daemon at " + path + " did not answer in time (" + doing +
-              "): it hangs or is overloaded; see its log"};
 }
 
 }  // namespace gpumux::api_client

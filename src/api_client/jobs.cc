@@ -302,7 +302,7 @@ Result<QueueState> parse_queue(std::string_view text) {
 Result<Submitted> Client::submit(const Submission& submission) const {
   auto body = submission_body(submission);
   if (!body) return tl::unexpected(std::move(body).error());
-  auto answer = exchange("POST", "/v1/jobs", *body, kDurablePatience);
+  auto answer = exchange({"POST", "/v1/jobs", *body}, kDurablePatience);
   if (!answer) return tl::unexpected(std::move(answer).error());
   if (answer->http_status < 300) return parse_submitted(answer->body);
   base::Error error = read_error(answer->http_status, answer->body);
@@ -312,14 +312,14 @@ Result<Submitted> Client::submit(const Submission& submission) const {
 }
 
 Result<std::string> Client::jobs_text(const JobQuery& query) const {
-  return call("GET", "/v1/jobs" + query_string(query), "");
+  return call({"GET", "/v1/jobs" + query_string(query)});
 }
 
 Result<JobPage> Client::jobs(const JobQuery& query) const { return jobs_text(query).and_then(parse_job_page); }
 
 Result<std::string> Client::job_text(std::string_view id, bool with_environment) const {
   GPUMUX_TRY(check_job_id(id));
-  return call("GET", "/v1/jobs/" + std::string(id) + (with_environment ? "?environment=1" : ""), "");
+  return call({"GET", "/v1/jobs/" + std::string(id) + (with_environment ? "?environment=1" : "")});
 }
 
 Result<Job> Client::job(std::string_view id) const { return job_text(id).and_then(parse_job); }
@@ -330,19 +330,20 @@ Result<Job> Client::wait_for_job(std::string_view id, JobMoment moment, base::Du
   const std::string target = "/v1/jobs/" + std::string(id) +
                              "/wait?until=" + (moment == JobMoment::kDone ? "done" : "started") +
                              "&timeout_ns=" + std::to_string(limit.count());
-  return call("GET", target, "", limit).and_then(parse_job);
+  return call({"GET", target}, limit).and_then(parse_job);
 }
 
 Result<std::vector<JobChange>> Client::change_jobs(const std::string& which, const std::string& change) const {
-  return call("PATCH", "/v1/jobs/" + which, change, kDurablePatience).and_then(parse_job_changes);
+  return call({"PATCH", "/v1/jobs/" + which, change}, kDurablePatience).and_then(parse_job_changes);
 }
 
-Result<std::string> Client::queue_text() const { return call("GET", "/v1/queue", ""); }
+Result<std::string> Client::queue_text() const { return call({"GET", "/v1/queue"}); }
 
 Result<QueueState> Client::queue() const { return queue_text().and_then(parse_queue); }
 
 Result<QueueState> Client::change_queue(const std::string& what, const std::string& change) const {
-  return call("PATCH", "/v1/queue" + (what.empty() ? "" : "/" + what), change, kDurablePatience).and_then(parse_queue);
+  return call({"PATCH", "/v1/queue" + (what.empty() ? "" : "/" + what), change}, kDurablePatience)
+      .and_then(parse_queue);
 }
 
 }  // namespace gpumux::api_client

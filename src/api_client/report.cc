@@ -67,7 +67,7 @@ Result<std::string> Client::report_text(const ReportQuery& query) const {
   if (query.until_unix_ns) target += "&until_unix_ns=" + std::to_string(*query.until_unix_ns);
   if (!query.user.empty()) target += "&user=" + url_encoded(query.user);
   if (!query.job.empty()) target += "&job=" + url_encoded(query.job);
-  return call("GET", target, "", kReportPatience);
+  return call({"GET", target}, kReportPatience);
 }
 
 }  // namespace gpumux::api_client

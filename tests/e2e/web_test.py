@@ -58,7 +58,7 @@ class WebTest(JobsTest):
         started = view.next("news")["daemon"]["started_unix_ns"]
         self.daemon.terminate()
         self.assertIn("it was stopped or restarted", view.next("gone")["why"])
-        self.assertIn("no gpumux daemon answers at", view.next("gone")["why"])
+        self.assertIn("no gpumux daemon is running", view.next("gone")["why"])
         self.assertEqual(browser.get("/v1/jobs").status, 503)
         self.daemon.start()
         again = view.next("news")
@@ -77,7 +77,7 @@ class WebTest(JobsTest):
         self.assertIn("no gpumux daemon is running", "\n".join(process.errors))
         self.assertIn("The page goes on by itself when a daemon answers.", process.errors)
         view = browser.view()
-        self.assertIn("no gpumux daemon answers at", view.next()["why"])
+        self.assertIn("no gpumux daemon is running", view.next()["why"])
         self.daemon.start()
         self.assertEqual(len(view.next("news")["status"]["gpus"]), 2)
 

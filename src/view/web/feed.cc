@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "api_client/http.h"
 #include "base/result.h"
 #include "os/system_clock.h"
 #include "os/wall_clock.h"
@@ -31,14 +32,6 @@ std::string quoted(const std::string& text) {
 
 std::string gone_text(const std::string& why) { return R"({"kind":"gone","why":)" + quoted(why) + "}"; }
 
-// The sentence of an error of the daemon's.
-std::string words_of(const Answer& answer) {
-  const auto parsed = nlohmann::json::parse(answer.body, nullptr, false);
-  if (parsed.is_object() && parsed.contains("error") && parsed["error"].is_object())
-    return parsed["error"].value("message", "");
-  return "the daemon answered with HTTP status " + std::to_string(answer.status);
-}
-
 // The number of the event in this line of the trace; 0: it is none.
 std::uint64_t number_of(std::string_view line) {
   const auto event = nlohmann::json::parse(line, nullptr, false);
@@ -48,7 +41,7 @@ std::uint64_t number_of(std::string_view line) {
 // One daemon, from the first look at it to the first failure.
 class Watch {
  public:
-  explicit Watch(Upstream& upstream) : upstream_(upstream), connection_(upstream) {}
+  explicit Watch(Upstream& upstream) : upstream_(upstream), connection_(upstream.new_connection()) {}
 
   // The message to all pages.
   asio::awaitable<base::Result<std::string>> look() {
@@ -60,7 +53,7 @@ class Watch {
     auto status = co_await read("/v1/status");
     if (!status) co_return status;
     // A daemon without a queue has all the rest.
-    const auto queue = co_await connection_.ask("GET", "/v1/queue");
+    const auto queue = co_await ask("/v1/queue");
     if (!queue) co_return tl::unexpected(queue.error());
     std::string target = "/v1/trace?limit=1";
     if (next_event_ != 0) {
@@ -73,17 +66,19 @@ class Watch {
     take_events(*trace);
     co_return R"({"kind":"news","now_ns":)" + std::to_string(os::SystemClock().now().time_since_epoch().count()) +
         R"(,"unix_ns":)" + std::to_string(os::wall_clock_ns()) + R"(,"daemon":)" + daemon_ + R"(,"status":)" + *status +
-        R"(,"queue":)" + (queue->status == 200 ? queue->body : "null") + R"(,"after":)" + std::to_string(after_) +
+        R"(,"queue":)" + (queue->http_status == 200 ? queue->body : "null") + R"(,"after":)" + std::to_string(after_) +
         R"(,"events":[)" + *trace + "]}";
   }
 
  private:
+  asio::awaitable<base::Result<Answer>> ask(std::string target) {
+    api_client::Request request{"GET", std::move(target)};
+    co_return co_await connection_.ask(std::move(request), api_client::kDefaultTimeout);
+  }
+
   // The body of an answer that is no error.
   asio::awaitable<base::Result<std::string>> read(std::string target) {
-    auto answer = co_await connection_.ask("GET", std::move(target));
-    if (!answer) co_return tl::unexpected(answer.error());
-    if (answer->status != 200) co_return base::fail(base::Code::kUnavailable, words_of(*answer));
-    co_return std::move(answer->body);
+    co_return api_client::body_of(co_await ask(std::move(target)));
   }
 
   // `lines` becomes a list of them.
@@ -103,7 +98,7 @@ class Watch {
   }
 
   Upstream& upstream_;
-  Upstream::Connection connection_;
+  api_client::Connection connection_;
   std::string daemon_;            // its answer; empty: it was not asked yet
   std::uint64_t next_event_ = 0;  // the first that was not seen yet; 0: not known
   std::uint64_t after_ = 0;       // the event before the newest message's

@@ -56,7 +56,9 @@ Reply reply_of(const PageFile& file) {
   return {http::status::ok, std::string(file.content_type), std::string(file.content)};
 }
 
-Reply reply_of(const Answer& answer) { return {http::int_to_status(answer.status), answer.content_type, answer.body}; }
+Reply reply_of(const Answer& answer) {
+  return {http::int_to_status(answer.http_status), answer.content_type, answer.body};
+}
 
 Reply reply_of(const LogTail& tail) {
   Reply reply{http::status::ok, "text/plain; charset=utf-8", tail.text};

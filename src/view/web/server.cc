@@ -233,7 +233,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     if (!job) co_return reply_of(job.error());
     const Upstream::Shared answer = co_await upstream_->read("/v1/jobs/" + *job);
     if (!*answer) co_return reply_of(answer->error());
-    if ((**answer).status != 200) co_return reply_of(**answer);
+    if ((**answer).http_status != 200) co_return reply_of(**answer);
     const auto known = api_client::parse_job((**answer).body);
     if (!known || known->log.empty())
       co_return refusal(http::status::forbidden, Code::kDenied,

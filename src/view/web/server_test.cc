@@ -487,7 +487,7 @@ TEST_F(WebServerTest, ADaemonThatIsGoneIsTold) {
   Page page(owner, port_);
   const auto message = page.next();
   EXPECT_EQ(message["kind"], "gone");
-  EXPECT_NE(message["why"].get<std::string>().find("no gpumux daemon answers at"), std::string::npos);
+  EXPECT_NE(message["why"].get<std::string>().find("no gpumux daemon is running"), std::string::npos);
   Client reader = client();
   reader.cookie = owner.cookie;
   reader.key = owner.key;

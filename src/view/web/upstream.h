@@ -9,59 +9,31 @@
 
 #include <boost/asio/awaitable.hpp>
 #include <boost/asio/io_context.hpp>
-#include <boost/asio/local/stream_protocol.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/core/basic_stream.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <chrono>
-#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
 
+#include "api_client/connection.h"
 #include "base/result.h"
 
 namespace gpumux::view::web {
 
 inline constexpr std::chrono::seconds kSharedFor{1};
 
-// The daemon answers from memory; this is for a machine that swaps.
-inline constexpr std::chrono::seconds kAnswerTimeout{10};
-
-// A page of 1,000 jobs has about 1 MiB, and the status of 1,000 seats 400 KiB.
-inline constexpr std::size_t kMaxAnswerBytes = 16 << 20;
-
-struct Answer {
-  unsigned status = 0;
-  std::string content_type;
-  std::string body;
-};
+using api_client::Answer;
 
 class Upstream {
  public:
   using Shared = std::shared_ptr<const base::Result<Answer>>;
 
-  // One connection for one request after the other: the daemon looks up who asks only once. After an error it is of no
-  // use any more.
-  class Connection {
-   public:
-    explicit Connection(const Upstream& upstream) : upstream_(upstream), stream_(upstream.io_) {}
-
-    // kUnavailable: no daemon answers.
-    boost::asio::awaitable<base::Result<Answer>> ask(const char* method, std::string target, std::string body = {});
-
-   private:
-    boost::asio::awaitable<base::Status> connect();
-
-    const Upstream& upstream_;
-    boost::beast::basic_stream<boost::asio::local::stream_protocol> stream_;
-    boost::beast::flat_buffer buffer_;
-  };
-
   // `runtime_dir`: empty: where os::find_runtime_dir() says, asked for each connection.
   Upstream(boost::asio::io_context& io, std::string runtime_dir) : io_(io), runtime_dir_(std::move(runtime_dir)) {}
   Upstream(const Upstream&) = delete;
   Upstream& operator=(const Upstream&) = delete;
+
+  api_client::Connection new_connection() const { return {io_, runtime_dir_}; }
 
   boost::asio::awaitable<Shared> read(std::string target);
 
