@@ -44,9 +44,10 @@ struct SeatOpened {
 };
 // clang-format off
 struct MemoryReported { SeatId seat; sched::MemoryReport report; };
-// A thread of the seat's waits for so much (Residency::wanted), in bytes.
+// A thread of the seat's waits for so much (Residency::wanted), in bytes. `again`: an earlier wish of the same call was
+// refused; that is for people, and decides nothing.
 struct RoomWanted {
-  SeatId seat; std::uint32_t ticket = 0; std::uint64_t room = 0, commitment = 0, managed = 0;
+  SeatId seat; std::uint32_t ticket = 0; std::uint64_t room = 0, commitment = 0, managed = 0; bool again = false;
 };
 // A look at the GPU, begun at `asked_at`: so many bytes of it were used. `other_programs`: it showed programs that are
 // no tenants. One look may be too early for a program that is just connecting, so two in a row count.

@@ -274,6 +274,8 @@ struct RoomWanted {
   std::uint64_t room = 0;        // on the GPU in all, with what it has; 0: as it is
   std::uint64_t commitment = 0;  // allocated in all; 0: as it is
   std::uint64_t managed = 0;     // of `commitment`, unified memory: that need not fit on the GPU
+  std::uint32_t again = 0;       // 1: the daemon has refused an earlier wish of the same call
+  std::uint32_t reserved = 0;
 };
 
 // Host memory for evicted data: about so many bytes more (at most kMaxHostChunkBytes); answered by HostLent.

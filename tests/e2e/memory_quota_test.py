@@ -39,6 +39,17 @@ class Quota(MemoryTest):
             self.assertEqual(beyond.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
         wait_until(lambda: daemon.log().count('why="its run would have more than its quota') >= 2, 20, "the reason")
 
+    def test_a_call_that_is_refused_is_refused_once(self):
+        """However often its thread asks the daemon, and for however much."""
+        daemon = self.start_daemon()
+        for paging in ("off", "on"):
+            beyond = self.start("large", name=f"beyond-{paging}", blocks=1, block_kib=1 << 20, rounds=1,
+                                variables={"GPUMUX_PAGING": paging})
+            self.assertEqual(beyond.wait(timeout=60), 3)
+            daemon.trace.wait_for(event="gone", pid=beyond.pid)
+            self.assertEqual([event["detail"] for event in daemon.trace.events(event="refused", pid=beyond.pid)],
+                             ["gpu_memory" if paging == "off" else "host_memory"])
+
     def test_who_has_a_quota_is_made_room_for(self):
         """One allocation takes more than half of the quota, and the driver has no room for it."""
         daemon = self.start_daemon()

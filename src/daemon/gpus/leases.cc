@@ -266,7 +266,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    if (!std::exchange(seats_[e.seat].is_request_traced, true)) record(now, "request", e.seat);
                  },
                  [&](const node::MemoryReported& e) { record_memory(now, e.seat, e.report); },
-                 [&](const node::RoomWanted& e) { refusals_.wanted(e.seat, std::max(e.room, e.commitment)); },
+                 [&](const node::RoomWanted& e) { refusals_.wanted(e); },
                  [&](const sched::GateClosed& e) { record(now, "gate_closed", e.seat, e.epoch); },
                  [&](const sched::Drained& e) {
                    TraceEntry traced = entry(now, "drained", e.seat);
@@ -378,14 +378,15 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
 
 void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) {
   const auto tenant = label(bound.seat.tenant);
-  if (bound.refused()) {
-    const RefusedAllocation& refused = refusals_.refused(now, bound.seat, bound.refusal, memory());
+  const RefusedAllocation* const refused =
+      bound.refused() ? refusals_.refused(now, bound.seat, bound.refusal, memory()) : nullptr;
+  if (refused != nullptr) {
     log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
                                           {"pid", tenant->pid},
                                           {"program", tenant->program},
                                           {"gpu", bound.seat.gpu.value},
-                                          {"asked", refused.wanted - std::min(refused.wanted, refused.had)},
-                                          {"had", refused.had}});
+                                          {"asked", refused->wanted - std::min(refused->wanted, refused->had)},
+                                          {"had", refused->had}});
     record(now, "refused", bound.seat, {}, word_of(bound.refusal));
   }
   if (bound.is_stranded) {

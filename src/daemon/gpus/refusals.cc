@@ -32,11 +32,14 @@ std::string_view word_of(sched::Refusal refusal) {
   return {};
 }
 
-const RefusedAllocation& Refusals::refused(base::TimePoint now, base::SeatId seat, sched::Refusal why,
+const RefusedAllocation* Refusals::refused(base::TimePoint now, base::SeatId seat, sched::Refusal why,
                                            const sched::Residency& memory) {
+  const node::RoomWanted& wish = newest_wish_[seat];
+  if (wish.again) return nullptr;
   const sched::GpuMemory gpu = memory.view(seat.gpu);
   RefusedAllocation one{.at = now, .tenant = seat.tenant, .label = label_of_(seat.tenant), .why = why};
-  if (const auto wish = wanted_.find(seat); wish != wanted_.end()) one.wanted = wish->second;
+  // The room may be more than the call needs: the driver has failed with less.
+  one.wanted = wish.commitment != 0 ? wish.commitment : wish.room;
   for (const sched::SeatMemoryView& other : gpu.seats) {
     if (other.seat == seat) {
       one.had = other.report.allocated;
@@ -52,11 +55,11 @@ const RefusedAllocation& Refusals::refused(base::TimePoint now, base::SeatId sea
   std::stable_sort(one.holders.begin(), one.holders.end(),
                    [](const MemoryHolder& a, const MemoryHolder& b) { return a.bytes > b.bytes; });
   if (one.holders.size() > kMostHolders) one.holders.resize(kMostHolders);
-  return last_[seat] = std::move(one);
+  return &(last_[seat] = std::move(one));
 }
 
 void Refusals::gone(base::SeatId seat) {
-  wanted_.erase(seat);
+  newest_wish_.erase(seat);
   const auto found = last_.find(seat);
   if (found == last_.end()) return;
   RefusedAllocation& of_gone = last_of_gone_[seat.gpu];

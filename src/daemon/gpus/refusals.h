@@ -2,6 +2,8 @@
 // Allocations that were refused, for people: the last one of each seat, and of all seats that are gone the last one on
 // their GPU. So there are never more than seats and GPUs.
 //
+// A call of a program is told as refused once, at its first refusal: it may ask again, for less or more.
+//
 // Owned by the loop's thread; copies of its entries may be read elsewhere.
 #pragma once
 
@@ -14,6 +16,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "daemon/loop/trace.h"
+#include "node/events.h"
 #include "sched/residency.h"
 
 namespace gpumux::daemon {
@@ -45,9 +48,9 @@ class Refusals {
   using LabelOf = std::function<std::shared_ptr<const TenantLabel>(base::TenantId)>;
   explicit Refusals(LabelOf label_of) : label_of_(std::move(label_of)) {}
 
-  // A seat asks to have so much in all.
-  void wanted(base::SeatId seat, std::uint64_t bytes) { wanted_[seat] = bytes; }
-  const RefusedAllocation& refused(base::TimePoint now, base::SeatId seat, sched::Refusal why,
+  void wanted(const node::RoomWanted& wish) { newest_wish_.insert_or_assign(wish.seat, wish); }
+  // The newest wish is refused. Null: its call was told as refused already.
+  const RefusedAllocation* refused(base::TimePoint now, base::SeatId seat, sched::Refusal why,
                                    const sched::Residency& memory);
   void gone(base::SeatId seat);
   // Of a GPU, the latest first.
@@ -55,7 +58,7 @@ class Refusals {
 
  private:
   LabelOf label_of_;
-  std::map<base::SeatId, std::uint64_t> wanted_;
+  std::map<base::SeatId, node::RoomWanted> newest_wish_;
   std::map<base::SeatId, RefusedAllocation> last_;
   std::map<base::GpuIndex, RefusedAllocation> last_of_gone_;
 };

@@ -141,8 +141,12 @@ TEST(DaemonMemory, AnAllocationIsAnswered) {
   EXPECT_EQ(refused()[0]["limit_bytes"], 80 * kGiB);
   EXPECT_GE(refused()[0]["others_bytes"], kReserve);
   EXPECT_GT(refused()[0]["age_ns"], 0);
-  ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 2, .room = 70 * kGiB, .commitment = 70 * kGiB}));
+  ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 2, .room = 85 * kGiB, .again = 1}));
   ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 2; }));
+  EXPECT_EQ(tenant.room.refused, wire::kTooMuch);
+  EXPECT_EQ(refused()[0]["wanted_bytes"], 90 * kGiB) << "it is the same call, which was told already";
+  ASSERT_TRUE(tenant.send(wire::RoomWanted{.slot = 0, .ticket = 3, .room = 70 * kGiB, .commitment = 70 * kGiB}));
+  ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.ticket == 3; }));
   EXPECT_EQ(tenant.room.refused, 0u);
   tenant.disconnect();
   ASSERT_TRUE(eventually(

@@ -227,8 +227,8 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
   if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
   const Slot* const slot = session.slot(wanted.slot);
   if (slot != nullptr)
-    leases_.apply(
-        node::RoomWanted{seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment, wanted.managed});
+    leases_.apply(node::RoomWanted{seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment,
+                                   wanted.managed, wanted.again != 0});
   return {};
 }
 

@@ -173,7 +173,8 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
                   .ticket = 0,
                   .room = need.room == 0 ? 0 : pager.bounds().used() + outside + hidden_ + sane(need.room),
                   .commitment = all + sane(need.commitment),
-                  .managed = beside + (need.is_managed ? sane(need.commitment) : 0)};
+                  .managed = beside + (need.is_managed ? sane(need.commitment) : 0),
+                  .again = need.again ? 1u : 0u};
   const bool is_enough = room_.room >= made.message.room && room_.commitment >= made.message.commitment;
   if (is_enough) return {.otherwise = Otherwise::kEnough};
   do {

@@ -88,6 +88,7 @@ class DeviceMemory {
     std::uint64_t room = 0;        // on the GPU
     std::uint64_t commitment = 0;  // allocated, on the GPU or not
     bool is_managed = false;       // the commitment is for managed memory, which never takes room
+    bool again = false;            // the daemon has refused an earlier need of the same call
   };
   // Held by the thread that asks the daemon, from its wish to the answer. So an answer is about what that thread needs,
   // and not about what another one needs as well. Before all other locks.

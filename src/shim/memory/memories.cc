@@ -152,11 +152,13 @@ bool Memories::remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack 
       case Remedy::kReleasePools: remedy = remedies.ended(memory.pools.release(bytes) != 0); break;
       case Remedy::kTrim: remedy = remedies.ended(memory.trim(bytes) != 0); break;
       case Remedy::kAskForRoom:
-        remedy = remedies.answered(ask(memory, {.room = remedies.room(), .commitment = bytes}));
+        remedy = remedies.answered(
+            ask(memory, {.room = remedies.room(), .commitment = bytes, .again = remedies.is_refused()}));
         break;
       case Remedy::kAskInTurn: {
         sleep_for(remedies.pause());
-        const auto answer = ask_in_turn(memory, {.room = remedies.room(), .commitment = bytes});
+        const auto answer =
+            ask_in_turn(memory, {.room = remedies.room(), .commitment = bytes, .again = remedies.is_refused()});
         if (!answer) return false;
         remedy = remedies.answered(*answer);
         break;
@@ -164,7 +166,8 @@ bool Memories::remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack 
       case Remedy::kAskForCommitment:
         // Memory that the driver's pools have given back by themselves counts no longer.
         memory.count_pools();
-        remedy = remedies.answered(ask(memory, {.commitment = bytes, .is_managed = is_managed}));
+        remedy = remedies.answered(
+            ask(memory, {.commitment = bytes, .is_managed = is_managed, .again = remedies.is_refused()}));
         break;
       case Remedy::kAwaitFrees: remedy = remedies.ended(await_frees(memory, bytes)); break;
       case Remedy::kAwaitDriver:

@@ -73,6 +73,7 @@ class Remedies {
   // REQUIRES: the daemon has been asked.
   Remedy answered(Answer answer) {
     const Remedy asked = next_[-1];
+    is_refused_ = is_refused_ || answer == Answer::kRefused || answer == Answer::kTooMuch;
     // Bounds that are gone cannot be what lacks.
     if (asked == kAskForCommitment) return ended(answer == Answer::kGiven || answer == Answer::kNoBounds);
     if (answer == Answer::kNoBounds) return kGiveUp;
@@ -87,6 +88,8 @@ class Remedies {
   std::uint64_t bytes() const { return bytes_; }
   std::uint64_t room() const { return room_; }
   base::Duration pause() const { return pause_; }
+  // The daemon has refused the call something, and has told people so.
+  bool is_refused() const { return is_refused_; }
 
  private:
   using enum Remedy;
@@ -146,6 +149,7 @@ class Remedies {
   std::uint64_t bytes_;
   const Remedy* next_ = nullptr;  // in the order of what lacks
   bool does_without_room_ = false;
+  bool is_refused_ = false;
   std::uint64_t room_;              // to ask for next
   std::uint64_t given_ = 0;         // the most that was given
   std::uint64_t refused_ = kNever;  // the least that was refused

@@ -532,7 +532,9 @@ TEST(Remedies, MoreAndMoreRoomIsAskedForUntilNothingComes) {
   }
   // Then only what the driver owes can come, and that has an end.
   ASSERT_EQ(driver_fails(remedies), Remedy::kAskInTurn);
+  EXPECT_FALSE(remedies.is_refused());
   ASSERT_EQ(remedies.answered(Answer::kRefused), Remedy::kTry);
+  EXPECT_TRUE(remedies.is_refused());
   base::Duration waited{};
   Remedy remedy = driver_fails(remedies);
   for (; remedy == Remedy::kAwaitDriver; remedy = driver_fails(remedies)) {
