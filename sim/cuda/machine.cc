@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 #include <ctime>
 
@@ -52,6 +53,28 @@ std::string read_file(const std::string& path) {
   while (file && (got = ::read(file.get(), buffer, sizeof buffer)) > 0)
     text.append(buffer, static_cast<std::size_t>(got));
   return text;
+}
+
+bool is_of_this_version(const std::string& path) {
+  const os::FileDescriptor state(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (::fstat(state.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) != sizeof(MachineState))
+    return false;
+  struct {
+    std::uint64_t magic;
+    std::uint32_t version;
+    std::uint32_t bytes_of_state;
+  } begin{};
+  return ::pread(state.get(), &begin, sizeof begin, 0) == sizeof begin && begin.magic == kMachineMagic &&
+         begin.version == kMachineVersion && begin.bytes_of_state == sizeof(MachineState);
+}
+
+// `state`: the machine's, open to be read. Every process on a machine, of any version, has it mapped to be written. The
+// kernel gives a lease to read only for a file that nobody has open or mapped so. A process that opens it so waits for
+// the lease's end, which comes with `state`.
+bool take_unused(const os::FileDescriptor& state) {
+  // The signal that tells the holder of such a process: by default it does nothing.
+  return ::fcntl(state.get(), F_SETSIG, SIGURG) == 0 && ::fcntl(state.get(), F_SETLEASE, F_RDLCK) == 0;
 }
 
 // Spreads a seed over all bits (the finalizer of a well-known 64-bit mixer).
@@ -111,31 +134,28 @@ base::Status Machine::map(const std::string& directory) {
     return base::fail(base::Code::kInvalid, directory + " is not a directory; name another in GPUMUX_SIM_DIR");
 
   const std::string path = directory + "/machine.state";
-  os::FileDescriptor state(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!state) {
+  if (!is_of_this_version(path)) {
     // Only one process creates. The lock goes with the descriptor, so a creator that dies leaves nothing to wait for.
     os::FileDescriptor lock(::open((directory + "/creating").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
     if (!lock) return base::fail_errno(errno, "cannot write in " + directory);
     while (::flock(lock.get(), LOCK_EX) != 0 && errno == EINTR) {
     }
-    state = os::FileDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-    if (!state) {
+    if (!is_of_this_version(path)) {
+      const os::FileDescriptor old(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+      if (old && !take_unused(old)) {
+        return base::fail(base::Code::kInvalid, path +
+                                                    " was made by another version of gpumux, and processes use it; "
+                                                    "end them, or remove " +
+                                                    directory);
+      }
       GPUMUX_TRY(create_state(directory, path));
-      state = os::FileDescriptor(::open(path.c_str(), O_RDWR | O_CLOEXEC));
     }
-    if (!state) return base::fail_errno(errno, "cannot open " + path);
   }
-  if (::fstat(state.get(), &status) != 0 || static_cast<std::uint64_t>(status.st_size) != sizeof(MachineState)) {
-    return base::fail(base::Code::kInvalid, path + " was made by another version of gpumux; remove " + directory);
-  }
+  const os::FileDescriptor state(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!state) return base::fail_errno(errno, "cannot open " + path);
   void* address = ::mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE, MAP_SHARED, state.get(), 0);
   if (address == MAP_FAILED) return base::fail_errno(errno, "cannot map " + path);
   state_ = static_cast<MachineState*>(address);
-  if (state_->magic != kMachineMagic || state_->version != kMachineVersion ||
-      state_->bytes_of_state != sizeof(MachineState)) {
-    ::munmap(address, sizeof(MachineState));
-    return base::fail(base::Code::kInvalid, path + " was made by another version of gpumux; remove " + directory);
-  }
   liveness_fd_ = ::open((directory + "/processes").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (liveness_fd_ < 0) {
     const int reason = errno;

@@ -3,7 +3,9 @@
 // their own.
 #include "sim/cuda/machine.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <thread>
 
+#include "sim/cuda/machine_layout.h"
 #include "sim/cuda/settings.h"
 
 namespace gpumux::sim {
@@ -83,12 +86,32 @@ TEST_F(MachineTest, BadMachinesAreRefusedWithAReason) {
   auto machine = Machine::open(directory_);
   ASSERT_FALSE(machine.has_value());
   EXPECT_EQ(machine.error().code, base::Code::kInvalid);
-  std::ofstream(directory_ + "/machine.state") << "something else";
-  machine = Machine::open(directory_);
-  ASSERT_FALSE(machine.has_value());
-  EXPECT_NE(machine.error().what.find("remove"), std::string::npos);
   machine = Machine::open("/dev/null");
   EXPECT_FALSE(machine.has_value());
+}
+
+TEST_F(MachineTest, AMachineOfAnotherVersionIsMadeAnewWhenNobodyUsesIt) {
+  std::filesystem::create_directory(directory_);
+  const std::string path = directory_ + "/machine.state";
+  // Of another layout, or of another version with a layout of the same size.
+  for (const std::size_t bytes : {std::size_t{100}, sizeof(MachineState)}) {
+    std::filesystem::remove(path);
+    std::ofstream(path) << "something else";
+    std::filesystem::resize_file(path, bytes);
+    const int fd = ::open(path.c_str(), O_RDWR | O_CLOEXEC);
+    void* const used = ::mmap(nullptr, 100, PROT_READ, MAP_SHARED, fd, 0);
+    ASSERT_NE(used, MAP_FAILED);
+    ::close(fd);
+    const auto refused = Machine::open(directory_);
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_NE(refused.error().what.find("remove"), std::string::npos) << refused.error().what;
+    ::munmap(used, 100);
+    const auto machine = Machine::open(directory_);
+    ASSERT_TRUE(machine.has_value()) << machine.error().message();
+    const auto same = Machine::open(directory_);
+    ASSERT_TRUE(same.has_value());
+    EXPECT_EQ((*same)->id(), (*machine)->id());
+  }
 }
 
 }  // namespace
