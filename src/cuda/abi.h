@@ -139,9 +139,6 @@ inline constexpr unsigned int kMemHostAllocPortable = 1;
 inline constexpr unsigned int kMemHostAllocDeviceMap = 2;
 inline constexpr unsigned int kMemHostAllocWriteCombined = 4;
 inline constexpr unsigned int kMemHostRegisterPortable = 1;
-inline constexpr unsigned int kMemHostRegisterDeviceMap = 2;
-inline constexpr unsigned int kMemHostRegisterIoMemory = 4;
-inline constexpr unsigned int kMemHostRegisterReadOnly = 8;
 
 // The `extra` list of a launch is pairs of one of these and a value, ended by kLaunchParamEnd; each is a number in a
 // void*.
