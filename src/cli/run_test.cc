@@ -14,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 #include <sstream>
 #include <thread>
 
@@ -159,6 +160,26 @@ class RunTest : public testing::Test {
     return text;
   }
 };
+
+#ifndef GPUMUX_SANITIZED
+// One file, which runs wherever glibc is new enough.
+TEST_F(RunTest, TheCommandNeedsOnlyGlibc) {
+  set("LD_TRACE_LOADED_OBJECTS", "1");  // the dynamic loader lists what it would load, and starts nothing
+  const Outcome outcome = run({});
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.err;
+  const std::set<std::string> allowed{"linux-vdso.so.1", "libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2",
+                                      "ld-linux-aarch64.so.1"};
+  std::set<std::string> names;
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) {
+    std::string library;
+    std::istringstream(line) >> library;
+    names.insert(library.substr(library.rfind('/') + 1));
+  }
+  EXPECT_TRUE(names.contains("libc.so.6")) << outcome.out;
+  for (const std::string& name : names) EXPECT_TRUE(allowed.contains(name)) << name;
+}
+#endif
 
 TEST_F(RunTest, BecomesTheProgramWithItsArgumentsByteForByte) {
   const std::vector<std::string> odd{"--help", "--", "", "a b", "-x", "\x01\xff\n", "--name", "$HOME"};

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <string_view>
+#include <vector>
 
 #include "os/file_descriptor.h"
 
@@ -47,7 +48,6 @@ constexpr int kMaxEntries = 100'000;
 struct Dynamic {
   std::uint64_t strings = 0;        // file offset of the string table
   std::uint64_t version_needs = 0;  // file offset; 0: none
-  std::vector<std::uint64_t> needed;
 };
 
 bool file_offset(const std::vector<Elf64_Phdr>& segments, std::uint64_t address, std::uint64_t& offset) {
@@ -71,7 +71,6 @@ bool read_dynamic(const Image& image, const std::vector<Elf64_Phdr>& segments, D
       if (entry.d_tag == DT_NULL) break;
       if (entry.d_tag == DT_STRTAB) strings_address = entry.d_un.d_ptr;
       if (entry.d_tag == DT_VERNEED) needs_address = entry.d_un.d_ptr;
-      if (entry.d_tag == DT_NEEDED) dynamic.needed.push_back(entry.d_un.d_val);
     }
     if (strings_address != 0 && !file_offset(segments, strings_address, dynamic.strings)) return false;
     if (needs_address != 0 && !file_offset(segments, needs_address, dynamic.version_needs)) return false;
@@ -139,7 +138,6 @@ Result<ElfFile> parse_elf(std::span<const std::byte> bytes) {
   Dynamic dynamic;
   if (!read_dynamic(image, segments, dynamic))
     return base::fail(Code::kInvalid, "an ELF file whose dynamic section is damaged");
-  for (const std::uint64_t name : dynamic.needed) file.needed.push_back(image.text(dynamic.strings + name));
   file.glibc = newest_glibc(image, dynamic);
   return file;
 }

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "base/result.h"
 
@@ -14,10 +13,9 @@ namespace gpumux::cli {
 
 struct ElfFile {
   bool is_64_bit = false;
-  bool is_shared_object = false;    // ET_DYN: a library, or a position-independent program
-  std::uint16_t machine = 0;        // EM_X86_64, ...
-  std::vector<std::string> needed;  // DT_NEEDED
-  std::string glibc;                // the newest GLIBC_x.y that it asks for, "2.28"; empty: none
+  bool is_shared_object = false;  // ET_DYN: a library, or a position-independent program
+  std::uint16_t machine = 0;      // EM_X86_64, ...
+  std::string glibc;              // the newest GLIBC_x.y that it asks for, "2.28"; empty: none
 };
 
 // The largest file that is read: libgpumux.so is under 10 MiB even with debugging information.
