@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "k8s/cdi/specification.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string_view>
@@ -182,15 +180,9 @@ base::Result<std::vector<Owner>> SpecificationFolder::owners() const {
 }
 
 base::Result<std::vector<std::string>> SpecificationFolder::names() const {
-  // A descriptor of its own: a copy would share its place in the folder.
-  const int copy = ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  const std::unique_ptr<DIR, int (*)(DIR*)> listing(copy < 0 ? nullptr : ::fdopendir(copy), ::closedir);
-  if (!listing) return base::fail_errno(errno, "cannot list " + path_);
-  std::vector<std::string> names;
-  errno = 0;
-  while (const dirent* entry = ::readdir(listing.get())) names.emplace_back(entry->d_name);
-  if (errno != 0) return base::fail_errno(errno, "cannot list " + path_);
-  std::sort(names.begin(), names.end());
+  auto names = os::list_directory_at(folder_.get(), ".");
+  if (!names) return base::fail_errno(names.error().system_errno, "cannot list " + path_);
+  std::sort(names->begin(), names->end());
   return names;
 }
 

@@ -23,15 +23,6 @@ constexpr mode_t kRecordMode = 0600;
 
 std::string record_name(const std::string& uid) { return uid + std::string(kSuffix); }
 
-base::Result<std::vector<std::string>> names_in(const std::string& folder) {
-  std::error_code failed;
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, failed))
-    names.push_back(entry.path().filename());
-  if (failed) return base::fail_errno(failed.value(), "cannot list " + folder);
-  return names;
-}
-
 // A uid is a part of file names.
 base::Status check(const ClaimName& claim) {
   const auto is_good = [](char c) {
@@ -70,7 +61,7 @@ base::Result<std::unique_ptr<Claims>> Claims::open(ClaimsSettings settings, Fetc
 }
 
 base::Status Claims::read_records() {
-  const auto names = names_in(settings_.folder);
+  const auto names = os::list_directory(settings_.folder);
   if (!names) return tl::unexpected(names.error());
   for (const std::string& name : *names) {
     if (os::name_of_abandoned(name).ends_with(kSuffix)) os::remove_abandoned_at(folder_.get(), name);
@@ -168,7 +159,7 @@ std::vector<std::string> Claims::uids() const {
 
 base::Result<std::vector<std::string>> recorded_claims(const std::string& folder) {
   std::vector<std::string> uids;
-  const auto names = names_in(folder);
+  const auto names = os::list_directory(folder);
   if (!names && names.error().code == base::Code::kNotFound) return uids;
   if (!names) return tl::unexpected(names.error());
   for (const std::string& name : *names) {
@@ -181,7 +172,7 @@ base::Status remove_claims_folder(const std::string& folder) {
   const auto opened = os::open_directory(folder);
   if (!opened && opened.error().code == base::Code::kNotFound) return {};
   if (!opened) return tl::unexpected(opened.error());
-  const auto names = names_in(folder);
+  const auto names = os::list_directory(folder);
   if (!names) return tl::unexpected(names.error());
   for (const std::string& name : *names) {
     if (os::name_of_abandoned(name).ends_with(kSuffix)) os::remove_abandoned_at(opened->get(), name);
