@@ -62,11 +62,10 @@ constexpr auto kNextLook = 100ms;
 // As many as connect in one scheduling pause of the loop; beyond it connecting tenants wait in their own connect.
 constexpr int kBacklog = 1024;
 
-}  // namespace
-
-class Daemon::Impl {
+// Daemon is what the rest sees of it.
+class LoopDaemon final : public Daemon {
  public:
-  Impl(DaemonOptions options, std::unique_ptr<Inventory> inventory, AccessRules access)
+  LoopDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory, AccessRules access)
       : options_(std::move(options)),
         inventory_(std::move(inventory)),
         access_(std::move(access)),
@@ -102,14 +101,14 @@ class Daemon::Impl {
         signals_(io_) {}
 
   tl::expected<void, DaemonError> open();
-  ExitCode run();
-  void stop() {
+  ExitCode run() override;
+  void stop() override {
     asio::post(io_, [this] { finish(kExitStopped); });
   }
-  void reload() {
+  void reload() override {
     asio::post(io_, [this] { start_reload(); });
   }
-  void crash() {
+  void crash() override {
     asio::post(io_, [this] {
       worker_.stop();
       exit_code_ = kExitFailed;
@@ -186,7 +185,7 @@ class Daemon::Impl {
   std::optional<ExitCode> exit_code_;  // nothing: it serves
 };
 
-DaemonInfo Daemon::Impl::daemon_info() const {
+DaemonInfo LoopDaemon::daemon_info() const {
   return {.version = base::version(),
           .pid = ::getpid(),
           .uid = ::geteuid(),
@@ -199,7 +198,7 @@ DaemonInfo Daemon::Impl::daemon_info() const {
 
 // ---- starting --------------------------------------------------------------------------------------------
 
-tl::expected<void, DaemonError> Daemon::Impl::open() {
+tl::expected<void, DaemonError> LoopDaemon::open() {
   auto locked = lock_runtime_dir(options_.runtime_dir, options_.is_private);
   if (!locked) return tl::unexpected(locked.error());
   dir_lock_ = std::move(*locked);
@@ -243,13 +242,13 @@ tl::expected<void, DaemonError> Daemon::Impl::open() {
   return {};
 }
 
-settings::QueueSettings Daemon::Impl::queue_settings() const {
+settings::QueueSettings LoopDaemon::queue_settings() const {
   settings::QueueSettings queue = options_.config.queue;
   if (options_.flag_max_job_time) queue.max_job_time = *options_.flag_max_job_time;
   return queue;
 }
 
-void Daemon::Impl::open_jobs() {
+void LoopDaemon::open_jobs() {
   std::vector<JobQueue::GpuOf> gpus;
   for (const Gpu& gpu : leases_.gpus())
     gpus.push_back({gpu.info.uuid_text, gpu.info.memory_total, gpu.refused.empty()});
@@ -273,14 +272,14 @@ void Daemon::Impl::open_jobs() {
   });
 }
 
-GpuSettings Daemon::Impl::settings_for(std::size_t index) const {
+GpuSettings LoopDaemon::settings_for(std::size_t index) const {
   const GpuInfo& gpu = inventory_->gpus()[index];
   auto settings = options_.config.settings_for(static_cast<std::uint32_t>(index), gpu.uuid_text);
   assign_all(settings, options_.flag_settings);
   return settings;
 }
 
-tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
+tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
   const auto& gpus = inventory_->gpus();
   const auto& wanted = options_.gpus;
   const auto is_named = [&](const std::string& name) { return std::count(wanted.begin(), wanted.end(), name) > 0; };
@@ -310,19 +309,19 @@ tl::expected<void, DaemonError> Daemon::Impl::add_gpus() {
 }
 
 // This daemon's tenants find root's by links in place of the sockets.
-void Daemon::Impl::give_way(base::GpuIndex gpu, const LockOwner& roots) {
+void LoopDaemon::give_way(base::GpuIndex gpu, const LockOwner& roots) {
   log_warning("root's daemon takes over; this daemon ends, and its programs go on under root's",
               {{"gpu", gpu.value}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
   finish(kExitOwned, roots.runtime_dir);
 }
 
-void Daemon::Impl::gpu_gained(base::GpuIndex gpu) {
+void LoopDaemon::gpu_gained(base::GpuIndex gpu) {
   leases_.serve(gpu);
   jobs_.set_served(gpu, true);
   settled();
 }
 
-tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
+tl::expected<void, DaemonError> LoopDaemon::open_sockets() {
   const std::string& dir = options_.runtime_dir;
   const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
   const auto lookup = options_.without_peer_pidfd ? os::PeerLookup::kByNumber : os::PeerLookup::kBySocket;
@@ -359,7 +358,7 @@ tl::expected<void, DaemonError> Daemon::Impl::open_sockets() {
 
 // ---- running ---------------------------------------------------------------------------------------------
 
-ExitCode Daemon::Impl::run() {
+ExitCode LoopDaemon::run() {
   if (options_.handle_signals) {
     std::signal(SIGPIPE, SIG_IGN);
     signals_.add(SIGTERM);
@@ -395,13 +394,13 @@ ExitCode Daemon::Impl::run() {
 }
 
 // The awaited message comes within moments (attention.h): the loop polls for it, the timers and all other events.
-void Daemon::Impl::poll_attentively() {
+void LoopDaemon::poll_attentively() {
   while (!io_.stopped() && attention_.goes_on(clock_.now())) {
     if (io_.poll() == 0) os::spin_pause();
   }
 }
 
-void Daemon::Impl::settled() {
+void LoopDaemon::settled() {
   translator_.set_tenants_return(succession_.may_return());
   leases_.rest(host_memory_.useless());
   if (trials_.look()) leases_.rest(host_memory_.useless());
@@ -416,19 +415,19 @@ void Daemon::Impl::settled() {
 }
 
 // The driver needs some tens of milliseconds for a killed tenant's memory; others wait for it.
-void Daemon::Impl::look_soon() {
+void LoopDaemon::look_soon() {
   if (returning_timer_.is_armed()) return;
   const bool awaits_look = leases_.machine().awaits_look();
   if (awaits_look) refresh_use();
   returning_timer_.arm_in(awaits_look ? kReturnedMemoryLook : kNextLook);
 }
 
-void Daemon::Impl::look_again() {
+void LoopDaemon::look_again() {
   if (leases_.machine().awaits_look()) return look_soon();
   if (leases_.machine().looks_again()) refresh_use();
 }
 
-void Daemon::Impl::let_time_pass(base::TimePoint due) {
+void LoopDaemon::let_time_pass(base::TimePoint due) {
   const base::Duration late = clock_.now() - due;
   ++timers_.fired;
   if (late > 1ms) ++timers_.late_over_1ms;
@@ -437,7 +436,7 @@ void Daemon::Impl::let_time_pass(base::TimePoint due) {
   settled();
 }
 
-void Daemon::Impl::keep_house() {
+void LoopDaemon::keep_house() {
   tenants_.housekeeping();
   host_memory_.look();
   translator_.look_at_copies();
@@ -452,7 +451,7 @@ void Daemon::Impl::keep_house() {
   if (is_unused()) finish(kExitStopped);
 }
 
-void Daemon::Impl::refresh_use() {
+void LoopDaemon::refresh_use() {
   if (std::exchange(refreshing_, true)) return;
   work_then(
       helper_, io_,
@@ -477,7 +476,7 @@ void Daemon::Impl::refresh_use() {
 }
 
 // Only for people, once a second: the driver takes milliseconds for some of it.
-void Daemon::Impl::refresh_load() {
+void LoopDaemon::refresh_load() {
   if (std::exchange(reading_load_, true)) return;
   work_then(
       helper_, io_, [this] { return inventory_->read_load(); },
@@ -487,7 +486,7 @@ void Daemon::Impl::refresh_load() {
       });
 }
 
-bool Daemon::Impl::is_unused() {
+bool LoopDaemon::is_unused() {
   if (options_.exit_when_unused.count() == 0) return false;
   // Somebody who is connecting at this moment finds us still there.
   if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers() || jobs_.size() > 0) return false;
@@ -499,7 +498,7 @@ bool Daemon::Impl::is_unused() {
 
 // ---- reloading and stopping ------------------------------------------------------------------------------
 
-void Daemon::Impl::wait_signal() {
+void LoopDaemon::wait_signal() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
     if (signal != SIGHUP) {
@@ -511,7 +510,7 @@ void Daemon::Impl::wait_signal() {
   });
 }
 
-void Daemon::Impl::start_reload() {
+void LoopDaemon::start_reload() {
   service_.reloading();
   work_then(
       worker_, io_,
@@ -526,7 +525,7 @@ void Daemon::Impl::start_reload() {
       [this](auto loaded) { finish_reload(std::move(loaded)); });
 }
 
-void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> loaded) {
+void LoopDaemon::finish_reload(base::Result<std::pair<Config, AccessRules>> loaded) {
   if (!loaded) {
     log_error("the configuration was not reloaded; the old settings stay in force",
               {{"why", loaded.error().message()}});
@@ -548,7 +547,7 @@ void Daemon::Impl::finish_reload(base::Result<std::pair<Config, AccessRules>> lo
 }
 
 // `successor`: the runtime directory of root's daemon, if this one has given way to it.
-void Daemon::Impl::finish(ExitCode code, const std::string& successor) {
+void LoopDaemon::finish(ExitCode code, const std::string& successor) {
   if (exit_code_) return;
   exit_code_ = code;
   service_.stopping();
@@ -571,8 +570,7 @@ void Daemon::Impl::finish(ExitCode code, const std::string& successor) {
   io_.stop();
 }
 
-Daemon::Daemon(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
-Daemon::~Daemon() = default;
+}  // namespace
 
 tl::expected<std::unique_ptr<Daemon>, DaemonError> Daemon::make(DaemonOptions options,
                                                                 std::unique_ptr<Inventory> inventory) {
@@ -581,14 +579,9 @@ tl::expected<std::unique_ptr<Daemon>, DaemonError> Daemon::make(DaemonOptions op
   if (!options.environment) {
     options.environment = [](const char*) -> const char* { return nullptr; };
   }
-  auto impl = std::make_unique<Impl>(std::move(options), std::move(inventory), std::move(*access));
-  if (auto opened = impl->open(); !opened) return tl::unexpected(opened.error());
-  return std::unique_ptr<Daemon>(new Daemon(std::move(impl)));
+  auto daemon = std::make_unique<LoopDaemon>(std::move(options), std::move(inventory), std::move(*access));
+  if (auto opened = daemon->open(); !opened) return tl::unexpected(opened.error());
+  return daemon;
 }
-
-ExitCode Daemon::run() { return impl_->run(); }
-void Daemon::stop() { impl_->stop(); }
-void Daemon::reload() { impl_->reload(); }
-void Daemon::crash() { impl_->crash(); }
 
 }  // namespace gpumux::daemon

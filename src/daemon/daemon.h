@@ -66,23 +66,21 @@ class Daemon {
   // Everything that can fail at start.
   static tl::expected<std::unique_ptr<Daemon>, DaemonError> make(DaemonOptions options,
                                                                  std::unique_ptr<Inventory> inventory);
-  ~Daemon();
+  virtual ~Daemon() = default;
   Daemon(const Daemon&) = delete;
   Daemon& operator=(const Daemon&) = delete;
 
   // Serves until stopped. Called once.
-  ExitCode run();
+  virtual ExitCode run() = 0;
   // Any thread. Tenants go on.
-  void stop();
+  virtual void stop() = 0;
   // Any thread: as SIGHUP does.
-  void reload();
+  virtual void reload() = 0;
   // Any thread: ends at once as a crash would, leaving files and locks to the kernel. For tests.
-  void crash();
+  virtual void crash() = 0;
 
- private:
-  class Impl;
-  explicit Daemon(std::unique_ptr<Impl> impl);
-  std::unique_ptr<Impl> impl_;
+ protected:
+  Daemon() = default;
 };
 
 }  // namespace gpumux::daemon
