@@ -371,6 +371,25 @@ TEST(Fair, GivesTimeByWeight) {
   EXPECT_NEAR(share, 0.75, 0.02);
 }
 
+// Drains take four quanta, and the next seat works beside them. A seat asks again while it drains.
+TEST(Fair, GivesTimeByWeightBesideLongDrains) {
+  Script s(1, fixed());
+  s.tenant(1, {0}, 1);
+  s.tenant(2, {0}, 3);
+  s.request(kA);
+  s.request(kB);
+  for (int turn = 0; turn < 200; ++turn) {
+    while (s.phase(kA) != SeatPhase::kRevoked && s.phase(kB) != SeatPhase::kRevoked) s.wait(1ms);
+    const SeatId one = s.phase(kA) == SeatPhase::kRevoked ? kA : kB;
+    s.closed(one);
+    s.request(one);
+    s.wait(40ms);
+    s.drained(one);
+  }
+  const double share = 1.0 * s.view(kB).held / (s.view(kA).held + s.view(kB).held);
+  EXPECT_NEAR(share, 0.75, 0.02);
+}
+
 TEST(Fair, DoesNotBankIdleTime) {
   Script s(1, fixed());
   s.tenant(1, {0});

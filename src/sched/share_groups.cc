@@ -89,13 +89,15 @@ void LeaseCore::State::charge(Unit& unit) {
   for (Seat* seat : unit.seats) charge(*seat);
 }
 
-// The seat begins to wait. A group of which a seat runs has not been idle.
+// The seat begins to wait. A group has not been idle if a seat of it runs, or did until now.
 void LeaseCore::State::catch_up(Seat& seat) {
   ShareGroup& group = *seat.group;
   group.begin(seat.gpu->groups.present());
   const std::int64_t least = seat.gpu->groups.present() - credit_of(seat);
-  const auto is_running = [](const Seat* other) { return other->unit != nullptr && runs(*other); };
-  if (group.virtual_time() >= least || std::any_of(group.seats().begin(), group.seats().end(), is_running)) return;
+  const auto has_run = [this](const Seat* other) {
+    return other->unit != nullptr && (runs(*other) || other->charged_to == now);
+  };
+  if (group.virtual_time() >= least || std::any_of(group.seats().begin(), group.seats().end(), has_run)) return;
   group.move_to(least);
   rerank(group, *seat.unit);
 }
