@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
 from framework.case import GpumuxTest, main
-from framework.waiting import wait_until
+from framework.waiting import HANG, wait_until
 
 ALLOCATIONS = int(os.environ.get("GPUMUX_TEST_ALLOCATIONS", "4000"))
 RESTARTS = int(os.environ.get("GPUMUX_TEST_RESTARTS", "5"))
@@ -61,7 +61,7 @@ class Allocations(GpumuxTest):
             newcomers.append(self.start("allocations", name=f"newcomer{restart}", seed=SEED + restart, kib=32 * 1024,
                                         largest_kib=4096, allocations=200))
             if moments.random() < 0.5:
-                wait_until(lambda: len(daemon.api.seats()) >= 3, 60, lambda: f"all are back: {daemon.api.seats()}")
+                wait_until(lambda: len(daemon.api.seats()) >= 3, HANG, lambda: f"all are back: {daemon.api.seats()}")
             newcomers[-1].expect_success(timeout=300)
             self.check_refused([newcomers[-1]])
         self.work_until(lambda: True, "nothing more", *programs, timeout=300)

@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 try:
     import jsonschema
@@ -203,7 +203,7 @@ class ApiDescription(JobsTest):
 
     def test_lists_have_limits(self):
         self.fill()
-        wait_until(lambda: self.daemon.api.ask("GET", "/v1/report?by=job")["rows"], 20, "the ledger knows something")
+        wait_until(lambda: self.daemon.api.ask("GET", "/v1/report?by=job")["rows"], HANG, "the ledger knows something")
         for target, name in (("/v1/jobs?state=all", "jobs"), ("/v1/tenants?", "tenants"), ("/v1/report?", "rows")):
             self.assertEqual(len(self.daemon.api.ask("GET", f"{target}&limit=1".replace("?&", "?"))[name]), 1, target)
         self.assertEqual(len(self.daemon.api.lines("/v1/trace?limit=3").splitlines()), 3)

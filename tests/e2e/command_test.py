@@ -16,7 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.api import Api  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 
 class Command(GpumuxTest):
@@ -74,7 +74,7 @@ class Command(GpumuxTest):
         for program in programs:
             program.end()
         # --exit-when-unused 10s, and a generous margin.
-        wait_until(lambda: not os.path.exists(f"/proc/{daemon['pid']}"), 40, "the private daemon ends", poll=0.2)
+        wait_until(lambda: not os.path.exists(f"/proc/{daemon['pid']}"), HANG, "the private daemon ends", poll=0.2)
         self.assertFalse(os.path.exists(api.path))
 
     def test_jobs_are_found_after_their_private_daemon_has_ended(self):
@@ -91,7 +91,7 @@ class Command(GpumuxTest):
         for command in (("logs", "1"), ("show", "1"), ("history",), ("queue",), ("wait", "1")):
             pid = api.daemon()["pid"]
             os.kill(pid, signal.SIGTERM)
-            wait_until(lambda gone=pid: not os.path.exists(f"/proc/{gone}"), 40, "the private daemon ends")
+            wait_until(lambda gone=pid: not os.path.exists(f"/proc/{gone}"), HANG, "the private daemon ends")
             text, errors = self.ask(*command, **variables)
             self.assertEqual(errors, "")
             self.assertIn({"logs": "here it is", "show": "ok, exit status 0", "history": "echo", "queue": "No jobs.",
@@ -107,7 +107,7 @@ class Command(GpumuxTest):
         holder = self.start("worker", name="holder", steps=100_000, step_us=500, say_every=1)
         holder.wait_for_line("step")
         waiter = self.start("worker", name="waiter", steps=100_000, step_us=500)
-        wait_until(lambda: any(seat["phase"] == "waiting" for seat in self.daemons[0].api.seats()), 10, "a waiter")
+        wait_until(lambda: any(seat["phase"] == "waiting" for seat in self.daemons[0].api.seats()), HANG, "a waiter")
         text, _ = self.ask("status")
         for needle in (str(holder.pid), str(waiter.pid), "worker", "waiting", "holding"):
             self.assertIn(needle, text)
@@ -148,7 +148,7 @@ class Command(GpumuxTest):
         runtime_dir = os.path.join(place, "gpumux", "simulated")
         demo = self.gpumux("run", "--simulated", **variables)
         api = Api(os.path.join(runtime_dir, "api.sock"))
-        wait_until(lambda: api.is_served() and api.seats(0), 60, "the demo program is a tenant")
+        wait_until(lambda: api.is_served() and api.seats(0), HANG, "the demo program is a tenant")
         self.assertTrue(api.daemon()["driver"]["simulated"])
         text, _ = self.ask("--simulated", "status", **variables)
         self.assertIn("gpumux_demo", text)
@@ -161,10 +161,10 @@ class Command(GpumuxTest):
         self.assertTrue(os.path.isdir(os.path.join(self.directory, "state", "gpumux", "queue-simulated")))
         # The user's own daemon is another one, and has no jobs.
         self.assertFalse(os.path.exists(os.path.join(place, "gpumux", "api.sock")))
-        demo.expect_success(timeout=120)
+        demo.expect_success(timeout=HANG)
         self.assertRegex("\n".join(demo.lines), r"\d+ steps.* right")
         os.kill(api.daemon()["pid"], signal.SIGTERM)
-        wait_until(lambda: not os.path.exists(api.path), 40, "the daemon ends")
+        wait_until(lambda: not os.path.exists(api.path), HANG, "the daemon ends")
         self.ask("--simulated", code=2, **variables)
         _, errors = self.ask("--simulated", "statsu", code=2, **variables)
         self.assertIn("gpumux status", errors)
@@ -252,10 +252,10 @@ class Command(GpumuxTest):
             self.ask("set", "0", "--quantum", f"{next(quanta)}ms")
             return any("settings" in line for line in followers[0].lines) and len(followers[1].lines) >= 2
 
-        wait_until(all_follow, 30, "both follow", poll=0.1)
+        wait_until(all_follow, HANG, "both follow", poll=0.1)
         program = self.start("worker", steps=5, step_us=500).expect_success()
         for follower in followers:
-            wait_until(lambda: any(f"({program.pid})" in line and "gone" in line for line in follower.lines), 20,
+            wait_until(lambda: any(f"({program.pid})" in line and "gone" in line for line in follower.lines), HANG,
                        lambda: f"the end of the program; it said {follower.lines}")
             follower.end()
         self.assertFalse([line for line in followers[0].lines if f"({before.pid})" in line])

@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.containers import LOADER, MUSL_LOADER, ContainersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 
 class Held:
@@ -66,7 +66,7 @@ class Tenants(ContainersTest):
             gpu = daemon.api.status()["gpus"][0]
             return sorted(seat["pid"] for seat in gpu["seats"]) == sorted(pids) and gpu["foreign"] == []
 
-        wait_until(known, 20, lambda: f"the daemon knows {pids}: {daemon.api.status()['gpus'][0]}")
+        wait_until(known, HANG, lambda: f"the daemon knows {pids}: {daemon.api.status()['gpus'][0]}")
         return pids
 
     def expect_native_result(self, container):
@@ -78,7 +78,7 @@ class Tenants(ContainersTest):
     def take_turns(self, *containers):
         daemon = self.daemons[-1]
         pids = self.wait_until_known(daemon, containers)
-        wait_until(lambda: all(daemon.trace.switches(0).count(pid) >= 3 for pid in pids), 60,
+        wait_until(lambda: all(daemon.trace.switches(0).count(pid) >= 3 for pid in pids), HANG,
                    lambda: f"they take turns: {daemon.trace.switches(0)[-20:]}")
         pathlib.Path(self.enough).touch()
         for container in containers:
@@ -396,7 +396,7 @@ class Hook(ContainersTest):
             except (OSError, ValueError):
                 return None
             finally:
-                self.assertEqual(hook.wait(30), 0)
+                self.assertEqual(hook.wait(HANG), 0)
         try:
             os.waitpid(worker, 0)
         except ChildProcessError:
@@ -408,7 +408,7 @@ class Hook(ContainersTest):
         image.path("/etc/ld.so.preload").touch()
         PR_SET_CHILD_SUBREAPER = 36
         self.assertEqual(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0)
-        for file in wait_until(lambda: self.stick(image), 20, "the guard has waited for a worker that sticks"):
+        for file in wait_until(lambda: self.stick(image), HANG, "the guard has waited for a worker that sticks"):
             self.assertTrue(file.startswith("pipe:") or pathlib.Path(file).is_relative_to(image.root), file)
 
     def test_a_state_that_the_worker_does_not_survive(self):
@@ -431,7 +431,7 @@ class Hook(ContainersTest):
                 self.addCleanup(hook.communicate)
                 self.addCleanup(hook.kill)
                 self.say(hook, text)
-                self.assertEqual(hook.wait(30), 0)
+                self.assertEqual(hook.wait(HANG), 0)
                 self.assertIn("container (no id) runs without gpumux: ", hook.stderr.read())
 
     def test_it_ends_in_time(self):
@@ -451,7 +451,7 @@ class Hook(ContainersTest):
             self.say(unheard, "{}")
             # kLongestSeconds is 2; the rest is for a busy machine.
             for hook in (endless, stuck, unheard):
-                self.assertEqual(hook.wait(30), 0)
+                self.assertEqual(hook.wait(HANG), 0)
             os.close(reading)
             os.close(writing)
             self.assertIn("container (no id) runs without gpumux: the container's state on standard input did not end",
@@ -471,7 +471,7 @@ class Hook(ContainersTest):
         blocked = lambda: signal.pthread_sigmask(signal.SIG_SETMASK, signal.valid_signals())
         unheard = self.start_hook(stderr=writing, preexec_fn=blocked)
         self.say(unheard, "{}")
-        self.assertEqual(unheard.wait(30), 0)
+        self.assertEqual(unheard.wait(HANG), 0)
         os.close(reading)
         os.close(writing)
 

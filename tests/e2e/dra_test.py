@@ -19,7 +19,7 @@ from framework.api_server import SLICES, ApiServer  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.containers import ContainersTest  # noqa: E402
 from framework.dra import DraKubelet, DraPlugin  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 VERSION = subprocess.run([paths.KUBELET_PLUGIN, "--version"], capture_output=True, text=True,
                          check=True).stdout.split()[-1]
@@ -42,7 +42,7 @@ class Node:
         if is_registered:
             self.kubelet.wait_until_registered()
         else:
-            wait_until((self.kubelet.folder / "plugins_registry" / "gpumux.io-reg.sock").exists, 30,
+            wait_until((self.kubelet.folder / "plugins_registry" / "gpumux.io-reg.sock").exists, HANG,
                        lambda: f"the plugin serves: {self.plugin.process.tail()}")
 
     def files(self):
@@ -57,7 +57,7 @@ class Node:
             found = self.api_server.slice()
             return found and condition(found["spec"]["devices"]) and found
 
-        return wait_until(look, 30, lambda: f"{what}: {self.api_server.slice()} {self.plugin.process.tail()}")
+        return wait_until(look, HANG, lambda: f"{what}: {self.api_server.slice()} {self.plugin.process.tail()}")
 
 
 class Slices(Node, GpumuxTest):
@@ -151,7 +151,7 @@ class Claims(Node, GpumuxTest):
         self.plugin.kill()
         self.api_server.forget("u1")
         self.plugin.start()
-        wait_until(lambda: self.files() == ["gpumux.io-claim_u2.json"], 30, lambda: f"u1 has gone: {self.files()}")
+        wait_until(lambda: self.files() == ["gpumux.io-claim_u2.json"], HANG, lambda: f"u1 has gone: {self.files()}")
         self.plugin.wait_to_log("default/claim-u1 is gone")
 
     def test_a_claim_waits_for_the_daemon(self):
@@ -194,11 +194,12 @@ class Containers(Node, ContainersTest):
         self.assertEqual(self.kubelet.prepare("u1")["u1"]["error"], "")
         container = self.run_container(self.image("worker"), "/bin/worker", "--until", "/shared/enough", "--steps", 20,
                                        "--step-us", 500, edits=self.edits("u1"))
-        seats = wait_until(lambda: daemon.api.status()["gpus"][1]["seats"], 20,
+        seats = wait_until(lambda: daemon.api.status()["gpus"][1]["seats"], HANG,
                            lambda: f"its program is a tenant: {container.process.tail()}")
         self.assertEqual(seats[0]["share"], "0.25")
         self.assertEqual(seats[0]["container"]["claim"], "u1")
-        wait_until(lambda: self.quota(daemon) == 2 << 30, 20, lambda: f"it has the claim's quota: {self.quota(daemon)}")
+        wait_until(lambda: self.quota(daemon) == 2 << 30, HANG,
+                   lambda: f"it has the claim's quota: {self.quota(daemon)}")
         self.assertEqual(daemon.api.status()["gpus"][0]["seats"], [])
         pathlib.Path(self.enough).touch()
         container.lines()

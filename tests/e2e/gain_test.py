@@ -12,7 +12,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 # A choice takes some 4 s; a busy machine makes it measure again, and for longer.
 PATIENCE_S = 90
@@ -33,12 +33,12 @@ class Gain(GpumuxTest):
     def test_it_follows_the_load_and_says_why(self):
         daemon = self.start_daemon()
         busy = self.start_several("busy", step_us=500)
-        wait_until(lambda: "they run at once" in daemon.api.gpu(0)["mode_why"], 20, "all to fit together")
+        wait_until(lambda: "they run at once" in daemon.api.gpu(0)["mode_why"], HANG, "all to fit together")
         self.choose(daemon, "by turns")
         gpu = daemon.api.gpu(0)
         self.assertGreater(gpu["measured"]["by_turns_permille"], 1100)
         self.assertTrue(all(seat["submissions"] > 0 for seat in gpu["seats"]))
-        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "serial", 20, "turns")
+        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "serial", HANG, "turns")
         status = self.start_process([paths.COMMAND, "status"], environment=self.environment(preload=False))
         status.expect_success()
         self.assertIn("auto: by turns its programs had", " ".join(status.lines))
@@ -47,13 +47,14 @@ class Gain(GpumuxTest):
         for program in busy:
             program.end()
         there = {program.pid for program in pausing}
-        wait_until(lambda: {seat["pid"] for seat in daemon.api.gpu(0)["seats"]} == there, 20, "only these to be there")
+        wait_until(lambda: {seat["pid"] for seat in daemon.api.gpu(0)["seats"]} == there, HANG,
+                   "only these to be there")
         self.choose(daemon, "at once")
-        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", 20, "all to run at once")
+        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", HANG, "all to run at once")
         # One that is alone has nothing to choose.
         for program in self.programs[-2:]:
             program.end()
-        wait_until(lambda: daemon.api.gpu(0)["mode_why"] == "", 20, "nothing to choose")
+        wait_until(lambda: daemon.api.gpu(0)["mode_why"] == "", HANG, "nothing to choose")
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.seeds import amount, seeded  # noqa: E402
-from framework.waiting import Timeout, wait_until  # noqa: E402
+from framework.waiting import HANG, Timeout, wait_until  # noqa: E402
 
 
 class GangTest(GpumuxTest):
@@ -68,7 +68,7 @@ class Gangs(GangTest):
         daemon.api.set("all", mode="serial", quantum="5ms")
         for job in jobs:
             for process in job:
-                process.expect_success(timeout=90)
+                process.expect_success(timeout=HANG)
         return daemon, jobs
 
     def test_deadlock_without_gangs(self):
@@ -104,7 +104,7 @@ class Gangs(GangTest):
                 jobs = [self.start_job(f"{kind}{number}", kind, 70) for number in range(2)]
                 for job in jobs:
                     for process in job:
-                        process.expect_success(timeout=90)
+                        process.expect_success(timeout=HANG)
                 self.daemons[-1].end()
 
     def test_two_processes_with_two_gpus_each_under_random_switches(self):
@@ -124,9 +124,9 @@ class Gangs(GangTest):
         for single in singles:
             single.wait_for_line("step")
         for process in self.start_job(0, "threads", 50) + self.start_job(1, "processes", 50):
-            process.expect_success(timeout=90)
+            process.expect_success(timeout=HANG)
         said = [single.count("step") for single in singles]
-        wait_until(lambda: all(single.count("step") > before + 3 for single, before in zip(singles, said)), 20,
+        wait_until(lambda: all(single.count("step") > before + 3 for single, before in zip(singles, said)), HANG,
                    "the single programs go on")
         self.assertEqual(daemon.trace.check_exclusive(), [])
 
@@ -142,7 +142,7 @@ class Gangs(GangTest):
         y = self.start("worker", name="Y", gpu=0, steps=400, step_us=2000, say_every=1)
         y.wait_for_line("step")
         x = self.start("worker", name="X", gpu="0,1", steps=100, step_us=500, say_every=1)
-        wait_until(lambda: x.count("step gpu=1") == 100, 20, lambda: f"X is through on GPU 1: {x.tail(3)}")
+        wait_until(lambda: x.count("step gpu=1") == 100, HANG, lambda: f"X is through on GPU 1: {x.tail(3)}")
         self.assertEqual(x.count("step gpu=0"), 0, "X got on on GPU 0: the test has shown nothing")
         self.assertIsNone(y.code, "Y was done too early: the test has shown nothing")
         y.expect_success()
@@ -159,7 +159,7 @@ class Strangers(GangTest):
         for number in range(2):
             self.start_job(number, "processes", 2000, gang=False)
         daemon.trace.wait_for(event="partner", count=4)
-        wait_until(lambda: any("it may wait for collective" in seat["note"] for seat in self.seats(daemon)), 20,
+        wait_until(lambda: any("it may wait for collective" in seat["note"] for seat in self.seats(daemon)), HANG,
                    lambda: f"status says whom they wait for: {self.seats(daemon)}")
 
     def seats(self, daemon):
@@ -179,7 +179,7 @@ class GangsWithMemory(GangTest):
                                        ahead=20) for number in range(2)]
                 for job in jobs:
                     for process in job:
-                        process.expect_success(timeout=90)
+                        process.expect_success(timeout=HANG)
                 self.assertGreaterEqual(len(daemon.trace.switches(0)), 3)
                 self.assertEqual(daemon.trace.events(event="stall"), [])
                 daemon.end()

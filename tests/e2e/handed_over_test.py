@@ -11,7 +11,7 @@ import sys
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
 from framework.case import GpumuxTest, main
-from framework.waiting import wait_until
+from framework.waiting import HANG, wait_until
 
 # 160 MiB, in the smallest pieces that are handed over: what programs compute takes half as long as with 320 MiB.
 FRAMES = {"blocks": 5, "block_kib": 32768, "rounds": 12}
@@ -28,7 +28,7 @@ class HandedOver(GpumuxTest):
 
     def native(self, **options):
         return self.start("large", name="native", preload=False, **{**FRAMES, **options}).expect_success(
-            timeout=60).field("digest")
+            timeout=HANG).field("digest")
 
     def start_programs(self, count, **options):
         return [self.start("large", name=f"large{i}", variables={"GPUMUX_VERIFY": "1"}, **{**FRAMES, **options})
@@ -36,7 +36,7 @@ class HandedOver(GpumuxTest):
 
     def finish(self, programs, wanted):
         for program in programs:
-            program.expect_success(timeout=120)
+            program.expect_success(timeout=HANG)
             self.assertEqual(program.field("digest"), wanted)
 
     def test_two_that_do_not_fit_together(self):
@@ -44,7 +44,7 @@ class HandedOver(GpumuxTest):
         self.work_until(lambda: len(daemon.trace.switches(0)) >= 3 and self.handed_over(daemon) > 0,
                         "3 turns, and memory that is handed over", *self.start_programs(2, until=self.enough))
         # And all of it is the machine's again when nobody has it.
-        wait_until(lambda: daemon.api.gpu(0)["memory"]["returning_bytes"] == 0, 20, "the GPU's memory is back")
+        wait_until(lambda: daemon.api.gpu(0)["memory"]["returning_bytes"] == 0, HANG, "the GPU's memory is back")
 
     def test_nothing_unless_it_is_wanted(self):
         daemon = self.start_daemon(hand_over="false")
@@ -71,7 +71,7 @@ class HandedOver(GpumuxTest):
         survivor = self.start_programs(1)
         for _ in range(4):
             victim = self.start("large", name="victim", **{**FRAMES, "rounds": 100000})
-            victim.wait_for_line("round", timeout=60)
+            victim.wait_for_line("round", timeout=HANG)
             victim.send(9)
             victim.wait()
         self.finish(survivor, wanted)
@@ -82,7 +82,7 @@ class HandedOver(GpumuxTest):
         programs = self.start_programs(2)
         for _ in range(3):
             seen = len(programs[0].lines)
-            wait_until(lambda: len(programs[0].lines) > seen or programs[0].code is not None, 60,
+            wait_until(lambda: len(programs[0].lines) > seen or programs[0].code is not None, HANG,
                        lambda: f"the first program gets on; it said {programs[0].tail()}")
             daemon.restart()
         self.finish(programs, wanted)

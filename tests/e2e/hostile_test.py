@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import wire  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.seeds import amount, seeded  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 
 class Hostile(GpumuxTest):
@@ -46,13 +46,13 @@ class Hostile(GpumuxTest):
         self.expect_undisturbed()
         self.assertEqual(self.daemon.api.daemon()["pid"], self.daemon.pid)
         # The daemon closes the descriptors that the peers opened, and only those.
-        wait_until(lambda: self.count_descriptors() <= self.descriptors + 4, 10,
+        wait_until(lambda: self.count_descriptors() <= self.descriptors + 4, HANG,
                    lambda: f"the daemon closes descriptors: {self.descriptors} before, {self.count_descriptors()} now")
         self.assertEqual(self.daemon.terminate(), 0)
 
     def expect_undisturbed(self):
         before = [program.count("step") for program in self.good]
-        wait_until(lambda: all(program.count("step") >= said + 4 for program, said in zip(self.good, before)), 10,
+        wait_until(lambda: all(program.count("step") >= said + 4 for program, said in zip(self.good, before)), HANG,
                    lambda: f"the good programs go on: {[program.tail(2) for program in self.good]}")
 
     def gpu_uuid(self):
@@ -278,7 +278,7 @@ class Hostile(GpumuxTest):
             peer.send(wire.request(0))
             peer.close()
             self.peers.remove(peer)
-        wait_until(lambda: len(self.daemon.api.seats()) == 2, 10, "only the good programs have seats")
+        wait_until(lambda: len(self.daemon.api.seats()) == 2, HANG, "only the good programs have seats")
 
     def test_floods_of_descriptors(self):
         peer = self.peer()

@@ -14,7 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.api import ApiError  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 MIB = 1 << 20
 
@@ -22,7 +22,7 @@ MIB = 1 << 20
 class Changes(JobsTest):
     def wait_printed(self, job, text):
         path = os.path.join(self.directory, f"{job}.log")
-        wait_until(lambda: os.path.exists(path) and text in self.output(job), 20, f"job {job} prints {text}")
+        wait_until(lambda: os.path.exists(path) and text in self.output(job), HANG, f"job {job} prints {text}")
 
     # ---- how it is handed in
 
@@ -120,7 +120,7 @@ class Changes(JobsTest):
         def on_gpu():
             return sum(seat.get("memory", {}).get("resident_bytes", 0) for seat in self.daemon.api.seats())
 
-        wait_until(lambda: on_gpu() >= 40 * MIB, 20, "its memory is on the GPU")
+        wait_until(lambda: on_gpu() >= 40 * MIB, HANG, "its memory is on the GPU")
         other = self.submit("true", mem="600M", gpu_ids=0)
         said, _ = self.ask("suspend", job)
         self.assertEqual(said, f"job {job} is told to suspend")
@@ -136,7 +136,7 @@ class Changes(JobsTest):
                          ("suspended", "held", f"suspended until `gpumux resume {job}`"))
         self.ask("resume", job)
         self.wait_state(job, "running")
-        wait_until(lambda: on_gpu() >= 40 * MIB, 20, "its memory is back")
+        wait_until(lambda: on_gpu() >= 40 * MIB, HANG, "its memory is back")
         self.assertEqual(self.ask("resume", job)[0], f"job {job} is not suspended by hand")
         self.ask("cancel", job)
         self.wait_done(job, "cancelled")
@@ -190,7 +190,7 @@ class Changes(JobsTest):
             found = self.job(job)
             return found["gpu_seconds"] > 0.2 and found["peak_memory_bytes"] >= 40 * MIB
 
-        wait_until(has_had, 30, lambda: f"what it has had is with the job: {self.job(job)}")
+        wait_until(has_had, HANG, lambda: f"what it has had is with the job: {self.job(job)}")
         found = self.job(job)
         self.assertLess(found["peak_memory_bytes"], 100 * MIB)
         shown = {line[:16].strip(): line[16:] for line in self.ask("show", job)[0].splitlines()}

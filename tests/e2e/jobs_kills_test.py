@@ -24,7 +24,7 @@ from framework import paths  # noqa: E402
 from framework.api import ApiError  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.seeds import amount, seeded  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 # begin; work for a while; end as told. The book's lines are appended, each by one write.
 JOB = 'echo "begin $GPUMUX_RUN_ID" >> "$0.$GPUMUX_JOB_ID"; sleep $1; echo "end $2" >> "$0.$GPUMUX_JOB_ID"; exit $2'
@@ -139,7 +139,7 @@ class JobsAndKills(GpumuxTest):
             thread.join(60)
         self.collect(pending)
         self.assertEqual(pending, [], "every submission is answered in the end")
-        wait_until(lambda: (found := self.api("GET", "/v1/jobs")) is not None and not found["jobs"], 120,
+        wait_until(lambda: (found := self.api("GET", "/v1/jobs")) is not None and not found["jobs"], HANG,
                    lambda: f"all jobs are done; left: {self.api('GET', '/v1/jobs')}")
         self.check()
         print(f"{len(self.acknowledged)} jobs, kills: {happened}", file=sys.stderr)
@@ -165,11 +165,11 @@ class JobsAndKills(GpumuxTest):
                 pass
             self.daemon.kill()
         self.daemon.start()
-        wait_until(lambda: self.api("GET", f"/v1/jobs/{job}")["state"] == "done", 60,
+        wait_until(lambda: self.api("GET", f"/v1/jobs/{job}")["state"] == "done", HANG,
                    lambda: f"it is done; {self.api('GET', f'/v1/jobs/{job}')}")
         end = self.api("GET", f"/v1/jobs/{job}")
         self.assertEqual((end["outcome"], end.get("exit_status")), ("failed", 7), end)
-        wait_until(lambda: not os.path.exists(f"/proc/{runner}"), 60, "its runner has ended")
+        wait_until(lambda: not os.path.exists(f"/proc/{runner}"), HANG, "its runner has ended")
 
     def collect(self, pending):
         for entry in list(pending):
@@ -220,7 +220,7 @@ class JobsAndKills(GpumuxTest):
                  and job not in self.runner_killed and job not in self.cancelled]
         starts = [job["started_unix_ns"] for job in alike]
         self.assertEqual(starts, sorted(starts), "who waits for the same goes in order")
-        wait_until(lambda: os.listdir(self.daemon.state_dir + "/jobs") == [], 30, "no runner's directory is left")
+        wait_until(lambda: os.listdir(self.daemon.state_dir + "/jobs") == [], HANG, "no runner's directory is left")
         self.assertEqual(self.runners(), {})
 
 

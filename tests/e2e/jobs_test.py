@@ -18,7 +18,7 @@ from framework.api import ApiError  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.machine import Machine  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 MIB = 1 << 20
 
@@ -68,17 +68,17 @@ class Jobs(JobsTest):
         def has_reported():
             return any(seat.get("memory", {}).get("allocated_bytes") for seat in self.daemon.api.seats())
 
-        wait_until(has_reported, 20, "the job's program says what memory it has")
+        wait_until(has_reported, HANG, "the job's program says what memory it has")
         other = self.start("large", preload=False, blocks=3, block_kib=100 << 10, rounds=10_000_000)
 
         def seen():
             return self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["outside_jobs_bytes"]
 
-        wait_until(lambda: seen() >= 300 * MIB, 20, lambda: f"the queue knows of 300 MiB, not {seen()} bytes")
+        wait_until(lambda: seen() >= 300 * MIB, HANG, lambda: f"the queue knows of 300 MiB, not {seen()} bytes")
         waiting = self.submit("true", mem="800M", gpu_ids=0)
         self.gpumux("cancel", str(running)).expect_success()
         self.wait_done(running)
-        wait_until(lambda: "large uses" in self.job(waiting)["why"], 20,
+        wait_until(lambda: "large uses" in self.job(waiting)["why"], HANG,
                    lambda: f"the reason names the program: {self.job(waiting)['why']}")
         # Nothing but the other program is in its way now.
         self.assertEqual(self.job(waiting)["state"], "queued", self.job(waiting))
@@ -216,11 +216,11 @@ class Jobs(JobsTest):
         script = 'trap "echo told; exit 0" TERM; (setsid sleep 1000 &); while :; do sleep 0.01; done'
         job = self.submit("sh", "-c", script)
         self.wait_state(job, "running")
-        wait_until(lambda: os.path.exists(f"{self.directory}/{job}.log"), 20, "the log is there")
+        wait_until(lambda: os.path.exists(f"{self.directory}/{job}.log"), HANG, "the log is there")
         self.ask("cancel", str(job))
         self.wait_done(job, "cancelled")
         # Its directory, and with it everything that its runner had to look after, goes.
-        wait_until(lambda: os.listdir(f"{self.runtime_dir}.state/jobs") == [], 20, "its runner is done")
+        wait_until(lambda: os.listdir(f"{self.runtime_dir}.state/jobs") == [], HANG, "its runner is done")
         self.ask("cancel", "12345", code=1)
 
     def test_a_second_submission_with_a_token_is_the_first(self):
@@ -287,7 +287,7 @@ class Jobs(JobsTest):
         self.wait_done(second, "ok")
         self.wait_state(first, "running")
         self.assertEqual(self.job(first)["pid"], pid)
-        wait_until(lambda: len(self.output(first)) > printed, 20, "it goes on printing")
+        wait_until(lambda: len(self.output(first)) > printed, HANG, "it goes on printing")
         with open(f"{self.directory}/end", "w", encoding="utf-8"):
             pass
         self.wait_done(first, "ok")
@@ -359,7 +359,7 @@ class Jobs(JobsTest):
             os.kill(self.runner_of(job), signal.SIGTERM)
         self.wait_done(jobs[0], "lost")
         self.wait_done(after, "dependency failed")
-        wait_until(lambda: self.job(jobs[1])["attempt"] == 2, 30, "the other one runs again")
+        wait_until(lambda: self.job(jobs[1])["attempt"] == 2, HANG, "the other one runs again")
         self.ask("cancel", jobs[1])
         self.wait_done(jobs[1], "cancelled")
 

@@ -23,7 +23,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.users import ASK, PYTHON, UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 # Before ASK: puts its process under a filter that lets every call through.
 FILTERED = """
@@ -85,7 +85,7 @@ class Users(UsersTest):
 
     def test_others_cannot_touch_it(self):
         job = self.submit_as(self.games, "sleep", "1000", name="secret")
-        wait_until(lambda: self.job(job)["state"] == "running", 30, "it runs")
+        wait_until(lambda: self.job(job)["state"] == "running", HANG, "it runs")
         for change in ({"cancel": True}, {"held": True}, {"priority": 5}):
             self.assertEqual(self.ask_as(self.news, "PATCH", f"/v1/jobs/{job}", change)[0], 403)
         self.assertEqual(self.ask_as(self.news, "PATCH", "/v1/jobs/user:games", {"cancel": True})[0], 403)
@@ -112,7 +112,7 @@ class Users(UsersTest):
 
     def test_privacy(self):
         first = self.submit_as(self.games, "sleep", "1000", name="secret", gpu_ids=[0], memory_bytes=0)
-        wait_until(lambda: self.job(first)["state"] == "running", 30, "it runs")
+        wait_until(lambda: self.job(first)["state"] == "running", HANG, "it runs")
         waiting = self.submit_as(self.news, "true", gpu_ids=[0], memory_bytes=0)
 
         def why():
@@ -125,7 +125,7 @@ class Users(UsersTest):
         for privacy in ("limited", "own"):
             self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
             os.kill(self.daemon.pid, 1)
-            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, 20,
+            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, HANG,
                        "it is reloaded")
             listed = self.ask_as(self.news, "GET", "/v1/jobs")[1]["jobs"]
             self.assertIn("another user's job has" if privacy == "own" else f"job {first} has", why())
@@ -160,7 +160,7 @@ class Users(UsersTest):
 
     def test_the_terminal_is_its_users(self):
         job = self.submit_as(self.games, "sleep", "1000", interactive=True)
-        wait_until(lambda: self.job(job).get("pid"), 30, "it runs")
+        wait_until(lambda: self.job(job).get("pid"), HANG, "it runs")
         path = self.job(job)["attach"]
         connect = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[1])"
         for user, allowed in ((self.games, True), (self.news, False)):
@@ -185,7 +185,7 @@ class Users(UsersTest):
 
         def priority_on_the_gpu(**fields):
             job = self.submit_as(self.games, *worker, environment=environment, **fields)
-            seat = wait_until(lambda: next(iter(self.daemon.api.seats()), None), 30,
+            seat = wait_until(lambda: next(iter(self.daemon.api.seats()), None), HANG,
                               lambda: f"its program has a seat: {self.output(self.games, job)}")
             self.assertEqual(seat["uid"], self.games.pw_uid)
             self.assertEqual(self.ask_as(self.games, "PATCH", f"/v1/jobs/{job}", {"cancel": True})[0], 200)
@@ -211,7 +211,7 @@ class Users(UsersTest):
         daemon = self.hand_out(paths.DAEMON, paths.BUILD / "bin" / "gpumux-runner")
         private = self.start_process([daemon, "--private", "--runtime-dir", place, "--state-dir",
                                       f"{place}.state"], environment=environment, **games)
-        wait_until(lambda: os.path.exists(f"{place}/api.sock"), 20, lambda: f"it serves: {private.tail()}")
+        wait_until(lambda: os.path.exists(f"{place}/api.sock"), HANG, lambda: f"it serves: {private.tail()}")
         environment["LD_PRELOAD"] = f"{self.directory}/{paths.LIBRARY.name}"
         workers = [self.start_process([worker, "--steps", "600", "--step-us", "2000", "--say-every", "1"],
                                       name=name, environment=environment, **games) for name in "AB"]
@@ -221,7 +221,7 @@ class Users(UsersTest):
         self.assertEqual(private.wait(), 5, private.tail())
         self.assertTrue(any("root's daemon takes over" in line for line in private.errors), private.tail())
         wait_until(lambda: {seat["pid"] for seat in self.daemon.api.seats()} == {program.pid for program in workers},
-                   20, lambda: f"root's daemon has its programs: {self.daemon.api.status()}")
+                   HANG, lambda: f"root's daemon has its programs: {self.daemon.api.status()}")
         for program in workers:
             program.expect_success()
             self.assertEqual(program.field("digest"), want)
@@ -274,7 +274,7 @@ class Users(UsersTest):
                 other.wait()
                 return None
 
-            other = wait_until(used_again, 20, "the number is used again")
+            other = wait_until(used_again, HANG, "the number is used again")
         finally:
             os.kill(self.daemon.pid, signal.SIGCONT)
         client.settimeout(30)
@@ -378,16 +378,16 @@ class Users(UsersTest):
         worker = [self.hand_out(paths.PROGRAMS / "worker", *paths.SIM_LIBRARIES.iterdir()), "--steps", "1000000"]
         environment = [f"PATH={os.environ['PATH']}", f"GPUMUX_SIM_DIR={machine}", f"LD_LIBRARY_PATH={self.directory}"]
         self.submit_as(self.games, *worker, environment=environment, name="secret")
-        wait_until(self.daemon.api.seats, 30, "its program has a seat")
+        wait_until(self.daemon.api.seats, HANG, "its program has a seat")
         alien = os.path.join(self.directory, "secretalien")
         shutil.copy(worker[0], alien)
         os.chmod(alien, 0o755)
         self.submit_as(self.games, alien, *worker[1:], environment=[*environment, "GPUMUX_DISABLE=1"], name="alien")
-        wait_until(lambda: self.daemon.api.gpu()["foreign"], 30, "a program is there without gpumux")
+        wait_until(lambda: self.daemon.api.gpu()["foreign"], HANG, "a program is there without gpumux")
         for privacy in ("open", "limited", "own"):
             self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
             os.kill(self.daemon.pid, 1)
-            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, 20,
+            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, HANG,
                        "it is reloaded")
             for user in (self.games, self.news):
                 for target in ("/v1/status", "/v1/daemon", "/v1/trace", "/v1/jobs?state=all", "/v1/queue",

@@ -21,7 +21,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.seeds import amount, seeded  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 # Everybody gets on within this, or the test fails. The promise is a second on a machine that is not overloaded.
 PATIENCE = 10
@@ -147,12 +147,12 @@ class Kills(GpumuxTest):
         daemon.trace.wait_for(event="request", pid=waiter.pid)
         daemon.kill()
         said = holder.count("step")
-        wait_until(lambda: holder.count("step") > said + 200, 20, "the holder goes on without a daemon")
+        wait_until(lambda: holder.count("step") > said + 200, HANG, "the holder goes on without a daemon")
         self.assertEqual(waiter.count("step"), 0)
         self.assertIsNone(waiter.code)
         daemon.start()
         said = holder.count("step")
-        wait_until(lambda: holder.count("step") > said + 50, 20, "the holder goes on with the new daemon")
+        wait_until(lambda: holder.count("step") > said + 50, HANG, "the holder goes on with the new daemon")
         self.assertEqual(waiter.count("step"), 0, "the waiter was let in beside the holder")
         holder.send(signal.SIGKILL)
         waiter.expect_success()
@@ -177,7 +177,7 @@ class Kills(GpumuxTest):
             program.wait_for_line("step")
         daemon.kill()
         said = [program.count("step") for program in programs]
-        wait_until(lambda: all(program.count("step") > before + 50 for program, before in zip(programs, said)), 20,
+        wait_until(lambda: all(program.count("step") > before + 50 for program, before in zip(programs, said)), HANG,
                    "both go on without a daemon")
         daemon.start()
         for program in programs:

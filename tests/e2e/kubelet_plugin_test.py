@@ -22,7 +22,7 @@ from framework.containers import ContainersTest  # noqa: E402
 from framework.kubelet import SHARES, WHOLE, Kubelet, Plugin  # noqa: E402
 from framework.metrics import TOKEN, Prometheus, fetch, promtool, token_file  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 VERSION = subprocess.run([paths.KUBELET_PLUGIN, "--version"], capture_output=True, text=True,
                          check=True).stdout.split()[-1]
@@ -169,7 +169,8 @@ class MetricsOfTheNode(PluginTest):
         self.assertEqual(promtool("metrics", fetch(self.url, TOKEN)), (0, ""))
         prometheus = Prometheus(self, self.address)
         prometheus.start()
-        wait_until(lambda: prometheus.query('gpumux_program_held_seconds_total{program="worker"}'), 60, "it is scraped")
+        wait_until(lambda: prometheus.query('gpumux_program_held_seconds_total{program="worker"}'), HANG,
+                   "it is scraped")
         ((up),) = prometheus.query("up")
         self.assertEqual(up["value"][1], "1")
         self.work_until(lambda: True, "nothing more", program)
@@ -221,8 +222,8 @@ class Allocations(PluginTest):
         self.assertEqual(self.kubelet.prefer(shares_of(first, second), 1)["ids"], [f"{min(first, second)}::0"])
         busy = self.uuids.index(min(first, second))
         worker = self.start("worker", until=self.enough, steps=10, step_us=200, gpu=busy)
-        wait_until(lambda: self.kubelet.prefer(shares_of(first, second), 1)["ids"] == [f"{max(first, second)}::0"], 20,
-                   "the plugin prefers the other GPU")
+        wait_until(lambda: self.kubelet.prefer(shares_of(first, second), 1)["ids"] == [f"{max(first, second)}::0"],
+                   HANG, "the plugin prefers the other GPU")
         pathlib.Path(self.enough).touch()
         worker.expect_success()
 
@@ -239,7 +240,7 @@ class Allocations(PluginTest):
         self.kubelet.wait_for_healthy(20)
         folder = pathlib.Path(self.directory) / "cdi"
         file = folder / "gpumux.io-container_node.json"
-        wait_until(file.exists, 20, "the specification is there")
+        wait_until(file.exists, HANG, "the specification is there")
         names = [container["cdi"] for container in self.kubelet.allocate(*([id] for id in shares_of(*self.uuids)))
                  ["containers"]]
         self.assertEqual(names, [["gpumux.io/container=id-node"]] * 20)
@@ -303,7 +304,7 @@ class Containers(ContainersTest):
         container = self.run_container(self.image("worker"), "/bin/worker", "--until", "/shared/enough", "--steps", 20,
                                        "--step-us", 500, edits=self.edits_of(given))
         # The first share's GPU is the program's first one.
-        seats = wait_until(lambda: daemon.api.status()["gpus"][1]["seats"], 20,
+        seats = wait_until(lambda: daemon.api.status()["gpus"][1]["seats"], HANG,
                            lambda: f"its program is a tenant: {container.process.tail()}")
         self.assertEqual(seats[0]["program"], "worker")
         self.assertEqual(daemon.api.status()["gpus"][0]["seats"], [])

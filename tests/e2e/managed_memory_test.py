@@ -9,7 +9,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
 from framework.case import main
 from framework.memory import LARGE, MemoryTest
-from framework.waiting import wait_until
+from framework.waiting import HANG, wait_until
 
 
 class ManagedMemory(MemoryTest):
@@ -19,7 +19,7 @@ class ManagedMemory(MemoryTest):
 
     def native(self, **options):
         return self.start("large", name="native", preload=False, allocator="managed",
-                          **options).expect_success(timeout=60).field("digest")
+                          **options).expect_success(timeout=HANG).field("digest")
 
     def seat_of(self, daemon, program):
         return next((seat for seat in daemon.api.seats() if seat["pid"] == program.pid), None)
@@ -29,14 +29,14 @@ class ManagedMemory(MemoryTest):
         daemon = self.start_daemon()
         program = self.start("large", name="managed", watch=1, until=self.enough, **self.blocks, **options)
         other = self.start("large", name="paged", until=self.enough, **LARGE)
-        program.wait_for_line("round", timeout=60)
+        program.wait_for_line("round", timeout=HANG)
 
         def is_counted():
             seat = self.seat_of(daemon, program)
             memory = (seat or {}).get("memory", {})
             return 160 <= memory.get("unpageable", {}).get("managed", 0) / self.mib < 161 and \
                 memory["allocated_bytes"] >= 160 * self.mib and memory["unpageable_bytes"] < 16 * self.mib
-        wait_until(is_counted, 20, lambda: f"managed memory is counted: {daemon.api.seats()}")
+        wait_until(is_counted, HANG, lambda: f"managed memory is counted: {daemon.api.seats()}")
         # It makes way before the other one's turn, and is fetched in its own.
         self.work_until(lambda: len(daemon.trace.switches(0)) >= 4 and
                         all(int(program.field(what) or 0) >= 2 for what in ("left", "came_back")),
@@ -56,18 +56,18 @@ class ManagedMemory(MemoryTest):
         self.start_daemon()
         wanted = self.native(**LARGE)
         program = self.start("large", watch=1, variables={"NVSHARE_ENABLE_SINGLE_OVERSUB": "1"}, **LARGE)
-        program.expect_success(timeout=60)
+        program.expect_success(timeout=HANG)
         self.assertEqual(program.field("digest"), wanted)
         self.assertEqual((program.field("left"), program.field("came_back")), ("0", "0"))
         self.assertEqual(int(program.field("free")), int(program.field("total")) - 48 * self.mib - 4096)
 
     def refused(self, why, daemon, **variables):
         program = self.start("large", allocator="managed", variables=variables, **self.blocks)
-        self.assertEqual(program.wait(timeout=60), 3)
+        self.assertEqual(program.wait(timeout=HANG), 3)
         self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
         line = (f'an allocation is refused why="{re.escape(why)}.*" pid={program.pid} program=large '
                 f'gpu=0 asked=[1-9][0-9]* had=')
-        wait_until(lambda: re.search(line, daemon.log()), 20, lambda: f"the daemon says so: {daemon.log()}")
+        wait_until(lambda: re.search(line, daemon.log()), HANG, lambda: f"the daemon says so: {daemon.log()}")
 
     def test_a_quota_is_for_managed_memory_too(self):
         self.refused("its run would have more than its quota", self.start_daemon(), GPUMUX_MEM_LIMIT="120M")

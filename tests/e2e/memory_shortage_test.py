@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
 from framework.case import GpumuxTest, main
 from framework.memory import LARGE, MemoryTest
-from framework.waiting import wait_until
+from framework.waiting import HANG, wait_until
 
 
 class Shortage(MemoryTest):
@@ -25,7 +25,7 @@ class Shortage(MemoryTest):
         # any movement the daemon would say that nothing will come.
         faults = ";".join(f"cuMemCreate:{call}=CUDA_ERROR_OUT_OF_MEMORY" for call in range(3, 18))
         program = self.start("large", variables={"GPUMUX_SIM_FAULTS": faults}, **LARGE)
-        program.expect_success(timeout=60)
+        program.expect_success(timeout=HANG)
         self.assertEqual(program.field("digest"), wanted)
 
     def out_of_memory(self, **calls):
@@ -39,13 +39,13 @@ class Shortage(MemoryTest):
         for numbers in ([1], [2, 3, 4, 5]):
             faults = self.out_of_memory(**{entry: numbers for entry in entries})
             for program in [self.start("worker", variables={"GPUMUX_SIM_FAULTS": faults}, **options) for _ in range(2)]:
-                program.expect_success(timeout=60)
+                program.expect_success(timeout=HANG)
                 self.assertEqual(program.field("digest"), wanted)
         # Natively they are the program's to deal with.
         for entry in entries:
             program = self.start("worker", preload=False, name=f"native without {entry}",
                                  variables={"GPUMUX_SIM_FAULTS": self.out_of_memory(**{entry: [1]})}, **options)
-            self.assertEqual(program.wait(timeout=60), 3, f"{entry} is never called")
+            self.assertEqual(program.wait(timeout=HANG), 3, f"{entry} is never called")
 
     def test_any_call_that_finds_no_memory_is_made_again(self):
         self.start_daemon()
@@ -67,7 +67,7 @@ class Shortage(MemoryTest):
                                variables={"GPUMUX_SIM_FAULTS": f"{entry}:1+=CUDA_ERROR_OUT_OF_MEMORY"})
                     for entry in entries]
         for program in programs:
-            self.assertEqual(program.wait(timeout=60), 3)
+            self.assertEqual(program.wait(timeout=HANG), 3)
             self.assertEqual(program.field("code"), "2")
 
 
@@ -80,9 +80,9 @@ class Newcomers(GpumuxTest):
         """It gets a lease, waits for room, and keeps the lease until it has that; and both end as they would alone."""
         self.start_daemon()
         first = self.start("large", name="first", blocks=70, block_kib=8192, rounds=4, step_us=2000, until=self.enough)
-        first.wait_for_line("round", timeout=60)
+        first.wait_for_line("round", timeout=HANG)
         for i in range(2):
-            self.start("large", name=f"newcomer{i}", blocks=2, block_kib=8192, rounds=3).expect_success(timeout=60)
+            self.start("large", name=f"newcomer{i}", blocks=2, block_kib=8192, rounds=3).expect_success(timeout=HANG)
         self.work_until(lambda: True, "the first program is at work all the time", first)
 
     def test_contexts_that_leave_no_room_for_any_memory(self):
@@ -91,14 +91,14 @@ class Newcomers(GpumuxTest):
         begin = pathlib.Path(self.directory, "begin")
         programs = [self.start_with_contexts(f"worker{i}", 2, begin) for i in range(2)]
         begin.touch()
-        wait_until(lambda: any(program.code is not None for program in programs), 60, "one has no memory")
+        wait_until(lambda: any(program.code is not None for program in programs), HANG, "one has no memory")
         refused, other = sorted(programs, key=lambda program: program.code is None)
         self.expect_no_memory(refused)
         why = "no room for it next to the memory that stays|blocks all its programs: one"
-        wait_until(lambda: re.search(why, daemon.log()), 20, "the daemon says why")
+        wait_until(lambda: re.search(why, daemon.log()), HANG, "the daemon says why")
         # The daemon may have refused both at once, as the driver would. A program that it has not refused goes on.
         pathlib.Path(self.enough).touch()
-        if other.wait(timeout=60) == 0:
+        if other.wait(timeout=HANG) == 0:
             os.unlink(self.enough)
             self.compare_with_native(other)
         else:
@@ -108,10 +108,10 @@ class Newcomers(GpumuxTest):
         """The first program's memory made way for the second one's contexts. It comes back when these are gone."""
         daemon = self.start_daemon()
         first = self.start("large", name="first", blocks=50, block_kib=8192, rounds=4, step_us=2000, until=self.enough)
-        first.wait_for_line("round", timeout=60)
+        first.wait_for_line("round", timeout=HANG)
         begin = pathlib.Path(self.directory, "begin")
         second = self.start_with_contexts("second", 2, begin)
-        wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), 60,
+        wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), HANG,
                    lambda: f"status names the contexts: {daemon.api.seats()}")
         begin.touch()
         self.work_until(lambda: second.count("ready") == 2, "the second program has memory", second, first)
@@ -119,11 +119,11 @@ class Newcomers(GpumuxTest):
     def start_with_contexts(self, name, count, begin):
         """A worker whose threads have a context each. It allocates when the file `begin` is there."""
         program = self.start("worker", name=name, threads=count, steps=40, step_us=500, until=self.enough, begin=begin)
-        wait_until(lambda: program.count("context") == count, 60, "each thread has a context")
+        wait_until(lambda: program.count("context") == count, HANG, "each thread has a context")
         return program
 
     def expect_no_memory(self, program):
-        self.assertEqual(program.wait(timeout=60), 3)
+        self.assertEqual(program.wait(timeout=HANG), 3)
         self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
 
 

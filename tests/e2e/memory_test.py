@@ -13,7 +13,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
 from framework.case import GpumuxTest, main
 from framework.memory import LARGE, MemoryTest
-from framework.waiting import wait_until
+from framework.waiting import HANG, wait_until
 
 
 class Memory(MemoryTest):
@@ -21,7 +21,7 @@ class Memory(MemoryTest):
         daemon = self.start_daemon()
         wanted = self.native(**LARGE)
         program = self.start("large", hold=60, **LARGE)
-        program.wait_for_line("digest", timeout=60)
+        program.wait_for_line("digest", timeout=HANG)
         self.assertEqual(program.field("digest"), wanted)
         self.assertEqual(len(daemon.trace.switches(0)), 1)
 
@@ -55,9 +55,9 @@ class Memory(MemoryTest):
         daemon = self.start_daemon()
         wanted = self.native("handles", rounds=20)
         large = [self.start("large", name=f"large{i}", until=self.enough, **LARGE) for i in range(2)]
-        large[0].wait_for_line("round", timeout=60)
+        large[0].wait_for_line("round", timeout=HANG)
         program = self.start("handles", rounds=20)
-        program.expect_success(timeout=120)
+        program.expect_success(timeout=HANG)
         self.assertEqual(program.field("digest"), wanted)
         self.work_until(lambda: len(daemon.trace.switches(0)) >= 4, "4 turns", *large)
 
@@ -80,7 +80,7 @@ class Memory(MemoryTest):
                         *programs)
         # And all of it is the machine's again when nobody needs it.
         wait_until(lambda: all(daemon.api.status()["host_memory"][part] == 0
-                               for part in ("lent_bytes", "leaving_bytes")), 10, "host memory is back")
+                               for part in ("lent_bytes", "leaving_bytes")), HANG, "host memory is back")
 
     def test_a_program_that_is_killed_in_the_middle_of_a_switch(self):
         self.start_daemon()
@@ -88,10 +88,10 @@ class Memory(MemoryTest):
         survivor = self.start("large", name="survivor", **LARGE)
         for _ in range(4):
             victim = self.start("large", name="victim", **{**LARGE, "rounds": 100000})
-            victim.wait_for_line("round", timeout=60)
+            victim.wait_for_line("round", timeout=HANG)
             victim.send(9)
             victim.wait()
-        survivor.expect_success(timeout=120)
+        survivor.expect_success(timeout=HANG)
         self.assertEqual(survivor.field("digest"), wanted)
 
     def test_a_daemon_that_is_restarted(self):
@@ -100,11 +100,11 @@ class Memory(MemoryTest):
         programs = [self.start("large", name=f"large{i}", **LARGE) for i in range(2)]
         for _ in range(3):
             seen = len(programs[0].lines)
-            wait_until(lambda: len(programs[0].lines) > seen or programs[0].code is not None, 60,
+            wait_until(lambda: len(programs[0].lines) > seen or programs[0].code is not None, HANG,
                        lambda: f"the first program gets on; it said {programs[0].tail()}")
             daemon.restart()
         for program in programs:
-            program.expect_success(timeout=120)
+            program.expect_success(timeout=HANG)
             self.assertEqual(program.field("digest"), wanted)
 
 
@@ -122,17 +122,17 @@ class MemoryOfSeveralGpus(MemoryTest):
             gpus = [daemon.api.gpu(gpu) for gpu in range(2)]
             return all(gpu["memory_used_bytes"] > 48 << 20 and gpu["memory"]["foreign_bytes"] < 16 << 20
                        for gpu in gpus)
-        wait_until(is_known, 60, lambda: f"the daemon knows whose memory it is: {daemon.api.status()}")
+        wait_until(is_known, HANG, lambda: f"the daemon knows whose memory it is: {daemon.api.status()}")
         jobs.append(self.start("collective", name="job1", **options))
         self.work_until(lambda: all(len(daemon.trace.switches(gpu)) >= 4 for gpu in range(2)), "4 turns on each GPU",
                         *jobs)
 
     def test_pools_that_a_peer_reads(self):
         self.start_daemon()
-        wanted = self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=60).field("digest")
+        wanted = self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=HANG).field("digest")
         programs = [self.start("pools", name=f"pools{i}", peer=1, variables={"GPUMUX_VERIFY": "1"}) for i in range(2)]
         for program in programs:
-            program.expect_success(timeout=120)
+            program.expect_success(timeout=HANG)
             self.assertEqual(program.field("digest"), wanted)
 
 

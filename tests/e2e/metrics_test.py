@@ -23,7 +23,7 @@ from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.metrics import PACKAGING, TOKEN, Prometheus, fetch, promtool, samples, token_file  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 class Scraping:
     """Where the metrics of a test's daemon are."""
@@ -32,7 +32,7 @@ class Scraping:
         """Of its door over TCP, as the log says."""
         pattern = re.compile(r"metrics .*address=([\d.]+:\d+)")
         return wait_until(lambda: next((m[1] for line in daemon.process.errors if (m := pattern.search(line))), None),
-                          20, "the daemon says where its metrics are")
+                          HANG, "the daemon says where its metrics are")
 
     def page(self, daemon):
         """As an administrator reads it."""
@@ -70,7 +70,7 @@ class PrometheusTest(Scraping, JobsTest):
         self.run_programs()
         self.prometheus.start()
         query = self.prometheus.query
-        wait_until(lambda: query("gpumux_program_held_seconds_total"), 60, "Prometheus has scraped")
+        wait_until(lambda: query("gpumux_program_held_seconds_total"), HANG, "Prometheus has scraped")
         dashboard = json.loads((PACKAGING / "grafana/gpumux.json").read_text())
         variables = {"$__rate_interval": "20s", "$instance": ".*", "$gpu": ".*"}
         panels = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
@@ -82,12 +82,12 @@ class PrometheusTest(Scraping, JobsTest):
         for expression in panels + alerts:
             for name, value in variables.items():
                 expression = expression.replace(name, value)
-            wait_until(lambda expression=expression: query(expression), 60, f"{expression} has data")
+            wait_until(lambda expression=expression: query(expression), HANG, f"{expression} has data")
         pathlib.Path(self.enough).touch()
 
     def test_a_page_passes_promtool(self):
         self.run_programs()
-        wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), 60, "programs are there")
+        wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), HANG, "programs are there")
         self.assertEqual(promtool("metrics", self.page(self.daemon)), (0, ""))
         for what, file in (("rules", Prometheus.rules), ("config", self.prometheus.configuration)):
             check = subprocess.run(["promtool", "check", what, file], capture_output=True, text=True, check=False)
@@ -99,7 +99,7 @@ class PrometheusTest(Scraping, JobsTest):
 
     def test_the_document_lists_what_there_is(self):
         self.run_programs()
-        wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), 60, "programs are there")
+        wait_until(lambda: "gpumux_program_held_seconds_total{" in self.page(self.daemon), HANG, "programs are there")
         there = set(re.findall(r"^# TYPE (\S+) ", self.page(self.daemon), re.MULTILINE))
         tables = [line for line in (paths.ROOT / "docs/metrics.md").read_text().split("\n") if line.startswith("| `")]
         listed = {name for line in tables for name in re.findall(r"`(gpumux_\w+)`", line.split("|")[1])}
@@ -108,7 +108,7 @@ class PrometheusTest(Scraping, JobsTest):
 
     def test_jobs_are_named_and_counted(self):
         _, running, held = self.run_programs()
-        page = wait_until(lambda: (text := self.page(self.daemon)) and f'job="{running}"' in text and text, 60,
+        page = wait_until(lambda: (text := self.page(self.daemon)) and f'job="{running}"' in text and text, HANG,
                           "the job's program has a seat")
         held_by_jobs = {dict(labels)["job"]: value for labels, value in
                         samples(page, "gpumux_program_held_seconds_total").items() if "job" in dict(labels)}
@@ -148,7 +148,7 @@ class Page(Scraping, GpumuxTest):
     def test_refused_allocations_are_counted_by_reason(self):
         daemon = self.start_daemon()
         beyond = self.start("large", blocks=8, block_kib=8192, rounds=1, variables={"GPUMUX_MEM_LIMIT": "40M"})
-        self.assertEqual(beyond.wait(timeout=60), 3, beyond.tail(10))
+        self.assertEqual(beyond.wait(timeout=HANG), 3, beyond.tail(10))
         daemon.trace.wait_for(event="gone", pid=beyond.pid)
         refused = samples(self.page(daemon), "gpumux_allocations_refused_total")
         traced = daemon.trace.events(event="refused", detail="quota", pid=beyond.pid)
@@ -186,7 +186,7 @@ class Page(Scraping, GpumuxTest):
                 return fetch(f"http://{self.address_now(daemon)}/metrics", "another")
             except (urllib.error.URLError, ConnectionError):
                 return None
-        wait_until(counts, 20, "the new token counts")
+        wait_until(counts, HANG, "the new token counts")
 
     def address_now(self, daemon):
         return re.findall(r"metrics .*address=([\d.]+:\d+)", "\n".join(daemon.process.errors))[-1]

@@ -23,7 +23,7 @@ from framework.case import GpumuxTest, main  # noqa: E402
 from framework.daemon import Daemon  # noqa: E402
 from framework.process import Process  # noqa: E402
 from framework.users import PYTHON, SystemDaemon  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 CALLS = paths.ROOT / "tests" / "programs" / "driver_calls.py"
 CONTROL = paths.SIM_LIBRARIES / "nvidia-cuda-mps-control"
@@ -75,18 +75,19 @@ class MpsTest(GpumuxTest):
     def work(self, name, variables=None, **options):
         """A program that has told the daemon of its seat."""
         program = self.start("worker", name=name, variables=variables, until=self.enough, **{**WORK, **options})
-        program.wait_for_line("ready", timeout=60)
+        program.wait_for_line("ready", timeout=HANG)
         return program
 
     def seat(self, daemon, program):
         return wait_until(lambda: next((seat for gpu in daemon.api.status()["gpus"] for seat in gpu["seats"]
-                                        if seat["pid"] == program.pid), None), 20, f"{program.name} has a seat")
+                                        if seat["pid"] == program.pid), None), HANG, f"{program.name} has a seat")
 
     def servers(self, daemon):
         return daemon.api.status()["mps_servers"]
 
     def wait_gone(self, daemon):
-        wait_until(lambda: not self.servers(daemon), 20, lambda: f"no server is left; there is {self.servers(daemon)}")
+        wait_until(lambda: not self.servers(daemon), HANG,
+                   lambda: f"no server is left; there is {self.servers(daemon)}")
 
     def finish(self, *programs):
         pathlib.Path(self.enough).touch()
@@ -111,8 +112,8 @@ class Programs(MpsTest):
         self.assertEqual(daemon.api.status()["gpus"][0]["foreign"], [])
         self.finish(first, second, without)
         self.wait_gone(daemon)
-        wait_until(lambda: not pathlib.Path(f"/proc/{server['pid']}").exists(), 20, "the control daemon has ended")
-        wait_until(lambda: not list(pathlib.Path(self.runtime_dir, "mps").glob("*.*")), 20, "its folder is gone")
+        wait_until(lambda: not pathlib.Path(f"/proc/{server['pid']}").exists(), HANG, "the control daemon has ended")
+        wait_until(lambda: not list(pathlib.Path(self.runtime_dir, "mps").glob("*.*")), HANG, "its folder is gone")
 
     def test_it_can_be_on_for_a_gpu(self):
         daemon = self.start_users_daemon()
@@ -144,7 +145,7 @@ class Programs(MpsTest):
         daemon = self.start_users_daemon(mode="serial")
         first, second = self.work("first", MPS), self.work("second", MPS)
         for program in (first, second):
-            wait_until(lambda it=program: self.seat(daemon, it)["grants"] >= 3, 60, f"{program.name} has had turns")
+            wait_until(lambda it=program: self.seat(daemon, it)["grants"] >= 3, HANG, f"{program.name} has had turns")
         self.assertEqual({self.seat(daemon, program)["mps"]["thread_percentage"] for program in (first, second)}, {100})
         self.finish(first, second)
 
@@ -155,7 +156,7 @@ class Programs(MpsTest):
         shown = [self.start_process([*run, flag, "--", *worker], name=flag, environment=self.environment(preload=False))
                  for flag in ("--mps", "--no-mps")]
         for program in shown:
-            program.wait_for_line("ready", timeout=60)
+            program.wait_for_line("ready", timeout=HANG)
         self.assertIn("mps", self.seat(daemon, shown[0]))
         self.assertNotIn("mps", self.seat(daemon, shown[1]))
         status = subprocess.run([paths.COMMAND, "status"], env=self.environment(preload=False), capture_output=True,
@@ -168,7 +169,7 @@ class Programs(MpsTest):
         submit = [paths.COMMAND, "submit", "--mps", "--wait", "--quiet", "--mem", "64M", "--output", "/dev/null"]
         waiting = self.start_process([*submit, "--", paths.PROGRAMS / "worker", "--until", self.enough], name="submit",
                                      environment=self.environment(preload=False), cwd=self.directory)
-        seats = wait_until(lambda: daemon.api.status()["gpus"][0]["seats"], 60, "the job has a seat")
+        seats = wait_until(lambda: daemon.api.status()["gpus"][0]["seats"], HANG, "the job has a seat")
         self.assertIn("mps", seats[0])
         self.assertEqual(self.servers(daemon)[0]["programs"], [seats[0]["pid"]])
         pathlib.Path(self.enough).touch()
@@ -183,9 +184,9 @@ class Ends(MpsTest):
         first = self.work("first", MPS)
         server, = self.servers(daemon)
         os.kill(server["pid"], signal.SIGKILL)
-        wait_until(lambda: any("MPS of a user has ended by itself" in line for line in daemon.log().split("\n")), 20,
+        wait_until(lambda: any("MPS of a user has ended by itself" in line for line in daemon.log().split("\n")), HANG,
                    "the daemon says that MPS has ended")
-        first.wait(30)
+        first.wait(HANG)
         self.assertNotEqual(first.code, 0)
         again = self.work("again", MPS)
         self.assertEqual([it["state"] for it in self.servers(daemon) if again.pid in it["programs"]], ["serving"])
@@ -199,16 +200,16 @@ class Ends(MpsTest):
         self.addCleanup(faulty.popen.stdin.close)
         faulty.popen.stdin.write("init\ncontext 0\nfault\n")
         faulty.popen.stdin.flush()
-        wait_until(lambda: len(faulty.lines) == 3, 20, "the program has faulted")
-        victim.wait(30)
+        wait_until(lambda: len(faulty.lines) == 3, HANG, "the program has faulted")
+        victim.wait(HANG)
         self.assertIn("gave 700", " ".join(victim.errors))
         again = self.work("again", MPS)  # the faulty one is still there
         states = {pid: it["state"] for it in self.servers(daemon) for pid in it["programs"]}
         self.assertEqual(states, {faulty.pid: "faulted", again.pid: "serving"})
         self.assertTrue(any("a program under MPS has faulted" in line for line in daemon.log().split("\n")))
         faulty.popen.stdin.close()
-        faulty.wait(30)
-        wait_until(lambda: len(self.servers(daemon)) == 1, 20, "the server that has faulted ends")
+        faulty.wait(HANG)
+        wait_until(lambda: len(self.servers(daemon)) == 1, HANG, "the server that has faulted ends")
         self.finish(outside, again)
         self.wait_gone(daemon)
 
@@ -217,7 +218,7 @@ class Ends(MpsTest):
         first = self.work("first", MPS)
         before, = self.servers(daemon)
         daemon.restart()
-        wait_until(lambda: [it["programs"] for it in self.servers(daemon)] == [[first.pid]], 20,
+        wait_until(lambda: [it["programs"] for it in self.servers(daemon)] == [[first.pid]], HANG,
                    "the program is a client again")
         self.assertEqual(self.servers(daemon)[0]["pid"], before["pid"])
         self.assertEqual(self.seat(daemon, first)["mps"]["server"], before["server"])
@@ -283,7 +284,7 @@ class Ends(MpsTest):
                 daemon.api.ask("PATCH", "/v1/gpus/all", {"mps": "on"})
             program.popen.stdin.write(call + "\n")
             program.popen.stdin.flush()
-            wait_until(lambda it=number: len(program.lines) == it, 30, call)
+            wait_until(lambda it=number: len(program.lines) == it, HANG, call)
         self.assertNotIn("mps", self.seat(daemon, program))
         self.assertEqual(self.servers(daemon), [])
 
@@ -294,7 +295,7 @@ class Ends(MpsTest):
         (log / "own").mkdir()
         self.finish(first)
         self.wait_gone(daemon)
-        wait_until(lambda: [it.name for it in log.iterdir()] == ["own"], 20, "the rest is removed")
+        wait_until(lambda: [it.name for it in log.iterdir()] == ["own"], HANG, "the rest is removed")
         pathlib.Path(self.enough).unlink()
         daemon.restart()
         again = self.work("again", MPS)
@@ -329,7 +330,7 @@ class RootsDaemon(MpsTest):
             self.assertEqual((status.st_uid, status.st_mode & 0o777), (self.user.pw_uid, 0o700))
         roots = self.start_process([paths.PROGRAMS / "worker", "--until", self.enough], name="roots", user=0, group=0,
                                    environment=self.environment(**MPS))
-        roots.wait_for_line("ready", timeout=60)
+        roots.wait_for_line("ready", timeout=HANG)
         self.assertNotIn("mps", self.seat(daemon, roots))
         pathlib.Path(self.enough).touch()
         for program in (first, roots):

@@ -22,7 +22,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.api import Api  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 # The program of the commands: it computes on its GPU, and prints with what.
 TRAINS = """
@@ -81,12 +81,12 @@ class OldCommands(GpumuxTest):
         self.server = self.start_process(server, environment=self.environment(
             preload=False, GPUMUX_STATE_DIR=f"{self.runtime_dir}.state", GPUMUX_LIBRARY=paths.LIBRARY,
             GPUMUX_DAEMON=paths.DAEMON, GPUMUX_MODE="serial"))
-        wait_until(self.is_served, 20, lambda: f"the server serves: {self.server.tail(20)}")
+        wait_until(self.is_served, HANG, lambda: f"the server serves: {self.server.tail(20)}")
 
     def tearDown(self):
         if self.is_served():
             self.api.ask("PATCH", "/v1/jobs/all", {"cancel": True})
-            wait_until(lambda: not self.api.ask("GET", "/v1/jobs")["jobs"], 20, "all jobs have ended")
+            wait_until(lambda: not self.api.ask("GET", "/v1/jobs")["jobs"], HANG, "all jobs have ended")
         super().tearDown()
 
     def replace_home(self):
@@ -116,14 +116,14 @@ class OldCommands(GpumuxTest):
         environment = self.environment(preload=False, PATH=f"{self.home}/bin:{os.environ['PATH']}",
                                        WORKER=paths.PROGRAMS / "worker", GPUMUX_LIBRARY=paths.LIBRARY)
         process = self.start_process(shlex.split(line), environment=environment, cwd=self.directory)
-        self.assertEqual(process.wait(60), code, process.tail(30))
+        self.assertEqual(process.wait(HANG), code, process.tail(30))
         return "\n".join(process.lines)
 
     def finished(self, said):
         """The output of the job that a line has handed in, when it has ended well."""
         job = int(re.search(r"\d+", said).group())
         done = wait_until(lambda: (found := self.api.ask("GET", f"/v1/jobs/{job}"))["state"] == "done" and found,
-                          60, f"job {job} ends")
+                          HANG, f"job {job} ends")
         (log,) = (self.home / ".local/state/gpumux/logs").glob(f"*/{job}.log")
         output = log.read_text(encoding="utf-8")
         self.assertEqual((done["outcome"], done["exit_status"]), ("ok", 0), output)
@@ -165,12 +165,12 @@ class OldCommands(GpumuxTest):
         self.write("train.py", "import time\ntime.sleep(3600)\n")
         said = self.run_line("./dist/mgpu_srun --gpu-ids 0 -- python train.py")
         job = re.search(r"\d+", said).group()
-        wait_until(lambda: self.api.ask("GET", f"/v1/jobs/{job}")["state"] == "running", 30, "it runs")
+        wait_until(lambda: self.api.ask("GET", f"/v1/jobs/{job}")["state"] == "running", HANG, "it runs")
         queue = self.run_line("./dist/mgpu_queue")
         self.assertRegex(queue, rf"\b{job}\b")
         self.assertIn("python train.py", queue)
         self.run_line(f"./dist/mgpu_cancel {job}")
-        wait_until(lambda: self.api.ask("GET", f"/v1/jobs/{job}")["outcome"] == "cancelled", 30, "it is cancelled")
+        wait_until(lambda: self.api.ask("GET", f"/v1/jobs/{job}")["outcome"] == "cancelled", HANG, "it is cancelled")
         self.assertNotRegex(self.run_line("./dist/mgpu_queue"), rf"\b{job}\b")
 
 

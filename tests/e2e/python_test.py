@@ -29,7 +29,7 @@ import gpumux  # noqa: E402
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 from gpumux import client, connection, log_file, notebook  # noqa: E402
 
 # Debian's: it has venv, IPython and no packages of anybody else's.
@@ -88,7 +88,7 @@ class Gpus(ClientTest):
     def test_report(self):
         now = datetime.datetime.now()
         self.start("worker", steps=3, step_us=500).expect_success()
-        report = wait_until(lambda: (found := self.client.report("program", since=now))["rows"] and found, 60,
+        report = wait_until(lambda: (found := self.client.report("program", since=now))["rows"] and found, HANG,
                             "the report has the program")
         self.assertGreater(sum(row["held_seconds"] for row in report["rows"]), 0)
         later = now + datetime.timedelta(days=400)
@@ -171,7 +171,7 @@ class Jobs(ClientTest):
         # The array's id alone would stand for all of them.
         changed = self.client.cancel(*[f"{array}_{index}" for index in range(count)])
         self.assertEqual([each["id"] for each in changed], ids)
-        wait_until(lambda: not self.client.jobs(), 60, "all jobs are cancelled")
+        wait_until(lambda: not self.client.jobs(), HANG, "all jobs are cancelled")
         ended = self.client.jobs("done", order="ended", outcome="cancelled", ended_since=datetime.datetime(2020, 1, 1))
         self.assertEqual(sorted(job["id"] for job in ended), ids)
         self.assertEqual(sorted(ended, key=lambda job: -job["ended_unix_ns"]), ended)
@@ -398,14 +398,14 @@ class Notebook(ClientTest):
         def said():
             return notebook.describe(self.client.status(), pid, True)
 
-        wait_until(lambda: re.search(shape, said()), 30, said)
+        wait_until(lambda: re.search(shape, said()), HANG, said)
 
     def ipython(self, *lines, preload=False):
         environment = self.environment(preload=preload, PYTHONPATH=f"{SOURCES}:{ROOT / 'tests' / 'documents'}",
                                        IPYTHONDIR=os.path.join(self.directory, "ipython"))
         process = self.start_process([PYTHON, "-m", "IPython", "--no-banner", "--colors=NoColor", "-c",
                                       "\n".join(lines)], name="ipython", environment=environment)
-        process.expect_success(timeout=60)
+        process.expect_success(timeout=HANG)
         return "\n".join(process.lines)
 
     def test_in_ipython(self):
@@ -429,7 +429,7 @@ class Documents(JobsTest):
         script = "\n".join(line for block in shown for line in block.lines)
         environment = self.environment(preload=False, PYTHONPATH=SOURCES, PATH=f"{folder}:{os.environ['PATH']}")
         process = self.start_process([PYTHON, "-c", script], name=name, environment=environment, cwd=folder)
-        process.expect_success(timeout=120)
+        process.expect_success(timeout=HANG)
         return process.lines
 
     def test_the_page(self):
@@ -458,7 +458,7 @@ class Wheel(JobsTest):
         python = self.folder / "venv" / "bin" / "python"
         process = self.start_process([python, "-I", "-c", script], name="python",
                                      environment=self.environment(preload=False))
-        process.expect_success(timeout=60)
+        process.expect_success(timeout=HANG)
         return process.lines
 
     def test_it_is_used(self):

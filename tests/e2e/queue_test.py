@@ -17,7 +17,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.api import ApiError  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 
 class Queue(JobsTest):
@@ -70,7 +70,7 @@ class Queue(JobsTest):
     def test_a_sick_gpu_takes_no_jobs(self):
         recovery = pathlib.Path(self.machine.directory) / "recovery-0"
         recovery.write_text("1\n", encoding="ascii")
-        wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["sick"], 20, "the queue knows")
+        wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["sick"], HANG, "the queue knows")
         waiting = self.submit("true", gpu_ids=0)
         self.assertEqual(self.job(waiting)["reason"], "drained")
         recovery.unlink()

@@ -21,7 +21,7 @@ from framework.api import Api, ApiError  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 SUMS = ("held_seconds", "gpu_seconds", "waited_seconds", "resident_byte_seconds", "evicted_byte_seconds", "switches")
 STEPS = {"steps": 200, "step_us": 500, "sync_every": 4}
@@ -52,7 +52,7 @@ class Report(JobsTest):
     def rows(self, by, *arguments, since="1h", until=None):
         """The rows of `--json`; with `until` as soon as it holds: a report may be a second old."""
         ask = lambda: json.loads(self.ask("report", "--by", by, "--since", since, "--json", *arguments)[0])["rows"]
-        return ask() if until is None else wait_until(lambda: until(rows := ask()) and rows, 20, lambda: f"{ask()}")
+        return ask() if until is None else wait_until(lambda: until(rows := ask()) and rows, HANG, lambda: f"{ask()}")
 
     def run_named(self, name, **options):
         """As a user runs it: `gpumux run`, which becomes the program."""
@@ -67,14 +67,14 @@ class Report(JobsTest):
         programs = {name: self.run_named(name, gpu=0, until=self.enough) for name in ("one", "two")}
         programs["three"] = self.run_named("three", gpu=1)
         job = self.submit(*self.worker(gpu=0, **STEPS), gpu_ids=1, name="nightly")
-        wait_until(lambda: len(self.daemon.trace.switches(0)) >= 8, 60, "they take turns")
+        wait_until(lambda: len(self.daemon.trace.switches(0)) >= 8, HANG, "they take turns")
         pathlib.Path(self.enough).touch()
         for program in programs.values():
-            program.expect_success(timeout=60)
+            program.expect_success(timeout=HANG)
         self.wait_done(job, "ok")
         gone = lambda: {event["pid"] for event in self.daemon.trace.events(event="gone")}
         connected = lambda: {event["pid"] for event in self.daemon.trace.events(event="connect")}
-        wait_until(lambda: len(connected()) == 4 and gone() == connected(), 20, "all of them are gone")
+        wait_until(lambda: len(connected()) == 4 and gone() == connected(), HANG, "all of them are gone")
         pids = {name: program.pid for name, program in programs.items()}
         (pids["nightly"],) = connected() - set(pids.values())
         return pids, job
@@ -166,16 +166,17 @@ class Report(JobsTest):
                                variables={"GPUMUX_NAME": name}) for name in ("one", "two")]
         held = lambda: {row["program"]: row["held_seconds"] for row in self.rows("program")}
         for _ in range(3):
-            before = wait_until(lambda: len(now := held()) == 2 and min(now.values()) > 0.05 and now, 20, "both run")
+            before = wait_until(lambda: len(now := held()) == 2 and min(now.values()) > 0.05 and now, HANG, "both run")
             self.daemon.kill()
             self.daemon.start()
             after = held()
             for name, value in before.items():
                 self.assertGreaterEqual(after[name], value - 1e-9)
-            wait_until(lambda: all(now > after[name] for name, now in held().items()), 20, "they go on and are counted")
+            wait_until(lambda: all(now > after[name] for name, now in held().items()), HANG,
+                       "they go on and are counted")
         pathlib.Path(self.enough).touch()
         for program in programs:
-            program.expect_success(timeout=60)
+            program.expect_success(timeout=HANG)
         for program in programs:
             self.daemon.trace.wait_for(event="gone", pid=program.pid)
         # One at a time had the GPU, so what is counted twice would be more than the time that has passed.
@@ -184,7 +185,7 @@ class Report(JobsTest):
         self.assertLessEqual(sum(held().values()), passed * 1.001)
 
     def test_a_stop_in_good_order_loses_nothing(self):
-        self.run_named("last").expect_success(timeout=60)
+        self.run_named("last").expect_success(timeout=HANG)
         self.daemon.trace.wait_for(event="gone")
         traced = sum(Traced(self.daemon.trace).held.values())
         self.assertEqual(self.daemon.terminate(), 0)
@@ -195,7 +196,7 @@ class Report(JobsTest):
     def test_names_are_hostile(self):
         names = ['=HYPERLINK("http://x","y")', "a,b\nc", "\x1b[2Jgone", "-1+1", "bad \udcff bytes", "(others)", '"']
         for name in names:
-            self.run_named(name, steps=8).expect_success(timeout=60)
+            self.run_named(name, steps=8).expect_success(timeout=HANG)
         rows = self.rows("program", until=lambda rows: len(rows) == len(names))
         said = {row["program"] if isinstance(row["program"], str) else row["program"]["base64"] for row in rows}
         self.assertIn('=HYPERLINK("http://x","y")', said)
@@ -213,7 +214,7 @@ class Report(JobsTest):
 
     def test_no_store_keeps_no_ledger(self):
         self.restart_with(state_dir="none")
-        self.run_named("worker", steps=8).expect_success(timeout=60)
+        self.run_named("worker", steps=8).expect_success(timeout=HANG)
         with self.assertRaises(ApiError) as refused:
             self.daemon.api.ask("GET", "/v1/report")
         self.assertEqual(refused.exception.status, 503)
@@ -246,7 +247,7 @@ class PrivateDaemon(GpumuxTest):
         api = Api(os.path.join(place, "gpumux", "api.sock"))
         pid = api.daemon()["pid"]
         os.kill(pid, signal.SIGTERM)
-        wait_until(lambda: not os.path.exists(f"/proc/{pid}"), 40, "the private daemon ends")
+        wait_until(lambda: not os.path.exists(f"/proc/{pid}"), HANG, "the private daemon ends")
         (row,) = json.loads(self.ask("report", "--by", "program", "--json", **variables)[0])["rows"]
         self.assertEqual(row["program"], "mine")
         self.assertGreater(row["held_seconds"], 0)
@@ -268,7 +269,7 @@ class Others(UsersTest):
             self.assertEqual(self.wait_done(jobs[user])["outcome"], "ok", self.output(user, jobs[user]))
         # Run times are known at once, and the programs' times when they are written.
         users = lambda: {row["uid"] for row in self.daemon.api.ask("GET", "/v1/report?by=program")["rows"]}
-        wait_until(lambda: users() == {self.games.pw_uid, self.news.pw_uid}, 20, lambda: f"both are there: {users()}")
+        wait_until(lambda: users() == {self.games.pw_uid, self.news.pw_uid}, HANG, lambda: f"both are there: {users()}")
 
         def ask(by):
             status, answer = self.ask_as(self.news, "GET", f"/v1/report?by={by}")
@@ -278,7 +279,7 @@ class Others(UsersTest):
         for privacy in ("open", "limited", "own"):
             self.write_config(f'[queue]\nprivacy = "{privacy}"\n')
             self.daemon.process.send(signal.SIGHUP)
-            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, 20,
+            wait_until(lambda: self.daemon.api.ask("GET", "/v1/queue")["settings"]["privacy"] == privacy, HANG,
                        "it is reloaded")
             by_program, by_job = ask("program"), ask("job")
             self.assertEqual(by_program[self.news.pw_uid]["program"], "open")

@@ -14,7 +14,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 
 class Scripts(GpumuxTest):
@@ -35,7 +35,7 @@ class Scripts(GpumuxTest):
         daemon = self.user_daemon()
         first = f"touch {self.first_ends}.started; until [ -e {self.first_ends} ]; do sleep 0.02; done"
         self.ask("submit", "--", "sh", "-c", first)
-        wait_until(lambda: os.path.exists(f"{self.first_ends}.started"), 20, "the first job runs")
+        wait_until(lambda: os.path.exists(f"{self.first_ends}.started"), HANG, "the first job runs")
         second = f'echo "$GPUMUX_RUNTIME_DIR" >{self.ran}.new; mv {self.ran}.new {self.ran}'
         self.ask("submit", "--", "sh", "-c", second)
         job = daemon.api.ask("GET", "/v1/jobs/1")["pid"]
@@ -43,7 +43,7 @@ class Scripts(GpumuxTest):
         daemon.kill()
         self.first_ends.touch()
         # The runner outlives the daemon, and writes how its job ended into the queue's folder.
-        wait_until(lambda: not os.path.exists(f"/proc/{runner}"), 20, "the first job's runner has ended")
+        wait_until(lambda: not os.path.exists(f"/proc/{runner}"), HANG, "the first job's runner has ended")
 
     def contents(self):
         """Every file under HOME with its size and the time of its last change."""
@@ -72,14 +72,14 @@ class Scripts(GpumuxTest):
         environment = {"PATH": os.environ["PATH"], "HOME": str(self.home), "TMPDIR": self.directory,
                        "GPUMUX_STATE_DIR": str(self.queue)}
         script = self.start_process(command, name=str(command[0]), environment=environment)
-        wait_until(lambda: serves(script.lines) or script.code is not None, 60, "the script's daemon serves")
+        wait_until(lambda: serves(script.lines) or script.code is not None, HANG, "the script's daemon serves")
         self.assertIsNone(script.code, script.tail(40))
         self.assertEqual(self.contents(), before)
         self.assertFalse(self.ran.exists())
         self.user_daemon()
-        wait_until(self.ran.exists, 30, "the user's daemon runs the waiting job")
+        wait_until(self.ran.exists, HANG, "the user's daemon runs the waiting job")
         self.assertEqual(self.ran.read_text().strip(), self.runtime_dir)
-        self.assertEqual(script.wait(90), 0, script.tail(40))
+        self.assertEqual(script.wait(HANG), 0, script.tail(40))
 
     def test_demo(self):
         demo = self.dist() / "tools" / "demo.sh"

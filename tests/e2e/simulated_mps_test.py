@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.mps import Mps  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 CALLS = paths.ROOT / "tests" / "programs" / "driver_calls.py"
 ERROR_ILLEGAL_ADDRESS = 700
@@ -55,7 +55,7 @@ class MpsTest(GpumuxTest):
         return self.code(program, self.tell(program, call))
 
     def code(self, program, number):
-        wait_until(lambda: len(program.lines) >= number or program.code is not None, 60, "the call returns")
+        wait_until(lambda: len(program.lines) >= number or program.code is not None, HANG, "the call returns")
         return int(program.lines[number - 1].split()[1])
 
     def ranks(self, *clients):
@@ -108,12 +108,12 @@ class Ends(MpsTest):
         client = self.caller("init", "context 0")
         daemon = self.mps.pid()
         os.kill(daemon, signal.SIGTERM)
-        wait_until(lambda: "Quit" in (self.mps.logs / "control.log").read_text(), 20, "the daemon has heard it")
+        wait_until(lambda: "Quit" in (self.mps.logs / "control.log").read_text(), HANG, "the daemon has heard it")
         self.assertEqual(self.call(client, "sync"), 0)
         self.assertEqual(self.call(self.caller(), "init"), ERROR_MPS_CONNECTION_FAILED)
         client.popen.stdin.close()
         client.expect_success()
-        wait_until(lambda: self.mps.pid() is None, 20, "the daemon ends")
+        wait_until(lambda: self.mps.pid() is None, HANG, "the daemon ends")
         self.assertEqual(self.mps.run(commands="quit\n"), (1, "Cannot find MPS control daemon process\n"))
         self.caller("init", "context 0", "spin 0", "sync")
 

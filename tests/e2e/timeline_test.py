@@ -27,7 +27,7 @@ from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.memory import LARGE, MemoryTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 PROCESSOR = os.environ.get("GPUMUX_TEST_TRACE_PROCESSOR")
 
@@ -140,7 +140,7 @@ class TimelineOfPrograms(GpumuxTest):
         def idle(program):
             return daemon.trace.events(event="drained", pid=program.pid, before="idle")
 
-        wait_until(lambda: len(idle(pausing)) >= 3 and len(idle(other)) >= 3, 60, "idle holds")
+        wait_until(lambda: len(idle(pausing)) >= 3 and len(idle(other)) >= 3, HANG, "idle holds")
         # Stopped, so that both accounts are of the same moment: nobody asks for anything, or gives anything up.
         for program in (pausing, other):
             program.send(signal.SIGSTOP)
@@ -155,7 +155,7 @@ class TimelineOfPrograms(GpumuxTest):
             self.ask("trace", "--perfetto", file)
             return unused() == before and before
 
-        left_out = wait_until(is_at_rest, 20, "what was sent before has arrived")
+        left_out = wait_until(is_at_rest, HANG, "what was sent before has arrived")
         slices, _, _ = self.decode(file)
         for program in (pausing, other):
             shown = slices[f"GPU 0|worker ({program.pid})"]
@@ -330,7 +330,7 @@ class JobsTimeline(JobsTest):
         file = os.path.join(self.directory, "jobs.pftrace")
         followed = os.path.join(self.directory, "followed.pftrace")
         follower = self.gpumux("trace", "--perfetto", followed, "--follow")
-        wait_until(lambda: os.path.exists(followed) and os.path.getsize(followed), 20, "it follows")
+        wait_until(lambda: os.path.exists(followed) and os.path.getsize(followed), HANG, "it follows")
         train = self.submit(*self.worker(gpu=0, steps=100, step_us=500, until=self.enough), name="train", gpu_ids=0,
                             time_limit=1)
         held = self.submit("true", name="held", hold=True)
@@ -356,9 +356,9 @@ class JobsTimeline(JobsTest):
         self.wait_done(other, "ok")
         self.ask("trace", "--perfetto", file)
         wait_until(lambda: f"Jobs|train (job {train})" in (read := TimelineOfPrograms.decode(followed))[0]
-                   and not read[1][f"Jobs|train (job {train})"], 20, "the job's end is in the file that is followed")
+                   and not read[1][f"Jobs|train (job {train})"], HANG, "the job's end is in the file that is followed")
         follower.send(signal.SIGINT)
-        follower.wait(20)
+        follower.wait(HANG)
         for which in (file, followed):
             slices, _, arrows = TimelineOfPrograms.decode(which)
             for job, name in ((train, "train"), (other, "other")):

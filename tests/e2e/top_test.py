@@ -17,7 +17,7 @@ from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.terminal import Terminal, width  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 SIZES = [(80, 24), (120, 40), (200, 60)]
 HOSTILE = "\x1b[2J\x1b]2;owned\x07<b>&lt;\n\u202eevil"
@@ -51,7 +51,7 @@ class Top(TopCase, JobsTest):
     def check_frame(self, terminal, columns, rows):
         """Every line is within the terminal; the head and the keys are where they belong."""
         terminal.wait_for(r"^gpumux top ")
-        wait_until(lambda: terminal.lines()[-1].startswith("q Quit ? Help"), 60,
+        wait_until(lambda: terminal.lines()[-1].startswith("q Quit ? Help"), HANG,
                    lambda: f"the keys are on the last line:\n{terminal.text()}")
         lines = terminal.lines()
         self.assertEqual(len(lines), rows)
@@ -84,7 +84,7 @@ class Top(TopCase, JobsTest):
         for columns, rows in [(200, 60), (120, 40), (40, 12), (10, 3), (1, 1), (80, 24)]:
             terminal.resize(columns, rows)
             if columns >= 80:
-                wait_until(lambda size=(columns, rows): self.fills(terminal, *size), 60,
+                wait_until(lambda size=(columns, rows): self.fills(terminal, *size), HANG,
                            lambda: f"the screen has the new size:\n{terminal.text()}")
                 self.check_frame(terminal, columns, rows)
                 terminal.wait_for(r"\balpha\b")
@@ -179,7 +179,7 @@ class Top(TopCase, JobsTest):
         terminal.press("Enter")
         terminal.wait_for("from 0 to -7")
         terminal.press("y")
-        wait_until(lambda: self.job(waits)["priority"] == -7, 60, "the job has another priority")
+        wait_until(lambda: self.job(waits)["priority"] == -7, HANG, "the job has another priority")
         terminal.wait_for(r"waits .* held ")
         terminal.press("H")
         terminal.wait_for(rf"Release job {waits}")

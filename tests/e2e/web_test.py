@@ -20,7 +20,7 @@ from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.process import Process  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 from framework.web import LINK, Browser, wait_for_link  # noqa: E402
 
 
@@ -112,13 +112,13 @@ class WebTest(JobsTest):
         # As gpumux-web.service runs it. This user may cancel the job; the page refuses whatever its user may do.
         file = pathlib.Path(self.directory, "link")
         process = self.gpumux("web", "--read-only", "--link-file", file)
-        wait_until(file.exists, 20, "the link is there")
+        wait_until(file.exists, HANG, "the link is there")
         link = file.read_text(encoding="ascii")
         self.assertEqual(file.stat().st_mode & 0o777, 0o640)
         port, token = LINK.search(link).groups()
         reader = Browser(int(port))
         self.assertEqual(reader.log_in(token).status, 200)
-        wait_until(lambda: file.read_text(encoding="ascii") != link, 20, "the next link is there")
+        wait_until(lambda: file.read_text(encoding="ascii") != link, HANG, "the next link is there")
         _, second = LINK.search(file.read_text(encoding="ascii")).groups()
         self.assertEqual(Browser(int(port)).log_in(token).status, 401)
         self.assertEqual(Browser(int(port)).log_in(second).status, 200)
@@ -202,7 +202,7 @@ class WebTest(JobsTest):
                               f'cp "$1" {folder}/page\nstat -c %a "$1" >{folder}/mode\nmv {seen}.part {seen}\n')
             opener.chmod(0o755)
             process = self.gpumux("web", "--open", PATH=f"{folder}:{os.environ['PATH']}", XDG_RUNTIME_DIR=folder)
-            wait_until(lambda: os.path.exists(seen), 20, "the browser is started")
+            wait_until(lambda: os.path.exists(seen), HANG, "the browser is started")
             page = pathlib.Path(folder, "page").read_text(encoding="utf-8")
             port, token = page.split("http://127.0.0.1:")[1].split('"')[0].split("/#")
             self.assertEqual(pathlib.Path(folder, "mode").read_text(encoding="ascii").strip(), "600")

@@ -5,6 +5,8 @@ import http.client
 import json
 import socket
 
+from .waiting import HANG
+
 
 class ApiError(Exception):
 
@@ -28,7 +30,7 @@ class _Connection(http.client.HTTPConnection):
 
 class Api:
 
-    def __init__(self, path, timeout=20):
+    def __init__(self, path, timeout=HANG):
         self.path = str(path)
         self.timeout = timeout
 

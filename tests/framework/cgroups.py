@@ -5,7 +5,7 @@ import contextlib
 import os
 import pathlib
 
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 def hierarchies():
@@ -66,4 +66,4 @@ class Cgroup:
                         return False
             return True
 
-        wait_until(removed, 30, "the node's cgroups are removed")
+        wait_until(removed, HANG, "the node's cgroups are removed")

@@ -18,7 +18,7 @@ import urllib.parse
 
 from .node import NODE_NAME, Node, Pod
 from .node_init import ADDRESSES
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 NODE_ADDRESS, SERVICE_ADDRESS = ADDRESSES
 PORT = 443  # that of the service, too: no proxy for services runs here
@@ -186,11 +186,11 @@ class Cluster(Node):
                 raise AssertionError(f"{process.name} ended with {process.code}: {process.tail(20)}")
             return self.api.serves(path)
 
-        wait_until(served, 120, lambda: f"{process.name} serves {path}: {process.tail(20)}", poll=0.1)
+        wait_until(served, HANG, lambda: f"{process.name} serves {path}: {process.tail(20)}", poll=0.1)
 
     def wait_namespace(self, name):
         """Pods can be made there: the controller manager has made its service account."""
-        wait_until(lambda: self.api.serves(f"/api/v1/namespaces/{name}/serviceaccounts/default"), 60,
+        wait_until(lambda: self.api.serves(f"/api/v1/namespaces/{name}/serviceaccounts/default"), HANG,
                    f"namespace {name} has a service account", poll=0.1)
 
     def make_namespace(self, name):
@@ -234,7 +234,7 @@ class Cluster(Node):
             return any(each["type"] == "Ready" and each["status"] == "True"
                        for each in self.status.get("conditions", []))
 
-        wait_until(ready, 120, lambda: f"the node is ready; it is {self.status.get('conditions')}", poll=0.1)
+        wait_until(ready, HANG, lambda: f"the node is ready; it is {self.status.get('conditions')}", poll=0.1)
 
     def registered(self, since):
         """Also the scheduler knows them."""

@@ -15,7 +15,7 @@ from . import paths
 from .case import GpumuxTest
 from .process import Process
 from .users import SystemDaemon
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 LOADERS = {"x86_64": "/lib64/ld-linux-x86-64.so.2", "aarch64": "/lib/ld-linux-aarch64.so.1"}
 LOADER = LOADERS.get(os.uname().machine, "")
@@ -144,7 +144,7 @@ class Container:
                                   text=True, check=False)
             state = json.loads(done.stdout) if done.returncode == 0 else {}
             return state.get("status") == "running" and state["pid"]
-        return wait_until(ask, 20, lambda: f"the container runs: {self.process.tail()}")
+        return wait_until(ask, HANG, lambda: f"the container runs: {self.process.tail()}")
 
     def lines(self):
         """The lines that the container has printed, once it has ended with success."""

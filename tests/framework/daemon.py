@@ -12,6 +12,7 @@ from . import paths
 from .api import Api, ApiError
 from .process import Process
 from .trace import Trace
+from .waiting import HANG
 
 # A line of level error, before and after the daemon has started its log.
 ERROR = re.compile(r"(gpumuxd: error: |\d{4}-\d\d-\d\dT[\d:.]+ error )")
@@ -52,7 +53,7 @@ class Daemon:
         environment.update({f"GPUMUX_{key.upper()}": str(value) for key, value in self.settings.items()})
         return environment
 
-    def start(self, timeout=20):
+    def start(self, timeout=HANG):
         """Returns when it serves; raises if it ends or says nothing."""
         self.trace.expect_a_new_daemon()
         reading, writing = os.pipe()
@@ -75,7 +76,7 @@ class Daemon:
         self.process.send(signal.SIGKILL)
         self.process.wait()
 
-    def terminate(self, timeout=20):
+    def terminate(self, timeout=HANG):
         self.process.send(signal.SIGTERM)
         return self.process.wait(timeout)
 

@@ -4,7 +4,7 @@
 import pathlib
 
 from .plugin import KubeletProgram, PluginProcess
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 class DraKubelet(KubeletProgram):
@@ -15,7 +15,7 @@ class DraKubelet(KubeletProgram):
         super().__init__(case, "dra_kubelet", folder)
 
     def wait_until_registered(self):
-        return wait_until(lambda: self.ask(do="register"), 30, "the driver is found")
+        return wait_until(lambda: self.ask(do="register"), HANG, "the driver is found")
 
     def prepare(self, *uids):
         return self.ask(do="prepare", uids=uids)

@@ -5,7 +5,7 @@ import os
 
 from . import paths
 from .case import GpumuxTest
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 class JobsTest(GpumuxTest):
@@ -28,7 +28,7 @@ class JobsTest(GpumuxTest):
         return self.daemon.api.ask("GET", f"/v1/jobs/{job}")
 
     def wait_state(self, job, *states):
-        return wait_until(lambda: (found := self.job(job))["state"] in states and found, 30,
+        return wait_until(lambda: (found := self.job(job))["state"] in states and found, HANG,
                           lambda: f"job {job} is {states}; it is {self.job(job)}")
 
     def wait_done(self, job, outcome=None):
@@ -54,7 +54,7 @@ class JobsTest(GpumuxTest):
             pass
 
     def runner_of(self, job):
-        pid = wait_until(lambda: self.job(job).get("pid"), 20, "it has a process")
+        pid = wait_until(lambda: self.job(job).get("pid"), HANG, "it has a process")
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stat:
             return int(stat.read().rpartition(")")[2].split()[1])
 

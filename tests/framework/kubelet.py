@@ -5,7 +5,7 @@ import json
 import pathlib
 
 from .plugin import KubeletProgram, PluginProcess
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 SHARES = "gpumux.io/gpu"
 WHOLE = "gpumux.io/whole"
@@ -31,7 +31,7 @@ class Kubelet(KubeletProgram):
         return len(self.said(f"registered {resource}"))
 
     def wait_until_registered(self, times, resource=SHARES):
-        wait_until(lambda: self.registrations(resource) >= times, 30,
+        wait_until(lambda: self.registrations(resource) >= times, HANG,
                    lambda: f"{resource} is registered {times} times: {self.process.tail()}")
 
     def devices(self, resource=SHARES):
@@ -49,7 +49,7 @@ class Kubelet(KubeletProgram):
             devices = self.devices(resource)
             return devices and sum(devices.values()) == count and devices
 
-        return wait_until(look, 30, lambda: f"{count} healthy devices of {resource}: {self.process.tail()}")
+        return wait_until(look, HANG, lambda: f"{count} healthy devices of {resource}: {self.process.tail()}")
 
 
 class Plugin(PluginProcess):

@@ -2,6 +2,7 @@
 """The base of scenarios in which programs together need more memory than their GPU has."""
 
 from .case import GpumuxTest
+from .waiting import HANG
 
 LARGE = {"blocks": 6, "block_kib": 8192, "rounds": 12}  # 48 MiB
 
@@ -14,14 +15,14 @@ class MemoryTest(GpumuxTest):
     daemon_settings = {"mode": "auto", "quantum": "30ms", "reserve": "8MiB", "host_memory": "512MiB"}
 
     def native(self, kind="large", **options):
-        return self.start(kind, name="native", preload=False, **options).expect_success(timeout=60).field("digest")
+        return self.start(kind, name="native", preload=False, **options).expect_success(timeout=HANG).field("digest")
 
     def run_together(self, count, kind="large", **options):
         wanted = self.native(kind, **options)
         programs = [self.start(kind, name=f"{kind}{i}", variables={"GPUMUX_VERIFY": "1"}, **options)
                     for i in range(count)]
         for program in programs:
-            program.expect_success(timeout=120)
+            program.expect_success(timeout=HANG)
             self.assertEqual(program.field("digest"), wanted)
 
     def take_turns(self, count, turns, kind="large", **options):

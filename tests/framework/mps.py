@@ -8,7 +8,7 @@ import signal
 import subprocess
 
 from . import paths
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 class Mps:
@@ -60,7 +60,7 @@ class Mps:
         pid = self.pid()
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: self.run(commands="get_server_list\n")[0] == 1, 20, "the control daemon is gone")
+        wait_until(lambda: self.run(commands="get_server_list\n")[0] == 1, HANG, "the control daemon is gone")
         (self.pipes / "nvidia-cuda-mps-control.pid").unlink(missing_ok=True)
 
     def end(self):

@@ -20,7 +20,7 @@ import threading
 import time
 
 from . import inside, oci_image
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 CLONE_NEWNET = 0x40000000
 READ_ONLY_PORT = 10255
@@ -107,7 +107,7 @@ state = "/run/containerd"
   conf_dir = "{self.directory}/cni/net.d"
 """, encoding="utf-8")
         self.containerd = self.start_process("containerd", "--config", config, name="containerd")
-        wait_until(lambda: self._serves(self.containerd, "containerd successfully booted"), 60,
+        wait_until(lambda: self._serves(self.containerd, "containerd successfully booted"), HANG,
                    lambda: f"containerd serves: {self.containerd.tail(20)}")
 
     @staticmethod

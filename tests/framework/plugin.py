@@ -6,7 +6,7 @@ import os
 import signal
 
 from . import paths
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 class KubeletProgram:
@@ -28,7 +28,7 @@ class KubeletProgram:
         with open(self.commands, "w", encoding="utf-8") as fifo:
             fifo.write(json.dumps(command) + "\n")
         self.answers += 1
-        wait_until(lambda: len(self.said("answer ")) >= self.answers, 60,
+        wait_until(lambda: len(self.said("answer ")) >= self.answers, HANG,
                    lambda: f"an answer to {command}: {self.process.tail()}")
         return json.loads(self.said("answer ")[self.answers - 1])
 
@@ -57,5 +57,5 @@ class PluginProcess:
         return self.process.wait()
 
     def wait_to_log(self, words):
-        wait_until(lambda: any(words in line for line in list(self.process.errors)), 30,
+        wait_until(lambda: any(words in line for line in list(self.process.errors)), HANG,
                    lambda: f"the plugin says '{words}': {self.process.tail()}")

@@ -8,7 +8,7 @@ import unittest
 
 from . import cluster, node, paths
 from .containers import ContainersTest
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 BUILD_KUBELET = paths.ROOT / "tests/kubelet/build_kubelet.sh"
 KUBE_BIN = os.environ.get("GPUMUX_TEST_KUBE_BIN", "")
@@ -86,13 +86,13 @@ class PodsTest(ContainersTest):
             return {gpu["uuid"]: (sorted(seat["pid"] for seat in gpu["seats"]), gpu["foreign"]) for gpu in gpus}
 
         expected = {uuid: (sorted(expected.get(uuid, [])), []) for uuid in self.uuids}
-        wait_until(lambda: seats() == expected, 30, lambda: f"the tenants are {expected}; they are {seats()}")
+        wait_until(lambda: seats() == expected, HANG, lambda: f"the tenants are {expected}; they are {seats()}")
 
     def wait_turns(self, pids, gpu=0, count=3):
         """Each of them gets the GPU as often from now on."""
         trace = self.daemons[-1].trace
         before = len(trace.switches(gpu))
-        wait_until(lambda: all(trace.switches(gpu)[before:].count(pid) >= count for pid in pids), 60,
+        wait_until(lambda: all(trace.switches(gpu)[before:].count(pid) >= count for pid in pids), HANG,
                    lambda: f"{pids} take turns on GPU {gpu}: {trace.switches(gpu)[before:][-20:]}")
 
     def finish(self, *pods):

@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 class Process:
@@ -44,7 +44,7 @@ class Process:
             for line in pipe:
                 into.append(line.rstrip("\n"))
 
-    def wait_for_line(self, start, timeout=20):
+    def wait_for_line(self, start, timeout=HANG):
         """The first line of its output that starts so."""
 
         def look():
@@ -72,12 +72,12 @@ class Process:
                         return word[len(name) + 1:]
         return None
 
-    def wait(self, timeout=60):
+    def wait(self, timeout=HANG):
         wait_until(lambda: self.popen.poll() is not None, timeout, lambda: f"{self.name} ends; it said {self.tail()}")
         self._join()
         return self.popen.returncode
 
-    def expect_success(self, timeout=60):
+    def expect_success(self, timeout=HANG):
         code = self.wait(timeout)
         if code != 0:
             raise AssertionError(f"{self.name} ended with {code}: {self.tail()}")
@@ -87,7 +87,7 @@ class Process:
         """SIGSTOP stops each thread when it is next scheduled: this returns when all of them stand still."""
         self.popen.send_signal(number)
         if number == signal.SIGSTOP:
-            wait_until(self._stands_still, 20, f"{self.name} stands still")
+            wait_until(self._stands_still, HANG, f"{self.name} stands still")
 
     def _stands_still(self):
         states = set()

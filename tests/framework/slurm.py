@@ -18,7 +18,7 @@ import unittest
 from . import inside, paths
 from .case import GpumuxTest
 from .users import SystemDaemon
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
 NODES = ("n1", "n2")
@@ -65,7 +65,7 @@ class Slurm(inside.Inside):
         return []
 
     def wait_idle(self):
-        wait_until(lambda: self.states() == ["idle"] * len(NODES), 60, lambda: f"the nodes are idle: {self.states()}",
+        wait_until(lambda: self.states() == ["idle"] * len(NODES), HANG, lambda: f"the nodes are idle: {self.states()}",
                    poll=POLL)
 
     def _write(self, name, text, folder="/etc/slurm"):
@@ -129,7 +129,7 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
         (self.root / "run/munge").mkdir(mode=0o755)
         self.start_process("munged", "--foreground", f"--key-file={key}", f"--pid-file={folder}/pid",
                            f"--seed-file={folder}/seed", f"--log-file={folder}/log", name="munged")
-        wait_until((self.root / "run/munge/munge.socket.2").is_socket, 30, "munge serves")
+        wait_until((self.root / "run/munge/munge.socket.2").is_socket, HANG, "munge serves")
 
 
 @unittest.skipIf(reason_to_skip(), reason_to_skip())
@@ -224,7 +224,7 @@ class SlurmTest(GpumuxTest):
             return re.search(r"JobState=(\S+)", said)[1]
 
         output = pathlib.Path(self.directory) / f"output-{job}"
-        wait_until(lambda: state() == "COMPLETED", 60,
+        wait_until(lambda: state() == "COMPLETED", HANG,
                    lambda: f"job {job} ends well: {state()}, {output.read_text(encoding='utf-8')}", poll=POLL)
         return output.read_text(encoding="utf-8").splitlines()
 
@@ -247,7 +247,7 @@ class SlurmTest(GpumuxTest):
     def wait_seats(self, *expected):
         """Jobs on GPU 0, 1 ...; none on the others."""
         expected = [*expected, *[[]] * (self.gpus - len(expected))]
-        wait_until(lambda: self.seats() == expected, 30, lambda: f"the seats are {expected}; they are {self.seats()}",
+        wait_until(lambda: self.seats() == expected, HANG, lambda: f"the seats are {expected}; they are {self.seats()}",
                    poll=POLL)
 
     def wait_nothing_left(self):
@@ -258,4 +258,4 @@ class SlurmTest(GpumuxTest):
                       for name in names if name.startswith("job_")]
             return [self.jobs(), *self.seats(), list(self.records.iterdir()), groups]
 
-        wait_until(lambda: not any(left()), 60, lambda: f"nothing of a job is left: {left()}", poll=POLL)
+        wait_until(lambda: not any(left()), HANG, lambda: f"nothing of a job is left: {left()}", poll=POLL)

@@ -6,7 +6,7 @@ import re
 import subprocess
 import unicodedata
 
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 CONFIGURATION = """
 set -g status off
@@ -63,7 +63,7 @@ class Terminal:
     def resize(self, columns, rows):
         self._tmux("resize-window", "-x", str(columns), "-y", str(rows))
 
-    def wait_for(self, pattern, timeout=60):
+    def wait_for(self, pattern, timeout=HANG):
         """The first line in which the regular expression is found."""
         wanted = re.compile(pattern)
 
@@ -72,7 +72,7 @@ class Terminal:
 
         return wait_until(look, timeout, lambda: f"{pattern!r} is on the screen:\n{self.text()}", poll=0.05)
 
-    def wait_until_gone(self, pattern, timeout=60):
+    def wait_until_gone(self, pattern, timeout=HANG):
         wanted = re.compile(pattern)
         wait_until(lambda: not wanted.search(self.text()), timeout,
                    lambda: f"{pattern!r} is not on the screen any more:\n{self.text()}", poll=0.05)

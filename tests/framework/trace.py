@@ -8,7 +8,7 @@ import pathlib
 from dataclasses import dataclass, field
 
 from .api import ApiError
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 @dataclass
@@ -66,7 +66,7 @@ class Trace:
         borrowed = {event["epoch"] for event in events if event.get("detail") == "borrowed"}
         return [event for event in events if event["event"] == "revoke" and event["epoch"] not in borrowed]
 
-    def wait_for(self, count=1, timeout=20, **wanted):
+    def wait_for(self, count=1, timeout=HANG, **wanted):
 
         def found():
             self._read_file()

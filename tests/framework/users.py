@@ -14,7 +14,7 @@ import unittest
 from . import paths
 from .case import GpumuxTest
 from .daemon import Daemon
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 # One that every user may execute.
 PYTHON = "/usr/bin/python3"
@@ -33,7 +33,7 @@ print(r.status); print(r.read().decode())
 class SystemDaemon(Daemon):
     """Serves everybody, as the machine's own does."""
 
-    def start(self, timeout=20):
+    def start(self, timeout=HANG):
         self.private = False
         return super().start(timeout)
 
@@ -92,7 +92,7 @@ class UsersTest(GpumuxTest):
         return self.daemon.api.ask("GET", f"/v1/jobs/{job}")
 
     def wait_done(self, job):
-        return wait_until(lambda: (found := self.job(job))["state"] == "done" and found, 30,
+        return wait_until(lambda: (found := self.job(job))["state"] == "done" and found, HANG,
                           lambda: f"job {job} is done; it is {self.job(job)}")
 
     def output(self, user, job):

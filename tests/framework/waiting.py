@@ -8,6 +8,9 @@ of how fast things are.
 import time
 
 POLL = 0.004
+# The deadline of a wait that only ends a test that hangs: far more than a machine with a load of ten for each processor
+# takes, and far less than ctest's own net.
+HANG = 180
 
 
 class Timeout(AssertionError):

@@ -9,7 +9,7 @@ import re
 import socket
 import struct
 
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 LINK = re.compile(r"http://127\.0\.0\.1:(\d+)/#([0-9a-f]{64})")
 
@@ -20,7 +20,7 @@ def wait_for_link(process, after=0):
         links = LINK.findall("\n".join(process.lines))
         return links[after] if len(links) > after else None
 
-    port, token = wait_until(found, 20, "gpumux web prints a link")
+    port, token = wait_until(found, HANG, "gpumux web prints a link")
     return int(port), token
 
 
