@@ -8,11 +8,12 @@ the daemon's trace, and checked against what the programs saw themselves.
 
 import os
 import pathlib
+import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 
 class Turns(GpumuxTest):
@@ -132,16 +133,15 @@ class Turns(GpumuxTest):
 
         self.work_until(lambda: len(revoked_leases()) >= 5, "5 revocations", high)
         low.end()
-        revoked = revoked_leases()
-        closing = sum(lease.closed - lease.revokes[0] for lease in revoked)
-        draining = sum(lease.drained - lease.revokes[0] for lease in revoked)
-        self.assertLess(closing, draining / 4)
+        # A busy machine closes some gates late. If the copy were behind the gate, each gate would close when it is over.
+        parts = [(lease.closed - lease.revokes[0]) / (lease.drained - lease.revokes[0]) for lease in revoked_leases()]
+        self.assertLess(statistics.median(parts), 0.5, parts)
 
     def test_submissions_are_counted_for_who_is_alone(self):
         daemon = self.start_daemon()
         worker = self.start("worker", gpu=0, steps=100_000, step_us=500, sync_every=1)
         worker.wait_for_line("ready")
-        wait_until(lambda: daemon.api.seats()[0]["submissions"] > 1000, 20, "a thousand submissions")
+        wait_until(lambda: daemon.api.seats()[0]["submissions"] > 1000, HANG, "a thousand submissions")
 
     def test_a_running_programs_standing_is_changed(self):
         daemon = self.start_daemon(mode="auto", quantum="unlimited", max_runtime="unlimited", idle_hold="10s")
@@ -156,7 +156,8 @@ class Turns(GpumuxTest):
 
         answer = daemon.api.set_tenant(second.pid, priority="5")
         self.assertEqual((answer["pid"], answer["priority"], answer["share"]), (second.pid, 5, "1"))
-        wait_until(lambda: (phase_of(first), phase_of(second)) == ("waiting", "holding"), 20, "the second to be alone")
+        wait_until(lambda: (phase_of(first), phase_of(second)) == ("waiting", "holding"), HANG,
+                   "the second to be alone")
         granted = len(daemon.trace.events(event="grant", pid=first.pid))
         # The tables turn.
         daemon.api.set_tenant(first.pid, priority="9")
@@ -165,7 +166,7 @@ class Turns(GpumuxTest):
         # As they started again: at once.
         for program in (first, second):
             daemon.api.set_tenant(program.pid, priority="default")
-        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", 20, "both to run at once")
+        wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", HANG, "both to run at once")
 
     def test_a_restarted_daemon_knows_what_programs_started_with(self):
         daemon = self.start_daemon()
@@ -177,20 +178,33 @@ class Turns(GpumuxTest):
         def standing():
             return [(seat["priority"], seat["max_share"]) for seat in daemon.api.seats() if seat["pid"] == worker.pid]
 
-        wait_until(lambda: standing() == [(-3, "100%")], 20, "the worker to be back as it started")
+        wait_until(lambda: standing() == [(-3, "100%")], HANG, "the worker to be back as it started")
 
     def test_a_cap_holds_alone(self):
-        daemon = self.start_daemon(mode="auto", quantum="20ms")
+        """A lease ends when the allowance is spent, and none begins before half of what a second gives is back
+        (src/sched/cap_budget.h). However late a turn ends, the next one makes it good."""
+        cap, half, rounding = 0.25, 0.125e9, 1000
+        daemon = self.start_daemon(mode="auto", quantum="20ms", silence_limit="1h")
         capped = self.start("worker", name="capped", gpu=0, steps=100_000, step_us=500, sync_every=1,
                             variables={"GPUMUX_MAX_SHARE": "25%"})
         capped.wait_for_line("ready")
-        daemon.trace.wait_for(event="revoke", pid=capped.pid, detail="cap", count=6)
-        leases = [lease for lease in daemon.trace.leases(0) if lease.pid == capped.pid and lease.drained]
-        held = sum(lease.drained - lease.granted for lease in leases[1:])
-        span = leases[-1].drained - leases[0].drained
-        # Between two ends of its allowance it has had its part, and what the drains add on a busy machine.
-        self.assertLess(held / span, 0.35)
-        self.assertGreater(held / span, 0.15)
+
+        def spent():
+            """The leases, and which of them ended because the allowance was spent."""
+            leases = [lease for lease in daemon.trace.leases(0) if lease.pid == capped.pid]
+            ends = {event["epoch"] for event in daemon.trace.events(event="revoke", pid=capped.pid, detail="cap")}
+            return leases, [number for number, lease in enumerate(leases[:-1]) if lease.drained and lease.epoch in ends]
+
+        wait_until(lambda: len(spent()[1]) >= 6, HANG, lambda: f"its allowance is spent six times: {spent()}")
+        leases, ends = spent()
+        first, last = leases[ends[0]], leases[ends[-1] + 1]
+        held = sum(lease.held() for lease in leases[ends[0] + 1:ends[-1] + 1])
+        self.assertLessEqual(held, cap * (last.granted - first.drained) - half)
+        # It has what it may have: each time, the half that was back.
+        for before, end in zip(ends, ends[1:]):
+            used = sum(lease.held() for lease in leases[before + 1:end])
+            used += leases[end].revokes[0] - leases[end].granted
+            self.assertGreaterEqual(used, half / (1 - cap) - rounding)
 
     def test_programs_that_end_their_turns_themselves(self):
         daemon = self.start_daemon(mode="auto", quantum="unlimited")
@@ -234,7 +248,7 @@ class Turns(GpumuxTest):
             for program in (a, b):
                 program.expect_success()
             revoked = [lease for lease in daemon.trace.leases(0) if lease.pid == b.pid and lease.revokes]
-            drains[bound] = max(lease.drained - lease.revokes[0] for lease in revoked)
+            drains[bound] = statistics.median(lease.drained - lease.revokes[0] for lease in revoked)
             daemon.terminate()
         self.assertLess(drains["4ms"], drains["unlimited"] / 2)
 
