@@ -16,7 +16,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 GRAPHS_MISSING = "the simulated driver has no graphs"
 
@@ -32,7 +32,7 @@ class Lifecycle(GpumuxTest):
 
     def expect_progress(self, neighbour):
         before = neighbour.count("step")
-        wait_until(lambda: neighbour.count("step") > before + 3, 10,
+        wait_until(lambda: neighbour.count("step") > before + 3, HANG,
                    lambda: f"the neighbour gets on: {neighbour.tail(3)}")
 
     def beside_a_neighbour(self, switches=3, **options):
@@ -109,7 +109,7 @@ class Lifecycle(GpumuxTest):
     def test_orphan_does_not_keep_the_lease(self):
         daemon, neighbour, program = self.run_lifecycle("orphan", hold=30)
         # The child has its parent's descriptors, but the parent is dead, and that counts.
-        daemon.trace.wait_for(event="gone", pid=program.pid, timeout=5)
+        daemon.trace.wait_for(event="gone", pid=program.pid, timeout=HANG)
         os.kill(int(program.field("pid", "orphan")), 0)  # still alive
         self.expect_progress(neighbour)
 
@@ -154,19 +154,20 @@ class Lifecycle(GpumuxTest):
         daemon.trace.wait_for(event="silent", pid=holder.pid)
         said = holder.count("step")
         holder.send(signal.SIGCONT)
-        wait_until(lambda: holder.count("step") > said + 5, 10, "the holder goes on after SIGCONT")
+        wait_until(lambda: holder.count("step") > said + 5, HANG, "the holder goes on after SIGCONT")
         del worker
 
     def test_a_kernel_that_never_ends_is_reported_and_ended_if_so_configured(self):
+        # A program that is silent for long on a busy machine is not passed over: another one needs its GPU.
         daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="200ms", stall_retry="20ms",
-                                   kill_stalled_after="1s")
+                                   kill_stalled_after="1s", silence_limit="1h")
         spinner = self.start("worker", name="spinner", steps=1, step_us=3_600_000_000)
         daemon.trace.wait_for(event="grant", pid=spinner.pid)
         # It is alone, and disturbs nobody; then the other one waits.
         worker = self.start("worker", steps=20, step_us=500)
-        daemon.trace.wait_for(event="stall", pid=spinner.pid, count=2)
-        worker.expect_success()
-        self.assertEqual(spinner.wait(), -signal.SIGKILL)
+        daemon.trace.wait_for(event="stall", pid=spinner.pid, count=2, timeout=HANG)
+        self.assertEqual(spinner.wait(HANG), -signal.SIGKILL)
+        worker.expect_success(HANG)
         kills = daemon.trace.events(event="kill")
         self.assertEqual([(event["pid"], event["detail"]) for event in kills], [(spinner.pid, "stalled")])
         self.assertIn("kill_stalled_after", daemon.log())
