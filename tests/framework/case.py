@@ -15,7 +15,7 @@ from . import paths
 from .daemon import Daemon, errors_in
 from .machine import Machine
 from .process import Process
-from .waiting import wait_until
+from .waiting import HANG, wait_until
 
 
 class GpumuxTest(unittest.TestCase):
@@ -135,7 +135,7 @@ class GpumuxTest(unittest.TestCase):
         native = self.start("worker", name="native worker", preload=False, **options).expect_success()
         return native.field("digest")
 
-    def work_until(self, condition, what, *programs, timeout=60, **natively):
+    def work_until(self, condition, what, *programs, timeout=HANG, **natively):
         """These programs, started with until=self.enough, work until the condition holds. Each has then computed what
         it computes without gpumux (there with the options `natively`)."""
         def holds():
@@ -147,7 +147,7 @@ class GpumuxTest(unittest.TestCase):
         wait_until(holds, timeout, what, poll=0.01)
         pathlib.Path(self.enough).touch()
         for program in programs:
-            program.expect_success(timeout=120)
+            program.expect_success(timeout=HANG)
         os.unlink(self.enough)
         for program in programs:
             self.compare_with_native(program, **natively)
@@ -161,16 +161,19 @@ class GpumuxTest(unittest.TestCase):
         for option, value in zip(options[::2], options[1::2]):
             if option not in ("--until", "--log", "--hold", "--say-every", "--pause-us", "--watch"):
                 command += [option, "0" if option == "--step-us" else value]
-        # The memory of a program that has ended is the GPU's again when the daemon counts none as returning.
-        for daemon in self.daemons:
-            wait_until(lambda daemon=daemon: daemon.process.code is not None or
-                       all(gpu["memory"]["returning_bytes"] == 0 for gpu in daemon.api.status()["gpus"]), 20,
-                       "the GPUs' memory is back")
+        self.wait_memory_back()
         command += [part for option, value in natively.items() for part in (f"--{option}", str(value))]
         native = self.start_process(command + again, name=f"native {program.name}",
                                     environment=self.environment(preload=False))
-        native.expect_success(timeout=120)
+        native.expect_success(timeout=HANG)
         self.assertEqual(program.field("digest"), native.field("digest"), program.name)
+
+    def wait_memory_back(self):
+        """The memory of a program that has ended is the GPU's again when the daemon counts none as returning."""
+        for daemon in self.daemons:
+            wait_until(lambda daemon=daemon: daemon.process.code is not None or
+                       all(gpu["memory"]["returning_bytes"] == 0 for gpu in daemon.api.status()["gpus"]), HANG,
+                       "the GPUs' memory is back")
 
     # ---- the command
 
