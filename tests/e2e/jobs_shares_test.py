@@ -15,15 +15,19 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework.case import main  # noqa: E402
 from framework.users import PYTHON, UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
-# Begins large submissions and says no more of them: prints a line for each that is answered or ended, when it is.
+# Connects, and begins large submissions when it is told so. It says no more of them: it prints a line for each that is
+# answered or ended, when it is.
 UPLOAD = """
 import select, socket, sys
-head = b"POST /v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: 1000000\\r\\n\\r\\n{"
+head = b"POST /v1/jobs HTTP/1.1\\r\\nHost: x\\r\\nContent-Length: %d\\r\\n\\r\\n{" % int(sys.argv[3])
 waiting = []
 for _ in range(int(sys.argv[2])):
-  s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); s.sendall(head); waiting.append(s)
+  s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); waiting.append(s)
+print("connected", flush=True)
+sys.stdin.readline()
+for s in waiting: s.sendall(head)
 while waiting:
   for s in select.select(waiting, [], [])[0]:
     waiting.remove(s)
@@ -31,6 +35,8 @@ while waiting:
     except OSError: answer = b""
     print(answer.split()[1].decode() if answer else "ended", flush=True)
 """
+# The daemon ends such a submission two seconds after its head, and one later for each MiB of its length.
+MIB = 1 << 20
 
 
 class Shares(UsersTest):
@@ -39,7 +45,7 @@ class Shares(UsersTest):
         job = self.daemon.api.ask("POST", "/v1/jobs", {"arguments": ["sleep", "1000"], "directory": "/",
                                                        "environment": [f"PATH={os.environ['PATH']}"],
                                                        "output": "/dev/null", "exclusive": True})["id"]
-        wait_until(lambda: self.job(job)["state"] == "running", 30, "it runs")
+        wait_until(lambda: self.job(job)["state"] == "running", HANG, "it runs")
         return job
 
     def test_a_priority_above_the_cap_passes_own_jobs_only(self):
@@ -87,7 +93,7 @@ class Shares(UsersTest):
         self.daemon.start()
         home = self.homes[self.games.pw_uid]
         running = self.submit_as(self.games, "sh", "-c", f"until [ -e {home}/go ]; do sleep 0.01; done")
-        wait_until(lambda: self.job(running)["state"] == "running", 30, "it runs")
+        wait_until(lambda: self.job(running)["state"] == "running", HANG, "it runs")
         body = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 3_000], "output": "/dev/null",
                 "held": True, "array": "1-500"}
         array = self.ask_as(self.games, "POST", "/v1/jobs", body)[1]["id"]
@@ -109,28 +115,33 @@ class Shares(UsersTest):
         os.unlink(filling)
         self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[0], 201)
 
-    def test_slow_uploads_of_many_users_leave_room_for_administrators(self):
-        def begin(name, uploads):
-            user = pwd.getpwnam(name)
-            slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", str(uploads)],
-                                    user=user.pw_uid, group=user.pw_gid, extra_groups=[], cwd="/",
-                                    stdout=subprocess.PIPE, text=True)
-            self.addCleanup(slow.wait, 30)
-            self.addCleanup(slow.kill)
-            return slow.stdout.readline()
+    def connect(self, name, uploads, size):
+        user = pwd.getpwnam(name)
+        slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", str(uploads), str(size)],
+                                user=user.pw_uid, group=user.pw_gid, extra_groups=[], cwd="/",
+                                stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(slow.wait, HANG)
+        self.addCleanup(slow.kill)
+        self.assertEqual(slow.stdout.readline(), "connected\n")
+        return slow
 
-        self.assertEqual([begin(name, 3) for name in ("bin", "sys", "mail")], ["429\n"] * 3)
-        self.assertEqual(begin("games", 1), "503\n")
+    def begin(self, slow):
+        """Its first answer."""
+        slow.stdin.write("\n")
+        slow.stdin.flush()
+        return slow.stdout.readline()
+
+    def test_slow_uploads_of_many_users_leave_room_for_administrators(self):
+        users = [self.connect(name, uploads, 15 * MIB)
+                 for name, uploads in (("bin", 3), ("sys", 3), ("mail", 3), ("games", 1))]
+        self.assertEqual([self.begin(slow) for slow in users], ["429\n"] * 3 + ["503\n"])
         large = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 100_000] * 8,
                  "output": "/dev/null", "held": True}
         self.assertEqual(self.ask_as(pwd.getpwuid(0), "POST", "/v1/jobs", large)[0], 201)
 
     def test_slow_uploads_of_one_user_block_nobody(self):
-        slow = subprocess.Popen([PYTHON, "-c", UPLOAD, f"{self.runtime_dir}/api.sock", "10"], user=self.news.pw_uid,
-                                group=self.news.pw_gid, extra_groups=[], cwd="/", stdout=subprocess.PIPE, text=True)
-        self.addCleanup(slow.wait, 30)
-        self.addCleanup(slow.kill)
-        self.assertEqual([slow.stdout.readline() for _ in range(8)], ["429\n"] * 8)
+        slow = self.connect("news", 10, 4 * MIB)
+        self.assertEqual([self.begin(slow), *[slow.stdout.readline() for _ in range(7)]], ["429\n"] * 8)
         large = {"arguments": ["true"], "directory": "/", "environment": ["X=" + "x" * 100_000] * 8,
                  "output": "/dev/null"}
         self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", large)[0], 201)
