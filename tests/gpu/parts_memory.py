@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from parts_same import START_S, XLA_FLAGS
-from support import FAIL, INFO, SKIP, Daemon, Failed, Group, review, run
+from support import INFO, SKIP, Daemon, Failed, Group, review, run
 
 # Of the GPU, each of three: 180 % in all, or as much as the host memory that the daemon lends allows.
 SHARE = 0.6
@@ -382,4 +382,4 @@ def run_memory(session):
         try:
             part(session)
         except Failed as error:
-            session.add(FAIL, name, str(error))
+            session.give_up(name, error)

@@ -2,7 +2,7 @@
 """Two GPUs: each is leased on its own, and programs with collectives on the same two never wait for each other for
 ever."""
 from parts_same import START_S
-from support import FAIL, INFO, SKIP, Daemon, Failed, Group, grants_between, review, run
+from support import INFO, SKIP, Daemon, Failed, Group, grants_between, review, run
 
 
 def seeds_scenario(session, quantum):
@@ -133,7 +133,7 @@ def run_two_gpus(session):
         try:
             return function()
         except Failed as error:
-            return session.add(FAIL, name, str(error))
+            return session.give_up(name, error)
 
     attempt("scenario", "A, C and B, 50 ms", lambda: seeds_scenario(session, "50ms"))
     attempt("scenario", "A, C and B, unlimited", lambda: seeds_scenario(session, "unlimited"))

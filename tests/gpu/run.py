@@ -127,7 +127,7 @@ def main():
         try:
             part(session)
         except Failed as error:
-            session.add(FAIL, name, str(error))
+            session.give_up(name, error)
         except Exception as error:  # a mistake in one part must not cost the others their time on the machine
             session.keep(f"{name}.traceback", traceback.format_exc())
             session.add(FAIL, name, f"{type(error).__name__}: {error}")

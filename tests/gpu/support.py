@@ -27,6 +27,10 @@ class Failed(Exception):
     """A part cannot go on; what happened so far stays in the table."""
 
 
+class OutOfTime(Failed):
+    """The budget was over before a program without gpumux was done, with which a part compares: nothing is shown."""
+
+
 class Session:
     """One call of run.py: where things are, how much time is left, and the table."""
 
@@ -99,7 +103,11 @@ class Session:
             try:
                 part(self)
             except Failed as error:
-                self.add(FAIL, part.__name__, str(error))
+                self.give_up(part.__name__, error)
+
+    def give_up(self, name, error):
+        """A part has ended early."""
+        self.add(SKIP if isinstance(error, OutOfTime) else FAIL, name, str(error))
 
     def table(self):
         text = "".join(f"{key}: {value}\n" for key, value in self.facts.items()) + "\n"
@@ -237,6 +245,7 @@ class Process:
     def __init__(self, session, name, argv, daemon=None, **variables):
         self.session = session
         self.name = name
+        self.is_native = daemon is None and "LD_PRELOAD" not in variables
         environment = dict(daemon.environment() if daemon else session.environment, **variables)
         if daemon and session.via_run:
             argv = [session.command, "run", "--"] + argv
@@ -256,6 +265,8 @@ class Process:
         except subprocess.TimeoutExpired:
             self.timed_out = True
             self.end()
+            if self.is_native and self.session.left() <= 0:
+                raise OutOfTime(f"{self.name}: not done when the budget was over") from None
         return self
 
     def end(self):

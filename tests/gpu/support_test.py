@@ -1,0 +1,66 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Goal: run.py does not call a lack of time a failure. Method: programs without a GPU."""
+
+import argparse
+import contextlib
+import io
+import os
+import shutil
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import parts_memory  # noqa: E402
+import parts_same  # noqa: E402
+import parts_two  # noqa: E402
+from support import FAIL, SKIP, Session  # noqa: E402
+
+NATIVE_PARTS = {
+    "memory": lambda session: parts_memory.native_of(session, "program", ["sleep", "1000"]),
+    "two": lambda session: parts_two.native_of(session, "program", ["sleep", "1000"]),
+}
+
+
+class Budget(unittest.TestCase):
+
+    def setUp(self):
+        self.out = tempfile.mkdtemp(prefix="gpumux-support-")
+        self.addCleanup(shutil.rmtree, self.out)
+
+    def session(self, budget):
+        arguments = argparse.Namespace(dist=self.out, out=self.out, gpus=1, quick=False, budget=budget, within=[])
+        session = Session(arguments)
+        self.addCleanup(shutil.rmtree, session.raw)
+        return session
+
+    def rows(self, budget, part):
+        session = self.session(budget)
+        with contextlib.redirect_stdout(io.StringIO()):
+            session.run_parts([part], -1000)
+        return session.rows
+
+    def test_a_native_program_without_time_is_skipped_and_told(self):
+        for name, part in NATIVE_PARTS.items():
+            with self.subTest(part=name):
+                (row,) = self.rows(0, part)
+                self.assertEqual(row["status"], SKIP)
+                self.assertIn("native.program: not done when the budget was over", row["figure"])
+
+    def test_a_native_program_that_fails_is_a_failure(self):
+        (row,) = self.rows(1000, lambda session: parts_two.native_of(session, "program", ["false"]))
+        self.assertEqual(row["status"], FAIL)
+
+    def test_a_result_that_no_second_native_run_can_excuse_is_another_result(self):
+        session = self.session(0)
+        session.natives["driver_api"] = {"digest": "1"}
+        session.programs = self.out
+        with open(session.program("gpumux_gpu_worker"), "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\nexec sleep 1000\n")
+        os.chmod(file.name, 0o755)
+        self.assertTrue(parts_same.is_stable(session, "driver_api"))
+
+
+if __name__ == "__main__":
+    unittest.main()
