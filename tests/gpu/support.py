@@ -387,6 +387,39 @@ def review(events, gpu=0, among=None):
     return {"grants": grants, "held_ns": held, "waited_ns": waited, "wrong": wrong}
 
 
+def kept_from_others(events, gpu, among):
+    """For each pid, how many nanoseconds it held the GPU while another one waited for it. `among`: these pids only."""
+    kept, holding, waiting = collections.Counter(), set(), set()
+    before = None
+    for event in events:
+        kind, pid, at = event["event"], event.get("pid"), event["time_ns"]
+        if pid not in among or (event.get("gpu") != gpu and kind != "gone"):
+            continue
+        for holder in holding:
+            kept[holder] += at - before if waiting - {holder} else 0
+        before = at
+        if kind == "request":
+            waiting.add(pid)
+        elif kind in ("grant", "reopen"):
+            waiting.discard(pid)
+            holding.add(pid)
+        elif kind in ("gate_closed", "drained", "silent"):
+            holding.discard(pid)
+        elif kind in ("close", "gone"):
+            waiting.discard(pid)
+            holding.discard(pid)
+    return kept
+
+
+# A turn that another program waits for is a quantum, and what `fair` owes and the GPU has queued.
+QUANTA_OF_A_TURN = 4
+
+
+def least_turns(kept_ns, quantum_ns):
+    """Of a program that has kept the GPU from others for so long: a short one may rightly have a single turn."""
+    return max(1, kept_ns // (QUANTA_OF_A_TURN * quantum_ns))
+
+
 def grants_between(events, gpu, pid, begin_ns, end_ns):
     return [event["time_ns"] for event in events
             if event["event"] == "grant" and event.get("gpu") == gpu and event.get("pid") == pid

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Goal: run.py does not call a lack of time a failure. Method: programs without a GPU."""
+"""Goal: run.py judges by the daemon's trace, and does not call a lack of time a failure. Method: written traces, and
+programs without a GPU."""
 
 import argparse
 import contextlib
@@ -15,8 +16,9 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import parts_memory  # noqa: E402
 import parts_same  # noqa: E402
 import parts_two  # noqa: E402
-from support import FAIL, SKIP, Session  # noqa: E402
+from support import FAIL, SKIP, Session, kept_from_others, least_turns  # noqa: E402
 
+MS = 1_000_000
 NATIVE_PARTS = {
     "memory": lambda session: parts_memory.native_of(session, "program", ["sleep", "1000"]),
     "two": lambda session: parts_two.native_of(session, "program", ["sleep", "1000"]),
@@ -60,6 +62,32 @@ class Budget(unittest.TestCase):
             file.write("#!/bin/sh\nexec sleep 1000\n")
         os.chmod(file.name, 0o755)
         self.assertTrue(parts_same.is_stable(session, "driver_api"))
+
+
+class Turns(unittest.TestCase):
+    """Two programs on one GPU, with a quantum of 50 ms."""
+
+    def kept(self, *events):
+        written = [{"sequence": i, "gpu": 0, "time_ns": at * MS, "event": name, "pid": pid}
+                   for i, (at, name, pid) in enumerate(events)]
+        return kept_from_others(written, 0, {1, 2})
+
+    def test_a_short_program_may_have_one_turn(self):
+        kept = self.kept((0, "request", 1), (0, "grant", 1), (10, "request", 2), (50, "drained", 1), (50, "grant", 2),
+                         (90, "drained", 2))
+        self.assertEqual((kept[1], kept[2]), (40 * MS, 0))
+        self.assertEqual([least_turns(kept[pid], 50 * MS) for pid in (1, 2)], [1, 1])
+
+    def test_time_alone_asks_for_no_turns(self):
+        kept = self.kept((0, "request", 1), (0, "grant", 1), (5000, "request", 2), (5010, "gate_closed", 1),
+                         (5010, "grant", 2), (5030, "drained", 1))
+        self.assertEqual(least_turns(kept[1], 50 * MS), 1)
+
+    def test_a_program_that_keeps_the_gpu_to_itself_is_found(self):
+        kept = self.kept((0, "request", 1), (0, "grant", 1), (10, "request", 2), (510, "gone", 1), (510, "grant", 2),
+                         (600, "drained", 2))
+        self.assertEqual(kept[1], 500 * MS)
+        self.assertGreater(least_turns(kept[1], 50 * MS), 1)
 
 
 if __name__ == "__main__":
