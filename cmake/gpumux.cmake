@@ -106,7 +106,7 @@ endfunction()
 set(gpumux_computes 2)
 set(gpumux_waits 1)
 
-# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [TIMEOUT s] [COST s] [WAITS])
+# gpumux_test(NAME SOURCES a_test.cc ... DEPS component ... [LABELS l ...] [COST s] [WAITS])
 # One GoogleTest program, one ctest entry. Its labels say what it is (CONTRIBUTING.md); without any it is a unit test.
 # COST: about how many seconds it takes, if more than 10. ctest starts the longest tests first. WAITS: it waits most of
 # the time. A folder that is excluded from a build has no tests in it.
@@ -115,7 +115,7 @@ function(gpumux_test name)
   if(excluded)
     return()
   endif()
-  cmake_parse_arguments(arg "WAITS" "TIMEOUT;COST" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "WAITS" "COST" "SOURCES;DEPS;LABELS;LIBRARIES" ${ARGN})
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main gpumux_test_version
     ${arg_LIBRARIES})
@@ -129,19 +129,13 @@ function(gpumux_test name)
   # After the components: before them, its own references would pull in objects of theirs that no test asked for.
   target_link_libraries(${name} PRIVATE GTest::gtest)
   add_test(NAME ${name} COMMAND ${name})
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT 300)  # a net for what hangs: a machine that is busy with other things takes long, too
-  endif()
-  if(GPUMUX_SANITIZE OR CMAKE_CROSSCOMPILING)
-    math(EXPR arg_TIMEOUT "${arg_TIMEOUT} * 5")  # a net for what hangs, on a busy machine too
-  endif()
   if(NOT arg_LABELS)
     set(arg_LABELS unit)
   endif()
   if("unit" IN_LIST arg_LABELS)
     add_dependencies(unit_tests ${name})
   endif()
-  math(EXPR deadline "${arg_TIMEOUT} - 30")  # for what hangs to say where: tests/unit/main.cc
+  math(EXPR deadline "${DART_TESTING_TIMEOUT} - 30")  # for what hangs to say where: tests/unit/main.cc
   if(NOT arg_COST)
     set(arg_COST 0)
   endif()
@@ -149,7 +143,7 @@ function(gpumux_test name)
   if(arg_WAITS)
     set(places ${gpumux_waits})
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} LABELS "${arg_LABELS}" COST ${arg_COST}
+  set_tests_properties(${name} PROPERTIES LABELS "${arg_LABELS}" COST ${arg_COST}
     PROCESSORS ${places} ENVIRONMENT GPUMUX_TEST_DEADLINE=${deadline})
 endfunction()
 
@@ -182,7 +176,7 @@ function(gpumux_bench name)
   endforeach()
   # That it runs; not with a hundred thousand of anything and more, which takes minutes.
   add_test(NAME ${name}_runs COMMAND ${name} --benchmark_min_time=0.001 --benchmark_filter=-/1000000?)
-  set_tests_properties(${name}_runs PROPERTIES TIMEOUT 120 LABELS bench PROCESSORS ${gpumux_computes})
+  set_tests_properties(${name}_runs PROPERTIES LABELS bench PROCESSORS ${gpumux_computes})
 endfunction()
 
 # gpumux_fuzz(NAME SOURCES a_fuzz.cc DEPS component ... CORPUS corpus/NAME)
@@ -198,7 +192,7 @@ function(gpumux_fuzz name)
   else()
     add_executable(${name} ${arg_SOURCES} ${PROJECT_SOURCE_DIR}/tests/fuzz/replay_main.cc)
     add_test(NAME ${name}_replay COMMAND ${name} ${CMAKE_CURRENT_SOURCE_DIR}/${arg_CORPUS})
-    set_tests_properties(${name}_replay PROPERTIES TIMEOUT 600 LABELS unit PROCESSORS ${gpumux_computes})
+    set_tests_properties(${name}_replay PROPERTIES LABELS unit PROCESSORS ${gpumux_computes})
     add_dependencies(unit_tests ${name})
   endif()
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_version ${arg_LIBRARIES})
