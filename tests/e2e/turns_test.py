@@ -133,7 +133,7 @@ class Turns(GpumuxTest):
 
         self.work_until(lambda: len(revoked_leases()) >= 5, "5 revocations", high)
         low.end()
-        # A busy machine closes some gates late. If the copy were behind the gate, each gate would close when it is over.
+        # A busy machine closes some gates late. A copy behind the gate would close each gate only when it is over.
         parts = [(lease.closed - lease.revokes[0]) / (lease.drained - lease.revokes[0]) for lease in revoked_leases()]
         self.assertLess(statistics.median(parts), 0.5, parts)
 
