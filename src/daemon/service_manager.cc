@@ -45,8 +45,6 @@ void ServiceManager::stopping() { send("STOPPING=1\nSTATUS=Stopping; tenants go 
 
 void ServiceManager::alive() { send("WATCHDOG=1"); }
 
-void ServiceManager::status(const std::string& text) { send("STATUS=" + text); }
-
 void ServiceManager::send(const std::string& message) const {
   if (socket_.size() < 2 || (socket_[0] != '/' && socket_[0] != '@')) return;
   const auto address = os::unix_address(socket_);

@@ -21,7 +21,6 @@ class ServiceManager {
   void reloading();
   void stopping();
   void alive();
-  void status(const std::string& text);
 
   // How often alive() is wanted; none: not at all.
   std::optional<base::Duration> watchdog_interval() const { return watchdog_interval_; }

@@ -22,11 +22,6 @@ class RateLimit {
     return true;
   }
 
-  bool is_full(base::TimePoint now) {
-    refill(now);
-    return credit_ == most_;
-  }
-
  private:
   void refill(base::TimePoint now) {
     if (last_ != base::TimePoint() && now > last_)

@@ -197,7 +197,6 @@ class Shares {
   std::uint64_t weight(TimePoint now) const;
   // How many half-lives to go on by; 0: none yet. Everybody's sum is to be shifted right by so much.
   std::uint32_t renew(TimePoint now);
-  Duration half_life() const { return half_life_; }
 
  private:
   TimePoint epoch_{};

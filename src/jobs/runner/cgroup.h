@@ -42,8 +42,6 @@ class Cgroup {
   // Removes it and what root's jobs have made below it. False: not yet; who has just ended may be in it for a moment.
   bool remove() const;
 
-  const std::string& path() const { return path_; }
-
  private:
   base::Status write(const char* name, const char* value) const;
   base::Result<bool> event(const char* key) const;
