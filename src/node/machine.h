@@ -61,8 +61,6 @@ class Machine {
   // Whether memory and standing leave it open whether its programs run at once or by turns.
   bool is_open(GpuIndex gpu) const { return at(gpu).is_open; }
   sched::Way way(GpuIndex gpu) const { return at(gpu).way; }  // the last one that was chosen
-  // Programs that are no tenants are on it.
-  bool has_other_programs(GpuIndex gpu) const { return at(gpu).others == Others::kThere; }
   // GPUs whose memory has been planned anew since the last call.
   std::bitset<base::kMaxGpus> take_planned() { return std::exchange(planned_, {}); }
 

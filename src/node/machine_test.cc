@@ -342,13 +342,16 @@ TEST_F(MachineTest, OtherSettingsLeaveTheModeAsItIs) {
 // A look may come while a program is just connecting.
 TEST_F(MachineTest, OtherProgramsCountWhenTwoLooksShowThem) {
   open(1);
-  has(1, 79);
-  for (const bool second : {false, true}) {
+  apply(sched::Requested{seat(1)});
+  reports[1] = {.allocated = kCapacity, .evicted = kCapacity};
+  say(1);
+  now += sched::kHolderPatience;
+  for (const std::string expected : {"memory that the contexts of programs use: they do not fit on the GPU",
+                                     "memory that programs outside gpumux and contexts use"}) {
     now += 1s;
-    apply(GpuSampled{kGpu, 80 * kGiB, now, true});
+    apply(GpuSampled{kGpu, kGiB, now, true});
     rest();
-    EXPECT_EQ(machine.memory().view(kGpu).capacity, kCapacity);
-    EXPECT_EQ(machine.has_other_programs(kGpu), second);
+    EXPECT_EQ(machine.leases().view(now).at(0).seats.at(0).waits_for, expected);
   }
 }
 

@@ -60,7 +60,6 @@ class ForeignUse {
   // So much of what the dead have left has not come back in time: it is not theirs any more, whoever has it.
   void keep(std::uint64_t left);
 
-  std::uint64_t bytes() const { return bytes_; }
   // When a look last showed that there is so much, and no report has explained it.
   base::TimePoint seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.

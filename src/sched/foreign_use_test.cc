@@ -23,16 +23,18 @@ class Looks {
   std::uint64_t look_at(std::uint64_t beyond, std::uint64_t managed = 0, std::uint64_t returning = 0) {
     now += pause;
     use.look({.asked_at = now, .beyond = beyond, .managed = managed, .returning = returning});
-    return use.bytes();
+    return bytes();
   }
   // Memory moves while the look is taken.
   std::uint64_t look_in_between(std::uint64_t gib) {
     now += pause;
     use.heard(now + 1ms, true);
     use.look({.asked_at = now, .beyond = gib * kGiB});
-    return use.bytes() / kGiB;
+    return bytes() / kGiB;
   }
   void heard() { use.heard(now, false); }
+  // Without seats there is nothing else to expect.
+  std::uint64_t bytes() const { return use.expected(now, 80 * kGiB, 0); }
 
   ForeignUse use;
   TimePoint now = TimePoint() + 1h;
@@ -49,10 +51,10 @@ TEST(ForeignUse, WhoComesBackWasSeenFirst) {
   Looks s;
   s.look(70);
   s.use.came_back(30 * kGiB);
-  EXPECT_EQ(s.use.bytes(), 40 * kGiB);
+  EXPECT_EQ(s.bytes(), 40 * kGiB);
   s.look(40);
   s.use.came_back(30 * kGiB);
-  EXPECT_EQ(s.use.bytes(), 40 * kGiB) << "it was not there then, or is not seen to be";
+  EXPECT_EQ(s.bytes(), 40 * kGiB) << "it was not there then, or is not seen to be";
 }
 
 // Tenants were allocating when the daemon looked first: what it saw is theirs, and they report it in a moment.
@@ -109,7 +111,7 @@ TEST(ForeignUse, AmongReportsAnotherProgramIsSeenAsSoonAsTheyCannotBeLate) {
   s.look(1);
   s.pause = 100ms;
   const TimePoint came_at = s.now;
-  while (s.use.bytes() != 20 * kGiB && s.now < came_at + 1s) {
+  while (s.bytes() != 20 * kGiB && s.now < came_at + 1s) {
     s.heard();
     s.look(20);
   }
@@ -144,7 +146,7 @@ TEST(ForeignUse, LooksThatFollowEachOtherCloselySayNoMoreThanOne) {
   s.pause = 100ms;
   EXPECT_EQ(s.look(2), 9u) << "the first of these was at a time when more was shown";
   for (int i = 0; i < 4; ++i) s.look(2);
-  EXPECT_EQ(s.use.bytes(), 2 * kGiB) << "reports are not as late as that";
+  EXPECT_EQ(s.bytes(), 2 * kGiB) << "reports are not as late as that";
   EXPECT_FALSE(s.use.look_again());
 }
 
@@ -192,7 +194,7 @@ TEST(ForeignUse, WhatManagedMemoryMayExplainIsNobodyElses) {
   s.look(1);
   for (int i = 0; i < 3; ++i) EXPECT_EQ(s.look(30, 40), 1u);
   for (int i = 0; i < 3; ++i) s.look(45, 40);
-  EXPECT_EQ(s.use.bytes(), 5 * kGiB);
+  EXPECT_EQ(s.bytes(), 5 * kGiB);
 }
 
 TEST(ForeignUse, WhatIsBeyondItTheDeadHaveLeft) {
@@ -204,7 +206,7 @@ TEST(ForeignUse, WhatIsBeyondItTheDeadHaveLeft) {
   s.look(31, 0, 30);
   s.look(31, 0, 30);
   EXPECT_EQ(s.use.left_behind(), 30 * kGiB);
-  EXPECT_EQ(s.use.bytes(), kGiB);
+  EXPECT_EQ(s.bytes(), kGiB);
   s.look(1, 0, 30);
   EXPECT_EQ(s.use.left_behind(), 30 * kGiB) << "somebody may have freed so much and not said so";
   s.look(1, 0, 30);
@@ -217,7 +219,7 @@ TEST(ForeignUse, OtherProgramsComeWhileTheDeadAreWaitedFor) {
   s.look(1);
   s.use.closed(s.now);
   for (int i = 0; i < 3; ++i) s.look(41, 0, 30);
-  EXPECT_EQ(s.use.bytes(), 11 * kGiB) << "the dead cannot have left more than they had";
+  EXPECT_EQ(s.bytes(), 11 * kGiB) << "the dead cannot have left more than they had";
 }
 
 TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
@@ -277,7 +279,7 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   EXPECT_TRUE(desk.want(1, 60, 60));
   desk.settle();
   desk.has(1, 50);
-  desk.planner.set_foreign(desk.now, kGpu, 22 * kGiB);
+  desk.set_foreign(22 * kGiB);
   desk.say(1);
   ASSERT_TRUE(desk.want(1, 60, 60));
   EXPECT_TRUE(desk.answer(1)->refused());
@@ -288,7 +290,7 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
 TEST(ForeignUse, WhatTheDeadDoNotGiveBackIsKept) {
   Desk desk;
   ForeignUse use;
-  const auto tell = [&] { desk.planner.set_foreign(desk.now, kGpu, use.bytes()); };
+  const auto tell = [&] { desk.set_foreign(use.expected(desk.now, 80 * kGiB, 0)); };
   const auto look = [&](std::uint64_t gib) {
     use.look({.asked_at = desk.now, .beyond = gib * kGiB, .returning = desk.planner.returning(kGpu)});
     desk.planner.returned(desk.now, kGpu, use.left_behind());

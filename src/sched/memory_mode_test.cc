@@ -18,7 +18,7 @@ class Mode : public ::testing::Test {
  protected:
   Mode() {
     planner_.add_gpu(kGpu, 80 * kGiB, 0);
-    planner_.set_host_budget(400 * kGiB);
+    planner_.set_host_budget(400 * kGiB, 0, 0);
     open(1);
     open(2);
   }

@@ -197,7 +197,7 @@ class Residency {
  public:
   // Evicted data lies in chunks of a seat's own, of so many bytes each. `reserved`: so much more is there for accounts
   // that are promised no more than that in all, so an account that comes last can begin.
-  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk = 0, std::uint64_t reserved = 0) {
+  void set_host_budget(std::uint64_t bytes, std::uint64_t chunk, std::uint64_t reserved) {
     host_budget_ = bytes;
     host_chunk_ = chunk;
     host_reserved_ = reserved;
@@ -212,10 +212,10 @@ class Residency {
   // Also if its reserve is another one from now on.
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   // The GPU's use beyond what seats report: other programs, and contexts of tenants. Returns whether it has changed.
-  // `seen_at`: when a look last showed it; by default, it still holds. `unseen`: the part that no look has shown. It no
-  // longer counts after `unseen_until` if it has not come by then.
-  bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at = TimePoint::max(),
-                   std::uint64_t unseen = 0, TimePoint unseen_until = {});
+  // `seen_at`: when a look last showed it. `unseen`: the part that no look has shown. It no longer counts after
+  // `unseen_until` if it has not come by then.
+  bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at, std::uint64_t unseen,
+                   TimePoint unseen_until);
   // Whether programs that are no tenants are on the GPU. Otherwise all that is not told of is tenants' contexts.
   void set_other_programs(GpuIndex gpu, bool any);
   // Whether somebody waits to know whether it is: look at once.

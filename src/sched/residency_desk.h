@@ -24,9 +24,13 @@ class Desk {
  public:
   explicit Desk(std::uint64_t capacity = 80, std::uint64_t host = 400) {
     planner.add_gpu(kGpu, capacity * kGiB, 0);
-    planner.set_host_budget(host * kGiB);
+    planner.set_host_budget(host * kGiB, 0, 0);
   }
 
+  // The GPU's use beyond what seats report. A look shows it at any moment, unless the test says when one did.
+  bool set_foreign(std::uint64_t bytes, TimePoint seen_at = TimePoint::max()) {
+    return planner.set_foreign(now, kGpu, bytes, seen_at, 0, {});
+  }
   void open(std::uint64_t tenant, Quota quota = {}, std::uint64_t account = 0) {
     planner.opened(now, seat(tenant), {quota, account}, true);
     turns.push_back({seat(tenant), TurnKind::kIdle, TimePoint::max()});

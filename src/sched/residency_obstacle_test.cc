@@ -91,7 +91,7 @@ TEST(Residency, CrumbsDoNotKeepWhoIsObstructedWaiting) {
   constexpr std::uint64_t kCrumb = std::uint64_t{2} << 20;
   Desk desk;
   std::uint64_t foreign = kGiB;
-  desk.planner.set_foreign(desk.now, kGpu, foreign);
+  desk.set_foreign(foreign);
   desk.open_two(0, 0, 30);
   desk.turn({{2, kHolding}, {1, kIdle}});
   desk.has(2, 10, 41);
@@ -101,7 +101,7 @@ TEST(Residency, CrumbsDoNotKeepWhoIsObstructedWaiting) {
   std::optional<MemoryObstacle> found;
   while (!found && desk.now < since + 2 * kHolderPatience) {
     desk.now += 250ms;
-    desk.planner.set_foreign(desk.now, kGpu, foreign -= kCrumb);
+    desk.set_foreign(foreign -= kCrumb);
     desk.plan();
     found = obstacle_of(desk, 2);
     if (!found) desk.say(2);
@@ -115,7 +115,7 @@ TEST(Residency, CrumbsDoNotKeepWhoIsObstructedWaiting) {
 TEST(Residency, OtherProgramsObstructAfterAWhile) {
   Desk desk;
   desk.open(1);
-  desk.planner.set_foreign(desk.now, kGpu, 30 * kGiB);
+  desk.set_foreign(30 * kGiB);
   desk.planner.set_other_programs(kGpu, true);
   desk.turn({{1, kHolding}});
   desk.has(1, 10, 41);
@@ -143,11 +143,11 @@ TEST(Residency, TheNewestOfSeatsThatBlockEachOtherIsStranded) {
   Desk desk;
   desk.open_two(0, 1);
   desk.has(2, 0, 1);
-  desk.planner.set_foreign(desk.now, kGpu, 80 * kGiB);
+  desk.set_foreign(80 * kGiB);
   hold_in_turn(desk);
   // Programs that have ended may still give something back.
   desk.now += 5s;
-  desk.planner.set_foreign(desk.now, kGpu, 79 * kGiB + kGiB / 2);
+  desk.set_foreign(79 * kGiB + kGiB / 2);
   EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + kRoomPatience);
   desk.now += kRoomPatience - 1ms;
   desk.plan();
@@ -159,7 +159,7 @@ TEST(Residency, TheNewestOfSeatsThatBlockEachOtherIsStranded) {
   EXPECT_TRUE(desk.bounds[2].is_stranded);
   EXPECT_LE(desk.planner.next_deadline(kGpu), desk.now + kStrandedPatience);
   // Its program destroys a context.
-  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB);
+  desk.set_foreign(60 * kGiB);
   desk.plan();
   desk.plan();
   EXPECT_FALSE(desk.bounds[2].is_stranded);
@@ -170,7 +170,7 @@ TEST(Residency, TheNextSeatIsStrandedIfTheFirstKeepsWhatItHas) {
   Desk desk;
   desk.open_two(0, 1);
   desk.has(2, 0, 1);
-  desk.planner.set_foreign(desk.now, kGpu, 80 * kGiB);
+  desk.set_foreign(80 * kGiB);
   hold_in_turn(desk);
   desk.now += kRoomPatience;
   desk.plan();
@@ -192,7 +192,7 @@ TEST(Residency, NoSeatIsStrandedWhileAnotherOneCanRun) {
   desk.open_two(0, 1);
   desk.has(2, 0, 1);
   desk.open(3);  // has nothing, and may end
-  desk.planner.set_foreign(desk.now, kGpu, 80 * kGiB);
+  desk.set_foreign(80 * kGiB);
   hold_in_turn(desk);
   desk.now += kLongestRoomWait;
   desk.plan();

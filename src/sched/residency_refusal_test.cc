@@ -28,24 +28,24 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   desk.open(1);
   desk.turn({{1, kHolding}});
   const TimePoint before = desk.now;
-  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, before);
+  desk.set_foreign(60 * kGiB, before);
   desk.say(1);
   desk.now += 1ms;
   ASSERT_TRUE(desk.want(1, 90)) << "so much there never is";
   EXPECT_FALSE(desk.want(1, 40, 40));
   EXPECT_TRUE(desk.planner.awaits_look(kGpu));
   desk.now += 20ms;
-  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 0, desk.now));
+  EXPECT_TRUE(desk.set_foreign(0, desk.now));
   desk.plan();
   ASSERT_TRUE(desk.answer(1));
   EXPECT_FALSE(desk.answer(1)->refused());
   // It is there still, which changes nothing but what is known of it.
-  desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now);
+  desk.set_foreign(60 * kGiB, desk.now);
   desk.has(1, 10);
   desk.now += 1ms;
   EXPECT_FALSE(desk.want(1, 60, 60));
   desk.now += 20ms;
-  EXPECT_TRUE(desk.planner.set_foreign(desk.now, kGpu, 60 * kGiB, desk.now));
+  EXPECT_TRUE(desk.set_foreign(60 * kGiB, desk.now));
   desk.plan();
   ASSERT_TRUE(desk.answer(1));
   EXPECT_TRUE(desk.answer(1)->refused());
@@ -163,16 +163,16 @@ TEST(Residency, NothingIsHopelessWhileTenantsAreAwaited) {
   const TimePoint until = desk.now + 2s;
   desk.planner.await_tenants(until);
   // Seen before and after the wish.
-  desk.planner.set_foreign(desk.now, kGpu, 75 * kGiB);
+  desk.set_foreign(75 * kGiB);
   EXPECT_FALSE(desk.want(2, 40));
   desk.now += 1s;
-  desk.planner.set_foreign(desk.now, kGpu, 75 * kGiB, desk.now);
+  desk.set_foreign(75 * kGiB, desk.now);
   desk.plan();
   EXPECT_FALSE(desk.answer(2));
   ASSERT_TRUE(desk.planner.next_deadline(kGpu));
   EXPECT_LE(*desk.planner.next_deadline(kGpu), until);
   // They have come back, and what they have is not other programs'.
-  desk.planner.set_foreign(desk.now, kGpu, 0, desk.now);
+  desk.set_foreign(0, desk.now);
   desk.plan();
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);
@@ -185,13 +185,13 @@ TEST(Residency, WhatIsHopelessIsRefusedWhenNoTenantIsAwaitedAnyMore) {
   desk.turn({{2, kHolding}, {1, kIdle}});
   const TimePoint until = desk.now + 2s;
   desk.planner.await_tenants(until);
-  desk.planner.set_foreign(desk.now, kGpu, 75 * kGiB, desk.now);
+  desk.set_foreign(75 * kGiB, desk.now);
   EXPECT_FALSE(desk.want(2, 40));
   desk.now = until;
   desk.plan();
   EXPECT_FALSE(desk.answer(2)) << "the GPU has not been looked at since the last one could come back";
   desk.now += 100ms;
-  desk.planner.set_foreign(desk.now, kGpu, 75 * kGiB, desk.now);
+  desk.set_foreign(75 * kGiB, desk.now);
   desk.plan();
   const auto answer = desk.answer(2);
   ASSERT_TRUE(answer);

@@ -12,7 +12,7 @@ namespace {
 TEST(Residency, AloneASeatHasTheWholeGpu) {
   Desk desk;
   desk.planner.add_gpu(kGpu, 80 * kGiB, kGiB);
-  desk.planner.set_foreign(desk.now, kGpu, 4 * kGiB);
+  desk.set_foreign(4 * kGiB);
   desk.open(1);
   EXPECT_EQ(desk.room(1), 75u);
   EXPECT_EQ(desk.commitment(1), 75u);  // what does not fit at once can never run, however much host memory there is
@@ -202,7 +202,7 @@ TEST(Residency, WhoIsHeldBackKeepsItsMemoryAndGetsWhatItLacks) {
 // The last chunk of each is hardly ever full.
 TEST(Residency, NotAllHostMemoryIsPromised) {
   Desk desk(80, 40);
-  desk.planner.set_host_budget(40 * kGiB, kGiB);
+  desk.planner.set_host_budget(40 * kGiB, kGiB, 0);
   desk.open_two();
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 118u);
   desk.has(1, 70);
@@ -214,7 +214,7 @@ TEST(Residency, NotAllHostMemoryIsPromised) {
   ASSERT_TRUE(desk.answer(2));
   EXPECT_FALSE(desk.answer(2)->refused());
   Desk small(80, 0);
-  small.planner.set_host_budget(40 * kGiB, 40 * kGiB);
+  small.planner.set_host_budget(40 * kGiB, 40 * kGiB, 0);
   small.open(1);
   small.open(2);
   small.has(1, 70);
@@ -361,7 +361,7 @@ TEST(Residency, AStoppedSeatIsNotFloodedWithBounds) {
   desk.turn({{2, kHolding}, {1, kIdle}});
   const std::size_t before = desk.sent;
   for (int i = 0; i < 100; ++i) {  // 1 says nothing any more
-    desk.planner.set_foreign(desk.now, kGpu, static_cast<std::uint64_t>(i % 2) * 60 * kGiB);
+    desk.set_foreign(static_cast<std::uint64_t>(i % 2) * 60 * kGiB);
     desk.say(2);
   }
   std::size_t of_1 = desk.sent - before;
@@ -412,9 +412,9 @@ TEST(Residency, HostMemoryIsPreparedForWhatIsAskedForAndForContexts) {
   const auto given = desk.want(2, 36, 36);
   ASSERT_TRUE(given && !given->refused());
   EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 6 * kGiB) << "the seat has not said yet that it has it";
-  desk.planner.set_foreign(desk.now, kGpu, 8 * kGiB);
+  desk.set_foreign(8 * kGiB);
   EXPECT_EQ(desk.planner.host_demand(kGpu).evicted, 9 * kGiB) << "an eighth of what contexts leave";
-  desk.planner.set_foreign(desk.now, kGpu, 0);
+  desk.set_foreign(0);
   // Given, and not taken.
   desk.now += kTakePatience;
   desk.say(2);

@@ -233,7 +233,7 @@ TEST(SuspendedMemory, IsNotSpokenToOnceItIsGone) {
   for (std::uint64_t gib = 10; gib <= 70; gib += 5) {
     desk.want(2, gib, gib);
     desk.has(2, gib);
-    desk.planner.set_foreign(desk.now, kGpu, (gib % 4) * kGiB);
+    desk.set_foreign((gib % 4) * kGiB);
     desk.now += 1s;
     desk.plan();
   }

@@ -60,7 +60,6 @@ class Timers {
   void stop(Timer& timer);
   // nullptr: none is armed.
   Timer* earliest() const { return heap_.empty() ? nullptr : heap_.front(); }
-  std::size_t size() const { return heap_.size(); }
 
  private:
   static bool before(const Timer& a, const Timer& b) {

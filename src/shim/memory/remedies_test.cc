@@ -332,7 +332,7 @@ class World {
 
   void start_daemon() {
     planner_ = std::make_unique<Residency>();
-    planner_->set_host_budget(kHost);
+    planner_->set_host_budget(kHost, 0, 0);
     planner_->add_gpu(kGpu, kCapacity, kReserve);
     planner_->await_tenants(now_ + 2s);
   }
@@ -366,7 +366,7 @@ class World {
       const auto view = planner_->view(tenant->id);
       if (!view || !view->speaks) foreign += tenant->bounds.used();
     }
-    planner_->set_foreign(now_, kGpu, foreign, now_);
+    planner_->set_foreign(now_, kGpu, foreign, now_, 0, {});
   }
 
   std::mt19937_64 random_;
