@@ -153,7 +153,7 @@ void run(int count, char** arguments) {
   for (auto& [name, open] :
        {std::pair{"tmpfs", &daemon::HostFiles::open}, {"tmpfs by a child", &daemon::HostFiles::open_by_child}}) {
     daemon::HostFiles files = open();
-    if (!files.has_tmpfs()) {
+    if (!files.why_not().empty()) {
       std::printf("%s: the kernel refuses it: %s\n", name, files.why_not().c_str());
     } else {
       kinds.emplace_back(name, std::move(files));

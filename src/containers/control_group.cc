@@ -90,8 +90,6 @@ std::string_view container_group_in(std::string_view control_group) { return fin
 
 std::string slurm_id(std::uint32_t job) { return std::string(kSlurmId) + std::to_string(job); }
 
-std::uint32_t slurm_job(std::string_view id) { return number_after(kSlurmId, id); }
-
 bool is_within(std::string_view group, std::string_view outer) {
   if (outer.empty() || group.substr(0, outer.size()) != outer) return false;
   return group.size() == outer.size() || outer.back() == '/' || group[outer.size()] == '/';

@@ -28,9 +28,8 @@ std::string container_id_in(std::string_view control_group);
 // The path as far as the name by which container_id_in() knows it. Empty: it has no id.
 std::string_view container_group_in(std::string_view control_group);
 
-// The id of a Slurm job, and back. 0: it is no such id.
+// The id of a Slurm job.
 std::string slurm_id(std::uint32_t job);
-std::uint32_t slurm_job(std::string_view id);
 
 // Whether `group` is `outer` or lies in it.
 bool is_within(std::string_view group, std::string_view outer);

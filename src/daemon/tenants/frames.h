@@ -51,8 +51,6 @@ class Frames {
                      Lend lend);
 
   std::size_t size() const { return frames_.size(); }
-  // Given, and with nobody.
-  std::size_t waiting() const { return waiting_; }
 
  private:
   struct Frame {
@@ -72,7 +70,7 @@ class Frames {
 
   const std::size_t most_;
   Table frames_;
-  std::size_t waiting_ = 0;
+  std::size_t waiting_ = 0;  // given, and with nobody
   std::uint64_t last_ = 0;
 };
 

@@ -44,7 +44,7 @@ TEST(FramesTest, GoFromSeatToSeat) {
   ASSERT_TRUE(frames.given(seat(1), "d", 0, kBytes, any_file()));
   ASSERT_TRUE(frames.given(seat(1), "d", 0, kBytes, any_file()));
   frames.settled();
-  EXPECT_EQ(frames.waiting(), 2u) << "its giver has not said yet that it has less";
+  EXPECT_EQ(frames.size(), 2u) << "its giver has not said yet that it has less";
   EXPECT_EQ(lent(frames, seat(2), "d", kSize, kBytes), std::vector<std::uint64_t>{1});
   frames.reported(seat(1));
   frames.settled();

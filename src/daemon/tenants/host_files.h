@@ -52,7 +52,6 @@ class HostFiles {
   // A borrower can shrink a file of a tmpfs, for the kernel seals none. A later borrower of that file gets SIGBUS.
   static bool is_whole(int file, std::uint64_t bytes);
 
-  bool has_tmpfs() const { return static_cast<bool>(mount_); }
   // Why there is no tmpfs. Empty: there is one, or it was not tried for.
   const std::string& why_not() const { return why_not_; }
 

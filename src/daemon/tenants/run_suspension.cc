@@ -162,14 +162,6 @@ bool RunSuspension::is_parked(const Session& session) const {
   return run != runs_.end() && run->second.told.is_parked && !unsettled_.contains(run->first);
 }
 
-std::vector<RunMemory> RunSuspension::memory_of(const RunKey& key) const {
-  std::vector<RunMemory> gpus(leases_.gpus().size());
-  const auto run = runs_.find(key);
-  if (run == runs_.end()) return gpus;
-  for (const auto& [id, session] : run->second.tenants) add_memory(leases_.memory(), *session, gpus);
-  return gpus;
-}
-
 RunMemory RunSuspension::memory_of(const sched::Residency& planner, base::SeatId seat) {
   const auto memory = planner.view(seat);
   if (!memory || !memory->speaks) return {};

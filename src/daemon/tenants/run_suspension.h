@@ -86,8 +86,6 @@ class RunSuspension {
   // Nothing of its run is on its way any more, as far as was seen when everything last came to rest.
   bool is_parked(const Session& session) const;
 
-  // By GPU index.
-  std::vector<RunMemory> memory_of(const RunKey& key) const;
   // As the seat reported it; nothing from a seat that does not report memory.
   static RunMemory memory_of(const sched::Residency& memory, base::SeatId seat);
   // REQUIRES: `gpus` has an entry for each GPU.

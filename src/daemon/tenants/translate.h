@@ -84,10 +84,7 @@ class Translator {
   }
   // Nothing of its run is on its way any more, and its processes may be frozen.
   bool is_parked(const Session& session) const { return suspension_.is_parked(session); }
-  // By GPU index: what the tenants of a run have; and what those have that belong to none of these runs.
-  std::vector<RunMemory> memory_of_run(uid_t uid, const std::string& run) const {
-    return suspension_.memory_of({uid, run});
-  }
+  // By GPU index: what the tenants have that belong to none of these runs.
   std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 
   // The priority that a user's run may have beyond what anybody may ask for, which is 0.
