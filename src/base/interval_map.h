@@ -20,8 +20,6 @@ class IntervalMap {
     Value value{};
   };
 
-  bool is_empty() const { return pieces_.empty(); }
-
   // Replaces what was said of any part of it.
   void set(std::uint64_t begin, std::uint64_t end, Value value) {
     erase(begin, end);

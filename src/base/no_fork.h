@@ -50,8 +50,6 @@ class NoFork {
     inside_.store(0);
   }
 
-  // A fork is under way, or waits.
-  static bool is_forking() { return forks_.load() != 0; }
   static bool is_anybody_inside() { return inside_.load() > 0; }
 
  private:

@@ -28,16 +28,16 @@ class Patience {
 };
 
 TEST(NoForkTest, AForkWaitsForWhoIsInside) {
-  std::atomic<bool> prepared{false};
-  std::atomic<bool> went_too_early{false};
+  std::atomic<bool> begun{false}, prepared{false}, went_too_early{false};
   std::optional<NoFork> inside(std::in_place);
   std::thread fork([&] {
+    begun.store(true);
     const Patience patience;
     NoFork::prepare();
     went_too_early.store(NoFork::is_anybody_inside() && !patience.is_over());
     prepared.store(true);
   });
-  while (!NoFork::is_forking()) std::this_thread::yield();
+  while (!begun.load()) std::this_thread::yield();
   let_run([&] { return prepared.load(); });
   inside.reset();
   fork.join();
@@ -47,16 +47,17 @@ TEST(NoForkTest, AForkWaitsForWhoIsInside) {
 
 TEST(NoForkTest, WhoComesWaitsForTheFork) {
   NoFork::prepare();
-  std::atomic<bool> begun{false}, entered{false}, went_too_early{false};
+  std::atomic<bool> begun{false}, entered{false}, over{false}, went_too_early{false};
   std::thread next([&] {
     begun.store(true);
     const Patience patience;
     const NoFork no_fork;
-    went_too_early.store(NoFork::is_forking() && !patience.is_over());
+    went_too_early.store(!over.load() && !patience.is_over());
     entered.store(true);
   });
   while (!begun.load()) std::this_thread::yield();
   let_run([&] { return entered.load(); });
+  over.store(true);
   NoFork::in_parent();
   next.join();
   EXPECT_FALSE(went_too_early.load());

@@ -88,8 +88,6 @@ class Agent {
   // Any thread: makes the agent call announce_seats.
   void wake();
 
-  bool connected() const { return connected_.load(std::memory_order_acquire); }
-
   // In a forked child: closes the descriptors that belong to the parent's connection. The object is not used again.
   void close_after_fork();
 

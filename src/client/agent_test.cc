@@ -223,7 +223,8 @@ TEST_F(AgentTest, ADaemonThatDoesNotReadIsLeftAndFoundAgain) {
   // Requests may be lost without harm; a Drained may not, so the first that does not fit ends the connection.
   while (agent.send(wire::Request{.slot = 0})) {
   }
-  EXPECT_TRUE(agent.connected());
+  ASSERT_TRUE(daemon.receive()) << "room for one more";
+  EXPECT_TRUE(agent.send(wire::Request{.slot = 0})) << "on the same connection";
   EXPECT_FALSE(agent.send(wire::Drained{.slot = 0, .epoch = 1}));
   ASSERT_TRUE(port_.wait_for("lost"));
   daemon.welcome();
