@@ -72,7 +72,6 @@ std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
 
 const Reservation& JobCore::reservation() const { return state_->reservation; }
 const JobCounts& JobCore::counts() const { return state_->counts; }
-std::size_t JobCore::size() const { return state_->jobs.size(); }
 
 std::string JobCore::check_invariants() const { return state_->check(); }
 

@@ -137,7 +137,6 @@ class JobCore {
 
   std::optional<GpuRoom> room(GpuIndex gpu) const;
   const Reservation& reservation() const;
-  std::size_t size() const;  // jobs that are not done
   const JobCounts& counts() const;
 
   // Recounts and compares everything: empty if all is well, otherwise what is not. For tests: O(n log n).

@@ -31,11 +31,6 @@ void CommitQueue::drain() {
   idle_.wait(lock, [this] { return waiting_.empty() && in_work_ == 0; });
 }
 
-CommitQueue::Counts CommitQueue::counts() const {
-  const std::lock_guard lock(mutex_);
-  return counts_;
-}
-
 void CommitQueue::run() {
   std::unique_lock lock(mutex_);
   while (true) {
@@ -58,11 +53,6 @@ void CommitQueue::run() {
 }
 
 void CommitQueue::write(std::deque<Part>& parts) {
-  const auto count = [this](std::uint64_t changes, bool good) {
-    const std::lock_guard lock(mutex_);
-    (good ? counts_.commits : counts_.failures) += 1;
-    if (good) counts_.changes += changes;
-  };
   if (parts.size() > 1) {
     // Moved there and back: documents are large.
     std::vector<Change> all;
@@ -72,7 +62,6 @@ void CommitQueue::write(std::deque<Part>& parts) {
       std::move(part.changes.begin(), part.changes.end(), std::back_inserter(all));
     }
     if (Result<std::vector<Applied>> applied = store_.commit(all)) {
-      count(all.size(), true);
       auto next = applied->begin();
       for (std::size_t i = 0; i < parts.size(); ++i) {
         const auto end = next + static_cast<std::ptrdiff_t>(sizes[i]);
@@ -91,7 +80,6 @@ void CommitQueue::write(std::deque<Part>& parts) {
   }
   for (Part& part : parts) {
     Result<std::vector<Applied>> applied = store_.commit(part.changes);
-    count(part.changes.size(), applied.has_value());
     if (part.done) part.done(std::move(applied));
   }
 }

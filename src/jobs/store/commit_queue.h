@@ -45,11 +45,6 @@ class CommitQueue {
   // Waits until everything that was handed in before is durable or has failed. Not on the queue's thread.
   void drain();
 
-  struct Counts {
-    std::uint64_t commits = 0, changes = 0, failures = 0;
-  };
-  Counts counts() const;
-
  private:
   struct Part {
     std::vector<Change> changes;
@@ -59,10 +54,9 @@ class CommitQueue {
   void write(std::deque<Part>& parts);
 
   JobStore& store_;
-  mutable std::mutex mutex_;
+  std::mutex mutex_;
   std::condition_variable wake_, idle_;
   std::deque<Part> waiting_;
-  Counts counts_;
   std::uint64_t in_work_ = 0;  // parts that are being written
   bool ending_ = false;
   std::thread thread_;  // last: it uses all of the above
