@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash of a 2 MiB block: its value, the seed, the same function on the CPU, and the code for the GPU.
+// The hash of a 2 MiB block: its value, the seed, and the code for the GPU.
 #pragma once
 
 #include <compare>
-#include <cstddef>
 #include <cstdint>
 
 namespace gpumux::pager {
@@ -23,16 +22,6 @@ struct HashSeed {
   // From the system's random numbers. Each process draws its own, so that no program's data can depend on it.
   static HashSeed random();
 };
-
-// The facts about a block after a look at all of it.
-struct BlockFacts {
-  BlockHash hash;
-  std::uint32_t first_word = 0;
-  bool constant = false;  // every 32-bit word equals the first
-};
-
-// The reference: what the kernel computes, computed here. `block` is 2 MiB, aligned to 4 bytes.
-BlockFacts hash_block(const void* block, HashSeed seed);
 
 // The kernel's name in every image.
 inline constexpr char kBlockHashKernel[] = "gpumux_hash_blocks";

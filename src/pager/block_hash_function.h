@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash of a 2 MiB block, as a function. block_hash.cu (on the GPU) and block_hash.cc (on the CPU, for tests and
-// checks) are both made from it.
+// The hash of a 2 MiB block, as a function. block_hash.cu computes it on the GPU, block_hash_test.cc on the CPU.
 //
 // The problem: a block whose content is what it was when it was restored need not be copied out again. A wrong "equal"
 // loses a program's data without a trace, so it must never happen in the life of all machines together. And hashing
