@@ -11,6 +11,9 @@ TABLE = "src/cuda/entries.table"
 EXPORTS = "tests/data/libcuda-580.159.04-exports.txt"
 ABI_HEADERS = ("src/cuda/abi_enums.h", "src/cuda/abi.h")
 
+# memop: stream memory operations. external: external semaphores, and graphics resources mapped in stream order.
+# callback: host functions in stream order. graph: building graphs. memory: allocation, mapping, pools, attributes, host
+# memory. share: between processes, and with other interfaces.
 CLASSES = (
     "launch graph_launch copy fill prefetch memop external callback sync query init lookup context stream capture "
     "event graph memory peer share module function texture interop debugger profiler checkpoint"

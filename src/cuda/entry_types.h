@@ -14,37 +14,6 @@ enum class StreamVariant : std::uint8_t {
   kPtsz,    // the same, in functions with one ("per-thread stream zero")
 };
 
-// The kind of work that an entry point does.
-enum class EntryClass : std::uint8_t {
-  kLaunch,
-  kGraphLaunch,
-  kCopy,
-  kFill,
-  kPrefetch,
-  kMemop,     // stream memory operations
-  kExternal,  // external semaphores, graphics resources mapped in stream order
-  kCallback,  // host functions in stream order
-  kSync,
-  kQuery,
-  kInit,
-  kLookup,
-  kContext,
-  kStream,
-  kCapture,
-  kEvent,
-  kGraph,   // building graphs
-  kMemory,  // allocation, mapping, pools, attributes, host memory
-  kPeer,
-  kShare,  // between processes, and with other interfaces
-  kModule,
-  kFunction,
-  kTexture,
-  kInterop,
-  kDebugger,
-  kProfiler,
-  kCheckpoint,
-};
-
 // The library's treatment of an entry point.
 enum class Action : std::uint8_t {
   kForward,  // nothing: the program calls the driver's own
@@ -61,7 +30,6 @@ struct EntryInfo {
   std::uint32_t
       since;  // the CUDA version whose ABI of that name this is, as 1000 * major + 10 * minor; 0: no such version
   StreamVariant variant;
-  EntryClass entry_class;
   Action action;
 };
 
