@@ -44,7 +44,6 @@ int submit_failed(const std::string& why, int exit_status) {
 
 int srun(const std::vector<char*>& arguments) {
   SubmitWishes wishes;
-  bool background = false;
   CLI::App app("Submits a job for the named GPUs. The same as gpumux submit --home.", kSrun);
   add_text(app, "--gpu-ids", "IDS", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
       ->required();
@@ -56,7 +55,7 @@ int srun(const std::vector<char*>& arguments) {
       ->type_name("COMMAND");
   auto* interactive = app.add_flag("--interactive", wishes.interactive,
                                    "Show the job's output here; Ctrl+C leaves, and the job goes on");
-  app.add_flag("--background", background, "Return when the job is submitted (the default)")->excludes(interactive);
+  app.add_flag("--background", "Return when the job is submitted (the default)")->excludes(interactive);
   app.footer(R"(Examples:
   mgpu_srun --gpu-ids 0 --interactive -- python train.py
   mgpu_srun --gpu-ids 0,1 --mem 8000 --time-limit 600 -- torchrun train.py

@@ -31,7 +31,7 @@ v1beta1::ListAndWatchResponse device_list(const std::vector<SharedGpu>& gpus, st
 
 // One answer for each container of the request. Errors as preferred_shares().
 base::Result<v1beta1::PreferredAllocationResponse> preferred_allocation(
-    const v1beta1::PreferredAllocationRequest& request, Placement placement, const Seats& seats = {});
+    const v1beta1::PreferredAllocationRequest& request, Placement placement, const Seats& seats);
 
 // How the driver and the device nodes of its GPUs come into a container.
 enum class DriverSource {

@@ -42,7 +42,7 @@ TEST(PreferredAllocationTest, AnswersEachContainer) {
   add(request, {"a::0", "a::1", "b::0"}, 2);
   add(request, {"a::0", "a::1", "b::0", "b::1"}, 2).add_must_include_deviceids("b::1");
   add(request, {"a::0"}, 0);
-  const auto answer = preferred_allocation(request, Placement::kSpread);
+  const auto answer = preferred_allocation(request, Placement::kSpread, {});
   ASSERT_TRUE(answer) << answer.error().message();
   ASSERT_EQ(answer->container_responses_size(), 3);
   const auto ids = [&](int container) {
@@ -75,7 +75,7 @@ TEST(PreferredAllocationTest, OneContainerThatCannotBeAnsweredFailsTheRequest) {
     v1beta1::PreferredAllocationRequest request;
     add(request, {"a::0"}, 1);
     spoil(request);
-    const auto answer = preferred_allocation(request, Placement::kSpread);
+    const auto answer = preferred_allocation(request, Placement::kSpread, {});
     ASSERT_FALSE(answer);
     EXPECT_EQ(answer.error().code, base::Code::kInvalid);
   }

@@ -114,7 +114,7 @@ class DeviceMemory {
   // Device memory of the driver's own making. `key` names it (an address, a handle). It goes with `context`, unless
   // that is null. The caller's reservation for it ends.
   void add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
-                   std::uint64_t reserved = 0);
+                   std::uint64_t reserved);
   // False: it is not known here.
   bool remove_outside(std::uint64_t key);
   // The same in two steps, around the driver's call that frees it: another thread may be given the same name before

@@ -81,7 +81,7 @@ TEST(DeviceMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   Seat seat(driver);
   DeviceMemory& memory = seat.memory;
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
-  memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr);
+  memory.add_outside(wire::Unpageable::kOther, 1, kMebibyte, nullptr, 0);
   EXPECT_FALSE(memory.pager.bounds().commit(kMebibyte));
   // A thread that wants some waits, and tries again; so does a thread that asks how much there is.
   std::uint64_t told = 0;
