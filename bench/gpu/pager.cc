@@ -559,7 +559,6 @@ int run(const Options& options) {
   const pager::Counters counters = seat.pager().counters();
   json.add("saved_clean_gib", static_cast<double>(counters.moved.saved_clean) / static_cast<double>(kGibibyte));
   json.add("saved_constant_gib", static_cast<double>(counters.moved.saved_constant) / static_cast<double>(kGibibyte));
-  json.add("failures", static_cast<double>(counters.moved.failures));
 
   for (const auto& [name, size] : {std::pair{"2m", 2 * kMebibyte}, {"64m", 64 * kMebibyte}, {"1g", kGibibyte}}) {
     const AllocationCost cost = measure_allocation(program, seat.pager(), size);

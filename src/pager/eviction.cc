@@ -148,8 +148,6 @@ void Eviction::hash(std::uint32_t batch, std::size_t first_entry) {
     hashing_ = false;
     made = Batch{};
     for (std::size_t i = first_entry; i < window_.size(); ++i) window_[i].phase = Phase::kReady;
-    const base::Locked locked(state_.mutex);
-    ++state_.moved.failures;
   }
 }
 
@@ -169,8 +167,6 @@ void Eviction::look_at_batches() {
     }
     batch = Batch{};
     hashing_ = false;
-    const base::Locked locked(state_.mutex);
-    ++state_.moved.failures;
   }
 }
 
@@ -200,20 +196,13 @@ void Eviction::classify(Entry& entry) {
 bool Eviction::matches(const Entry& entry, std::uint32_t block, const BlockPlan& plan) {
   std::vector<std::uint32_t> content(kBlockBytes / sizeof(std::uint32_t));
   const cuda::CUdeviceptr address = entry.chunk->reach + block * kBlockBytes;
-  CUresult result =
+  const CUresult result =
       state_.driver.cuMemcpyDtoHAsync_v2(content.data(), address, kBlockBytes, state_.engine.hash_stream());
   const CUresult waited = state_.driver.cuStreamSynchronize(state_.engine.hash_stream());
-  if (result == cuda::CUDA_SUCCESS) result = waited;
-  bool same = result == cuda::CUDA_SUCCESS;
-  if (same && plan.fate == Fate::kConstant) {
-    same = std::all_of(content.begin(), content.end(), [&](std::uint32_t word) { return word == plan.word; });
-  } else if (same) {
-    same = std::memcmp(content.data(), entry.chunk->blocks[block].slot.address(), kBlockBytes) == 0;
-  }
-  const base::Locked locked(state_.mutex);
-  ++state_.moved.verified_blocks;
-  if (!same && result == cuda::CUDA_SUCCESS) ++state_.moved.verify_failures;
-  return same;
+  if (result != cuda::CUDA_SUCCESS || waited != cuda::CUDA_SUCCESS) return false;
+  if (plan.fate == Fate::kConstant)
+    return std::all_of(content.begin(), content.end(), [&](std::uint32_t word) { return word == plan.word; });
+  return std::memcmp(content.data(), entry.chunk->blocks[block].slot.address(), kBlockBytes) == 0;
 }
 
 bool Eviction::advance(Entry& entry) {
@@ -349,10 +338,7 @@ void Eviction::commit(Entry& entry) {
   if (!discard_ && chunk.blocks == nullptr) chunk.blocks = std::make_unique<Block[]>(chunk.block_count());
   const base::Locked locked(state_.mutex);
   Moved& moved = state_.moved;
-  if (discard_) {
-    state_.forget_copies(chunk);
-    moved.discarded += chunk.bytes;
-  }
+  if (discard_) state_.forget_copies(chunk);
   for (std::uint32_t i = 0; i < chunk.block_count() && !discard_; ++i) {
     const BlockPlan& plan = entry.blocks[i];
     Block& block = chunk.blocks[i];

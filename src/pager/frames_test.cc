@@ -230,7 +230,7 @@ TEST_F(FramesTest, WithoutItsKeeperWhatWasTakenCannotBeExported) {
   EXPECT_TRUE(pieces.empty());
   EXPECT_EQ(read(data, words.size()), words);
   ASSERT_EQ(evict(), JobState::kDone) << "and nothing of it is pinned";
-  EXPECT_EQ(pager().counters().resident, 0u);
+  EXPECT_EQ(pager().evicted_bytes(), 4 * kMebibyte);
 }
 
 }  // namespace

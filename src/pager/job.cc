@@ -7,10 +7,6 @@ namespace gpumux::pager {
 
 void Job::fail(cuda::CUresult error) {
   if (error_ == cuda::CUDA_SUCCESS) error_ = error;
-  {
-    const base::Locked locked(state_.mutex);
-    ++state_.moved.failures;
-  }
   stop(JobState::kFailed);
 }
 

@@ -520,30 +520,14 @@ Counters Pager::counters() const {
   const base::Locked locked(state_.mutex);
   Counters counters;
   for (const auto& [base, range] : state_.table.all()) {
-    if (range->slab != nullptr) {
-      counters.allocations += range->slab->pieces().size();
-      for (const auto& [offset, piece] : range->slab->pieces()) counters.allocated += piece.bytes;
-    } else {
-      ++counters.allocations;
-      counters.allocated += range->requested_bytes;
-    }
-    const std::uint64_t resident = range->resident_bytes();
-    counters.resident += resident;
-    counters.evicted += range->bytes - resident;
     const auto reason = std::find_if(range->pins.begin(), range->pins.end(), [](auto count) { return count != 0; });
     if (reason != range->pins.end())
-      counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += resident;
+      counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += range->resident_bytes();
     for (const Chunk& chunk : range->chunks) {
-      if (!chunk.claimed && chunk.has_memory() && chunk.place != ChunkPlace::kDevice) counters.stuck += chunk.bytes;
       if (!chunk.claimed && chunk.fits_frames()) counters.evicted_frames |= base::frame_size(chunk.bytes);
     }
   }
   counters.clean_copies = clean_copies_locked();
-  counters.reusable = state_.reusable_bytes;
-  for (const auto& range : state_.stuck) {
-    for (const Chunk& chunk : range->chunks) counters.stuck += chunk.has_memory() ? chunk.bytes : 0;
-  }
-  counters.host_borrowed = state_.host.borrowed_bytes();
   counters.host_used = state_.host.used_bytes();
   counters.moved = state_.moved;
   return counters;

@@ -72,7 +72,7 @@ TEST_F(SharingTest, ExportedMemoryIsTheSameMemory) {
   EXPECT_CUDA(release(imported));
   EXPECT_CUDA(pager().unpin(data, PinReason::kExported));
   ASSERT_EQ(evict(), JobState::kDone);
-  EXPECT_EQ(pager().counters().resident, 0u);
+  EXPECT_EQ(pager().evicted_bytes(), 6 * kMebibyte);
 }
 
 }  // namespace
