@@ -37,6 +37,8 @@ namespace gpumux::gate {
 class InFlight {
  public:
   static constexpr base::Duration kPatience = std::chrono::milliseconds(500);
+  // A program whose threads the GPU waits for stalls again and again; a few kernels that run for longer than kPatience
+  // look the same. Three stalls cost the one 1.5 s in its life, and leave the other its bound.
   static constexpr unsigned kMostStalls = 3;
 
   explicit InFlight(const cuda::Driver& driver) : driver_(driver) {}

@@ -84,16 +84,6 @@ void remove_folders(const std::string& folder) {
   for (const std::string& each : {clients_of(folder), pipes_of(folder), logs_of(folder), folder}) ::rmdir(each.c_str());
 }
 
-// A runner that has just claimed its directory listens some milliseconds later.
-base::Result<os::FileDescriptor> connect_patiently(const std::string& runner) {
-  auto connection = connect_runner(runner);
-  for (int i = 0; i < 100 && !connection && connection.error().code == base::Code::kUnavailable; ++i) {
-    ::usleep(2000);
-    connection = connect_runner(runner);
-  }
-  return connection;
-}
-
 // Of the user's log from `offset` on; nothing if it is no file.
 std::string read_log(const std::string& path, std::uint64_t offset) {
   const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
@@ -124,7 +114,7 @@ void MpsServers::open(Places places) {
     const std::string folder = places_.folder + "/" + std::to_string(one.job) + "." + std::to_string(one.attempt);
     const auto standing = look_at_runner(one.path);
     auto connection = standing && standing->standing == RunnerStanding::kAlive && !standing->end
-                          ? connect_patiently(one.path)
+                          ? await_runner(one.path)
                           : base::Result<os::FileDescriptor>(base::fail(base::Code::kNotFound, "it has ended"));
     if (!connection) {
       static_cast<void>(abandon_runner(one.path));

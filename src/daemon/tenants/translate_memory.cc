@@ -9,7 +9,8 @@
 namespace gpumux::daemon {
 namespace {
 
-// A tenant that was asked for host memory, and has given none by then, is not asked again with this lease.
+// A tenant that was asked for host memory, and has given none by then, is not asked again with this lease. The first
+// look may come right after the question. The second one comes a second later, and shows that the tenant had that long.
 constexpr std::uint32_t kMostInVain = 2;
 
 // The library only has to know whether it may get less. The reason itself goes to log and trace

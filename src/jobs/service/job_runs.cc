@@ -32,8 +32,9 @@ constexpr Duration kSlowestLook = 1s;
 constexpr Duration kMemoryLook = 200ms;
 // After a restart, for a runner's first word. They speak at once; a machine that has just started is slow.
 constexpr int kFirstWordMilliseconds = 2'000;
+// Of kLookAgain: for two seconds. A runner that lives on after its end is known hangs, so a person is told of its
+// directory. The next start of the daemon removes that.
 constexpr int kForgetTries = 100;
-constexpr int kConnectTries = 100;  // of kLookAgain, after a restart
 
 std::string ended_text(const wire::RunnerEnd& end) {
   const std::string said(wire::text_of(end.text));
@@ -506,12 +507,7 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
   }
   Restored restored{.found = Found::kEnded};
   if (found && found->standing == RunnerStanding::kAlive && !found->end) {
-    // It may have claimed a moment ago, and not listen yet.
-    auto connection = connect_runner(run.directory);
-    for (int i = 0; i < kConnectTries && !connection && connection.error().system_errno == EAGAIN; ++i) {
-      ::poll(nullptr, 0, static_cast<int>(kLookAgain / 1ms));
-      connection = connect_runner(run.directory);
-    }
+    auto connection = await_runner(run.directory);
     pollfd readable{.fd = connection ? connection->get() : -1, .events = POLLIN, .revents = 0};
     if (connection && ::poll(&readable, 1, kFirstWordMilliseconds) == 1) {
       const auto message = receive_from_runner(connection->get());

@@ -2,6 +2,7 @@
 #include "jobs/service/runners.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <spawn.h>
 #include <sys/socket.h>
@@ -20,6 +21,7 @@
 #include "os/durable_file.h"
 #include "os/installation.h"
 #include "os/pidfd.h"
+#include "os/system_clock.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -31,6 +33,10 @@ using base::Code;
 using base::Result;
 using base::Status;
 
+// A runner listens some milliseconds after its claim; later on a machine that has just started. The daemon's start
+// waits no longer for a runner that was stopped in between.
+constexpr base::Duration kListenPatience = std::chrono::seconds(2);
+constexpr int kListenLookMilliseconds = 5;
 constexpr char kRunIdVariable[] = "GPUMUX_RUN_ID=";
 // An environment may be megabytes; what we look for stands among the variables that were set last.
 constexpr std::size_t kMostEnvironmentBytes = 16u << 20;
@@ -219,6 +225,18 @@ Result<os::FileDescriptor> connect_runner(const std::string& path) {
     return base::fail_errno(EAGAIN, "the runner of " + path + " does not listen yet");
   }
   return connection;
+}
+
+Result<os::FileDescriptor> await_runner(const std::string& path) {
+  const os::SystemClock clock;
+  const base::TimePoint until = clock.now() + kListenPatience;
+  for (;;) {
+    auto connection = connect_runner(path);
+    if (connection || clock.now() >= until) return connection;
+    const auto found = look_at_runner(path);
+    if (!found || found->standing != RunnerStanding::kAlive || found->end) return connection;
+    ::poll(nullptr, 0, kListenLookMilliseconds);
+  }
 }
 
 Result<FoundRunner> look_at_runner(const std::string& path) {

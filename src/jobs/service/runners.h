@@ -74,6 +74,9 @@ base::Result<os::FileDescriptor> start_runner(const RunnerPlaces& places, const 
 // milliseconds) or not any more (look again).
 base::Result<os::FileDescriptor> connect_runner(const std::string& directory);
 
+// The same at the daemon's start. Waits for a runner that lives and does not listen yet, for seconds at most.
+base::Result<os::FileDescriptor> await_runner(const std::string& directory);
+
 // The standing of the directory's runner. Never waits.
 base::Result<FoundRunner> look_at_runner(const std::string& directory);
 

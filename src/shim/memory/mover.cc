@@ -14,8 +14,6 @@ namespace {
 using namespace std::chrono_literals;
 using pager::JobState;
 
-// A context that cannot have streams now will hardly have them later; the first job tries once more.
-constexpr std::uint32_t kMostPreparations = 3;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 constexpr base::Duration kManagedLook = 100ms;
 // Frames that were freed, where the daemon reads too slowly.
@@ -161,10 +159,10 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
     return std::nullopt;
   }
   std::optional<base::Duration> next = memory.expire_asking(time);
-  // Streams and the hash kernel, while there is room for them.
+  // Streams and the hash kernel, while there is room for them. If that fails, the first job tries again.
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
-      moving.unprepared < kMostPreparations && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
-    ++moving.unprepared;
+      !moving.has_tried_to_prepare && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
+    moving.has_tried_to_prepare = true;
   const std::optional<base::Duration> job = move(memory, moving, std::nullopt, time);
   if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
   next = sooner(next, tend_host(memory, moving, time));

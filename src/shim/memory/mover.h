@@ -109,7 +109,7 @@ class Mover {
     std::unique_ptr<pager::Eviction> eviction;
     std::unique_ptr<pager::Restoration> restoration;
     HiddenClaim hidden;                        // for what is to be restored
-    std::uint32_t unprepared = 0;              // attempts to prepare that failed
+    bool has_tried_to_prepare = false;         // and failed
     std::uint32_t paused = 0;                  // under pause_mutex_
     bool idle = true;                          // under pause_mutex_
     std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
