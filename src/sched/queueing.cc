@@ -39,9 +39,10 @@ void LeaseCore::State::enqueue(Unit& unit) {
   agenda.touch(unit);
 }
 
-// If a seat of it wants, and it may wait.
+// If a seat of it wants, and it may wait. A unit that has spent an allowance freezes whether it wants or not: it would
+// not be frozen any more if it asked a moment later.
 void LeaseCore::State::queue(Unit& unit) {
-  if (unit.phase == UnitPhase::kIdle && wants(unit) && !is_suspended(unit) && !freeze(unit)) enqueue(unit);
+  if (unit.phase == UnitPhase::kIdle && !is_suspended(unit) && !freeze(unit) && wants(unit)) enqueue(unit);
 }
 
 void LeaseCore::State::dequeue(Unit& unit) {

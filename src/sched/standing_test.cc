@@ -491,6 +491,21 @@ TEST(Cap, LeavesTheRestToOthers) {
   EXPECT_GT(script.view(kB).held, 17s);
 }
 
+// The seat asks when a little of its allowance has come back.
+TEST(Cap, IsNotGivenBackInLittles) {
+  Script script(1, fixed(20ms));
+  script.tenant(1, {0});
+  stand(script, kA, 0, 1, 250);
+  script.request(kA);
+  EXPECT_EQ(script.wait(334ms), "revoke 1@0 e1 cap");
+  script.closed(kA);
+  script.drained(kA);
+  script.wait(10ms);
+  EXPECT_EQ(script.request(kA), "");
+  EXPECT_EQ(script.wait(490ms), "");
+  EXPECT_TRUE(says(script.wait(10ms), "grant 1@0 e2 exclusive"));
+}
+
 // It gives an idle lease up as if somebody waited, so that its allowance is for its work.
 TEST(Cap, IsNotSpentIdle) {
   Script script(1, fixed(20ms));
