@@ -25,7 +25,7 @@ class Turns:
         self.gpu = gpu
         self.asking = {}      # pid: since when it has asked; also while it drains
         self.open = set()     # pids that hold or drain
-        self.leaving = set()  # of these, pids that are revoked
+        self.leaving = {}     # of these, pids that are revoked: since when
 
     def waiting(self):
         """pid: since when it has asked. A program that drains does not wait yet."""
@@ -33,7 +33,7 @@ class Turns:
 
     def wants(self, pids):
         """Whether one of them asks or holds. A program that drains and does not ask wants nothing."""
-        return any(pid in self.asking or pid in self.open - self.leaving for pid in pids)
+        return any(pid in self.asking or pid in self.open - self.leaving.keys() for pid in pids)
 
     def take(self, event):
         pid, name, now = event.get("pid"), event["event"], event["time_ns"]
@@ -42,9 +42,9 @@ class Turns:
         elif name == "grant":
             self.asking.pop(pid, None)
             self.open.add(pid)
-            self.leaving.discard(pid)
+            self.leaving.pop(pid, None)
         elif name == "revoke" and pid in self.open:
-            self.leaving.add(pid)
+            self.leaving.setdefault(pid, now)
         elif name == "drained":
             self.open.discard(pid)
         elif name in ("gone", "close"):
@@ -64,7 +64,7 @@ def check_fair(events, gpu, one, other):
 
     Two rules of `fair` say of a moment which party has had at least as much, by weight: a holder goes for a party that
     waits only if the holder has had at least as much, and of two that wait the one goes first that has had no more.
-    The daemon forgets times of a party that does not ask. So between such a moment for `one` and a later one for
+    The daemon forgets the time of a party that does not ask. So between such a moment for `one` and a later one for
     `other`, `other` has had at least as much as `one` has taken while `other` wanted the GPU. Idle holds have to be
     unlimited: no program may give up its turn unasked.
     """
@@ -94,6 +94,9 @@ def check_fair(events, gpu, one, other):
         if turns.wants(other.pids):
             taken += passed * len(turns.open & one.pids) / one.weight
         had += passed * len(turns.open & other.pids) / other.weight
+        if event["event"] == "revoke" and event.get("pid") in other.pids:
+            # Drains that go on while another program of their party waits are not known yet.
+            taken -= sum(now - turns.leaving.get(pid, now) for pid in turns.open & one.pids) / one.weight
         ahead = taken - had
         party = had_no_less(event)
         if party is one:
