@@ -26,7 +26,7 @@ DIST = sys.argv.pop(1) if len(sys.argv) > 1 else "dist"
 
 def run(out, *arguments, **variables):
     return subprocess.run([sys.executable, HERE / "run.py", "--gpu", "simulated", "--dist", DIST, "--out", out,
-                           *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100,
+                           *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True,
                           check=False, env=dict(os.environ, **variables))
 
 

@@ -22,7 +22,7 @@ DIST = sys.argv.pop(1) if len(sys.argv) > 1 else "dist"
 
 def run(*arguments, **variables):
     return subprocess.run([sys.executable, HERE / "compare.py", "--gpu", "simulated", "--dist", DIST, *arguments],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=250, check=False,
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
                           env=dict(os.environ, **variables))
 
 
@@ -93,7 +93,7 @@ class Compare(unittest.TestCase):
                      HERE.parent / "experiment" / "task.py", "batch", "--model", "spin", "--log",
                      pathlib.Path(folder) / "task", "--ballast", "0.4", "--gpu-memory", str(gpu_memory)],
                     env=dict(machine.environment, **daemon.environment()), input="warm\ngo 0 0\n", text=True,
-                    capture_output=True, timeout=250, check=False)
+                    capture_output=True, check=False)
                 self.assertEqual("ready" in done.stdout, ends_well, done.stdout + done.stderr)
                 self.assertEqual("CUDA error 2" in done.stderr, not ends_well, done.stderr)
 

@@ -77,7 +77,7 @@ class Records(ContainersTest):
 
     def run_hook(self, *arguments, **state):
         done = subprocess.run([paths.HOOK, *arguments], input=json.dumps({"bundle": "/", **state}), env={},
-                              capture_output=True, text=True, timeout=30, check=True)
+                              capture_output=True, text=True, timeout=HANG, check=True)
         return done.stderr
 
     def test_a_tenants_pod_and_claim_are_known(self):
@@ -246,7 +246,7 @@ class Records(ContainersTest):
             def ask(wanted, target=f"/v1/tenants/{tenant}"):
                 done = subprocess.run([PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", "PATCH", target],
                                       input=json.dumps({"priority": wanted}), cwd="/", capture_output=True, text=True,
-                                      timeout=60, check=True, user=user, group=user, extra_groups=[])
+                                      timeout=HANG, check=True, user=user, group=user, extra_groups=[])
                 status, _, text = done.stdout.partition("\n")
                 return int(status), text
 

@@ -90,7 +90,7 @@ class Jobs(JobsTest):
                      'printf %s "$0$ODD" | od -An -tx1', b"\xff\xfe"]
         environment = {key.encode(): str(value).encode() for key, value in self.environment(preload=False).items()}
         environment[b"ODD"] = b"\x80"
-        said = subprocess.run(arguments, env=environment, check=True, capture_output=True, timeout=30).stdout
+        said = subprocess.run(arguments, env=environment, check=True, capture_output=True, timeout=HANG).stdout
         job = int(said.split()[0])
         self.wait_done(job, "ok")
         self.assertEqual(self.output(job).split(), ["ff", "fe", "80"])

@@ -165,10 +165,10 @@ class Users(UsersTest):
         connect = "import socket, sys; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect(sys.argv[1])"
         for user, allowed in ((self.games, True), (self.news, False)):
             done = subprocess.run([PYTHON, "-c", connect, path], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
-                                  cwd="/", capture_output=True, text=True, check=False, timeout=30)
+                                  cwd="/", capture_output=True, text=True, check=False, timeout=HANG)
             self.assertEqual(done.returncode == 0, allowed, done.stderr)
             listing = subprocess.run(["ls", os.path.dirname(path)], user=user.pw_uid, group=user.pw_gid,
-                                     extra_groups=[], capture_output=True, check=False, timeout=30)
+                                     extra_groups=[], capture_output=True, check=False, timeout=HANG)
             self.assertNotEqual(listing.returncode, 0)
         self.daemon.api.ask("PATCH", "/v1/jobs/all", {"cancel": True})
         self.wait_done(job)
@@ -242,7 +242,7 @@ class Users(UsersTest):
         command = [PYTHON, "-c", connect, f"{self.runtime_dir}/api.sock", speak, body]
         done = subprocess.run(["sh", "-c", '"$0" "$@"; true', *command], user=self.games.pw_uid,
                               group=self.games.pw_gid, extra_groups=[], cwd="/", capture_output=True, text=True,
-                              timeout=60, check=False)
+                              timeout=HANG, check=False)
         self.assertIn("403", done.stdout.split("\r\n")[0], done.stdout + done.stderr)
         self.assertIn("has ended", done.stdout)
 
@@ -289,7 +289,7 @@ class Users(UsersTest):
         reach = "import socket, sys; socket.socket(socket.AF_UNIX).connect(sys.argv[1])"
         for user, allowed in ((self.games, False), (pwd.getpwuid(0), True)):
             done = subprocess.run([PYTHON, "-c", reach, path], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
-                                  cwd="/", capture_output=True, text=True, check=False, timeout=30)
+                                  cwd="/", capture_output=True, text=True, check=False, timeout=HANG)
             self.assertEqual(done.returncode == 0, allowed, done.stderr)
         self.assertEqual(os.listdir(f"{self.runtime_dir}/tenants"), ["tenants.sock"])
 
@@ -297,7 +297,7 @@ class Users(UsersTest):
         """As root, by a process that `command` puts somewhere else."""
         done = subprocess.run([*command, PYTHON, "-c", ASK, f"{self.runtime_dir}/api.sock", method, target],
                               input=json.dumps(body) if body else "", cwd="/", capture_output=True, text=True,
-                              timeout=60, check=False)
+                              timeout=HANG, check=False)
         self.assertEqual(done.returncode, 0, done.stderr)
         status, _, text = done.stdout.partition("\n")
         return int(status), text
@@ -319,7 +319,7 @@ class Users(UsersTest):
         near = ["unshare", "--mount"]
         tried = 0
         for command in (near, *elsewhere.values()):
-            if subprocess.run([*command, "true"], capture_output=True, check=False, timeout=30).returncode:
+            if subprocess.run([*command, "true"], capture_output=True, check=False, timeout=HANG).returncode:
                 continue
             tried += command != near
             with self.subTest(command):
@@ -395,7 +395,7 @@ class Users(UsersTest):
                     answer = subprocess.run([PYTHON, "-c", ASK.replace("print(r.status); ", ""),
                                              f"{self.runtime_dir}/api.sock", "GET", target], input="", user=user.pw_uid,
                                             group=user.pw_gid, extra_groups=[], cwd="/", capture_output=True, text=True,
-                                            timeout=60, check=True).stdout
+                                            timeout=HANG, check=True).stdout
                     if user == self.news and privacy != "open":
                         self.assertNotIn("secret", answer, target)
                     elif target in ("/v1/status", "/v1/trace"):

@@ -253,7 +253,7 @@ class Ends(MpsTest):
 
         def ask(command):
             return subprocess.run([CONTROL], input=command + "\n", env=environment, capture_output=True, text=True,
-                                  check=True, timeout=30, **self.as_user).stdout.split()
+                                  check=True, timeout=HANG, **self.as_user).stdout.split()
 
         server, = ask("get_server_list")
         return set(map(int, ask(f"get_client_list {server}")))

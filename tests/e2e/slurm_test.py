@@ -206,7 +206,7 @@ class Slurm(SlurmTest):
             environment = {"PATH": f"{paths.COMMAND.parent}:/usr/bin:/bin", "GPUMUX_RUNTIME_DIR": self.runtime_dir,
                            "SLURM_JOB_ID": "7", **variables}
             return subprocess.run([PACKAGED / "prolog", *arguments], env=environment, capture_output=True, text=True,
-                                  check=False, timeout=60)
+                                  check=False, timeout=HANG)
 
         for arguments, code in (((), 0), (("--drain",), 1)):
             said = prolog(*arguments, SLURM_JOB_GPUS="0")

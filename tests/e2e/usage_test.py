@@ -16,6 +16,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools"))
 import help_text  # noqa: E402
 from framework import paths  # noqa: E402
+from framework.waiting import HANG  # noqa: E402
 
 BIN = paths.BUILD / "bin"
 # Words of the library that reads command lines.
@@ -98,7 +99,7 @@ class Usage(unittest.TestCase):
 
     def refused(self, words):
         answer = subprocess.run([BIN / words[0], *words[1:]], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                                timeout=60, check=False, env={"PATH": os.defpath, "GPUMUX_RUNTIME_DIR": "/nowhere"})
+                                timeout=HANG, check=False, env={"PATH": os.defpath, "GPUMUX_RUNTIME_DIR": "/nowhere"})
         err = answer.stderr
         self.assertEqual((answer.returncode, answer.stdout), (2, ""), f"{words}: {err}")
         for line in err.splitlines():
@@ -127,7 +128,7 @@ class Usage(unittest.TestCase):
                                       "mgpu_scheduler_server")]
         for words in asked:
             text = subprocess.run([BIN / words[0], *words[1:], "--help"], stdin=subprocess.DEVNULL,
-                                  capture_output=True, text=True, timeout=60, check=True).stdout
+                                  capture_output=True, text=True, timeout=HANG, check=True).stdout
             self.assertIn("Usage: ", text)
             for line in text.splitlines():
                 self.assertLessEqual(len(line), 80, f"{words}: {line}")

@@ -26,7 +26,7 @@ class Mps:
         """The program's exit code and output."""
         environment = {"PATH": os.environ["PATH"], **self.machine.environment(), **self.environment()}
         done = subprocess.run([str(paths.MPS_CONTROL), *options], input=commands, env=environment, text=True,
-                              timeout=60, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **popen)
+                              timeout=HANG, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **popen)
         return done.returncode, done.stdout
 
     def start(self, **popen):

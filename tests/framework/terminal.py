@@ -38,7 +38,7 @@ class Terminal:
 
     def _tmux(self, *words, check=True):
         return subprocess.run(["tmux", "-u", "-S", self.socket, *words], check=check, capture_output=True, text=True,
-                              timeout=60, stdin=subprocess.DEVNULL).stdout
+                              timeout=HANG, stdin=subprocess.DEVNULL).stdout
 
     def lines(self):
         return self._tmux("capture-pane", "-p").split("\n")[:-1]

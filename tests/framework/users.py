@@ -76,7 +76,7 @@ class UsersTest(GpumuxTest):
         popen = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": [], **popen}
         done = subprocess.run([PYTHON, "-c", before + "\n" + ASK, f"{self.runtime_dir}/api.sock", method, target],
                               input=text, cwd="/", capture_output=True, text=True,
-                              timeout=60, check=True, **popen)
+                              timeout=HANG, check=True, **popen)
         status, _, text = done.stdout.partition("\n")
         return int(status), json.loads(text)
 
