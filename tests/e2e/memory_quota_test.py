@@ -48,7 +48,7 @@ class Quota(MemoryTest):
             self.assertEqual(beyond.wait(timeout=60), 3)
             daemon.trace.wait_for(event="gone", pid=beyond.pid)
             self.assertEqual([event["detail"] for event in daemon.trace.events(event="refused", pid=beyond.pid)],
-                             ["gpu_memory" if paging == "off" else "host_memory"])
+                             ["gpu_memory"])
 
     def test_who_has_a_quota_is_made_room_for(self):
         """One allocation takes more than half of the quota, and the driver has no room for it."""
