@@ -58,7 +58,7 @@ void LeaseCore::State::unplace(Unit& unit) {
   agenda.touch(unit);
   agenda.drain_is_over();
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->lender == &unit) take_turn_back(*on_gpu.gpu);
+    if (on_gpu.gpu->is_lent_by(unit)) take_turn_back(*on_gpu.gpu);
   }
   for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
 }
@@ -122,15 +122,16 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
     arm_cap(unit);
     return tell_contention(unit, tell_all);
   }
+  unit.hold.reset();
   timers.stop(unit.run);
   queue(unit);
 }
 
 // Takes over the state of `other`, whose seats go to `unit`, that is not in the seats.
 void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
-  const bool first = unit.phase == UnitPhase::kIdle;
-  if (other.phase == UnitPhase::kHolding || other.phase == UnitPhase::kRevoking) {
-    unit.granted_at = first ? other.granted_at : std::min(unit.granted_at, other.granted_at);
+  if (other.hold) {
+    if (!unit.hold) unit.hold = {.granted_at = other.hold->granted_at};
+    unit.hold->granted_at = std::min(unit.hold->granted_at, other.hold->granted_at);
     unit.phase = other.phase;
   }
   if (other.revocation) {
@@ -252,7 +253,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   const bool believable = is_believable(*seat, e);
   Unit& unit = *seat->unit;
   unplace(unit);
-  if (unit.phase == UnitPhase::kIdle) unit.granted_at = now;
+  if (!unit.hold) unit.hold = {.granted_at = now};
   set_wants(*seat, false);
   seat->epoch = e.epoch;
   seat->kind = e.kind;
@@ -265,7 +266,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     seat->revocation.emplace(*seat).late = true;
     set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known.
-    if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.granted_at);
+    if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
     unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
       seat->revocation->alive_at = now;

@@ -54,6 +54,8 @@ std::string check_unit(const Unit& unit) {
   const std::string who = name(unit);
   if (std::string wrong = check_members(unit); !wrong.empty()) return wrong;
   if ((unit.phase == UnitPhase::kRevoking) != unit.revocation.has_value()) return who + " is revoked, and is not";
+  const bool has_lease = unit.phase == UnitPhase::kHolding || unit.phase == UnitPhase::kRevoking;
+  if (has_lease != unit.hold.has_value()) return who + " holds, and does not";
   const bool any_silent = any_seat(unit, [](const Seat& seat) { return seat.phase == SeatPhase::kSilent; });
   if (any_silent != unit.passed_over()) return who + " has miscounted its silent seats";
   if (unit.phase == UnitPhase::kIdle && wants(unit) && !is_suspended(unit) && !unit.thaw.armed())
@@ -115,9 +117,9 @@ std::string check_gpu(const Gpu& gpu) {
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";
   if (gpu.contended != (gpu.waiting > 0)) return who + " has not told its holders of contention";
   const std::uint32_t exclusive = gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding);
-  const std::size_t most = gpu.lender == nullptr ? 1 : 2;
+  const std::size_t most = gpu.loan ? 2 : 1;
   if (exclusive > 0 && holders.size() > most) return who + " has an exclusive holder and another holder";
-  if (gpu.lender != nullptr && (!holders.contains(gpu.lender) || !gpu.lender->single()))
+  if (gpu.loan && (!holders.contains(gpu.loan->lender) || !gpu.loan->lender->single()))
     return who + " has a lender that does not hold";
   if (exclusive > 0 && open != nullptr && !holders.contains(open->unit))
     return name(open->id) + " may still submit beside an exclusive holder";
@@ -165,8 +167,8 @@ std::string LeaseCore::check_invariants() const {
   const bool is_settled = !deadline || *deadline > soon;
   for (const Gpu* gpu : state.gpu_list) {
     const Unit* const turn = turn_on(*gpu);
-    if (gpu->lender != nullptr && !may_lend(*gpu->lender, *gpu))
-      return name(*gpu->lender) + " lends its turn and has what it waited for";
+    if (gpu->loan && !may_lend(*gpu->loan->lender, *gpu))
+      return name(*gpu->loan->lender) + " lends its turn and has what it waited for";
     if (!is_settled || turn == nullptr) continue;
     const Unit& holder = *turn;
     const Unit* const waiter = gpu->first_single();

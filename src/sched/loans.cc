@@ -26,15 +26,14 @@ Unit* due_for(const Unit& lender, const Gpu& gpu, TimePoint now) {
 }  // namespace
 
 void LeaseCore::State::settle_loan(Gpu& gpu) {
-  if (gpu.lender == nullptr) {
+  if (!gpu.loan) {
     if (gpu.holders.size() != 1) return;
     Unit& holder = *gpu.holders.front();
     if (!may_lend(holder, gpu) || due_for(holder, gpu, now) != nullptr || borrower_on(gpu) == nullptr) return;
-    gpu.lender = &holder;
-    gpu.lent_since = now;
+    gpu.loan = {.lender = &holder, .since = now};
     return;
   }
-  Unit& lender = *gpu.lender;
+  Unit& lender = *gpu.loan->lender;
   if (Unit* const waiter = due_for(lender, gpu, now)) return revoke_for(*waiter, lender, gpu);
   Unit* const borrower = turn_on(gpu);
   if (borrower != nullptr && waits_for_memory(*borrower)) revoke(*borrower, RevokeReason::kMemory);
@@ -46,20 +45,20 @@ void LeaseCore::State::settle_loan(Gpu& gpu) {
 // lender goes on.
 void LeaseCore::State::take_turn_back(Gpu& gpu) {
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
-    if (unit == gpu.lender) continue;
+    if (gpu.is_lent_by(*unit)) continue;
     revoke(*unit, RevokeReason::kQuantum);
     for (Seat* seat : unit->seats) seat->keeps_place = true;
   }
-  end_loan(*gpu.lender);
+  end_loan(*gpu.loan->lender);
 }
 
 // The unit lends no turn any more. A unit that has borrowed it is a holder like any other from now on.
 void LeaseCore::State::end_loan(Unit& unit) {
   Gpu& gpu = *unit.gpus.front().gpu;
-  if (gpu.lender != &unit) return;
-  gpu.lender = nullptr;
-  const Duration lent = now - gpu.lent_since;
-  unit.quantum.lent += lent;
+  if (!gpu.is_lent_by(unit)) return;
+  const Duration lent = now - gpu.loan->since;
+  gpu.loan.reset();
+  unit.hold->lent += lent;
   unit.seats.front()->charged_to += lent;
   agenda.touch(gpu);
 }

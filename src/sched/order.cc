@@ -65,7 +65,7 @@ std::int64_t level_of(const Unit& unit) {
 // holder is safe.
 Limit<Duration> turn_of(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimePoint now) {
   const Limit<Duration> quantum = gpu.quantum();
-  if (!gpu.settings.quantum.is_automatic() || holder.is_safe) return quantum;
+  if (!gpu.settings.quantum.is_automatic() || holder.hold->is_safe) return quantum;
   const Duration turn = std::max(kTurnAhead, gpu.cost.drain() * kSwitchCostsPerTurn);
   const bool is_cheap = gpu.cost.paging() == Duration::zero() && holder.single() && waiter.single() && turn < quantum;
   return is_cheap && is_behind(waiter, holder, gpu, now) ? turn : quantum;
@@ -98,10 +98,10 @@ QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now) {
 // ---- the end of a turn --------------------------------------------------------------------------
 
 Unit* turn_on(const Gpu& gpu) {
-  const std::size_t one_turn = gpu.lender == nullptr ? 1 : 2;
+  const std::size_t one_turn = gpu.loan ? 2 : 1;
   if (gpu.settings.mode == Mode::kConcurrent || gpu.holders.size() != one_turn) return nullptr;
   Unit* const first = gpu.holders.front();
-  return first == gpu.lender ? gpu.holders.back() : first;
+  return gpu.is_lent_by(*first) ? gpu.holders.back() : first;
 }
 
 bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint now) {
@@ -117,7 +117,7 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
   // one.
   if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
   // Row 3. From the grant, so that no unit holds for ever while its memory comes and does not arrive.
-  const TimePoint latest = after(holder.granted_at, gpu.settings.max_runtime);
+  const TimePoint latest = after(holder.hold->granted_at, gpu.settings.max_runtime);
   if (now >= latest) return Duration::zero();
   const auto order = precedence(waiter, holder);
   // Row 4.
@@ -127,11 +127,11 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
   if (has_borrowed(holder, gpu) && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter))))
     return latest - now;
   // Rows 6 and 7.
-  if (order > 0 && !holder.is_safe) return Duration::zero();
+  if (order > 0 && !holder.hold->is_safe) return Duration::zero();
   if (ends_own_turns(holder)) return latest - now;
   // Row 8.
   const TimePoint quantum_end = is_restoring(holder) ? TimePoint::max()
-                                                     : after(std::max(holder.granted_at, holder.quantum.began),
+                                                     : after(holder.hold->began.value_or(holder.hold->granted_at),
                                                              turn_of(holder, gpu, waiter, now));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
   // Rows 9 and 10.
@@ -151,7 +151,7 @@ bool may_borrow(const Unit& unit) {
 }
 
 bool may_lend(const Unit& holder, const Gpu& gpu) {
-  if (!holder.quantum.stands_since) return false;  // most have all their memory
+  if (!holder.hold || !holder.hold->stands_since) return false;  // most have all their memory
   if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
   const Seat& seat = *holder.seats.front();
   return holder.phase == UnitPhase::kHolding && holder.single() && !seat.suspended && seat.memory.comes();

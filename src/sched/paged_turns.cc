@@ -60,20 +60,20 @@ void LeaseCore::State::on(const MemoryExpected& e) {
   memory.outlook = e.outlook;
   if (memory.comes()) memory.coming = std::max(memory.coming, e.evicted);
   agenda.touch(unit);
-  if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.quantum.stands_since)
-    unit.quantum.stands_since = now;
+  if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.hold->stands_since) unit.hold->stands_since = now;
   resume_quantum(unit);
   if (unit.told_contended) tell_contention(unit, true);  // how long it may be idle
 }
 
 // If it stands still, and what it waited for is there.
 void LeaseCore::State::resume_quantum(Unit& unit) {
-  if (!unit.quantum.stands_since || waits_for_memory(unit)) return;
-  const TimePoint since = *std::exchange(unit.quantum.stands_since, std::nullopt);
-  unit.quantum.began += now - since;
+  if (!unit.hold || !unit.hold->stands_since || waits_for_memory(unit)) return;
+  Hold& hold = *unit.hold;
+  const TimePoint since = *std::exchange(hold.stands_since, std::nullopt);
+  if (hold.began) *hold.began += now - since;
   // Memory that is asked for later is not the price of the switch.
-  if (unit.phase != UnitPhase::kHolding || since != unit.granted_at) return;
-  const Duration used = used_until(*unit.seats.front(), now) - unit.granted_at - unit.quantum.lent;
+  if (unit.phase != UnitPhase::kHolding || since != hold.granted_at) return;
+  const Duration used = used_until(*unit.seats.front(), now) - hold.granted_at - hold.lent;
   const Duration cost = used + cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->settings.mode == Mode::kSerial) on_gpu.gpu->cost.add_paging(cost);
@@ -93,10 +93,10 @@ void LeaseCore::State::on(const MemoryObstructed& e) {
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.
-void LeaseCore::State::start_quantum(Unit& unit) {
-  unit.quantum = {.began = now, .stands_since = std::nullopt};
+void LeaseCore::State::begin_hold(Unit& unit) {
+  unit.hold = {.granted_at = now, .began = now};
   if (waits_for_memory(unit)) {
-    unit.quantum.stands_since = now;
+    unit.hold->stands_since = now;
     return;
   }
   const Duration cost = cost_of_moving(unit);
@@ -111,8 +111,11 @@ void LeaseCore::State::start_quantum(Unit& unit) {
 // from now on: until such a switch has paid back.
 void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);
-  if (!restores && holder.quantum.began == holder.granted_at) return;
-  const auto costs_more = [&](const UnitGpu& on_gpu) { return now - holder.quantum.began < on_gpu.gpu->cost.paging(); };
+  const Hold& hold = *holder.hold;
+  if (!restores && hold.began == hold.granted_at) return;
+  const auto costs_more = [&](const UnitGpu& on_gpu) {
+    return hold.began && now - *hold.began < on_gpu.gpu->cost.paging();
+  };
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
@@ -160,7 +163,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kSuspended;
     }
     one.priority = priority_of(unit);
-    one.lends = gpu->lender == &unit;
+    one.lends = gpu->is_lent_by(unit);
     ranked.push_back(one);
   }
   std::stable_sort(ranked.begin(), ranked.end(), [](const Ranked& a, const Ranked& b) {

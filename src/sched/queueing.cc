@@ -73,7 +73,7 @@ void LeaseCore::State::rekey(Gpu& gpu) {
 
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
-  if (gpu.lender != nullptr) return borrower_on(gpu);
+  if (gpu.loan) return borrower_on(gpu);
   if (!gpu.can_start()) return nullptr;
   Unit* const next = first_of_heads(gpu, now, [&](const Unit& head) {
     return can_start(*head.shape) && !is_reserved_against(head, now) && !gives_way(head, gpu);
@@ -109,9 +109,8 @@ void LeaseCore::State::start(Unit& unit) {
   dequeue(unit);
   agenda.look_again();
   unit.phase = UnitPhase::kHolding;
-  unit.granted_at = now;
   reservations.units_changed();
-  start_quantum(unit);
+  begin_hold(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
@@ -181,9 +180,9 @@ void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
 
 // REQUIRES: `holder` has no time left on `gpu` before `waiter`.
 void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
-  const bool ran_out = now >= after(holder.granted_at, gpu.settings.max_runtime);
+  const bool ran_out = now >= after(holder.hold->granted_at, gpu.settings.max_runtime);
   const auto order = precedence(waiter, holder);
-  RevokeReason reason = order > 0 && !holder.is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
+  RevokeReason reason = order > 0 && !holder.hold->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
   if (ran_out) reason = RevokeReason::kMaxRuntime;
   if (is_obstructed(holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
   if (reason == RevokeReason::kUrgent) note_return(waiter, holder);
@@ -204,7 +203,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
     for (const QueueEntry& head : heads) preempt_for(*head.unit);
   }
   if (Unit* const holder = turn_on(gpu)) arm_run(*holder);
-  if (gpu.lender != nullptr) arm_run(*gpu.lender);
+  if (gpu.loan) arm_run(*gpu.loan->lender);
 }
 
 // The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
@@ -237,7 +236,7 @@ void LeaseCore::State::arm_run(Unit& unit) {
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
-    if (gpu.lender != nullptr) end_loan(*gpu.lender);
+    if (gpu.loan) end_loan(*gpu.loan->lender);
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
       convert(*unit, gpu, LeaseKind::kShared);
     return;

@@ -147,7 +147,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
     };
     consider(holder);
     // A gang, or a unit that returns, does not borrow: the lender has to go, too.
-    if (gpu.lender != nullptr && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.lender);
+    if (gpu.loan && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.loan->lender);
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
   if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {

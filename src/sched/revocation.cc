@@ -102,7 +102,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   if (rested) settle_idle(seat);
   seat.idleness.reset();  // it may have found work since
   SeatRevocation& revocation = seat.revocation.emplace(seat);
-  revocation.late = seat.gpu->lender != nullptr;
+  revocation.late = seat.gpu->loan.has_value();
   if (rested) {
     revocation.closing = Closing::kRested;
     return set_phase(seat, SeatPhase::kDraining);
@@ -180,7 +180,7 @@ void LeaseCore::State::finish(Unit& unit) {
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
-      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->lender != nullptr;
+      const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->loan.has_value();
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // Beside whoever has started meanwhile its last work cost nobody anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
@@ -196,6 +196,7 @@ void LeaseCore::State::finish(Unit& unit) {
     place(*seat);
   }
   unit.revocation.reset();
+  unit.hold.reset();
   unit.phase = UnitPhase::kIdle;
   reservations.units_changed();
   timers.stop(unit.thaw);

@@ -67,7 +67,7 @@ void LeaseCore::State::requeue(Unit& unit) {
 void LeaseCore::State::lift(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;
   const auto is_lifted = [](const Unit* other) {
-    return other->phase == UnitPhase::kHolding ? other->is_safe : other->lifted;
+    return other->phase == UnitPhase::kHolding ? other->hold->is_safe : other->lifted;
   };
   const Limit<Duration> ageing = strictest(unit, &GpuSettings::priority_ageing);
   const bool ages = !ageing.is_unlimited();
@@ -95,8 +95,8 @@ void LeaseCore::State::settle_yielded(Unit& unit) {
   const TimePoint since = *unit.yields_since;
   for (const UnitGpu& on_gpu : unit.gpus) {
     for (Unit* holder : on_gpu.gpu->holders) {
-      if (holder->granted_at < since) continue;
-      holder->is_safe = true;
+      if (holder->hold->granted_at < since) continue;
+      holder->hold->is_safe = true;
       unit.yields_since.reset();
     }
   }
@@ -104,7 +104,7 @@ void LeaseCore::State::settle_yielded(Unit& unit) {
 
 // Those that yielded to whoever starts now stand where they stood; it has a quantum before them.
 void LeaseCore::State::settle_yielding(Unit& started) {
-  started.is_safe = started.lifted;
+  started.hold->is_safe = started.lifted;
   started.lifted = false;
   started.yields_since.reset();
   for (const UnitGpu& on_gpu : started.gpus) {
@@ -118,7 +118,7 @@ void LeaseCore::State::settle_yielding(Unit& started) {
       for (Unit* unit : yielding) {
         unit->yields_since.reset();
         requeue(*unit);
-        started.is_safe = true;
+        started.hold->is_safe = true;
       }
     }
   }

@@ -86,7 +86,7 @@ struct LeaseCore::State {
   void rerank(const ShareGroup& group, const Unit& but);
 
   // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
-  void start_quantum(Unit& unit);
+  void begin_hold(Unit& unit);
   void resume_quantum(Unit& unit);
   void note_return(Unit& waiter, const Unit& holder) const;
   void begin_gap(const Seat& seat) const;

@@ -106,11 +106,15 @@ struct UnitGpu {
 
 enum class UnitPhase : std::uint8_t { kIdle, kWaiting, kHolding, kRevoking };
 
-// Of a holder.
-struct Quantum {
-  TimePoint began{};                      // it counts from then, as if it had never stood still since
-  std::optional<TimePoint> stands_since;  // still: the unit's memory is not all there, or is to be more
-  Duration lent{};                        // the time of other units on the GPU, in loans that have ended
+// From the grant of a unit's lease until all of its work is done.
+struct Hold {
+  TimePoint granted_at{};
+  // Its quantum counts from then, as if it had never stood still since. None: from `granted_at`, for no core granted
+  // the lease to this unit. It was claimed, or a seat had it before it joined the gang.
+  std::optional<TimePoint> began{};
+  std::optional<TimePoint> stands_since{};  // the quantum does: the unit's memory is not all there, or is to be more
+  Duration lent{};                          // the time of other units on the GPU, in loans that have ended
+  bool is_safe = false;                     // higher priorities wait for the end of its quantum
 };
 
 struct Gang {
@@ -132,15 +136,13 @@ struct Unit {
   bool lifted = false;  // has waited for priority_ageing: goes first, as an equal of the holder
   bool told_contended = false;
   TimePoint requested{};
-  TimePoint granted_at{};
+  std::optional<Hold> hold;  // while it holds or is being revoked
   // max_runtime ended its lease: it is behind all others until one of them has started.
   std::optional<TimePoint> yields_since;
   std::optional<UnitRevocation> revocation;
   Retry retry;
   std::uint32_t step_hurry = 0;  // as revocations before this one allow
-  Quantum quantum;
   IdleWatch idle_watch;
-  bool is_safe = false;  // holding: higher priorities wait for the end of its quantum
 
   Timer run{TimerKind::kRun, *this};  // when its quantum ends, or it may be revoked again
   Timer age{TimerKind::kAge, *this};
@@ -234,7 +236,7 @@ inline bool is_coming(const Unit& unit) {
   return has_pages_to_move(unit) && !any_seat(unit, does_not_come);
 }
 // The seat that lacked memory may have left its gang, so `stands_since` alone does not tell.
-inline bool is_restoring(const Unit& unit) { return unit.quantum.stands_since && waits_for_memory(unit); }
+inline bool is_restoring(const Unit& unit) { return unit.hold && unit.hold->stands_since && waits_for_memory(unit); }
 
 struct BySerial {
   bool operator()(const Unit* a, const Unit* b) const { return a->serial < b->serial; }
@@ -242,6 +244,12 @@ struct BySerial {
 using UnitSet = FlatSet<Unit*, BySerial>;
 struct BySeat {
   bool operator()(const Seat* a, const Seat* b) const { return a->id < b->id; }
+};
+
+// A turn that is lent while its memory comes (loans.cc).
+struct Loan {
+  Unit* lender = nullptr;  // holds
+  TimePoint since{};
 };
 
 struct Gpu {
@@ -256,8 +264,7 @@ struct Gpu {
   ShareGroups groups;
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
-  Unit* lender = nullptr;     // the holder that lends its turn while its memory comes (loans.cc)
-  TimePoint lent_since{};
+  std::optional<Loan> loan;
   SwitchCost cost;
   std::uint64_t switches = 0;
   std::uint64_t last_holder = 0;  // serial
@@ -278,6 +285,7 @@ struct Gpu {
     const Shape* const shape = single_shape();
     return shape == nullptr ? nullptr : shape->first();
   }
+  bool is_lent_by(const Unit& unit) const { return loan && loan->lender == &unit; }
   // The unit that the GPU is kept free for; nullptr: none.
   Unit* reserved() const { return reserved_; }
   bool can_start(LeaseKind kind) const { return places.can_start(kind, settings.overlap); }
@@ -296,7 +304,7 @@ struct Gpu {
   Unit* reserved_ = nullptr;
 };
 // Whether the unit has borrowed the turn that it has there.
-inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.lender != nullptr && gpu.lender != &unit; }
+inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }
 // Whether others wait for a GPU that it holds, as last told. A capped seat is not to spend its allowance idle.
 inline bool is_contended(const Unit& unit) {
   const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.holding > 0 && on_gpu.gpu->contended; };
@@ -333,7 +341,7 @@ inline constexpr std::uint32_t kMaxWeight = 1'000'000;
 
 // Up to when the time of the seat's lease is its own: a turn that is lent is not.
 inline TimePoint used_until(const Seat& seat, TimePoint now) {
-  return seat.gpu->lender == seat.unit ? seat.gpu->lent_since : now;
+  return seat.gpu->is_lent_by(*seat.unit) ? seat.gpu->loan->since : now;
 }
 // The part of the time since the seat was charged that its group owes.
 Duration uncharged(const Seat& seat, TimePoint now);

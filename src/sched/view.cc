@@ -60,7 +60,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
       if (member->memory.is_obstructed()) return std::string(in_words(member->memory.obstacle));
     }
   }
-  if (seat.gpu->lender == &unit) return "its memory to come; another tenant has its turn until then";
+  if (seat.gpu->is_lent_by(unit)) return "its memory to come; another tenant has its turn until then";
   if (unit.is_returning()) return in_the_way(unit, *seat.gpu, now);
   if (seat.wants_since && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
