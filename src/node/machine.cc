@@ -221,10 +221,11 @@ void Machine::tell_foreign(GpuIndex index) {
   const sched::Togetherness all = memory_.together(index);
   const std::uint64_t capacity = memory_.capacity(index);
   const std::size_t seats = all.seats + all.suspended;
-  const std::uint64_t bytes = gpu.foreign.expected(now_, capacity, seats);
-  const auto unseen = gpu.foreign.unseen(now_, capacity, seats);
+  const sched::Foreign foreign{.bytes = gpu.foreign.expected(now_, capacity, seats),
+                               .seen_at = gpu.foreign.seen_at(),
+                               .unseen = gpu.foreign.unseen(now_, capacity, seats)};
   memory_.set_other_programs(index, gpu.others == Others::kThere);
-  if (memory_.set_foreign(now_, index, bytes, gpu.foreign.seen_at(), unseen.bytes, unseen.until)) make_stale(index);
+  if (memory_.set_foreign(now_, index, foreign)) make_stale(index);
 }
 
 void Machine::on(const Rest& event) {

@@ -23,26 +23,23 @@ void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more) {
 }
 
 void ForeignUse::opened(base::TimePoint now) {
-  if (now >= newcomers_until_) {
-    newcomers_ = 0;
-    before_newcomers_ = bytes_;
-  }
-  ++newcomers_;
-  newcomers_until_ = now + kContextPatience;
+  if (!newcomers_ || now >= newcomers_->until) newcomers_ = {.before = bytes_};
+  ++newcomers_->seats;
+  newcomers_->until = now + kContextPatience;
 }
 
 void ForeignUse::came_back(std::uint64_t bytes) {
-  if (!is_first_) return;
+  if (knowledge_ != Knowledge::kFirst) return;
   bytes_ = minus(bytes_, bytes);
-  least_ = minus(least_, bytes);
-  before_newcomers_ = std::min(before_newcomers_, bytes_);
+  if (series_) series_->least = minus(series_->least, bytes);
+  if (newcomers_) newcomers_->before = std::min(newcomers_->before, bytes_);
   // The last settled look counted these bytes as other programs', too.
   if (settled_) settled_ = minus(*settled_, bytes);
 }
 
 void ForeignUse::closed(base::TimePoint now) {
   moved_at_ = now;
-  looks_ = 0;
+  series_.reset();
   unsettled_.clear();
   settled_.reset();
   left_ = std::numeric_limits<std::uint64_t>::max();
@@ -50,9 +47,9 @@ void ForeignUse::closed(base::TimePoint now) {
 
 void ForeignUse::keep(std::uint64_t left) {
   bytes_ += left;
-  has_bytes_ = true;
-  seen_at_ = {};
-  looks_ = 0;
+  if (knowledge_ != Knowledge::kFirst) knowledge_ = Knowledge::kSure;
+  seen_at_.reset();
+  series_.reset();
   unsettled_.clear();
   settled_.reset();
 }
@@ -80,9 +77,7 @@ std::uint64_t ForeignUse::others_in(const Look& look) const {
 }
 
 void ForeignUse::begin_again(const Look& look) {
-  looks_ = 1;
-  first_at_ = look.asked_at;
-  least_ = most_ = look.beyond;
+  series_ = {.looks = 1, .first_at = look.asked_at, .least = look.beyond, .most = look.beyond};
 }
 
 void ForeignUse::look(const Look& look) {
@@ -91,26 +86,24 @@ void ForeignUse::look(const Look& look) {
   look_again_ = !is_quiet;
   if (!is_quiet) {
     // The first look of all may be at a moment when tenants allocate: then the second one counts, as far as they agree.
-    if (!has_looked_) begin_again(look);
-    has_looked_ = true;
-    return;
+    if (knowledge_ != Knowledge::kNone) return;
+    knowledge_ = Knowledge::kLooked;
+    return begin_again(look);
   }
-  has_looked_ = true;
-  if (looks_ == 0)
+  if (!series_)
     begin_again(look);
   else
-    ++looks_;
-  least_ = std::min(least_, look.beyond);
-  most_ = std::max(most_, look.beyond);
-  if (!has_bytes_) {
-    has_bytes_ = true;
-    is_first_ = true;
-    bytes_ = minus(least_, look.returning);
+    ++series_->looks;
+  series_->least = std::min(series_->least, look.beyond);
+  series_->most = std::max(series_->most, look.beyond);
+  if (knowledge_ < Knowledge::kFirst) {
+    knowledge_ = Knowledge::kFirst;
+    bytes_ = minus(series_->least, look.returning);
   }
   // A seat that is silent for kLatestReport has nothing untold: it reports at once what it frees. (A report may be on
   // its way at this very moment. The look before has shown that.)
-  const bool all_is_told = look.asked_at - heard_at_ >= kLatestReport;
-  const bool is_sure = looks_ > 1 && (all_is_told || look.asked_at - first_at_ >= kLatestReport);
+  const bool all_is_told = !heard_at_ || look.asked_at - *heard_at_ >= kLatestReport;
+  const bool is_sure = series_->looks > 1 && (all_is_told || look.asked_at - series_->first_at >= kLatestReport);
   if (is_sure) conclude(look);
   unsettled_.push_back(look);
   if (all_is_told) believe_earlier(base::TimePoint::max());
@@ -119,21 +112,24 @@ void ForeignUse::look(const Look& look) {
 }
 
 void ForeignUse::conclude(const Look& look) {
-  is_first_ = false;
-  if (minus(bytes_, most_) >= kGrain) bytes_ = most_;
-  before_newcomers_ = std::min(before_newcomers_, bytes_);
-  left_ = minus(most_, bytes_);
+  knowledge_ = Knowledge::kSure;
+  if (minus(bytes_, series_->most) >= kGrain) bytes_ = series_->most;
+  if (newcomers_) newcomers_->before = std::min(newcomers_->before, bytes_);
+  left_ = minus(series_->most, bytes_);
   begin_again(look);
 }
 
 std::uint64_t ForeignUse::expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const {
   const std::uint64_t all = std::max(bytes_, expected_contexts(capacity, seats));
-  if (now >= newcomers_until_) return all;
-  return std::max(all, before_newcomers_ + expected_contexts(capacity, std::min(newcomers_, seats)));
+  if (!newcomers_ || now >= newcomers_->until) return all;
+  return std::max(all, newcomers_->before + expected_contexts(capacity, std::min(newcomers_->seats, seats)));
 }
 
-ForeignUse::Unseen ForeignUse::unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const {
-  return {expected(now, capacity, seats) - std::max(bytes_, expected_contexts(capacity, seats)), newcomers_until_};
+std::optional<ForeignUse::Unseen> ForeignUse::unseen(base::TimePoint now, std::uint64_t capacity,
+                                                     std::size_t seats) const {
+  if (!newcomers_) return std::nullopt;
+  return Unseen{expected(now, capacity, seats) - std::max(bytes_, expected_contexts(capacity, seats)),
+                newcomers_->until};
 }
 
 std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats) {

@@ -35,6 +35,7 @@ constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ?
 
 class ForeignUse {
  public:
+  // Expected, and not shown by a look yet. It is not expected any more after `until`.
   struct Unseen {
     std::uint64_t bytes = 0;
     base::TimePoint until{};
@@ -60,14 +61,14 @@ class ForeignUse {
   // So much of what the dead have left has not come back in time: it is not theirs any more, whoever has it.
   void keep(std::uint64_t left);
 
-  // When a look last showed that there is so much, and no report has explained it.
-  base::TimePoint seen_at() const { return seen_at_; }
+  // When a look last showed that there is so much, and no report has explained it. None: no look has.
+  std::optional<base::TimePoint> seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
   std::uint64_t left_behind() const { return left_; }
   // Memory to keep free on a GPU with so many seats, including newcomers' contexts, which looks show too late.
   std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
-  // The part of expected() that is only for newcomers, and until when. A look may have shown it before they were known.
-  Unseen unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
+  // The part of expected() that is only for newcomers. A look may have shown it before they were known.
+  std::optional<Unseen> unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
   // The last look has said nothing yet: another one soon would.
   bool look_again() const { return look_again_; }
 
@@ -78,27 +79,38 @@ class ForeignUse {
   void believe(const Look& look);
   std::uint64_t others_in(const Look& look) const;
 
+  enum class Knowledge : std::uint8_t {
+    kNone,
+    kLooked,  // while memory moved: `bytes_` is not known yet
+    kFirst,   // `bytes_` may be the own tenants', who have not come back yet
+    kSure,
+  };
+  // Looks since something was last concluded.
+  struct Series {
+    std::size_t looks = 0;
+    base::TimePoint first_at{};
+    std::uint64_t least = 0;
+    std::uint64_t most = 0;
+  };
+  // Seats that have come lately.
+  struct Newcomers {
+    std::size_t seats = 0;
+    base::TimePoint until{};
+    std::uint64_t before = 0;  // what there was before them
+  };
+
   std::uint64_t bytes_ = 0;
-  bool has_looked_ = false;
-  bool has_bytes_ = false;
-  bool is_first_ = false;  // nothing was concluded since: it may be the own tenants', who have not come back yet
+  Knowledge knowledge_ = Knowledge::kNone;
   bool look_again_ = false;
-  base::TimePoint heard_at_{};
+  std::optional<base::TimePoint> heard_at_;
   base::TimePoint moved_at_{};
-  base::TimePoint seen_at_{};
+  std::optional<base::TimePoint> seen_at_;
   // Looks that reports may still be late for, oldest first, less what was reported since.
   std::deque<Look> unsettled_;
   std::optional<std::uint64_t> settled_;  // what the last one that is not has shown
-  // Looks since something was last concluded.
-  std::size_t looks_ = 0;
-  base::TimePoint first_at_{};
-  std::uint64_t least_ = 0;
-  std::uint64_t most_ = 0;
+  std::optional<Series> series_;
   std::uint64_t left_ = std::numeric_limits<std::uint64_t>::max();
-  // Seats that have come lately, and what there was before them.
-  std::size_t newcomers_ = 0;
-  base::TimePoint newcomers_until_{};
-  std::uint64_t before_newcomers_ = 0;
+  std::optional<Newcomers> newcomers_;
 };
 
 // Memory to expect for the contexts of so many seats. Looks show contexts too late.

@@ -123,7 +123,7 @@ TEST(ForeignUse, WhatAReportExplainsWasNotSeen) {
   Looks s;
   s.look(9);
   s.look(9);
-  const TimePoint seen_at = s.use.seen_at();
+  const std::optional<TimePoint> seen_at = s.use.seen_at();
   s.heard();
   s.pause = 100ms;
   s.look(9);
@@ -238,11 +238,11 @@ TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 2), 20 * kGiB + 1536 * kMiB) << "two have gone again";
   for (int i = 0; i < 2; ++i) s.look_at(22 * kGiB);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB) << "they are not counted twice";
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).bytes, kGiB);
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).until, opened_at + kContextPatience);
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4)->bytes, kGiB);
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4)->until, opened_at + kContextPatience);
   s.now += kContextPatience;
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 22 * kGiB) << "they take no more than that";
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4).bytes, 0u);
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4)->bytes, 0u);
   for (int i = 0; i < 3; ++i) s.look(2);
   EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 3 * kGiB) << "at least that, sooner or later";
 }
@@ -255,7 +255,10 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
   desk.turn({{1, kHolding}});
   const TimePoint until = desk.now + 3s;
   const auto expect = [&](std::uint64_t gib) {
-    desk.planner.set_foreign(desk.now, kGpu, 20 * kGiB + gib * kGiB, TimePoint::max(), gib * kGiB, until);
+    desk.planner.set_foreign(desk.now, kGpu,
+                             {.bytes = 20 * kGiB + gib * kGiB,
+                              .seen_at = TimePoint::max(),
+                              .unseen = ForeignUse::Unseen{gib * kGiB, until}});
   };
   expect(2);
   desk.say(1);

@@ -35,17 +35,13 @@ void Residency::set_free_only(GpuIndex index, bool free_only) {
   if (Gpu* const gpu = gpu_of(index)) gpu->free_only = free_only;
 }
 
-bool Residency::set_foreign(TimePoint now, GpuIndex index, std::uint64_t bytes, TimePoint seen_at, std::uint64_t unseen,
-                            TimePoint unseen_until) {
+bool Residency::set_foreign(TimePoint now, GpuIndex index, const Foreign& foreign) {
   Gpu* const gpu = gpu_of(index);
   if (gpu == nullptr) return false;
   const bool was_awaited = awaits_look(index);
-  gpu->foreign_seen_at = seen_at;
-  gpu->unseen = std::min(unseen, bytes);
-  gpu->unseen_until = unseen_until;
-  if (bytes == gpu->foreign) return was_awaited && !awaits_look(index);
-  if (bytes < gpu->foreign) gpu->moved_at = now;
-  gpu->foreign = bytes;
+  const std::uint64_t before = std::exchange(gpu->foreign, foreign).bytes;
+  if (foreign.bytes == before) return was_awaited && !awaits_look(index);
+  if (foreign.bytes < before) gpu->moved_at = now;
   return true;
 }
 
@@ -206,7 +202,7 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
     if (seat.asks()) next = std::min(next, refused_at(gpu, seat));
     if (seat.asks() && now_ < awaited_until_) next = std::min(next, awaited_until_);
     if (seat.asks() && may_have_left(gpu, seat)) next = std::min(next, looked_for_since(seat) + kForeignPatience);
-    if (seat.asks() && may_not_come(gpu, seat)) next = std::min(next, gpu.unseen_until);
+    if (seat.asks() && may_not_come(gpu, seat)) next = std::min(next, gpu.foreign.unseen->until);
     if (seat.outlook == MemoryOutlook::kComes) next = std::min(next, comes_until(gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(gpu, seat));
     if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
@@ -291,7 +287,7 @@ std::uint64_t Residency::managed(GpuIndex index) const {
 
 GpuMemory Residency::view(GpuIndex index) const {
   const Gpu& gpu = at(index);
-  GpuMemory view{gpu.capacity, gpu.reserve, gpu.foreign, gpu.returning, {}};
+  GpuMemory view{gpu.capacity, gpu.reserve, gpu.foreign.bytes, gpu.returning, {}};
   for (const auto& [id, seat] : gpu.seats) view.seats.push_back(view_of(seat));
   return view;
 }

@@ -67,6 +67,13 @@ struct Quota {
   std::uint64_t bytes = 0;
 };
 
+// A GPU's use beyond what seats report: other programs, and contexts of tenants.
+struct Foreign {
+  std::uint64_t bytes = 0;
+  std::optional<TimePoint> seen_at{};          // when a look last showed it; none: no look has
+  std::optional<ForeignUse::Unseen> unseen{};  // of `bytes`
+};
+
 // The owner of a seat.
 struct SeatOwner {
   Quota quota;
@@ -211,11 +218,8 @@ class Residency {
   void await_tenants(TimePoint until) { awaited_until_ = until; }
   // Also if its reserve is another one from now on.
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
-  // The GPU's use beyond what seats report: other programs, and contexts of tenants. Returns whether it has changed.
-  // `seen_at`: when a look last showed it. `unseen`: the part that no look has shown. It no longer counts after
-  // `unseen_until` if it has not come by then.
-  bool set_foreign(TimePoint now, GpuIndex gpu, std::uint64_t bytes, TimePoint seen_at, std::uint64_t unseen,
-                   TimePoint unseen_until);
+  // Returns whether it has changed.
+  bool set_foreign(TimePoint now, GpuIndex gpu, const Foreign& foreign);
   // Whether programs that are no tenants are on the GPU. Otherwise all that is not told of is tenants' contexts.
   void set_other_programs(GpuIndex gpu, bool any);
   // Whether somebody waits to know whether it is: look at once.
@@ -380,10 +384,7 @@ class Residency {
   struct Gpu {
     std::uint64_t capacity = 0;
     std::uint64_t reserve = 0;
-    std::uint64_t foreign = 0;
-    TimePoint foreign_seen_at = TimePoint::max();
-    std::uint64_t unseen = 0;  // of `foreign`
-    TimePoint unseen_until{};
+    Foreign foreign;
     std::uint64_t returning = 0;
     TimePoint returning_until{};
     bool free_only = false;
@@ -446,7 +447,7 @@ class Residency {
   bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
     return refusal_of(gpu, seat, foreign) == Refusal::kNone;
   }
-  bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign); }
+  bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign.bytes); }
   std::uint64_t expected(const Gpu& gpu, const Seat& seat) const;
   // Room that it takes in a moment.
   std::uint64_t taken(const std::optional<Given>& given) const {

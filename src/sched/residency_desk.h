@@ -29,7 +29,7 @@ class Desk {
 
   // The GPU's use beyond what seats report. A look shows it at any moment, unless the test says when one did.
   bool set_foreign(std::uint64_t bytes, TimePoint seen_at = TimePoint::max()) {
-    return planner.set_foreign(now, kGpu, bytes, seen_at, 0, {});
+    return planner.set_foreign(now, kGpu, {.bytes = bytes, .seen_at = seen_at});
   }
   void open(std::uint64_t tenant, Quota quota = {}, std::uint64_t account = 0) {
     planner.opened(now, seat(tenant), {quota, account}, true);

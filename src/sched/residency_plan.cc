@@ -56,7 +56,7 @@ std::uint64_t Residency::charge(const Seat& seat) const {
   return most;
 }
 
-std::uint64_t Residency::eventual(const Gpu& gpu) { return minus(gpu.capacity, gpu.reserve + gpu.foreign); }
+std::uint64_t Residency::eventual(const Gpu& gpu) { return minus(gpu.capacity, gpu.reserve + gpu.foreign.bytes); }
 
 std::uint64_t Residency::available(const Gpu& gpu) { return minus(eventual(gpu), gpu.returning); }
 
@@ -121,12 +121,13 @@ Refusal Residency::refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t fo
 
 bool Residency::may_have_left(const Gpu& gpu, const Seat& seat) const {
   const TimePoint since = looked_for_since(seat);
-  const bool was_seen = gpu.foreign_seen_at > since;
+  const bool was_seen = gpu.foreign.seen_at && *gpu.foreign.seen_at > since;
   return !was_seen && now_ - since < kForeignPatience && is_possible(gpu, seat, 0);
 }
 
 bool Residency::may_not_come(const Gpu& gpu, const Seat& seat) const {
-  return now_ < gpu.unseen_until && is_possible(gpu, seat, minus(gpu.foreign, gpu.unseen));
+  const auto& unseen = gpu.foreign.unseen;
+  return unseen && now_ < unseen->until && is_possible(gpu, seat, minus(gpu.foreign.bytes, unseen->bytes));
 }
 
 // Its seats, nearest turn first.
@@ -270,7 +271,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     const bool is_hopeless =
         now_ >= awaited_until_ && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     const bool refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
-    if (refused) refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign) : Refusal::kNothingMoves;
+    if (refused) refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign.bytes) : Refusal::kNothingMoves;
     // Without a lease it may never be its turn: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {

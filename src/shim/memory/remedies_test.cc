@@ -366,7 +366,7 @@ class World {
       const auto view = planner_->view(tenant->id);
       if (!view || !view->speaks) foreign += tenant->bounds.used();
     }
-    planner_->set_foreign(now_, kGpu, foreign, now_, 0, {});
+    planner_->set_foreign(now_, kGpu, {.bytes = foreign, .seen_at = now_});
   }
 
   std::mt19937_64 random_;
