@@ -25,6 +25,11 @@ std::optional<sched::Mode> mode_set_by(const settings::GpuSettings& settings) {
   return std::nullopt;
 }
 
+// The earlier of two, if there is one.
+std::optional<TimePoint> earliest(const std::optional<TimePoint>& one, const std::optional<TimePoint>& other) {
+  return one && other ? std::min(one, other) : one ? one : other;
+}
+
 std::uint64_t reserve_of(const settings::GpuSettings& settings, std::uint64_t capacity) {
   return settings.reserve.is_automatic() ? std::min(kMaxAutomaticReserve, capacity / kReserveDivisor)
                                          : std::min(settings.reserve.value(), capacity);
@@ -243,7 +248,7 @@ void Machine::on(const Rest& event) {
 
 bool Machine::wants_plan(GpuIndex index, bool was_any_stale) {
   const Gpu& gpu = gpus_[index.value];
-  if (gpu.plan == Plan::kStale || gpu.due_at <= now_) return true;
+  if (gpu.plan == Plan::kStale || (gpu.due_at && *gpu.due_at <= now_)) return true;
   if (gpu.plan == Plan::kStands) return false;
   // Host memory is for all GPUs: what has become free for one of them another may wait for.
   if (was_any_stale) return true;
@@ -260,7 +265,7 @@ void Machine::rest(GpuIndex index) {
   // Each of these looks at all seats of the GPU, and Rest comes after every message.
   gpu.plan = memory_.is_tight(index) || memory_.is_clearing(index) ? Plan::kFollowsTurns : Plan::kStands;
   gpu.host_demand = memory_.host_demand(index);
-  gpu.due_at = std::min(memory_.next_deadline(index).value_or(TimePoint::max()), gpu.memory_mode.look_again());
+  gpu.due_at = earliest(memory_.next_deadline(index), gpu.memory_mode.look_again());
 }
 
 // A seat that cannot have its memory lets others go first, and turns decide which memory is needed. So the GPU is
@@ -292,9 +297,9 @@ void Machine::plan(GpuIndex index) {
 // ---- what there is to see -------------------------------------------------------------------------
 
 std::optional<TimePoint> Machine::next_deadline() const {
-  TimePoint next = leases_.next_deadline().value_or(TimePoint::max());
-  for (const Gpu& gpu : gpus_) next = std::min(next, gpu.due_at);
-  return next == TimePoint::max() ? std::nullopt : std::optional(next);
+  std::optional<TimePoint> next = leases_.next_deadline();
+  for (const Gpu& gpu : gpus_) next = earliest(next, gpu.due_at);
+  return next;
 }
 
 std::optional<sched::Mode> Machine::mode(GpuIndex gpu) const {

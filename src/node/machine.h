@@ -96,7 +96,7 @@ class Machine {
     Plan plan = Plan::kStands;
     std::vector<sched::Turn> turns;  // that the plan was made with
     sched::HostDemand host_demand;
-    TimePoint due_at = TimePoint::max();  // of the next plan, if nothing happens
+    std::optional<TimePoint> due_at;  // of the next plan, if nothing happens
   };
 
   void on(const GpuAdded& event);

@@ -6,7 +6,7 @@ namespace gpumux::sched {
 Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, settings::Mode setting,
                          bool wants_turns, Mode current) {
   const bool is_auto = setting == settings::Mode::kAuto;
-  look_again_ = TimePoint::max();
+  look_again_.reset();
   reason_ = Reason::kSetting;
   if (setting == settings::Mode::kSerial) return Mode::kSerial;
   // The driver's time slicing knows nothing of priorities, shares and caps.
@@ -15,7 +15,7 @@ Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, 
     return Mode::kSerial;
   }
   const Togetherness all = planner.together(gpu);
-  const std::uint64_t margin = turns_for_memory_ ? planner.capacity(gpu) / kFitMarginDivisor : 0;
+  const std::uint64_t margin = did_not_fit_at_ ? planner.capacity(gpu) / kFitMarginDivisor : 0;
   const bool fits = planner.fits_together(gpu, margin);
   if (is_auto) {
     reason_ = Reason::kNotKnown;
@@ -29,14 +29,13 @@ Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, 
   reason_ = Reason::kTooMuch;
   if (!fits) {
     did_not_fit_at_ = now;
-    turns_for_memory_ = true;
     return Mode::kSerial;
   }
-  if (turns_for_memory_ && now - did_not_fit_at_ < kFitDwell) {
-    look_again_ = did_not_fit_at_ + kFitDwell;
+  if (did_not_fit_at_ && now - *did_not_fit_at_ < kFitDwell) {
+    look_again_ = *did_not_fit_at_ + kFitDwell;
     return current;
   }
-  turns_for_memory_ = false;
+  did_not_fit_at_.reset();
   reason_ = Reason::kFits;
   return Mode::kConcurrent;
 }

@@ -7,6 +7,8 @@
 // Pure: asks the planner, is told the time, remembers what it last found.
 #pragma once
 
+#include <optional>
+
 #include "sched/events.h"
 #include "sched/residency.h"
 
@@ -33,16 +35,15 @@ class MemoryMode {
   // asked again whenever memory or that has changed, and at look_again().
   Mode resolve(TimePoint now, const Residency& planner, GpuIndex gpu, settings::Mode setting, bool wants_turns,
                Mode current);
-  TimePoint look_again() const { return look_again_; }
+  std::optional<TimePoint> look_again() const { return look_again_; }
   Reason reason() const { return reason_; }
   // Whether there are turns because of memory.
-  bool takes_turns_for_memory() const { return turns_for_memory_; }
+  bool takes_turns_for_memory() const { return did_not_fit_at_.has_value(); }
 
  private:
   Reason reason_ = Reason::kNotKnown;
-  bool turns_for_memory_ = false;
-  TimePoint did_not_fit_at_{};
-  TimePoint look_again_ = TimePoint::max();
+  std::optional<TimePoint> did_not_fit_at_;  // for the last time, while there are turns because of memory
+  std::optional<TimePoint> look_again_;
 };
 
 }  // namespace gpumux::sched

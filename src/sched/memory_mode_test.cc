@@ -80,7 +80,7 @@ TEST_F(Mode, FollowsWhatFitsWithAMarginAndADwell) {
   EXPECT_EQ(mode_.look_again(), now_ + kFitDwell / 2);
   now_ += kFitDwell / 2;
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
-  EXPECT_EQ(mode_.look_again(), TimePoint::max());
+  EXPECT_EQ(mode_.look_again(), std::nullopt);
   has(2, 30, 9);  // now it only has to fit
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
 }

@@ -60,7 +60,7 @@ void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool ge
   seat.account = owner.account;
   seat.opened_at = now;
   seat.voice = gets_bound ? Voice::kNone : Voice::kBack;
-  seat.is_awaited = !gets_bound && now_ < awaited_until_;
+  seat.is_awaited = !gets_bound && awaits_tenants();
   seat.left = left;
 }
 
@@ -93,7 +93,7 @@ void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {
   seat->suspended = is_suspended;
   // Its patience begins when it can be served again.
   if (!is_suspended && seat->wish) seat->wish->since = now;
-  seat->retry_after = Duration::zero();
+  seat->retry.reset();
 }
 
 bool Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
@@ -194,23 +194,25 @@ bool Residency::is_clearing(GpuIndex index) const {
 
 std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
   const Gpu& gpu = at(index);
-  TimePoint next = gpu.prepare_at;
-  if (gpu.returning > 0) next = std::min(next, gpu.returning_until);
-  next = std::min(next, strands_at(gpu));
+  std::optional<TimePoint> next;
+  const auto consider = [&next](const std::optional<TimePoint>& at) {
+    if (at && (!next || *at < *next)) next = at;
+  };
+  consider(gpu.prepare_at);
+  if (gpu.returning > 0) consider(gpu.returning_until);
+  consider(strands_at(gpu));
   for (const auto& [id, seat] : gpu.seats) {
-    if (may_speak_yet(seat)) next = std::min(next, seat.opened_at + kFirstReportPatience);
-    if (seat.asks()) next = std::min(next, refused_at(gpu, seat));
-    if (seat.asks() && now_ < awaited_until_) next = std::min(next, awaited_until_);
-    if (seat.asks() && may_have_left(gpu, seat)) next = std::min(next, looked_for_since(seat) + kForeignPatience);
-    if (seat.asks() && may_not_come(gpu, seat)) next = std::min(next, gpu.foreign.unseen->until);
-    if (seat.outlook == MemoryOutlook::kComes) next = std::min(next, comes_until(gpu, seat));
-    if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) next = std::min(next, impatient_at(gpu, seat));
-    if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding)
-      next = std::min(next, seat.retry_at);
-    if (seat.bounds.size() > 1 && counts(seat) && answers(seat))
-      next = std::min(next, seat.bounds[1].told_at + kAnswerPatience);
+    if (may_speak_yet(seat)) consider(seat.opened_at + kFirstReportPatience);
+    if (seat.asks()) consider(refused_at(gpu, seat));
+    if (seat.asks() && awaits_tenants()) consider(awaited_until_);
+    if (seat.asks() && may_have_left(gpu, seat)) consider(looked_for_since(seat) + kForeignPatience);
+    if (seat.asks() && may_not_come(gpu, seat)) consider(gpu.foreign.unseen->until);
+    if (seat.outlook == MemoryOutlook::kComes) consider(comes_until(gpu, seat));
+    if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) consider(impatient_at(gpu, seat));
+    if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding && seat.retry)
+      consider(seat.retry->at);
+    if (seat.bounds.size() > 1 && counts(seat) && answers(seat)) consider(seat.bounds[1].told_at + kAnswerPatience);
   }
-  if (next == TimePoint::max()) return std::nullopt;
   return next;
 }
 

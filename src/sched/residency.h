@@ -200,6 +200,13 @@ inline constexpr int kManagedAheadPart = 8;
 // what it does not read must not pile up.
 inline constexpr std::size_t kMaxBoundsUnderWay = 8;
 
+// `at` is still to come. None: it is not.
+inline bool is_before(TimePoint now, const std::optional<TimePoint>& at) { return at && now < *at; }
+// `at`, or `other` if that is later.
+inline TimePoint latest(TimePoint at, const std::optional<TimePoint>& other) {
+  return std::max(at, other.value_or(at));
+}
+
 class Residency {
  public:
   // Evicted data lies in chunks of a seat's own, of so many bytes each. `reserved`: so much more is there for accounts
@@ -304,6 +311,11 @@ class Residency {
     std::uint64_t bytes = 0;
     TimePoint until{};
   };
+  // Nothing has moved for the seat: it is expected to move at that moment, `after` it was found.
+  struct Retry {
+    Duration after{};
+    TimePoint at{};
+  };
   enum class Voice {
     kNone,    // it has not reported
     kBack,    // the same, and it gets no bound before it has said what it has
@@ -325,9 +337,9 @@ class Residency {
     std::uint32_t answered = 0;  // the newest ticket that is
     std::optional<Given> given_room;
     std::optional<Given> given_commitment;
-    bool wants_more = false;     // it was answered without room, and asks again when it holds
-    TimePoint grows_until{};     // it was given more than it ever had, and is likely to ask for more
-    std::uint64_t most_had = 0;  // all of its memory, at its peak
+    bool wants_more = false;               // it was answered without room, and asks again when it holds
+    std::optional<TimePoint> grows_until;  // it was given more than it ever had, and is likely to ask for more
+    std::uint64_t most_had = 0;            // all of its memory, at its peak
     MemoryOutlook outlook = MemoryOutlook::kUnknown;  // as the lease core was told
     std::optional<TimePoint> next_since;
     std::optional<Hold> hold;
@@ -335,8 +347,7 @@ class Residency {
     MemoryObstacle obstacle = MemoryObstacle::kNone;
     bool is_stranded = false;                // nothing in its way moves, and its program is to be told
     std::optional<TimePoint> lacking_since;  // holding, and nothing has come since
-    Duration retry_after{};
-    TimePoint retry_at{};  // what did not move is expected to move then
+    std::optional<Retry> retry;              // the last one, while it lacks memory
 
     // While a plan is made.
     TurnKind turn = TurnKind::kIdle;
@@ -391,8 +402,8 @@ class Residency {
     bool has_other_programs = false;
     std::optional<TimePoint> all_blocked_since;  // all of its seats are (Seat::is_blocked)
     std::optional<TimePoint> stranded_at;        // since then, the last one
-    TimePoint moved_at{};                        // when memory last became free
-    TimePoint prepare_at = TimePoint::max();
+    std::optional<TimePoint> moved_at;           // when memory last became free
+    std::optional<TimePoint> prepare_at;         // when a holder is to be told what it has to make way for
     std::map<SeatId, Seat> seats;
   };
   // One seat's part of something that is dealt out: what it must have, what it was told that it may have.
@@ -464,11 +475,12 @@ class Residency {
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
   static std::vector<Share*> fairest_first(std::vector<Share>& shares, std::uint64_t capacity);
   static bool is_lacking(const Seat& seat);
-  TimePoint impatient_at(const Gpu& gpu, const Seat& seat) const;
+  static std::optional<TimePoint> impatient_at(const Gpu& gpu, const Seat& seat);
   TimePoint refused_at(const Gpu& gpu, const Seat& seat) const;
   // Since when looks at the GPU's memory count for its wish.
-  TimePoint looked_for_since(const Seat& seat) const { return std::max(seat.wish->since, awaited_until_); }
-  static TimePoint comes_until(const Gpu& gpu, const Seat& seat);
+  TimePoint looked_for_since(const Seat& seat) const { return latest(seat.wish->since, awaited_until_); }
+  bool awaits_tenants() const { return is_before(now_, awaited_until_); }
+  static std::optional<TimePoint> comes_until(const Gpu& gpu, const Seat& seat);
   // Those that hold a lease: one, and a second one if it has borrowed the turn.
   struct Holders {
     const Seat* first = nullptr;  // the turn is its own
@@ -477,7 +489,7 @@ class Residency {
   };
   MemoryOutlook outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const;
   void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
-  static TimePoint strands_at(const Gpu& gpu);
+  static std::optional<TimePoint> strands_at(const Gpu& gpu);
   void find_stranded(Gpu& gpu, ResidencyCommands& commands) const;
   void find_expected(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
@@ -489,7 +501,7 @@ class Residency {
   std::uint64_t host_reserved_ = 0;
   std::uint64_t host_useless_ = 0;
   TimePoint now_{};
-  TimePoint awaited_until_{};
+  std::optional<TimePoint> awaited_until_;
   std::string broken_;  // the first invariant that a plan has broken
 };
 

@@ -169,7 +169,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
     // Without the lease it takes nothing, and asks again when it has it.
     if (seat->turn != TurnKind::kHolding) {
       seat->given_room.reset();
-      seat->grows_until = TimePoint();
+      seat->grows_until.reset();
     }
     if (!counts(*seat)) continue;
     seat->need = seat->is_out() ? floor_of(*seat) : seat->has();
@@ -269,7 +269,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     const bool has_commitment = commitment >= wish.commitment;
     const bool has_all = has_commitment && room >= wish.room;
     const bool is_hopeless =
-        now_ >= awaited_until_ && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
+        !awaits_tenants() && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     const bool refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
     if (refused) refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign.bytes) : Refusal::kNothingMoves;
     // Without a lease it may never be its turn: it asks again when it holds one.
@@ -320,7 +320,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
 // When its wish for room is refused, if nothing moves until then.
 TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) const {
   const TimePoint since = looked_for_since(seat);
-  return std::min(std::max(gpu.moved_at, since) + kRoomPatience, since + kLongestRoomWait);
+  return std::min(latest(since, gpu.moved_at) + kRoomPatience, since + kLongestRoomWait);
 }
 
 // A holder whose work cannot run: because something is still on its way out of the way, the driver refuses it, or it
@@ -328,9 +328,9 @@ TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) const {
 bool Residency::is_lacking(const Seat& seat) { return seat.turn == TurnKind::kHolding && seat.report.evicted > 0; }
 
 // When its patience is over, if nothing moves until then.
-TimePoint Residency::impatient_at(const Gpu& gpu, const Seat& seat) const {
-  if (!seat.lacking_since) return TimePoint::max();  // the next plan notes since when
-  return std::max(*seat.lacking_since, gpu.moved_at) + kHolderPatience;
+std::optional<TimePoint> Residency::impatient_at(const Gpu& gpu, const Seat& seat) {
+  if (!seat.lacking_since) return std::nullopt;  // the next plan notes since when
+  return latest(*seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 
 // Finds the seats that cannot have what they lack, whatever the others give up, and the holders for which nothing
@@ -353,7 +353,7 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
     const bool lasts = seat->obstacle != MemoryObstacle::kNone ||
                        (is_lacking(*seat) && now_ - *seat->lacking_since >= kHolderPatience);
     if (seat->report.evicted == 0) {
-      seat->retry_after = Duration::zero();
+      seat->retry.reset();
     } else if (seat->is_out()) {
       // It is not to have it.
     } else if (need > eventual(gpu)) {
@@ -361,15 +361,15 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
     } else if (need > minus(eventual(gpu), kept_by_others)) {
       if (lasts) found = MemoryObstacle::kOtherTenants;
     } else if (is_lacking(*seat)) {
-      if (now_ >= impatient_at(gpu, *seat)) found = MemoryObstacle::kNothingMoves;
-    } else if (seat->obstacle == MemoryObstacle::kNothingMoves && seat->turn != TurnKind::kHolding &&
-               now_ < seat->retry_at && need > minus(available(gpu), on_gpu - seat->has())) {
+      if (!is_before(now_, impatient_at(gpu, *seat))) found = MemoryObstacle::kNothingMoves;
+    } else if (seat->obstacle == MemoryObstacle::kNothingMoves && seat->turn != TurnKind::kHolding && seat->retry &&
+               now_ < seat->retry->at && need > minus(available(gpu), on_gpu - seat->has())) {
       found = MemoryObstacle::kNothingMoves;
     }
     if (found == seat->obstacle) continue;
     if (found == MemoryObstacle::kNothingMoves) {
-      seat->retry_after = std::clamp(2 * seat->retry_after, kHolderRetry, kLongestHolderRetry);
-      seat->retry_at = now_ + seat->retry_after;
+      const Duration after = seat->retry ? std::min(2 * seat->retry->after, kLongestHolderRetry) : kHolderRetry;
+      seat->retry = {.after = after, .at = now_ + after};
     }
     seat->obstacle = found;
     commands.obstructions.push_back({seat->id, found});
@@ -378,11 +378,11 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
 }
 
 // When the next seat is stranded if nothing moves until then.
-TimePoint Residency::strands_at(const Gpu& gpu) {
+std::optional<TimePoint> Residency::strands_at(const Gpu& gpu) {
   const bool any_left =
       std::any_of(gpu.seats.begin(), gpu.seats.end(), [](const auto& entry) { return !entry.second.is_stranded; });
-  if (!gpu.all_blocked_since || !any_left) return TimePoint::max();
-  const TimePoint at = std::max(*gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
+  if (!gpu.all_blocked_since || !any_left) return std::nullopt;
+  const TimePoint at = latest(*gpu.all_blocked_since, gpu.moved_at) + kRoomPatience;
   return gpu.stranded_at ? std::max(at, *gpu.stranded_at + kStrandedPatience) : at;
 }
 
@@ -404,7 +404,8 @@ void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
   } else if (!gpu.all_blocked_since) {
     gpu.all_blocked_since = now_;
   }
-  const bool strands = now_ >= strands_at(gpu);
+  const std::optional<TimePoint> next = strands_at(gpu);
+  const bool strands = next && now_ >= *next;
   for (auto& [id, seat] : gpu.seats) {
     // It stays stranded until it could have its memory, or has none any more.
     const bool is_stranded = seat.is_blocked() && (seat.is_stranded || (strands && &seat == newest));
@@ -416,12 +417,13 @@ void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
 
 // Until when what the seat lacks, or waits to allocate, is likely to come, if nothing moves until then. A program that
 // fills its memory asks for it piece by piece: as long as one piece follows another, more comes.
-TimePoint Residency::comes_until(const Gpu& gpu, const Seat& seat) {
-  TimePoint since = gpu.moved_at;
-  if (seat.turn == TurnKind::kNext && seat.next_since) since = std::max(since, *seat.next_since);
-  if (is_lacking(seat) && seat.lacking_since) since = std::max(since, *seat.lacking_since);
-  if (seat.turn == TurnKind::kHolding && seat.asks()) since = std::max(since, seat.wish->since);
-  return seat.report.evicted > 0 || seat.asks() ? since + kHolderPatience : seat.grows_until;
+std::optional<TimePoint> Residency::comes_until(const Gpu& gpu, const Seat& seat) {
+  if (seat.report.evicted == 0 && !seat.asks()) return seat.grows_until;
+  std::optional<TimePoint> since = gpu.moved_at;
+  if (seat.turn == TurnKind::kNext) since = std::max(since, seat.next_since);
+  if (is_lacking(seat)) since = std::max(since, seat.lacking_since);
+  if (seat.turn == TurnKind::kHolding && seat.asks()) since = latest(seat.wish->since, since);
+  return since ? std::optional(*since + kHolderPatience) : std::nullopt;
 }
 
 MemoryOutlook Residency::outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const {
@@ -430,14 +432,14 @@ MemoryOutlook Residency::outlook_of(const Gpu& gpu, const Seat& seat, const Hold
   if (!holds && (seat.wants_more || seat.asks()) && seat.report.evicted == 0) return MemoryOutlook::kWants;
   if (!holds && seat.turn != TurnKind::kNext) return MemoryOutlook::kUnknown;
   const bool has_its_part = seat.fair >= seat.need;
-  const bool grows = &seat == holders.first && now_ < seat.grows_until;
+  const bool grows = &seat == holders.first && is_before(now_, seat.grows_until);
   if (seat.report.evicted == 0 && !(holds && (seat.asks() || grows))) {
     // If it held, too, its memory would be kept from the holders: then theirs would not come.
     const bool stays = !holds && has_its_part && (!holders.any_short || seat.report.resident == 0);
     return stays ? MemoryOutlook::kStays : MemoryOutlook::kUnknown;
   }
   const std::uint64_t kept_by_others = holders.kept - (holds ? seat.report.resident : 0);
-  const bool comes = (has_its_part || kept_by_others == 0) && now_ < comes_until(gpu, seat);
+  const bool comes = (has_its_part || kept_by_others == 0) && is_before(now_, comes_until(gpu, seat));
   return comes ? MemoryOutlook::kComes : MemoryOutlook::kUnknown;
 }
 
@@ -469,7 +471,7 @@ void Residency::find_expected(const Gpu& gpu, const std::vector<Seat*>& order, R
 
 // A holder whose time is nearly over hears how much whoever is next will lack then.
 void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
-  gpu.prepare_at = TimePoint::max();
+  gpu.prepare_at.reset();
   std::uint64_t lacking = 0;
   for (const Seat* seat : order) {
     if (seat->turn == TurnKind::kNext) lacking += minus(seat->need, seat->fair);
@@ -486,7 +488,7 @@ void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, Resi
     if (seat->report.managed > 0) ahead = std::min(ahead, (seat->ends - seat->hold->since) / kManagedAheadPart);
     const TimePoint when = seat->ends - ahead;
     if (when > now_) {
-      gpu.prepare_at = std::min(gpu.prepare_at, when);
+      gpu.prepare_at = std::min(when, gpu.prepare_at.value_or(when));
       continue;
     }
     seat->hold->told_to_prepare = true;
