@@ -48,7 +48,7 @@ Way Gain::choose(TimePoint now, const Situation& situation) {
   const bool is_same = std::equal(situation.seats.begin(), situation.seats.end(), window_.seats.begin(),
                                   window_.seats.end(), [](const auto& a, const auto& b) { return a.seat == b.first; });
   if (!situation.is_open) {
-    if (is_trying()) other_until_ = now;
+    if (is_trying()) tried_->until = now;
     way_ = Way::kAtOnce;
     finding_.reset();
     ended_.clear();
@@ -84,7 +84,7 @@ void Gain::enter(Phase phase, TimePoint next) {
 }
 
 void Gain::rest(TimePoint now) {
-  if (is_trying()) other_until_ = now;
+  if (is_trying()) tried_->until = now;
   ended_.clear();
   enter(Phase::kRests, now + kTrialRest);
 }
@@ -122,7 +122,7 @@ void Gain::end_window(TimePoint now, const Situation& situation) {
     asks_ = true;
     return enter(Phase::kAnswers, now + kTrialWindow);
   }
-  if (is_trying()) other_until_ = now;
+  if (is_trying()) tried_->until = now;
   ended_.push_back(window_);
   if (ended_.size() == 1) return end_look(now, situation);
   if (ended_.size() == 3) return conclude(now);
@@ -143,9 +143,10 @@ void Gain::end_look(TimePoint now, const Situation& situation) {
   } else if (window_time(situation) <= had) {
     const double ratio = compare(window_, known_, known_).value_or(1);
     if (ratio > kAnotherLoad || 1 / ratio > kAnotherLoad) doublings_ = 0;
-    if (now - other_until_ >= (other_until_ - other_since_) * (kTrialsPart << doublings_)) {
+    if (!tried_ || now - tried_->until >= (tried_->until - tried_->since) * (kTrialsPart << doublings_)) {
       doublings_ = std::min(doublings_ + 1, kMostTrialDoublings);
-      other_since_ = other_until_ = change_at_ = now;
+      tried_ = {.since = now, .until = now};
+      change_at_ = now;
       return enter(Phase::kDrains, now);
     }
   }

@@ -101,6 +101,10 @@ class Gain {
     bool is_answered() const;
     double count(base::SeatId seat) const;  // below 0: the seat has not told it
   };
+  struct Span {
+    base::TimePoint since{};
+    base::TimePoint until{};
+  };
 
   sched::Way other() const { return way_ == sched::Way::kAtOnce ? sched::Way::kByTurns : sched::Way::kAtOnce; }
   base::Duration round(const Situation& situation) const { return situation.turn.at_most(kTrialRest * 2) * active_; }
@@ -120,11 +124,12 @@ class Gain {
   base::TimePoint next_ = base::TimePoint::max();
   std::uint32_t question_ = 0;
   bool asks_ = false;
-  Window window_;                                                // kCounts, kAnswers
-  std::vector<Window> ended_;                                    // of this trial
-  std::int64_t active_ = 0;                                      // seats that did anything in the last look
-  Window known_;                                                 // at the last trial; no seats: nothing is another load
-  base::TimePoint change_at_{}, other_since_{}, other_until_{};  // the last change, and time in the other way
+  Window window_;                // kCounts, kAnswers
+  std::vector<Window> ended_;    // of this trial
+  std::int64_t active_ = 0;      // seats that did anything in the last look
+  Window known_;                 // at the last trial; no seats: nothing is another load
+  base::TimePoint change_at_{};  // kDrains
+  std::optional<Span> tried_;    // the last trial's time in the other way
   unsigned doublings_ = 0;
   std::optional<Finding> finding_;
 };

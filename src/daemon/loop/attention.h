@@ -8,6 +8,8 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <optional>
+
 #include "os/spin.h"
 
 namespace gpumux::daemon {
@@ -24,30 +26,36 @@ class Attention {
   // A message is about to come.
   void expect(base::TimePoint now) {
     if (!os::has_spare_cores()) return;
-    if (until_ <= now) since_ = now;
-    until_ = now + kHandOverAttention;
+    if (!wait_ || wait_->until <= now) wait_ = Wait{.since = now};
+    wait_->until = now + kHandOverAttention;
   }
 
   // It has come.
   void done() {
-    if (is_expecting()) until_ = since_;
+    if (wait_) wait_->until = wait_->since;
   }
 
-  bool is_expecting() const { return until_ != base::TimePoint(); }
+  bool is_expecting() const { return wait_.has_value(); }
 
   // Whether to look again without sleeping; false: the wait is over, or has used up its share.
   bool goes_on(base::TimePoint now) {
-    const base::Duration spun = now - since_;
-    if (now < until_ && spun < budget_.left(since_)) return true;
+    if (!wait_) return false;
+    const base::Duration spun = now - wait_->since;
+    if (now < wait_->until && spun < budget_.left(wait_->since)) return true;
     budget_.spend(spun);
-    until_ = base::TimePoint();
+    wait_.reset();
     return false;
   }
 
  private:
+  // For a message that is about to come.
+  struct Wait {
+    base::TimePoint since{};
+    base::TimePoint until{};
+  };
+
   os::SpinBudget budget_{kAttentionShare, kAttentionReserve};
-  base::TimePoint since_{};
-  base::TimePoint until_{};
+  std::optional<Wait> wait_;
 };
 
 }  // namespace gpumux::daemon

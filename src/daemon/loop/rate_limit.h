@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "base/clock.h"
 
@@ -24,15 +25,14 @@ class RateLimit {
 
  private:
   void refill(base::TimePoint now) {
-    if (last_ != base::TimePoint() && now > last_)
-      credit_ = std::min(most_, credit_ + std::min((now - last_).count(), most_));
+    if (last_ && now > *last_) credit_ = std::min(most_, credit_ + std::min((now - *last_).count(), most_));
     last_ = now;
   }
 
   std::int64_t interval_;  // ns that one takes to come
   std::int64_t most_;      // ns
   std::int64_t credit_;    // ns
-  base::TimePoint last_{};
+  std::optional<base::TimePoint> last_;
 };
 
 }  // namespace gpumux::daemon

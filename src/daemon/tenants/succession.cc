@@ -63,9 +63,11 @@ void Succession::tenant_changed(const Session& session) {
   awaited_.erase(its);
   if (!awaited_.empty()) return;
   log_info("all tenants of the earlier daemon are back");
-  leases_.apply(node::TenantsAwaited{std::max(leases_.now(), earliest_grant_)});
-  if (leases_.now() < earliest_grant_) {
-    leases_.apply(sched::GrantsHeld{earliest_grant_});
+  const base::TimePoint now = leases_.now();
+  const base::TimePoint grants_at = std::max(now, earliest_grant_.value_or(now));
+  leases_.apply(node::TenantsAwaited{grants_at});
+  if (now < grants_at) {
+    leases_.apply(sched::GrantsHeld{grants_at});
   } else {
     leases_.apply(sched::GrantsAllowed{});
   }

@@ -8,6 +8,7 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -45,7 +46,7 @@ class Succession {
   bool was_killed_ = false;  // the earlier daemon
   KnownTenants awaited_;     // tenants of the earlier daemon that are still to come back
   base::TimePoint grants_held_until_{};
-  base::TimePoint earliest_grant_{};  // after an earlier daemon was killed
+  std::optional<base::TimePoint> earliest_grant_;  // after an earlier daemon was killed
 };
 
 }  // namespace gpumux::daemon

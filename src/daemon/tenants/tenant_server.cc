@@ -167,7 +167,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
       if (!received) return server_.end(*this, "protocol_error", received.error().message(), false);
       if (!take(std::span<const std::byte>(buffer).first(received->bytes), {})) return;
     }
-    throttled_since_ = {};
+    throttled_since_.reset();
     wait_read();
   }
 
@@ -200,7 +200,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     } catch (const std::exception& e) {
       return server_.end(*this, "internal_error", e.what(), false);
     }
-    throttled_since_ = {};
+    throttled_since_.reset();
     wait_read();
   }
 
@@ -225,11 +225,11 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
 
   void throttle() {
     const base::TimePoint now = server_.leases_.now();
-    if (throttled_since_ == base::TimePoint()) {
+    if (!throttled_since_) {
       throttled_since_ = now;
       log_warning("a tenant sends too much and is read more slowly",
                   {{"tenant", session.id.value}, {"pid", session.peer.pid}, {"limit", kMessagesPerSecond}});
-    } else if (now - throttled_since_ > kMaxThrottled) {
+    } else if (now - *throttled_since_ > kMaxThrottled) {
       return server_.end(*this, "flood",
                          "more than " + std::to_string(kMessagesPerSecond) +
                              " messages a second for 10 s, or descriptors that cannot be closed",
@@ -267,7 +267,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
   };
   std::deque<Unsent> outbox_;
   RateLimit rate_{kMessageBurst, kMessagesPerSecond};
-  base::TimePoint throttled_since_{};
+  std::optional<base::TimePoint> throttled_since_;
   bool is_at_door_ = false;
   bool open_ = true;
 };
