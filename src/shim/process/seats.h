@@ -37,7 +37,6 @@ struct Seat {
   cuda::CUdevice device = 0;
   base::GpuUuid uuid;
   bool announced = false;  // on this connection
-  bool refused = false;    // the daemon does not serve this GPU
   Closing closing = Closing::kNot;
   std::uint64_t closing_epoch = 0;
   std::uint64_t closings = 0;  // revocations noted: what was seen before the last one says nothing of it

@@ -176,7 +176,6 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
   // It ran without a daemon; this one may serve it (a SeatRefused says if not). Where no lease is held it may have work
   // on the GPU, and so is draining.
   gate_.clear_ungated(slot);
-  seat.refused = false;
   open.epoch = gate_.epoch(slot);
   open.exclusive = gate_.is_exclusive(slot) ? 1 : 0;
   if (open.epoch != 0) {
@@ -299,12 +298,7 @@ void Tenant::bound_in_flight() {
 }
 
 void Tenant::handle(const wire::SeatRefused& message) {
-  {
-    Seats::Locked seats(seats_);
-    Seat* seat = seats.find(message.slot);
-    if (seat == nullptr) return;
-    seat->refused = true;
-  }
+  if (message.slot >= seats_.count()) return;
   const std::string text = "work on one GPU runs ungated: " + std::string(wire::text_of(message.text));
   note(wire::Severity::kWarning, text);
   tell_user(text);
