@@ -350,7 +350,7 @@ TEST_F(MachineTest, OtherProgramsCountWhenTwoLooksShowThem) {
                                      "memory that programs outside gpumux and contexts use"}) {
     now += 1s;
     apply(GpuSampled{kGpu, kGiB, now, true});
-    rest();
+    say(1);
     EXPECT_EQ(machine.leases().view(now).at(0).seats.at(0).waits_for, expected);
   }
 }
