@@ -261,7 +261,7 @@ void LoopDaemon::open_jobs() {
     const auto job = jobs_.job_of(uid, run);
     return job ? job->value : 0;
   });
-  // Not from within: what changes comes to rest first.
+  // Posted, not called from within: the change comes to rest first.
   translator_.on_run_changed([this](uid_t, const std::string&) {
     if (!std::exchange(runs_changed_, true)) {
       asio::post(io_, [this] {
@@ -488,7 +488,7 @@ void LoopDaemon::refresh_load() {
 
 bool LoopDaemon::is_unused() {
   if (options_.exit_when_unused.count() == 0) return false;
-  // Somebody who is connecting at this moment finds us still there.
+  // A client that is connecting at this moment still finds us there.
   if (tenants_.connections() > 0 || tenants_.has_pending() || http_.has_followers() || jobs_.size() > 0) return false;
   // The time counts from the end of the last program that was started under us, whether it used a GPU or not.
   if (api_.is_held()) last_tenant_ = clock_.now();

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the daemon bears 1,000 connected tenants of which 200 contend.
 //
-// A daemon runs in a process of its own (its memory is what is measured), this one plays all tenants: they connect,
-// open a seat each on eight GPUs that do not exist, say what memory they have, and 200 of them ask, are revoked when
-// their quantum of 5 ms ends, answer at once and ask again. From each Drained to the next one's grant is a hand-over.
-// One more GPU has a single tenant, the probe, in a process of its own, who asks and gives back; how long it takes from
-// his message to his lease is what any event takes to be handled while the others contend. The daemon itself counts how
-// late it is for its own deadlines (GET /v1/daemon).
+// The daemon runs in a process of its own, whose memory is measured. This process plays all tenants: they connect, open
+// a seat each on eight GPUs that do not exist, and report their memory. 200 of them ask, are revoked when their quantum
+// of 5 ms ends, answer at once and ask again. From each Drained to the next one's grant is a hand-over. One more GPU
+// has a single tenant, the probe, in a process of its own. It asks and gives back. The time from its message to its
+// lease is the time that the daemon takes for any event while the others contend. The daemon itself counts how late it
+// is for its own deadlines (GET /v1/daemon).
 //
 //   daemon_bench [--seconds 5] [--tenants 1000] [--contending 200]
 //
-// Every figure includes waking somebody up: with fewer than four free cores it measures that. The baseline is a message
-// there and back between two processes, over a socket of the same kind, in the same run: before, and while the others
-// contend.
+// Every figure includes waking a process: with fewer than four free cores the benchmark measures that. The baseline is
+// a message there and back between two processes, over a socket of the same kind, in the same run. It is taken before
+// the others contend, and while they do.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/resource.h>
@@ -43,7 +43,7 @@ using namespace testing;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kGpus = 8;
-// All of them fit together, contexts too: what is measured is messages and turns, not memory that moves.
+// All of them fit together, contexts too: the benchmark measures messages and turns, not memory that moves.
 constexpr std::uint64_t kGpuBytes = std::uint64_t{2} << 40;
 constexpr std::uint64_t kTenantBytes = std::uint64_t{128} << 20;
 
@@ -154,7 +154,7 @@ void probe_once(TestTenant& probe, Percentiles& latency) {
   probe.release();
 }
 
-// A message there and back, over a socket of the same kind: what two processes of this machine need at least.
+// A message there and back, over a socket of the same kind: the least that two processes of this machine need.
 class Echo {
  public:
   Echo() {
@@ -192,8 +192,8 @@ class Echo {
   pid_t other_ = -1;
 };
 
-// A process of its own that asks for its GPU, and for an echo, now and then until it is told to end; it writes what it
-// has measured to `results`, each after its number.
+// A process of its own that asks for its GPU, and for an echo, now and then until it is told to end. It writes its
+// measurements to `results`, each after its number.
 [[noreturn]] void run_probe(const std::string& dir, const base::GpuUuid& uuid, int end_fd, int results) {
   Echo echo;
   TestTenant probe(dir, "probe");
@@ -322,7 +322,7 @@ void measure(const Arguments& arguments, const std::string& dir, const std::vect
       }
     }
   };
-  play(1s);  // what they have is known
+  play(1s);  // the daemon knows their memory
   const std::uint64_t rooms = load.rooms;
   print_memory("daemon with all tenants", daemon);
 

@@ -22,8 +22,8 @@ namespace {
 using namespace testing;
 using Json = nlohmann::json;
 
-// For tests in which a holder is asked for nothing: the automatic quantum, 5 ms at first, may be over before a busy
-// computer lets the next tenant ask, and then the holder is revoked and told nothing of contention.
+// For tests in which the daemon asks a holder for nothing. The automatic quantum, 5 ms at first, may be over before a
+// busy computer lets the next tenant ask. Then the holder is revoked and told nothing of contention.
 DaemonOptions unlimited_quanta_in(const TemporaryDirectory& dir) {
   auto options = TestDaemon::options_in(dir.path());
   options.flag_settings = {{"quantum", "unlimited"}, {"in_flight", "unlimited"}};
@@ -42,7 +42,7 @@ TEST(Leases, AreGivenReleasedAndGivenToTheNext) {
   ASSERT_TRUE(a.request());
   ASSERT_TRUE(a.wait_granted());
   ASSERT_TRUE(b.request(3));
-  // The holder hears that somebody waits.
+  // The holder hears that another tenant waits.
   const auto contention = a.receive_a<wire::Contention>();
   ASSERT_TRUE(contention);
   EXPECT_EQ(contention->contended, 1u);
@@ -278,7 +278,7 @@ TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {
   ASSERT_EQ(known.count(getpid()), 1u) << *list;
   EXPECT_EQ(known.at(getpid()).seats, 1u);
   daemon->crash();
-  ASSERT_TRUE(holder.is_granted());  // nobody took it away
+  ASSERT_TRUE(holder.is_granted());  // the daemon did not take it away
 
   daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
   // A newcomer comes first, and must not get what the returning holder has.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // One daemon serves a runtime directory: a locked file in it, whose lock ends with its owner, however that ends.
 //
-// A daemon that was killed can keep the lock while a thread of it waits in the kernel, for the GPU's driver say, and
-// SIGKILL does not end that. Such a daemon serves nothing. The next one waits for it, and then ends with a status that
-// has the service manager try again. No tenant can cause this (daemon/peers/doorkeeper.h).
+// A killed daemon keeps the lock while a thread of it waits in the kernel, for the GPU's driver say. SIGKILL does not
+// end such a wait. Such a daemon serves nothing. The next one waits for it, and then ends with a status that has the
+// service manager try again. No tenant can cause this (daemon/peers/doorkeeper.h).
 #pragma once
 
 #include <chrono>

@@ -53,7 +53,7 @@ std::string default_config_file(bool is_private, const Environment& environment)
   return kSystemConfigFile;
 }
 
-// Where jobs are kept: what a service manager has made for it, else where such things are.
+// The folder for jobs: the one that a service manager has made for it, else the usual place.
 std::string default_state_dir(bool is_private, const Environment& environment) {
   if (is_private) return os::private_state_dir(environment);
   if (const char* named = environment("GPUMUX_STATE_DIR"); named != nullptr && named[0] != '\0') return named;

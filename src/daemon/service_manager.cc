@@ -30,7 +30,7 @@ void ServiceManager::ready() {
   send("READY=1\nSTATUS=Serving");
   if (notify_fd_ < 0) return;
   static constexpr char kReady[] = "READY=1\n";
-  // Nobody to tell if whoever started us does not listen.
+  // There is no reader if the process that started us does not listen.
   [[maybe_unused]] const ssize_t written = ::write(notify_fd_, kReady, sizeof kReady - 1);
   ::close(notify_fd_);
   notify_fd_ = -1;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Telling systemd (NOTIFY_SOCKET), or whoever started us (--notify-fd), that we are ready, reloading, stopping, alive.
+// Tells systemd (NOTIFY_SOCKET), or the process that started us (--notify-fd), that we are ready, reloading, stopping,
+// alive.
 //
 // Written here rather than taken from libsystemd: that library comes only as a shared one, and gpumuxd has to run where
 // it is not installed. The protocol is one datagram of "KEY=value" lines.

@@ -74,9 +74,9 @@ class TestDaemon {
   ExitCode exit_code_ = kExitFailed;
 };
 
-// A process beside the test, which begins what it does when it is told to. It is born at once, and must be before any
-// thread of the test's: a child of a process with threads may find a lock of the allocator's held for ever, and would
-// hold the daemon's lock of its GPUs.
+// A process that begins its work when the test tells it to. It must be born before any thread of the test's. The child
+// of a process with threads may find a lock of the allocator's held for ever. It would then hold the daemon's lock of
+// its GPUs.
 class OtherProcess {
  public:
   // The return value of `body`, at most 255, is the exit status. Fails the test's process if that has threads already.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzzes the texts that the daemon reads: PATCH bodies and jobs (strangers'), the configuration (its owner's), the list
-// of known tenants (its own, perhaps of another version), times and byte counts. The first byte chooses; the rest is
-// the text.
+// Fuzzes the texts that the daemon reads. From strangers: PATCH bodies and jobs. From its owner: the configuration.
+// From itself, perhaps of another version: the list of known tenants. Also times and byte counts. The first byte
+// chooses; the rest is the text.
 #include <cstdlib>
 #include <string_view>
 

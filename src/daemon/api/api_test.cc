@@ -414,7 +414,7 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   };
   for (std::int64_t i = 0; i < kStatusBurst; ++i) EXPECT_EQ(status_of(7), 200u);
   EXPECT_EQ(status_of(7), 429u);
-  EXPECT_EQ(status_of(8), 200u);  // another user has his own share
+  EXPECT_EQ(status_of(8), 200u);  // another user has a share of its own
   for (std::int64_t i = 0; i < 2 * kStatusBurst; ++i) EXPECT_EQ(status_of(0), 200u);
   clock.time += 10ms;
   EXPECT_EQ(status_of(7), 200u);

@@ -67,7 +67,7 @@ std::optional<std::string_view> query_value(std::string_view query, std::string_
 // Puts its number into `target`, if the query has it. kInvalid: it is none from `least` to `most`.
 base::Status read_number(std::string_view query, std::string_view name, std::uint64_t least, std::uint64_t most,
                          std::uint64_t& target);
-// "a%20b" as "a b"; what is not such a code stays.
+// "a%20b" as "a b". Characters that form no such code stay as they are.
 std::string decode_percent(std::string_view text);
 
 }  // namespace gpumux::daemon

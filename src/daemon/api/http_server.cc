@@ -33,7 +33,8 @@ constexpr std::uint64_t kMaxBodyBytes = 16 * 1024;
 // A job's arguments and environment: the kernel takes 6 MiB, JSON may need more for them.
 constexpr std::uint64_t kMaxSubmissionBytes = 16 * 1024 * 1024;
 constexpr std::uint64_t kLargeRequestBytes = 512 * 1024;
-// A large request has so long, and a second for each so many bytes: a slow disk reads a hundred times as fast.
+// The time for a large request: this, and a second for each kLeastBytesPerSecond. A slow disk reads a hundred times as
+// fast.
 constexpr auto kLargeRequestStart = 2s;
 constexpr std::uint64_t kLeastBytesPerSecond = 1024 * 1024;
 constexpr std::size_t kMaxBufferBytes = 32 * 1024;
@@ -321,7 +322,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     http::async_write(stream_, trace_->writer, when_written(std::move(then)));
   }
 
-  // A follower says nothing more: whatever arrives, its end or anything else, ends it.
+  // A follower says nothing more: any byte of it, or its end, ends it.
   void watch() {
     stream_.async_wait_read([self = shared_from_this()](const boost::system::error_code& error) {
       if (!error && self->is_open()) self->server_.remove(*self);

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // HTTP/1.1 on the API's socket.
 //
-// Clients are strangers: requests are bounded in size and time, connections in number (admission.h), and a client that
-// reads the trace too slowly to keep up with the ring is cut off. Descriptors that clients send along go to the closer
-// (client_stream.h). Everything runs on the loop's thread but ApiWork, which runs on `worker`, one at a time. If a
-// client goes while it waits for an ApiLater, the server notices when the answer comes.
+// Clients are strangers. Limits bound the size and time of requests and the number of connections (admission.h). The
+// server cuts off a client that reads the trace too slowly to keep up with the ring. Descriptors that clients send
+// along go to the closer (client_stream.h). Everything runs on the loop's thread but ApiWork, which runs on `worker`,
+// one at a time. If a client goes while it waits for an ApiLater, the server notices when the answer comes.
 #pragma once
 
 #include <boost/asio/io_context.hpp>
@@ -27,13 +27,13 @@
 
 namespace gpumux::daemon {
 
-// Dashboards, watchers, and whoever waits for the end of a job; a connection costs some 12 KiB.
+// Dashboards, watchers and clients that wait for the end of a job; a connection costs some 12 KiB.
 inline constexpr std::size_t kMaxApiConnections = 2048;
 inline constexpr std::size_t kMaxApiConnectionsPerAccount = 512;
 inline constexpr std::size_t kReservedApiConnections = 64;
 // Requests of megabytes (a job with a large environment) that are in memory at once.
 inline constexpr std::size_t kMaxLargeRequests = 8;
-// And of one account, so that no one keeps all others from theirs.
+// And of one account, so that no account keeps the others from theirs.
 inline constexpr std::size_t kMaxLargeRequestsPerAccount = 2;
 // And for users who may change settings, when others have all that they may.
 inline constexpr std::size_t kReservedLargeRequests = 2;

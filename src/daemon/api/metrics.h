@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GET /metrics shows; docs/metrics.md lists it. Taken on the loop's thread as a copy, turned into text elsewhere.
+// The text of GET /metrics; docs/metrics.md lists it. Taken on the loop's thread as a copy, turned into text elsewhere.
 #pragma once
 
 #include <cstdint>

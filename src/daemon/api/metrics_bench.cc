@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a scrape of metrics costs: the copy, which the loop's thread makes, and the text, which another one makes.
+// The cost of a scrape of metrics: the copy, which the loop's thread makes, and the text, which another thread makes.
 //
 // The queue's figures are counts that it keeps, so its jobs cost nothing here; its users do.
 #include <benchmark/benchmark.h>
@@ -46,7 +46,7 @@ AccessRules everybody() {
   return *rules;
 }
 
-// A daemon's parts with so many programs, each on one GPU.
+// A daemon's parts with `seats` programs, each on one GPU.
 class Machine {
  public:
   explicit Machine(std::size_t seats) {

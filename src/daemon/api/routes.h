@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every address of the API, with its methods, parameters and what goes in and out: the table that the daemon answers
-// by, and that the API's description (openapi.h) is made from. docs/api.md explains the addresses.
+// Every address of the API, with its methods, its parameters and the types of its requests and answers. The daemon
+// answers by this table, and the API's description (openapi.h) is made from it.
 //
 // Pure; any thread.
 #pragma once

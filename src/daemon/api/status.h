@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GET /v1/status shows. Taken on the loop's thread as a copy, turned into text elsewhere: with a thousand tenants
-// the text takes milliseconds, which waiting tenants must not pay.
+// The answer to GET /v1/status. The loop's thread only copies the state; another thread makes the text. With a thousand
+// tenants the text takes milliseconds, which waiting tenants must not pay.
 #pragma once
 
 #include <memory>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon's configuration: a TOML file, its drop-ins, and the environment.
 //
-// Read in this order, later wins: built-in values; FILE; FILE's drop-in directory ("gpumux.toml" has "gpumux.d"), its
-// *.toml in the order of their names; aliases of older systems (NVSHARE_*); GPUMUX_*. Flags come on top (options.h). A
-// variable holds for every GPU, also over what a file says of one GPU.
+// Read in this order, later wins: built-in values; FILE; FILE's drop-in directory; aliases of older systems
+// (NVSHARE_*); GPUMUX_*. The directory of "gpumux.toml" is "gpumux.d", and its *.toml are read in the order of their
+// names. Flags come on top (options.h). A variable holds for every GPU, also over what a file says of one GPU.
 //
-// Anything unknown or impossible is an error that names file, line, key and what is allowed: a daemon that guesses
-// shares GPUs in a way that nobody asked for.
+// An unknown or impossible value is an error that names file, line, key and the allowed values. A daemon that guesses
+// shares GPUs in a way that its administrator did not ask for.
 #pragma once
 
 #include <functional>

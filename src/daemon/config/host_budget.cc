@@ -69,8 +69,8 @@ std::uint64_t host_budget(std::string_view text) {
 
 bool is_fixed_host_memory(std::string_view text) { return !percent_of(text); }
 
-// Making host memory is bound by the machine's memory, which a few cores keep busy (experiment 006 and bench/gpu: 8
-// threads make most, of each kind of host memory); and programs need cores, too.
+// The machine's memory bounds the making of host memory, and a few cores keep it busy. 8 threads make most, of each
+// kind of host memory (experiment 006 and bench/gpu). Programs need cores, too.
 std::size_t host_threads() {
   constexpr unsigned kMostThreads = 8;
   const unsigned cores = std::thread::hardware_concurrency();

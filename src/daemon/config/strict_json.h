@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON of strangers, bounded while it is parsed, and without a key that stands twice in an object: which of the two
-// values counts is each reader's own choice, so that a check before us and we might read two different requests.
+// JSON of strangers. Its size is bounded while it is parsed, and a key that stands twice in an object is an error.
+// Readers differ in which of two values counts, so a check before us and we might read two different requests.
 #pragma once
 
 #include <cstdint>

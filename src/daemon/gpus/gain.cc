@@ -17,9 +17,9 @@ using sched::Way;
 constexpr double kWantsAlways = 0.75;
 // A seat with fewer submissions in what is compared says nothing: a program that is nearly idle.
 constexpr double kLeastCount = 6;
-// No seat counts for more than so many times its speed, or less than that part, whatever it says.
+// No seat counts for more than this many times its speed, or for less than one part in as many, whatever it says.
 constexpr double kMostRatio = 2;
-// A load whose seats are so many times faster or slower in the mean is another one.
+// A load whose seats are this many times faster or slower in the mean is another one.
 constexpr double kAnotherLoad = 1.5;
 
 // "86.3 %"
@@ -54,7 +54,7 @@ Way Gain::choose(TimePoint now, const Situation& situation) {
     ended_.clear();
     enter(Phase::kClosed, TimePoint::max());
   } else if (phase_ == Phase::kClosed || !is_same) {
-    // With others beside it, or fewer of them, a program is at another speed.
+    // Next to other programs, or to fewer of them, a program has another speed.
     window_.seats.clear();
     for (const sched::SeatUse& use : situation.seats) window_.seats[use.seat];
     active_ = std::ssize(situation.seats);

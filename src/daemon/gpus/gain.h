@@ -51,8 +51,8 @@ inline constexpr int kTrialsPart = 25;
 inline constexpr unsigned kMostTrialDoublings = 4;
 inline constexpr double kClearlyBetter = 0.02;
 // A program that does not want the GPU all the time may answer requests. Turns delay these, and no count shows that. So
-// turns must be so many times better then, and trials of turns are as rare as they get. Without: experiment 009's 99th
-// percentile is twice that of at once.
+// with such a program turns must be better by the factor kPausesAsk, and trials of turns are as rare as they get.
+// Without: experiment 009's 99th percentile is twice that of at once.
 inline constexpr double kPausesAsk = 5;
 
 class Gain {
@@ -63,7 +63,7 @@ class Gain {
     settings::Limit<base::Duration> turn = base::Duration::zero();  // how long one is, with its drain
     std::vector<sched::SeatUse> seats;                              // ascending
   };
-  // The seat's answer: it has submitted so much since it began. True: look at choose() now.
+  // The seat's answer: the submissions since it began. True: look at choose() now.
   bool told(base::SeatId seat, std::uint32_t question, std::uint64_t submissions);
 
   // How the GPU is to run now. To be asked at look_again(), when told() says so, and when anything has changed. Then
@@ -82,7 +82,7 @@ class Gain {
     std::uint64_t by_turns = 0;  // thousandths of the speed at once; 0: the trial came to nothing
     std::uint64_t noise = 0;     // thousandths
     bool has_pauses = false;
-    std::string why;  // what was found, and what follows from it
+    std::string why;  // the finding, and its consequence
   };
   // Of the last trial, also when others have come since.
   const std::optional<Finding>& finding() const { return finding_; }

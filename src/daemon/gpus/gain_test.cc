@@ -83,7 +83,7 @@ Speeds steady(std::size_t programs, std::uint64_t at_once, std::uint64_t by_turn
     return std::vector<std::uint64_t>(programs, way == Way::kAtOnce ? at_once : by_turns);
   };
 }
-// Small kernels, that lose half of their speed beside each other, and such as lose by turns.
+// Small kernels, that lose half of their speed next to each other, and such as lose by turns.
 const Speeds kSmall = steady(4, 50, 90);
 const Speeds kOthers = steady(4, 95, 80);
 
@@ -205,7 +205,7 @@ TEST(Gain, FollowsTheLoad) {
   EXPECT_EQ(run.way, Way::kAtOnce);
 }
 
-// Somebody comes, or goes, in the middle of a trial: it says nothing.
+// A program comes, or goes, in the middle of a trial: the trial says nothing.
 TEST(Gain, SeatsComeAndGo) {
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -283,7 +283,7 @@ TEST(Gain, FindsWhatIsClearInAnUnsteadyLoad) {
   }
 }
 
-// Whatever the load does, trials take no more than their part of the time.
+// Trials take no more than their part of the time, however the load changes.
 TEST(Gain, TrialsCostLittle) {
   for (std::uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -370,7 +370,7 @@ TEST(Gain, HostileAnswersDoLittleHarm) {
     });
     EXPECT_EQ(run.gain.way(), Way::kAtOnce);
   }
-  // An answer to no question, or of somebody unknown.
+  // An answer to no question, or from an unknown seat.
   Gain gain;
   EXPECT_FALSE(gain.told(Programs::seat(0), 0, 1));
   EXPECT_FALSE(gain.told(Programs::seat(99), 7, ~std::uint64_t{0}));

@@ -56,7 +56,7 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, GpuLock::Patienc
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials) return std::nullopt;
   LockOwner owner{credentials->pid, credentials->uid, {}};
-  // In this order: what /proc says is of this process if that lives afterwards.
+  // In this order: the facts from /proc are of this process if it lives afterwards.
   const auto process = os::peer_process(socket.get(), owner.pid);
   owner.is_on_host = process && is_where_we_are(owner.pid) && !os::has_ended(process->pidfd.get());
   pollfd poller{socket.get(), POLLIN, 0};
@@ -88,7 +88,7 @@ uid_t uid_of(const std::string& process) {
   return uid ? static_cast<uid_t>(*uid) : 0;
 }
 
-// A socket that is bound and does not listen tells nobody whose it is.
+// A socket that is bound and does not listen cannot say whose it is.
 std::optional<LockOwner> look_for_owner(const std::string& uuid_text) {
   const std::string inode = inode_of_name(uuid_text);
   if (inode.empty()) return std::nullopt;
@@ -115,12 +115,12 @@ bool is_roots_folder(const std::string& folder) {
          (status.st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-// Whether root's daemon has the GPU. Waits for nobody.
+// Whether root's daemon has the GPU. Waits for no process.
 std::optional<LockOwner> ask_roots(const LockRequest& request) {
   if (!is_roots_folder(request.folder)) return std::nullopt;
   const std::string path = request.folder + "/" + request.uuid_text;
   const auto socket = os::connect_seqpacket(path + kSocketSuffix);
-  // EAGAIN: somebody listens, whose backlog is full.
+  // EAGAIN: a process listens, and its backlog is full.
   if (!socket && socket.error().system_errno != EAGAIN) return std::nullopt;
   LockOwner owner;
   if (socket) {
@@ -139,7 +139,7 @@ tl::unexpected<base::Error> taken(const LockRequest& request) {
 
 }  // namespace
 
-// While the file is locked: nobody else can have made anew what is removed here.
+// While the file is locked: no other process can have made anew the files that are removed here.
 GpuLock::~GpuLock() {
   // Visitors that have not been answered hear of the end only once the name is free: they may take it then.
   std::vector<ForeignConnection> visitors;
@@ -171,7 +171,7 @@ base::Status GpuLock::bind_name() {
 base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
   const std::string& folder = request_.folder;
   if (::mkdir(folder.c_str(), 0755) == 0) {
-    ::chmod(folder.c_str(), 0755);  // whatever the umask: every daemon looks in it
+    ::chmod(folder.c_str(), 0755);  // independent of the umask: every daemon looks in it
   } else if (errno != EEXIST) {
     return base::fail_errno(errno, "cannot create " + folder);
   }
@@ -185,7 +185,7 @@ base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
       owner = ask_roots(request_);
       return taken(request_);
     }
-    // An owner that ends removes the file: what is locked then has no name any more, and another may be there.
+    // An owner that ends removes the file. Then the locked file has no name any more, and another file may be there.
     if (::fstat(file.get(), &locked) == 0 && ::stat(path(kLockSuffix).c_str(), &named) == 0 &&
         locked.st_ino == named.st_ino) {
       file_ = std::move(file);

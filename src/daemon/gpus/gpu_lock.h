@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// One daemon owns a GPU: a lock for each GPU UUID that holds for the whole machine and ends with its owner, however
+// One daemon owns a GPU. Each GPU UUID has a lock that holds for the whole machine and ends with its owner, however
 // that ends (docs/decisions/0006).
 //
 // Any daemon binds the abstract unix socket "gpumux-gpu-UUID". A daemon that cannot have the name connects and learns
 // from the kernel whose it is.
 //
-// Anybody can bind that name, so root's daemon does not depend on it. It locks a file in a folder that only root can
-// write to (os::kGpuLockDir), and listens on a socket there, by which every daemon finds it. A daemon that is not
-// root's gives way to it: it looks there when it takes a GPU, and whenever somebody connects to its name, which root's
-// daemon does. A process that keeps the name all the same is no daemon of ours; it is reported (squatter()) and changes
-// nothing.
+// Any process can bind that name, so root's daemon does not depend on it. It locks a file in a folder that only root
+// can write to (os::kGpuLockDir). It also listens on a socket there, by which every daemon finds it. A daemon that is
+// not root's gives way to root's daemon. It looks for that socket when it takes a GPU, and when a process connects to
+// its name, as root's daemon does. A process that keeps the name all the same is no daemon of ours; it is reported
+// (squatter()) and changes nothing.
 //
 // One limit: abstract names belong to a network namespace, and folders to a mount namespace. Daemons in containers do
 // not see each other (docs/configuration.md).
@@ -37,7 +37,7 @@ struct LockOwner {
 // Which lock, and whose it would be.
 struct LockRequest {
   std::string uuid_text;
-  std::string runtime_dir;  // told to who asks
+  std::string runtime_dir;  // told to processes that ask
   std::string folder = os::kGpuLockDir;
 };
 
@@ -53,7 +53,7 @@ class GpuLock {
   GpuLock& operator=(GpuLock&&) = delete;
   ~GpuLock();
 
-  // Readable when somebody asks whose it is.
+  // Readable when a process asks who owns the GPU.
   int fd() const { return visits_.get(); }
   // Tells a few of those that ask at the moment. fd() is readable again if there are more.
   void answer() const;
@@ -62,7 +62,7 @@ class GpuLock {
 
   // Another daemon gave way when this lock was taken: its tenants come.
   bool has_taken_over() const { return has_taken_over_; }
-  // Of root's lock: who keeps the abstract name.
+  // Of root's lock: the process that keeps the abstract name.
   const std::optional<LockOwner>& squatter() const { return squatter_; }
   // Tries to get the name. True: squatter() is empty now.
   bool take_name();
@@ -78,7 +78,7 @@ class GpuLock {
   Closer* closer_;
   os::FileDescriptor visits_;  // an epoll descriptor of the two sockets
   os::FileDescriptor file_;    // root's: locked while it is open
-  os::FileDescriptor roots_;   // root's: the socket beside it
+  os::FileDescriptor roots_;   // root's: the socket next to the file
   os::FileDescriptor name_;    // the abstract one
   bool has_taken_over_ = false;
   std::optional<LockOwner> squatter_;

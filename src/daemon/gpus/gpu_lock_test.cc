@@ -63,7 +63,7 @@ TEST(GpuLock, LetsASecondDaemonServeTheRestAndTakeOverLater) {
   EXPECT_TRUE(tenant.open_seat(0, test_uuid(0)));
 }
 
-// A socket with the name of a GPU's lock, of user 65534; with `listens` it answers nobody.
+// A socket with the name of a GPU's lock, of user 65534; with `listens` it listens but never answers.
 struct LockName {
   explicit LockName(const std::string& uuid) {
     address.sun_family = AF_UNIX;
@@ -201,7 +201,7 @@ TEST(GpuLock, RootsDaemonIsFoundThoughASquatterHasTheName) {
   EXPECT_EQ(other.run(), 0);
 }
 
-// The same beside two daemons that do as they should: there is one owner at any time.
+// The same with two daemons that do as they should: there is one owner at any time.
 TEST(GpuLock, OfAnotherUsersDaemonGivesWayToRoots) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user too";
   const TemporaryDirectory dir;

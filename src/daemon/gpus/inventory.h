@@ -49,7 +49,7 @@ struct GpuUse {
 };
 
 struct DriverInfo {
-  std::string cuda_version;  // "13.0": what the driver supports
+  std::string cuda_version;  // "13.0": the newest version that the driver supports
   std::string nvml_version;  // the driver's own: "580.159.04"
   bool simulated = false;
 };

@@ -19,8 +19,8 @@ namespace {
 
 using base::SeatId;
 
-// Epochs start where the time since boot puts them, so that a new daemon's are above all that an earlier one has given,
-// without any file: 4096 of them a microsecond cannot be used up by granting. In 64 bits this lasts 142 years.
+// Epochs start where the time since boot puts them. So a new daemon's are above all that an earlier one has given,
+// without any file. Granting cannot use up 4096 of them a microsecond. In 64 bits this lasts 142 years.
 constexpr std::uint64_t kEpochsPerMicrosecond = 4096;
 
 std::uint64_t epoch_of_now() {
@@ -186,7 +186,7 @@ void Leases::apply(const node::Event& event, base::TimePoint now) {
   if (executor_) {
     for (const node::Command& command : commands_) executor_(command);
   }
-  // Written down afterwards: somebody waits for what was done, and nobody for its account.
+  // Written down after the commands: tenants wait for those, and for no record.
   record_event(now, event, idle_before);
   for (const node::Command& command : commands_)
     std::visit([&](const auto& one) { record_command(now, one); }, command);
@@ -287,7 +287,8 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
              event);
 }
 
-// Memory that moves goes out if a report has less of it on the GPU than the report before, and comes in if it has more.
+// Memory that moves goes out if a report has less of it on the GPU than the report before. It comes in if the report
+// has more.
 void Leases::record_memory(base::TimePoint now, SeatId seat, const sched::MemoryReport& report) {
   if (!memory().has(seat)) return;
   Remembered& traced = seats_[seat];

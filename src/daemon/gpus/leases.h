@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node machine (node/machine.h) in the daemon: hands it events with the time, passes on its commands, keeps what
-// people want to see beside it. Knows nothing of messages and sockets.
+// The node machine (node/machine.h) in the daemon: hands it events with the time, carries out its commands, and keeps
+// records for people. Knows nothing of messages and sockets.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -30,16 +30,16 @@ using settings::GpuSettings;
 struct Gpu {
   GpuInfo info;
   GpuSettings settings;
-  sched::Mode mode = sched::Mode::kSerial;  // in force: what `auto` comes to, or what was set
+  sched::Mode mode = sched::Mode::kSerial;  // in force: the setting, or the mode that `auto` has chosen
   std::string refused;                      // why it is not served; empty: it is
-  std::string claimed_by;                   // who keeps its name without being obeyed (gpu_lock.h); empty: nobody
+  std::string claimed_by;                   // the process that keeps the lock's name (gpu_lock.h); empty: none
   GpuUse use;
   GpuLoad load;
 };
 
 class Leases final : private node::Probe {
  public:
-  // Carries out one command. It must not call back into this object; what follows from a failure is told later, by
+  // Carries out one command. It must not call back into this object; the consequences of a failure are told later, by
   // events.
   using Executor = std::function<void(const node::Command&)>;
 
@@ -99,7 +99,7 @@ class Leases final : private node::Probe {
   void planned(base::GpuIndex, const std::vector<sched::Turn>&) override {}
   void add_to_machine(base::GpuIndex gpu);
   bool grants(base::SeatId seat) const;
-  // `idle_before`: what totals() said before the event of the seat that has drained by it.
+  // `idle_before`: totals() before the event, of the seat that has drained by it.
   void record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before);
   void forget(base::SeatId seat);
   void record_memory(base::TimePoint now, base::SeatId seat, const sched::MemoryReport& report);
@@ -121,7 +121,7 @@ class Leases final : private node::Probe {
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
   enum class Moves : std::uint8_t { kNowhere, kOut, kIn };
-  // An open seat, as people see it beside what the machine knows.
+  // The part of an open seat that people see and the machine does not need.
   struct Remembered {
     std::string note;                      // empty: the seat is not remarkable
     bool is_request_traced = false;        // a waiting tenant asks every 100 ms

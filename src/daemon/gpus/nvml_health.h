@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether GPUs are healthy, as NVML says.
 //
-// The driver's word counts where it has one: R570 and newer say which action a GPU needs to recover, and say that it
-// needs none when it has recovered. An older driver reports errors (Xids) only. There a GPU with an Xid that is not a
-// program's own fault is sick until the daemon starts again.
+// The driver's own judgement counts if it gives one. R570 and newer name the action that a GPU needs to recover, and
+// say that it needs none when it has recovered. An older driver reports errors (Xids) only. There a GPU with an Xid
+// that is not a program's own fault is sick until the daemon starts again.
 //
 // A MIG instance is as healthy as its GPU. One thread.
 #pragma once

@@ -35,7 +35,7 @@ struct RefusedAllocation {
   sched::Refusal why = sched::Refusal::kNone;
   std::uint64_t had = 0;                // bytes that the seat had allocated
   std::uint64_t wanted = 0;             // and would have had with this
-  std::uint64_t limit = 0;              // kQuota: its quota; kGpuMemory: what the GPU holds; otherwise 0
+  std::uint64_t limit = 0;              // kQuota: its quota; kGpuMemory: the bytes that the GPU holds; otherwise 0
   std::uint64_t others = 0;             // kGpuMemory: bytes of other programs, of contexts, and kept free
   std::vector<MemoryHolder> holders{};  // those with the most, most first
 };

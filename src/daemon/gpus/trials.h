@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out for each GPU whether its programs get more done at once or by turns (daemon/gpus/gain.h), where memory and
-// standing leave that open, and tells the machine. Knows nothing of messages and sockets.
+// Finds out for each GPU whether its programs get more done at once or by turns (daemon/gpus/gain.h). It asks only
+// where memory and standing leave that open, and tells the machine. Knows nothing of messages and sockets.
 //
 // Owned by the loop's thread.
 #pragma once

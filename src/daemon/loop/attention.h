@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long the loop stays awake for a message that is about to come.
 //
-// A lease changes hands by a message from its holder (its gate is closed, it has drained, it gives up), and waking the
-// loop for it would take longer than all the rest. When the core says that a hand-over is near, the loop polls instead
-// of sleeping: for a bounded time, a bounded share of its time, and only on a machine with cores to spare (os/spin.h).
+// A lease changes hands by a message from its holder: its gate is closed, it has drained, or it gives up. Waking the
+// loop for that message would take longer than all the rest. When the core says that a hand-over is near, the loop
+// polls instead of sleeping. It does so for a bounded time and share of its time, and only on a machine with cores to
+// spare (os/spin.h).
 //
 // Owned by the loop's thread.
 #pragma once
@@ -14,10 +15,10 @@
 
 namespace gpumux::daemon {
 
-// From a revocation to "gate closed", and from "idling" to the release after the usual idle hold, it is 100 to 300 us
-// where the tenant's threads have to be woken first. A drain that takes longer than this is waited for asleep.
+// The time from a revocation to "gate closed", and from "idling" to the release after the usual idle hold. It is 100 to
+// 300 us where the tenant's threads have to be woken first. A drain that takes longer than this is waited for asleep.
 inline constexpr base::Duration kHandOverAttention = std::chrono::microseconds(300);
-// With GPUs that change hands all the time, this part of one core at most, and so much at once.
+// With GPUs that change hands all the time: the loop polls for this part of one core, and at most this long at once.
 inline constexpr int kAttentionShare = 4;
 inline constexpr base::Duration kAttentionReserve = std::chrono::milliseconds(5);
 

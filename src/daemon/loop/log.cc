@@ -12,7 +12,7 @@
 namespace gpumux::daemon {
 namespace {
 
-// A second's worth at a rate that nobody reads; a slot takes about 400 bytes.
+// A second's worth at a rate that no person reads; a slot takes about 400 bytes.
 constexpr std::size_t kQueueLines = 1024;
 
 std::shared_ptr<spdlog::details::thread_pool> g_pool;

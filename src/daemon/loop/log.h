@@ -2,9 +2,9 @@
 // The daemon's log: one line an event, a sentence and key=value fields, to standard error (which is the journal under
 // systemd).
 //
-// Lines are handed to a thread of the log's own and never waited for: a reader of standard error that has stopped
-// reading must not stop the scheduling. Lines that do not fit are dropped, oldest first. Values are quoted and escaped,
-// so that a text from a tenant cannot look like a line or a field of ours.
+// A thread of the log's own writes the lines, and the loop never waits for it. A reader of standard error that has
+// stopped reading must not stop the scheduling. Lines that do not fit are dropped, oldest first. Values are quoted and
+// escaped, so that a text from a tenant cannot look like a line or a field of ours.
 //
 // Any thread may log. This is the only place that knows the logging library.
 #pragma once
@@ -30,7 +30,7 @@ struct LogField {
 };
 using LogFields = std::initializer_list<LogField>;
 
-// Starts the log's thread; before it, and after stop_log, lines are written at once by whoever logs.
+// Starts the log's thread. Before it, and after stop_log, the calling thread writes its line at once.
 void start_log(LogLevel level);
 // Writes what is still to be written.
 void stop_log();
@@ -44,7 +44,7 @@ inline void log_info(std::string_view sentence, LogFields fields = {}) { log(Log
 inline void log_warning(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kWarning, sentence, fields); }
 inline void log_error(std::string_view sentence, LogFields fields = {}) { log(LogLevel::kError, sentence, fields); }
 
-// `sentence key=value key="two words"`: what log writes after time and level.
+// `sentence key=value key="two words"`: a line of the log without its time and level.
 std::string format_line(std::string_view sentence, LogFields fields);
 
 }  // namespace gpumux::daemon

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the log level `debug` adds: a line for each message from and to tenants, each event and each decision. At other
-// levels a call costs one comparison.
+// The lines that the log level `debug` adds: one for each message from and to tenants, each event and each decision. At
+// other levels a call costs one comparison.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work that takes long, done beside the loop.
+// Work that takes too long for the loop's thread.
 #pragma once
 
 #include <boost/asio/io_context.hpp>

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease trace: who asked for, got and lost which GPU when, and how jobs' states changed. A ring in memory, read by
-// GET /v1/trace and copied to --trace FILE.
+// The lease trace: which tenant asked for, got and lost which GPU when, and how jobs' states changed. A ring in memory,
+// read by GET /v1/trace and copied to --trace FILE.
 //
 // Owned by the loop's thread. An entry is 128 bytes and is made for every message and grant, so it holds no text of its
-// own: a tenant's name is shared by all its entries, everything else is a word from a fixed list. Exception: what a
-// change of settings has changed.
+// own. A tenant's name is shared by all its entries; everything else is a word from a fixed list. Exception: the text
+// of a change of settings.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +56,7 @@ struct TraceEntry {
   base::TimePoint time{};
   std::string_view event{};   // a literal
   std::string_view detail{};  // a literal, or empty
-  std::string_view before{};  // what this ends, a literal; empty: nothing that has a length
+  std::string_view before{};  // the name of the state that this entry ends, a literal; empty: none that has a length
   base::Duration lasted{};    // how long `before` was so
   std::int32_t gpu = -1;      // -1: none
   bool has_lease = false;

@@ -16,8 +16,8 @@ namespace gpumux::daemon {
 struct TraceFile::Shared {
   os::FileDescriptor file;
   std::mutex mutex;
-  std::string waiting;         // lines that nobody has taken yet
-  bool writer_posted = false;  // somebody will
+  std::string waiting;         // lines that the writer has not taken yet
+  bool writer_posted = false;  // the writer will take them
   bool failed = false;
 
   // The worker's thread: writes all that waits.

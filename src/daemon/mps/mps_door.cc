@@ -114,8 +114,8 @@ bool MpsDoor::is_on_for_all(std::string_view visible) const {
   return sees_any;
 }
 
-// Where all run at once, nothing but the part of the threads can tell shares apart: a program has as much of them as
-// its share is of the largest share, and at most its cap. Where programs take turns, a share is a part of the time.
+// Where all run at once, only the part of the threads can tell shares apart. A program has as much of them as its share
+// is of the largest share, and at most its cap. Where programs take turns, a share is a part of the time.
 std::uint32_t MpsDoor::thread_percentage(const Session& session, std::string_view visible) const {
   const std::vector<bool> sees = visible_to(visible);
   for (std::size_t i = 0; i < sees.size(); ++i) {

@@ -32,7 +32,7 @@ using namespace std::chrono_literals;
 constexpr auto kReadyLook = 5ms;      // a control daemon takes connections some 30 ms after it was executed
 constexpr auto kStartPatience = 10s;  // the driver may have to be loaded first
 constexpr auto kSweepAgain = 20ms;
-// One user may have so many, for each has a descriptor of the daemon's. A GPU takes fewer as clients.
+// The most programs of one user: each has a descriptor of the daemon's. A GPU takes fewer as clients.
 constexpr std::size_t kMostPrograms = 256;
 // From TERM, at which a control daemon ends with its server, to KILL.
 constexpr auto kEndGrace = 5s;
@@ -42,7 +42,7 @@ constexpr std::size_t kMostLogBytes = 64u << 10;  // looked at in one go
 
 base::TimePoint now() { return base::TimePoint(std::chrono::steady_clock::now().time_since_epoch()); }
 
-// A folder of the user's. He may change all in it: nothing of it is trusted.
+// A folder of the user's. The user may change all in it: nothing of it is trusted.
 base::Status make_folder(const std::string& path, uid_t uid, gid_t gid) {
   if (::mkdir(path.c_str(), 0700) != 0) return base::fail_errno(errno, "cannot create " + path);
   if (::geteuid() != uid && ::lchown(path.c_str(), uid, gid) != 0)
@@ -74,8 +74,8 @@ std::vector<std::string> names_in(const std::string& folder) {
   return os::list_directory(folder).value_or(std::vector<std::string>());
 }
 
-// All that MPS and the daemon have made. A folder in which the user has put something else stays, with its parent:
-// what he has made may take any time to remove.
+// All that MPS and the daemon have made. A folder in which the user has put another file stays, with its parent:
+// removing the user's files may take any time.
 void remove_folders(const std::string& folder) {
   for (const std::string& name : names_in(clients_of(folder))) ::unlink((clients_of(folder) + "/" + name).c_str());
   for (const char* name : {"/control", "/control_lock", "/control_privileged", "/log", "/nvidia-cuda-mps-control.pid"})
@@ -109,7 +109,7 @@ void MpsServers::open(Places places) {
     if (const auto numbers = two_numbers(name)) next_ = std::max(next_, static_cast<Number>(numbers->second) + 1);
   }
   const auto found = list_runners(places_.runners);
-  if (!found) return;  // there is no such folder: nobody had a server
+  if (!found) return;  // there is no such folder: no user had a server
   for (const RunnerDirectory& one : *found) {
     const std::string folder = places_.folder + "/" + std::to_string(one.job) + "." + std::to_string(one.attempt);
     const auto standing = look_at_runner(one.path);
@@ -140,7 +140,7 @@ void MpsServers::find_clients(Server& server) {
     const pid_t pid = numbers ? static_cast<pid_t>(numbers->first) : 0;
     auto process = os::open_pidfd(pid);
     const auto info = process ? process_info(pid) : std::nullopt;
-    // Looked at while the descriptor is open: what was read is of that process.
+    // Looked at while the descriptor is open: the facts are of that process.
     if (info && info->start_time == numbers->second && !os::has_ended(process->get())) {
       watch(server, pid, info->start_time, std::move(*process));
     } else {
@@ -264,11 +264,11 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
   server.uid = peer.uid;
   server.number = next_++;
   server.folder = places_.folder + "/" + std::to_string(server.uid) + "." + std::to_string(server.number);
-  // The user passes through the first and the last one, and has his own in the last one.
+  // The user passes through the first and the last one, and has a folder of its own in the last one.
   for (const auto& [folder, mode] :
        {std::pair(places_.folder, 0711), std::pair(places_.runners.jobs_dir, 0700), std::pair(server.folder, 0711)}) {
     if (::mkdir(folder.c_str(), static_cast<mode_t>(mode)) == 0) {
-      static_cast<void>(::chmod(folder.c_str(), static_cast<mode_t>(mode)));  // whatever the umask is
+      static_cast<void>(::chmod(folder.c_str(), static_cast<mode_t>(mode)));  // independent of the umask
     } else if (errno != EEXIST) {
       return base::fail_errno(errno, "cannot create " + folder);
     }
@@ -374,7 +374,7 @@ void MpsServers::end_if_unused(Server& server) {
   if (server.runner != nullptr) static_cast<void>(server.runner->terminate(wire::EndReason::kDaemon, kEndGrace));
 }
 
-// The user may write what he likes there. He can only keep his own programs from his own server.
+// The user may write anything there. A false line only keeps the user's own programs from the user's own server.
 void MpsServers::look_at_log(Server& server) {
   const std::string text = read_log(logs_of(server.folder) + "/server.log", server.log_read);
   // The words may lie across two looks.

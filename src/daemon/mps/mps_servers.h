@@ -10,8 +10,9 @@
 //
 // A program that comes when its user has no server that takes it gets a new one. Old and new serve next to each other.
 //
-// A program is a server's client from when it is told of the server until its process ends, whether it has initialised
-// CUDA or not: only the program knows that. The server's folder names its clients, so that the next daemon knows them.
+// A program is a server's client from the moment it is told of the server until its process ends. Only the program
+// knows whether it has initialised CUDA, so that does not count. The server's folder names its clients, so that the
+// next daemon knows them.
 //
 // Owned by the loop's thread. Callbacks come from the loop, or from within the call where it says so.
 #pragma once
@@ -42,7 +43,7 @@ class MpsServers {
   struct Places {
     std::string folder;                    // of all servers: each has UID.NUMBER in it
     std::string control;                   // nvidia-cuda-mps-control
-    std::vector<std::string> environment;  // NAME=value, beside what a server needs anyway
+    std::vector<std::string> environment;  // NAME=value, added to the variables that each server gets
     RunnerPlaces runners;                  // jobs_dir is `folder`/runners
     std::string why_not;                   // no server can be started here; empty: they can
   };
@@ -88,7 +89,7 @@ class MpsServers {
     std::map<pid_t, Client> clients;
     std::unique_ptr<boost::asio::steady_timer> ready;  // while it starts
     base::TimePoint give_up;                           // when a start counts as failed
-    std::uint64_t log_read = 0;                        // so many bytes of its log were looked at
+    std::uint64_t log_read = 0;                        // bytes of its log that were looked at
   };
   using Number = std::uint32_t;
 

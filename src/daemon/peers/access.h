@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may connect, and who may change something. Everything here comes from the kernel (SO_PEERCRED, SO_PEERGROUPS,
-// SO_PEERPIDFD), nothing from what a client says.
+// Which peers may connect, and which may change something. Everything here comes from the kernel (SO_PEERCRED,
+// SO_PEERGROUPS, SO_PEERPIDFD), nothing from what a client says.
 #pragma once
 
 #include <sys/types.h>
@@ -42,7 +42,7 @@ enum class Door {
 // The configured names, looked up once (that may wait for a directory service): at start and at each reload.
 class AccessRules {
  public:
-  // `owner`: the uid that the daemon runs as. A private daemon serves nobody but him, whatever the configuration says.
+  // `owner`: the uid that the daemon runs as. A private daemon serves only its owner, whatever the configuration says.
   // Fails if a configured user or group does not exist, except for the default admin group.
   static base::Result<AccessRules> make(const Config& config, uid_t owner, bool is_private);
 
@@ -63,8 +63,8 @@ class AccessRules {
   SubordinateIds subordinates_;
 };
 
-// The rule: what has ended is contained, for its number in /proc may be another process's; and root is contained if the
-// kernel cannot name the peer's process (Linux before 6.5), unless it comes through a door of the owner's.
+// The rule: a process that has ended is contained, for its number in /proc may be another process's. Root is contained
+// if the kernel cannot name the peer's process (Linux before 6.5). Exception: it comes through a door of the owner's.
 base::Result<Peer> peer_of(int socket, const SubordinateIds& subordinates, Door door,
                            os::PeerLookup lookup = os::PeerLookup::kBySocket);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a peer is known for certain, or counts as contained; and no account can shut out another.
-// Method: processes that end while their connection goes on, with numbers that are used again; a kernel without
-// SO_PEERPIDFD (a seam of DaemonOptions); accounts that take all the connections there are.
+// Method: processes that end while their connection goes on, with numbers that are used again. A kernel without
+// SO_PEERPIDFD (a seam of DaemonOptions). Accounts that take all the connections there are.
 #include "daemon/peers/access.h"
 
 #include <gtest/gtest.h>

@@ -61,7 +61,7 @@ class SubordinateIds {
   static SubordinateIds parse(std::string_view text,
                               const std::function<std::optional<uid_t>(const std::string&)>& find_user);
 
-  // The user for whom `uid` counts: itself, unless it is a subordinate id.
+  // The user for which `uid` counts: itself, unless it is a subordinate id.
   uid_t owner_of(uid_t uid) const;
 
  private:

@@ -123,7 +123,7 @@ TEST(Account, ContainersOfRootsAreAccountsOfTheirOwn) {
   const Account first = account_of(one.pid(), 0, true, {});
   EXPECT_EQ(first.user(), std::nullopt);
   EXPECT_NE(first, Account());
-  EXPECT_EQ(account_of(one.pid(), 7, true, {}), first);  // whatever user it says that it is
+  EXPECT_EQ(account_of(one.pid(), 7, true, {}), first);  // for any user that it claims to be
   EXPECT_NE(account_of(another.pid(), 0, true, {}), first);
 }
 

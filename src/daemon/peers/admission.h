@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many connections a socket may have, in all and for each account.
 //
-// A reserve is for root on the host, the daemon's owner and administrators: they get in whatever the others do, and no
+// A reserve is for root on the host, the daemon's owner and administrators. They get in whatever the others do, and no
 // limit per account holds for them. A contained peer is never one of them.
 //
 // Owned by the loop's thread.
@@ -24,7 +24,7 @@ class Admission {
     std::size_t per_account = 0;
     std::size_t reserve = 0;  // of `all`
   };
-  // `what`: what is counted, as a word for people: "tenants".
+  // `what`: the word for the counted things in messages: "tenants".
   Admission(Limits limits, std::string what, const AccessRules& access, const Closer& closer);
 
   // Why the peer is not let in; none: it is. A descriptor that is not closed yet counts as a connection does.

@@ -97,7 +97,7 @@ Closer::~Closer() {
 
 void Closer::drop(os::FileDescriptor connection) {
   if (!connection) return;
-  // Nothing more can be sent to it from here on: what is found now is all there is.
+  // From here on no more can be sent to it: all that it has is in it now.
   ::shutdown(connection.get(), SHUT_RDWR);
   if (os::has_unread(connection.get())) add(std::move(connection), std::nullopt);
 }

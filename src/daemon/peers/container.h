@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The container that a process is in: the kernel says which, by the control group, and the container's record says
-// whose it is and what its claim may have (containers/record.h). Nothing comes from the process itself.
+// The container of a process. The kernel names the control group; the container's record names its owner and the bounds
+// of its claim (containers/record.h). Nothing comes from the process itself.
 #pragma once
 
 #include <sys/types.h>
@@ -19,8 +19,8 @@ class ContainerRecords {
  public:
   // No records: containers have ids, and no names and claims.
   ContainerRecords() = default;
-  // Makes the folder if it is missing, and removes records of containers in which no process is left: their ends were
-  // missed while the machine or the runtime went down. Files of hooks that were killed while they wrote go, too.
+  // Makes the folder if it is missing. Removes records of containers in which no process is left: the machine or the
+  // runtime went down without reporting their ends. Files of hooks that were killed while they wrote go, too.
   static base::Result<ContainerRecords> open(const std::string& path);
 
   // Null: in no container. Without a record of it, and if that cannot be read (which is logged), it has its id and its

@@ -3,8 +3,8 @@
 // descriptors.
 // Method: a file of a FUSE file system whose server never answers FLUSH is never closed, not even by SIGKILL. And a TCP
 // socket with unsent data lingers for an hour: the drop of its last reference sleeps. They are handed to the daemon in
-// every way there is. Then a good tenant must be served, every socket must be closed long before the hour is over, and
-// a killed daemon must leave nothing that keeps the next one from starting.
+// every way there is. Then the daemon must serve a good tenant, and close every socket long before the hour is over. A
+// killed daemon must leave nothing that keeps the next one from starting.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/fuse.h>
@@ -82,7 +82,8 @@ int end_doorkeepers() {
   return ended;
 }
 
-// Ends the lingering when it is destroyed: what sleeps in close() wakes then, so that a failing test ends, too.
+// Ends the lingering when it is destroyed. A thread that sleeps in close() wakes then, so that a failing test ends,
+// too.
 class Lingering {
  public:
   Lingering(const Lingering&) = delete;
@@ -122,8 +123,8 @@ class Lingering {
   std::thread closing_;
 };
 
-// A file of a FUSE file system. Its server answers all but FLUSH, so whoever closes a descriptor of it sleeps until
-// this is destroyed.
+// A file of a FUSE file system. Its server answers all but FLUSH, so a thread that closes a descriptor of it sleeps
+// until this is destroyed.
 class NeverFlushed {
  public:
   NeverFlushed() : path_(dir_.file("file")), server_(::open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK)) {

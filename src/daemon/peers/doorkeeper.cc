@@ -53,7 +53,7 @@ bool Doorkeeper::ask(const Request& request) {
   if (!current_) return false;
   const std::byte order{};
   if (const auto sent = os::send_message(current_->native_handle(), {&order, 1}, request.connection); !sent) {
-    // It was ended by somebody.
+    // The doorkeeper has ended without being told to.
     log_warning("a doorkeeper cannot be asked; another one is started", {{"why", sent.error().message()}});
     current_.reset();
     return false;
@@ -116,7 +116,7 @@ void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
     return next();
   }
   if (!is_current) {
-    // An answer after all, which nobody waits for any more.
+    // An answer after all, for which no caller waits any more.
     for (const auto& [account, spent] : spent_) {
       if (spent == channel) closer_.close(std::move(received->fd), account);
     }
@@ -137,7 +137,7 @@ void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
 }
 
 void Doorkeeper::overdue() {
-  // Of a request that has been answered meanwhile.
+  // The timer of a request that has been answered since.
   if (!is_asked_ || patience_.expiry() > asio::steady_timer::clock_type::now()) return;
   // The daemon itself may have slept: is the answer there?
   if (os::peek(current_->native_handle(), {})) return;
@@ -148,7 +148,7 @@ void Doorkeeper::overdue() {
   answer({Look::Outcome::kLost, {}, false, {}});
 }
 
-// The next request comes first: whatever `done` throws keeps nobody waiting.
+// The next request comes first: an exception of `done` delays no request.
 void Doorkeeper::answer(Look look) {
   patience_.cancel();
   is_asked_ = false;

@@ -60,10 +60,10 @@ class Doorkeeper {
   Doorkeeper(const Doorkeeper&) = delete;
   Doorkeeper& operator=(const Doorkeeper&) = delete;
 
-  // Receives the next message of a connection. REQUIRES: `connection` stays open, and is read by nobody, until `done`
-  // is called. That may be at once.
+  // Receives the next message of a connection. REQUIRES: `connection` stays open, and no other caller reads it, until
+  // `done` is called. That may be at once.
   void receive(int connection, const Account& account, Done done);
-  // Nothing more is received: whatever waits is told kBusy. Waits for no doorkeeper.
+  // Stops receiving: waiting connections are told kBusy. Waits for no doorkeeper.
   void close();
 
  private:

@@ -95,7 +95,7 @@ pid_t fork_child() {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_SETMASK, &all, nullptr);  // a terminal's ^C is for the daemon
-  ::signal(SIGCHLD, SIG_IGN);                 // nobody need wait for a guard
+  ::signal(SIGCHLD, SIG_IGN);                 // the starter need not wait for a guard
   keep_only(control);
   // Of a message with more descriptors than are allowed, the kernel closes the rest itself, and waits.
   rlimit limit{};
@@ -119,7 +119,7 @@ bool is_harmless(int fd, int memory) {
   struct statx ours {};
   // F_GET_SEALS: answered by the kernel alone, and only of memory files.
   if (::fcntl(fd, F_GET_SEALS) >= 0) {
-    // Of a tmpfs that somebody has mounted, the last descriptor can end the mount, and what is mounted in it.
+    // The last descriptor of a mounted tmpfs can end the mount, with all that is mounted in it.
     return ::statx(fd, "", flags, STATX_TYPE, &its) == 0 && ::statx(memory, "", flags, STATX_TYPE, &ours) == 0 &&
            its.stx_dev_major == ours.stx_dev_major && its.stx_dev_minor == ours.stx_dev_minor;
   }

@@ -96,7 +96,7 @@ TEST_F(Hostile, SensiblyFormedNonsenseIsIgnored) {
   TestTenant bad(dir_.path());
   ASSERT_TRUE(bad.join() && bad.open_seat(0, test_uuid(0)));
   ASSERT_TRUE(good_.request() && good_.wait_granted());
-  // Somebody else's lease, by any epoch.
+  // Another tenant's lease, by any epoch.
   for (const std::uint64_t epoch : {std::uint64_t{0}, good_.epoch(), good_.epoch() + 1, UINT64_MAX}) {
     ASSERT_TRUE(bad.send(wire::Drained{.slot = 0, .epoch = epoch}));
     ASSERT_TRUE(bad.send(wire::GateClosed{.slot = 0, .epoch = epoch}));
@@ -127,7 +127,7 @@ TEST_F(Hostile, ScribbledPageChangesNothing) {
       }
     }
   });
-  // It is granted and revoked like anybody, and answers nothing; then it is passed over, and in the end it leaves.
+  // It is granted and revoked like any tenant, and answers nothing. Then it is passed over, and in the end it leaves.
   for (int i = 0; i < 20; ++i) good_goes_on();
   ASSERT_TRUE(bad.request());
   const auto holds = [&] {
@@ -208,7 +208,7 @@ TEST_F(Hostile, FloodsDoNotStarveOthers) {
 TEST_F(Hostile, OneThatDoesNotReadIsDropped) {
   TestTenant bad(dir_.path());
   ASSERT_TRUE(bad.join());
-  // Each is answered by a refusal that nobody reads.
+  // Each is answered by a refusal that it does not read.
   bool dropped = false;
   for (int i = 0; i < 100'000 && !dropped; ++i) {
     const auto message = wire::encode(wire::SeatOpen{.slot = 1});

@@ -2,8 +2,9 @@
 // Which tenants a restarted daemon has to wait for.
 //
 // A daemon that dies leaves holders holding and waiters waiting; all of them reconnect within moments. Until they have,
-// the new one must not grant anything: the GPU may be held by somebody who is not back yet. So the daemon keeps a list
-// of its tenants beside its sockets, and a new one waits for those of them that still live, at most kReturnTimeout.
+// the new daemon must not grant anything: a tenant that is not back yet may hold the GPU. So the daemon keeps a list of
+// its tenants in the folder of its sockets. A new daemon waits for the listed tenants that still live, at most
+// kReturnTimeout.
 //
 // One line a tenant: pid, start time (which together name a process), number of seats.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A listening unix socket of the daemon's: accepts a few connections a turn, and pauses where descriptors are short
-// or many ended connections are not closed yet.
+// A listening unix socket of the daemon's. It accepts a few connections a turn, and pauses if descriptors are short or
+// many ended connections are not closed yet.
 //
 // Owned by the loop's thread.
 #pragma once

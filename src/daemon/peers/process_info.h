@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What /proc says of a process. For people and for the restart file; nothing is decided by it but whether a number in
-// that file still means the same process.
+// The facts about a process that /proc has. For people and for the restart file; nothing is decided by it but whether a
+// number in that file still means the same process.
 #pragma once
 
 #include <sys/types.h>

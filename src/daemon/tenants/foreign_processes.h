@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that use a GPU and are not ours: of those that the driver lists, the ones that are no tenants and no part of
-// an MPS server that this daemon has started.
+// Programs that use a GPU outside gpumux: the driver's list of processes, less the tenants and the parts of this
+// daemon's MPS servers.
 //
 // Loop's thread. Knows who is connected when it is made; not to be kept.
 #pragma once

@@ -3,7 +3,7 @@
 // what.
 //
 //     given --lend--> with a seat --given--> ...
-//       \--nobody took it by the time that its giver's report was planned with--> closed, which frees it
+//       \--no seat took it by the time that its giver's report was planned with--> closed, which frees it
 //
 // A frame is lent only to seats of the giver's trust domain on the same GPU: it holds the giver's data. The daemon
 // ignores a message about a frame that its seat does not have: the frame may be a former daemon's.
@@ -36,16 +36,16 @@ class Frames {
   void freed(base::SeatId seat, std::uint64_t number);
   // The seat is gone, with whatever it has.
   void gone(base::SeatId seat);
-  // All that the seat has given counts as its no longer: what is not lent until settled() is freed.
+  // The seat no longer has the frames that it has given: a frame that is not lent until settled() is freed.
   void reported(base::SeatId from);
   void settled();
 
-  // The descriptor of a frame that the seat has; negative: it has no such frame. The table's. The frame is given to
-  // nobody from now on.
+  // The descriptor of a frame that the seat has; negative: it has no such frame. The table's. The frame is given to no
+  // seat from now on.
   int share(base::SeatId seat, std::uint64_t number);
 
-  // Lends what has been given on that GPU in that domain, of these sizes, no more than `bytes`; returns how much.
-  // lend(number, bytes, fd) is called for each; the descriptor stays the table's.
+  // Lends frames of these sizes that were given on that GPU in that domain, no more than `bytes`. Returns the bytes
+  // lent. It calls lend(number, bytes, fd) for each; the descriptor stays the table's.
   template <class Lend>
   std::uint64_t lend(base::SeatId to, const std::string& domain, base::FrameSizes sizes, std::uint64_t bytes,
                      Lend lend);
@@ -59,7 +59,7 @@ class Frames {
     std::string domain;
     ForeignDescriptor fd;
     base::SeatId seat;         // that has it, or had it last
-    bool is_waiting = false;   // nobody has it
+    bool is_waiting = false;   // no seat has it
     bool is_reported = false;  // of one that waits
     bool is_shared = false;    // another process may have it for as long as it likes
   };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory on its way. Goal: it goes to who may see its data and nobody else, once, and what nobody takes is
-// freed; over the socket, ahead of the room that it fills. Method: the table by itself, with descriptors of files; a
-// daemon with a GPU of 80 GiB and tenants that speak by hand.
+// Physical memory on its way. Goal: a frame goes once, to a seat that may see its data and to no other. A frame that no
+// seat takes is freed. It goes over the socket, ahead of the room that it fills. Method: the table by itself, with
+// descriptors of files; a daemon with a GPU of 80 GiB and tenants that speak by hand.
 #include "daemon/tenants/frames.h"
 
 #include <gtest/gtest.h>
@@ -207,7 +207,7 @@ TEST_F(Switch, WhatIsGivenComesAheadOfTheRoom) {
     EXPECT_EQ(one.message.bytes, kBytes);
     EXPECT_NE(one.message.number, 0u);
   }
-  // One for somebody else to import, and one that is not its own.
+  // One for another process to import, and one that is not its own.
   ASSERT_TRUE(b->send(wire::FrameWanted{.slot = 0, .number = b->lent[0].message.number}));
   ASSERT_TRUE(b->send(wire::FrameWanted{.slot = 0, .number = 99}));
   ASSERT_TRUE(b->until([&] { return b->lent.size() == 4; }, &*a));

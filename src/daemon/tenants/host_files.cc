@@ -165,7 +165,7 @@ HostFiles::HostFiles(base::Result<os::FileDescriptor> mount) {
 
 HostFiles HostFiles::open() {
   auto mount = mount_here();
-  // Without the right to mount; what else fails here fails in a child, too.
+  // Without the right to mount; any other error here would come in a child, too.
   if (!mount && mount.error().system_errno == EPERM) return open_by_child();
   return HostFiles(std::move(mount));
 }

@@ -7,7 +7,7 @@
 //   kMemfd         where the kernel refuses such a mount: pages as shared memory gets them on this system
 //
 // Making the mount needs rights over a mount namespace. Where this process has none, a child takes user and mount
-// namespaces of its own, makes the mount and passes its descriptor; the daemon itself stays where it is, for it tells
+// namespaces of its own, makes the mount and passes its descriptor. The daemon itself stays where it is, for it tells
 // its peers by their namespaces.
 //
 // A file of a tmpfs cannot be sealed: docs/decisions/0017-host-memory-is-a-tmpfs-of-our-own.md says why that is safe.

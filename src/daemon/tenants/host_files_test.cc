@@ -114,7 +114,7 @@ TEST(HostFiles, AChildMakesTheMountForAProcessWithoutRights) {
   check_made(files, HostFileKind::kTmpfs);
 }
 
-// Whatever the system's setting for shared memory is ("deny" apart, with which there are none).
+// With every setting of the system for shared memory (but "deny", with which there are none).
 TEST(HostFiles, OfATmpfsTheyAreOfHugePages) {
   std::string setting;
   std::getline(std::ifstream("/sys/kernel/mm/transparent_hugepage/shmem_enabled"), setting);

@@ -18,15 +18,15 @@ namespace gpumux::daemon {
 namespace {
 
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
-// Large enough that a thousand cover a large machine, small enough to be ready soon (60 ms on one thread) and that who
-// needs little does not keep much.
+// Large enough that a thousand cover a large machine. Small enough to be ready soon (60 ms on one thread), and that a
+// tenant that needs little does not keep much.
 constexpr std::uint64_t kMaxChunk = std::uint64_t{256} << 20;
 // A small budget is still many chunks.
 constexpr std::uint64_t kChunksInBudget = 16;
 // Ready beyond what is known to be needed, so that a switch that evicts a little more finds it.
 constexpr std::size_t kWindowChunks = 4;
-// Being made at once: more than the pool has threads while somebody waits, and otherwise as many as it has at most, so
-// that who begins to wait is behind few.
+// Chunks that are being made at once. While a seat waits: more than the pool has threads. Otherwise: at most as many as
+// it has, so that a seat that begins to wait is behind few.
 constexpr std::size_t kMaxMaking = 32;
 constexpr std::size_t kMaxMakingAhead = 8;
 // Enough to tell kinds of memory from each other (2 ms in huge pages, 8 ms in small ones), and to cost nothing.
@@ -38,7 +38,7 @@ constexpr std::uint64_t kLeastOfBudget = 4;
 constexpr std::uint64_t kMuchLessNumerator = 3;
 constexpr std::uint64_t kMuchLessDenominator = 4;
 // Unmapping takes a tenth of a second, once the data that is being moved has been. A tenant that has not unmapped after
-// so many looks is stopped, or worse.
+// this many looks is stopped, or worse.
 constexpr std::uint32_t kPatientLooks = 3;
 
 std::uint64_t chunk_for(std::uint64_t budget) {
@@ -239,7 +239,7 @@ bool HostMemory::serve_in_order() {
     shares_.answered(request.account);
     loans_.waiting += os::SystemClock().now() - request.asked_at;
     has_answered = true;
-    // It may have to wait for somebody who gives something back: it asks again.
+    // It may have to wait for another seat that gives something back: it asks again.
     if (!served) on_lent_({request.seat, 0, 0}, -1);
   }
   return has_answered && has_yielded;
@@ -312,7 +312,7 @@ std::size_t HostMemory::leaving_soon() const {
                                                 [](const auto& chunk) { return chunk.second.looks <= kPatientLooks; }));
 }
 
-// Of what is free. That costs nobody anything.
+// Of what is free. That costs no program anything.
 bool HostMemory::drop_unmapped() {
   const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return used.keepers.empty(); });
   if (chunk != used_.end()) {
@@ -466,7 +466,7 @@ void HostMemory::look() {
     }
     log_warning("host memory cannot go back to the machine: tenants that do not answer have it mapped",
                 {{"tenant", *silent.begin()}, {"tenants", silent.size()}, {"bytes", base::format_bytes(leaving())}});
-    serve();  // nobody waits for it any longer
+    serve();  // no seat waits for it any longer
   }
   if (has_too_much()) drop_one();
   tell_all(1);

@@ -2,21 +2,21 @@
 // Host memory for evicted data: files of huge pages (host_files.h), populated ahead of need, lent to one tenant at a
 // time.
 //
-// It belongs to the daemon, and so is charged to the daemon's cgroup and not to a pod's: whoever touches a page of a
-// file first pays for it, and that is one of our threads.
+// It belongs to the daemon, so its pages are charged to the daemon's cgroup and not to a pod's. The kernel charges a
+// page to the thread that touches it first, and that is one of our threads.
 //
-// Zeroed between tenants. A tenant that has had a file may still have it mapped, so clearing a file that comes back
-// does not make it safe for another tenant: it is closed, and a new one made. Between processes that are open to each
-// other anyway (trust_domain.h) it is handed on as it is: where host memory is short, every switch hands on as much as
-// it moves, and making it anew takes several times as long as the switch (2 GB/s a thread in 4 KiB pages). A file that
-// a tenant had on loan when it went is never handed on: the GPU may still be writing to it.
+// Zeroed between tenants. A tenant that has had a file may still have it mapped, so clearing the file does not make it
+// safe for another tenant. The daemon closes it, and makes a new one. Exception: between processes that are open to
+// each other anyway (trust_domain.h) it is handed on as it is. Where host memory is short, every switch hands on as
+// much as it moves. Making it anew would take several times as long as the switch (2 GB/s a thread in 4 KiB pages). A
+// file that a tenant had on loan when it went is never handed on: the GPU may still be writing to it.
 //
-// A seat that gives a chunk back may keep it mapped, and registered with the driver: the next time that the seat is
-// lent it, it needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a
-// chunk's memory is the machine's again only when all its keepers have unmapped it, and it counts until then. It leaves
-// in one direction: it is among the free chunks; it is to go, each keeper is told and no seat is lent it any more; the
-// last keeper has let go of it, or is gone; it is closed. A seat is told of at most so many at a time, and of no more
-// before it has answered, so one that does not answer has one message waiting for it.
+// A seat that gives a chunk back may keep it mapped, and registered with the driver. The next loan of that chunk to the
+// seat needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a chunk's
+// memory is the machine's again only when all its keepers have unmapped it, and it counts until then. A chunk leaves in
+// one direction, in four steps. It is among the free chunks. Each keeper is told to let go, and no seat is lent it any
+// more. The last keeper has let go of it, or is gone. It is closed. A seat is told of a bounded number of chunks at a
+// time, and of no more before it has answered. So one message at most waits for a seat that does not answer.
 //
 // How much there is. The daemon makes chunks until there are as many as are needed. It gives back only chunks beyond
 // the most that was needed at any of the last kKeptLooks looks. A chunk that is free counts as there, in whosever
@@ -26,17 +26,17 @@
 // mapped and no longer needed one leaves at each look. (A chunk that no seat has mapped goes at once.) All of them
 // leave as fast as they can when a tenant waits for memory, or a keeper may be frozen.
 //
-// Populating takes a hundred times longer than a switch may wait (a thousand times on a virtual machine that gets its
-// memory from its host when it touches it), so chunks are ready before they are asked for. Somebody who asks beyond
-// that is answered as soon as the next chunk is ready or comes back: those who come back at that moment are asked for
-// as much as is waited for (on_awaited), and give up copies. So what one seat restores is what another one evicts into,
-// for as long as there is not enough for both.
+// Populating takes a hundred times longer than a switch may wait, so chunks are ready before they are asked for. (On a
+// virtual machine that gets its memory from its host at the first touch, it takes a thousand times longer.) A seat that
+// asks beyond that waits until the next chunk is ready or comes back. The daemon asks seats that come back at that
+// moment to give up copies, up to the awaited bytes (on_awaited). So what one seat restores is what another one evicts
+// into, for as long as there is not enough for both.
 //
-// Borrowing. A seat is lent at most the memory that it may have to evict, and a chunk; a tenant without a seat is lent
+// Borrowing. A seat is lent at most the memory that it may have to evict, and a chunk. A tenant without a seat is lent
 // nothing (host_seats.h). Among accounts the budget is shared (host_shares.h).
 //
-// Short. When somebody has had to be turned away for the budget, nobody may keep what it could do without (on_short),
-// until there is much less to be evicted.
+// Short. Once the daemon has refused a loan for the budget, no seat may keep memory that it could do without
+// (on_short). That ends when there is much less to be evicted.
 //
 // Owned by the loop's thread; `pool` makes and unmakes the chunks (a chunk takes 20 ms to be freed), and sees nothing
 // else of this.
@@ -112,50 +112,51 @@ class HostMemory {
   void on_lent(OnLent callback) { on_lent_ = std::move(callback); }
   void on_forget(OnForget callback) { on_forget_ = std::move(callback); }
   void on_short(OnShort callback) { on_short_ = std::move(callback); }
-  // Somebody waits who did not before. Must not call back.
+  // A seat has begun to wait. Must not call back.
   using OnAwaited = std::function<void()>;
   void on_awaited(OnAwaited callback) { on_awaited_ = std::move(callback); }
 
   // Makes a little and gives it back, so that it is known how that is done here, and how fast.
   void measure();
-  // About so many bytes of evicted data there may be in all, and of copies of data that has come back.
+  // Bytes of evicted data that there may be in all, roughly, and bytes of copies of data that has come back.
   void set_demand(std::uint64_t evicted, std::uint64_t copies = 0);
-  // The seat has so much that may be evicted or is. A seat of which nothing was said borrows nothing.
+  // `bytes`: the seat's memory that may be evicted or is. A seat of which nothing was said borrows nothing.
   void has(const HostSeat& seat, std::uint64_t bytes) { seats_.has(seat, bytes); }
   void closed(const HostSeat& seat);
-  // `domain`: the tenant's trust_domain. `account`: for whom it borrows; always the same for a tenant.
+  // `domain`: the tenant's trust_domain. `account`: the account that the loans count for; always the same for a tenant.
   void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account);
   // `kept`: it is still mapped there. An id that is not lent to this tenant is ignored.
   void returned(base::TenantId tenant, std::uint64_t id, bool kept);
   // The answer to on_forget; without a question it is ignored.
   void forgotten(const HostSeat& seat);
-  // False: the tenant is to let go of all that it has kept, and of what it gives back from now on: it may be frozen
-  // soon, and nothing could be taken from it then. True: as before.
+  // False: the tenant lets go of all that it has kept, and of everything that it gives back from now on. It may be
+  // frozen soon, and nothing could be taken from it then. True: as before.
   void set_keeps(base::TenantId tenant, bool keeps);
   // Loans of an earlier daemon count, too. (If the budget is a part of the available memory, that is without them.)
   void set_counts_earlier(bool counts) { counts_earlier_ = counts; }
-  // The seat uses so much host memory. `is_back`: the seat has come back, and all of that is an earlier daemon's. Later
-  // on, the least that it has reported since then counts as an earlier daemon's. (A tenant that lies takes no more from
-  // others than it could borrow.)
+  // `bytes`: the host memory that the seat uses. `is_back`: the seat has come back, and all of that is an earlier
+  // daemon's. Later on, the least that it has reported since then counts as an earlier daemon's. (A tenant that lies
+  // takes no more from others than it could borrow.)
   void uses(const HostSeat& seat, std::uint64_t bytes, bool is_back);
-  // So many bytes are waited for, until they have been made or come back; and whether this tenant waits. Requests that
+  // The bytes that seats wait for, until they have been made or come back; and whether this tenant waits. Requests that
   // come after others are left out.
   std::uint64_t awaited() const;
   bool awaits(base::TenantId tenant) const;
-  // So many bytes this tenant is to give back to others: what its seats have no use for, or what exceeds the share of
-  // its account.
+  // The bytes that this tenant owes to others: memory that its seats have no use for, or memory beyond the share of its
+  // account.
   std::uint64_t beyond(base::TenantId tenant) const;
-  // So many bytes processes have mapped that no seat has a use for: they cannot be promised to any seat until then.
+  // Mapped bytes that no seat has a use for: they cannot be promised to any seat until their processes have unmapped
+  // them.
   std::uint64_t useless() const { return (seats_.useless() + leaving_.size()) * chunk_bytes_; }
-  // So many bytes all seats of which `is_one` holds have on loan, or wait for.
+  // The bytes that all seats of which `is_one` holds have on loan, or wait for.
   std::uint64_t lent_or_awaited(const std::function<bool(const HostSeat&)>& is_one) const;
   // It has been told to let go of something, and has not answered.
   bool is_forgetting(base::TenantId tenant) const;
   // `process`: a pidfd. The tenant's loans count until its process has ended, for it may go on using them. Without a
   // pidfd the daemon assumes that the process has ended, and does not empty its loans, in case it has not.
   void gone(base::TenantId tenant, os::FileDescriptor process = {});
-  // About once a second: what is not needed goes, a chunk at a time, and who does not let go of what it was told to is
-  // counted on no longer.
+  // About once a second. Chunks that are not needed go, one at a time. A tenant that has not let go of chunks in time
+  // is counted on no longer.
   void look();
 
   std::uint64_t budget() const { return budget_; }
@@ -165,9 +166,9 @@ class HostMemory {
   std::uint64_t lent() const { return lent_; }
   std::uint64_t lent_to(base::TenantId tenant) const;
   std::uint64_t ready() const { return (ready_.size() + used_.size()) * chunk_bytes_; }
-  // To go back to the machine, and still mapped by somebody.
+  // To go back to the machine; processes still have them mapped.
   std::uint64_t leaving() const { return leaving_.size() * chunk_bytes_; }
-  // All of these, and what is being made or given back at this moment: what the budget bounds.
+  // The bytes that the budget bounds: all of these, and the chunks that are being made or given back at this moment.
   std::uint64_t taken() const { return lent_ + ready() + leaving() + making_ * chunk_bytes_; }
   // Whether something is being made or given back.
   bool is_making() const { return making_ > 0; }
@@ -194,7 +195,7 @@ class HostMemory {
     HostSeat seat;
     Chunk chunk;
   };
-  // Chunks that a seat has been told to let go of, without an answer yet, and chunks that it is to be told of next.
+  // Chunks that a seat has been told to let go of, without an answer yet, and chunks that the daemon tells it of next.
   struct Forgetting {
     std::vector<std::uint64_t> told;
     std::vector<std::uint64_t> to_tell;
@@ -273,8 +274,8 @@ class HostMemory {
   std::size_t making_ = 0;  // also what is being closed: the memory is not there before
   bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
   bool short_ = false;
-  std::uint64_t short_at_ = 0;                        // what the demand was then
-  std::vector<os::FileDescriptor> ready_;             // nobody has had them
+  std::uint64_t short_at_ = 0;                        // the demand at that time
+  std::vector<os::FileDescriptor> ready_;             // no tenant has had them
   std::vector<Chunk> used_;                           // have come back; the newest last
   std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
   std::unordered_map<base::TenantId, Left> left_;

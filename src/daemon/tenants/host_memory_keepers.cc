@@ -108,7 +108,7 @@ void HostMemory::forgotten(const HostSeat& seat) {
     if (chunk->second.keepers.empty()) has_left(chunk);
   }
   tell_urgent(seat);
-  serve();  // it can be lent what it has let go of, as anybody else
+  serve();  // another seat can be lent the chunks that it has let go of
 }
 
 // One that is free or lent.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory for evicted data. Goal: nobody sees what a stranger has left, the budget holds, and where it is used up
-// everybody hears of it; what is kept mapped is lent again as it is, counts until all have let go of it, and nobody can
-// lie about it but to his own harm. Method: loans are written to and given back, and looked at by whoever gets them
-// next; each seat's mappings are a table of the test's.
+// Host memory for evicted data. Goal: no tenant sees a stranger's data, the budget holds, and every tenant hears when
+// it is used up. A chunk that is kept mapped is lent again as it is, and counts until all have let go of it. A tenant
+// that lies about it harms only itself. Method: a borrower writes to its loans and gives them back, and the next
+// borrower looks at them. Each seat's mappings are a table of the test's.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -56,7 +56,7 @@ TEST_F(HostMemoryTest, WhatAnEarlierDaemonHasLentCounts) {
   EXPECT_EQ(memory.lent_to({2}), memory.lendable());
 }
 
-// Else nobody could leave the GPU for those to whom that memory belongs.
+// Otherwise no seat could leave the GPU for the seats to which that memory belongs.
 TEST_F(HostMemoryTest, WhatAnEarlierDaemonHasLentLeavesSomeOfTheBudget) {
   begin_again();
   for (const std::uint64_t tenant : {1u, 2u}) memory.uses({{tenant}, 0}, ~std::uint64_t{0}, true);
@@ -84,7 +84,7 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   EXPECT_NE(ask(2, "one").loan.bytes, 0u);
   memory.set_demand(kBudget / 2);
   EXPECT_EQ(shorts, (std::vector<bool>{true, false}));
-  // And what nobody needs any more goes back to the machine.
+  // And chunks that no seat needs any more go back to the machine.
   memory.gone({1});
   memory.gone({2});
   memory.set_demand(0);
@@ -95,8 +95,8 @@ TEST_F(HostMemoryTest, WhereItIsShortEverybodyHearsOfIt) {
   EXPECT_EQ(memory.lent(), 0u);
 }
 
-// One program comes back while another one goes: what the first one keeps copies in is reckoned with, and what is
-// waited for is said.
+// One program comes back while another one goes. The budget counts the memory in which the first one keeps copies, and
+// the awaited bytes are reported.
 TEST_F(HostMemoryTest, CopiesAreReckonedWithAndWhatIsWaitedForIsSaid) {
   begin_again();
   const std::uint64_t evicted = 4 * memory.chunk_bytes();
@@ -211,7 +211,7 @@ TEST_F(HostMemoryTest, WhatASeatHasKeptIsLentToItAsItIs) {
   EXPECT_FALSE(next.was_kept) << "somebody else has it mapped";
   EXPECT_EQ(next.before, 1u);
   memory.returned({2}, id, true);
-  // From here on it goes back and forth, and nobody needs the descriptor; one that is free but not kept is left.
+  // From here on it goes back and forth, and no seat needs the descriptor; one that is free but not kept is left.
   const std::uint64_t other = ask(3, "one").loan.id;
   EXPECT_EQ(other, id);
   EXPECT_NE(ask(3, "one").loan.id, id);
@@ -246,14 +246,14 @@ TEST_F(HostMemoryTest, WhatIsKeptCountsUntilEverybodyHasLetGoOfIt) {
   ASSERT_EQ(told.size(), 2u);
   EXPECT_EQ(told[0].ids.size(), 1u);
   memory.forgotten({{1}, 1});  // was never asked
-  memory.forgotten({{9}, 0});  // nobody
+  memory.forgotten({{9}, 0});  // no such seat
   memory.forgotten({{1}, 0});
   EXPECT_EQ(told.size(), 2u);
   memory.look();
   ASSERT_EQ(told.size(), 3u) << "one at a time";
   EXPECT_EQ(told[2].seat, (HostSeat{{1}, 0}));
   EXPECT_EQ(told[2].ids.size(), 1u);
-  // Somebody waits: the rest at once.
+  // A seat waits: the rest at once.
   memory.set_demand(kBudget);
   got.clear();
   want({{1}, 0}, "one");

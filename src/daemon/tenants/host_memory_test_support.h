@@ -23,7 +23,7 @@ class HostMemoryTest : public testing::Test {
  protected:
   struct Got {
     HostLoan loan;
-    std::uint64_t before = 0;  // what its first word was
+    std::uint64_t before = 0;  // its first word before
     bool was_kept = false;     // it came without a descriptor
   };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The host memory that each seat may borrow, and has on loan, in chunks. A seat borrows at most the memory that it may
-// need for evicting all that it has, and a chunk. Its loans beyond that are *useless*: they are to be given back, and
-// until then the planner promises that much less to others.
+// need for evicting all that it has, and a chunk. Its loans beyond that are *useless*: the seat has to give them back,
+// and until then the planner promises that much less to others.
 //
 // Owned by HostMemory, on its thread.
 #pragma once
@@ -27,7 +27,7 @@ class HostSeats {
  public:
   explicit HostSeats(std::uint64_t chunk_bytes) : chunk_bytes_(chunk_bytes) {}
 
-  // So many bytes it may have to evict. A seat that has said nothing, or is closed, borrows nothing.
+  // `bytes`: the memory that it may have to evict. A seat that has said nothing, or is closed, borrows nothing.
   void has(const HostSeat& seat, std::uint64_t bytes);
   void closed(const HostSeat& seat);
   void lent(const HostSeat& seat);

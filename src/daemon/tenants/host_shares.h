@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How accounts share the host memory budget, in chunks. An account may borrow all that nobody else waits for. Its share
-// is the budget divided by the number of accounts that borrow or wait. While an account that has less than its share
-// waits, accounts that have theirs come after it, and are asked to give back what they have beyond it.
+// How accounts share the host memory budget, in chunks. An account may borrow all that no other account waits for. Its
+// share is the budget divided by the number of accounts that borrow or wait. While an account that has less than its
+// share waits, accounts that have theirs come after it. They are also asked to give back the part beyond their share.
 //
 // The last chunks of the budget (reserved()) are lent only to accounts that have fewer than that. So an account that
 // comes last can begin, even if another account gives nothing back.
@@ -40,7 +40,7 @@ class HostShares {
   bool yields(const Account& account) const;
   // It has less than its share, and another account has more on loan than that. (A leaving chunk is not waited for.)
   bool is_owed(const Account& account) const;
-  // So many chunks it is to give back to others.
+  // The chunks that it is to give back to others.
   std::uint64_t beyond(const Account& account) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who may borrow host memory, and how much. Goal: nobody takes from others what it has no use for, or what is their
-// share. Method: attackers that ask for as long as they get something.
+// How accounts share host memory. Goal: no account takes from others memory that it has no use for, or their share.
+// Method: attackers that ask for as long as they get something.
 #include "daemon/tenants/host_shares.h"
 
 #include <fcntl.h>
@@ -90,7 +90,7 @@ TEST_F(HostSharesTest, AnAccountThatHasItsShareComesAfterOthersThatWait) {
   while (got.empty()) loop.run_one();
   EXPECT_EQ(got.front().loan.seat.tenant.value, 2u) << "that was first, and the greedy one could have had it as it was";
   EXPECT_NE(got.front().loan.bytes, 0u);
-  // Nobody is behind any longer: now it may have what there is.
+  // No account is behind any longer: now it may have all there is.
   memory.returned({1}, taken[2], false);
   want({{3}, 0}, "greedy");
   EXPECT_TRUE(eventually_lent(3));
@@ -107,7 +107,7 @@ TEST_F(HostSharesTest, AnAccountThatHasItsShareComesAfterOthersThatWait) {
   EXPECT_EQ(memory.beyond({1}), 0u) << "nobody waits that has less than its share";
 }
 
-// A process beside the test that does nothing, until it is killed.
+// A process that does nothing until it is killed.
 class OtherProcess {
  public:
   OtherProcess() : pid_(::fork()) {

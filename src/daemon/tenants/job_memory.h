@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much memory the programs of each job have had allocated on one GPU at once, at most: what the job needs to ask
-// for.
+// The most memory that the programs of each job have had allocated on one GPU at once. The job needs to ask for that
+// much.
 //
 // Owned by the loop's thread.
 #pragma once

@@ -63,19 +63,19 @@ base::Result<LeasePageView> LeasePageView::map(int fd) {
 
 void LeasePageView::store(std::size_t slot, std::uint32_t flags, std::uint32_t permits) {
   sequence_ += wire::kSequenceOne;
-  // Ordered by the release store of the word, as the epoch is: whoever sees the new word sees what it permits.
+  // Ordered by the release store of the word, as the epoch is: a thread that sees the new word sees its permits.
   page_->slots[slot].permits.store(permits, std::memory_order_relaxed);
   auto& word = page_->slots[slot].word;
-  // Release pairs with the acquire load of the tenant's gate: whoever sees the grant sees its epoch.
+  // Release pairs with the acquire load of the tenant's gate: a thread that sees the grant sees its epoch.
   word.store(flags | sequence_, std::memory_order_release);
   os::futex_wake(word, os::FutexScope::kShared);
 }
 
 void LeasePageView::grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusive, bool contended) {
   wire::LeaseSlot& at = page_->slots[slot];
-  // The epoch changes only under a word that is not granted (lease_page.h): a tenant that is about to release the lease
-  // before must not take it for this one. Release pairs with the acquire load of the epoch in Gate::close_if_granted:
-  // whoever sees the new epoch sees that word, or a later one.
+  // The epoch changes only under a word that is not granted (lease_page.h). A tenant that is about to release the lease
+  // before must not take it for this one. Release pairs with the acquire load of the epoch in Gate::close_if_granted: a
+  // thread that sees the new epoch sees that word, or a later one.
   sequence_ += wire::kSequenceOne;
   at.word.store(sequence_, std::memory_order_relaxed);
   at.epoch.store(epoch.value, std::memory_order_release);
@@ -85,7 +85,7 @@ void LeasePageView::grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusi
 void LeasePageView::revoke(std::size_t slot) { store(slot, 0, 0); }
 
 void LeasePageView::set_contended(std::size_t slot, bool contended) {
-  // Nobody sleeps on a granted word, so nobody is woken. Pairs with nothing: the bit is a hint.
+  // No thread sleeps on a granted word, so none is woken. Pairs with nothing: the bit is a hint.
   if (contended) {
     page_->slots[slot].word.fetch_or(wire::kContended, std::memory_order_relaxed);
   } else {

@@ -2,8 +2,8 @@
 // The daemon's side of a tenant's lease page: it checks the descriptor, maps it, and writes words as wire/lease_page.h
 // says.
 //
-// The page is the tenant's and may be scribbled over at any moment. Nothing that is read from it decides anything; what
-// the daemon needs to know of its own last word it remembers itself.
+// The page is the tenant's and may be scribbled over at any moment. Nothing that is read from it decides anything; the
+// daemon keeps its own record of its last word.
 #pragma once
 
 #include <cstdint>
@@ -29,17 +29,17 @@ class LeasePageView {
 
   explicit operator bool() const { return page_ != nullptr; }
 
-  // Stores a new word: granted (with epoch) or not. Wakes whoever sleeps on it.
+  // Stores a new word: granted (with epoch) or not. Wakes the threads that sleep on it.
   void grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusive, bool contended);
   void revoke(std::size_t slot);
   // Only the one bit: the tenant's agent may be clearing kGranted at this moment, and storing it anew would undo that.
   void set_contended(std::size_t slot, bool contended);
   // A grant is about to come: wakes one sleeper, which stays awake for it. Only the one bit, for the same reason.
   void heads_up(std::size_t slot);
-  // So many submissions may pass although the word still says "not granted".
+  // `count` submissions may pass although the word still says "not granted".
   void step(std::size_t slot, std::uint32_t count);
 
-  // Whatever the tenant says. For people.
+  // The tenant's own count, which may be false. For people.
   std::uint64_t submissions(std::size_t slot) const;
 
  private:

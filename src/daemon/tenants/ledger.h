@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What programs have had of GPUs, for metrics and for accounting: one entry for all seats that have the same owner,
-// program, job and container on the same GPU. An entry's figures are sums over its seats, also over those that are
-// gone, so they only grow.
+// The use of GPUs by programs, for metrics and for accounting. All seats with the same owner, program, job and
+// container on the same GPU have one entry. An entry's figures are sums over its seats, also over those that are gone,
+// so they only grow.
 //
 // A seat stays with its entry. An entry leaves some minutes after its last seat, when a scraper has had time to read
 // it.
@@ -121,7 +121,7 @@ struct LedgerLine {
 // How much memory a seat has had for how long.
 class MemoryTime {
  public:
-  // It has so much from `now` on.
+  // `resident` and `evicted`: the bytes from `now` on.
   void change(base::TimePoint now, std::uint64_t resident, std::uint64_t evicted);
   // Byte seconds until `now`.
   double resident(base::TimePoint now) const { return resident_sum_ + seconds_to(now) * resident_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what programs have had only grows while it is shown, and never takes more memory than it may. Method: the
-// ledger by hand, with times given.
+// Goal: the shown use of programs only grows, and its records never take more memory than they may. Method: the ledger
+// by hand, with times given.
 #include "daemon/tenants/ledger.h"
 
 #include <gtest/gtest.h>

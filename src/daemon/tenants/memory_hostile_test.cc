@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attacks on memory through the daemon's socket. Goal: whatever tenants say, borrow and keep, others get what they were
-// promised. Method: a daemon with small GPUs and 64 MiB of host memory, attackers that go as far as it lets them, and
-// tenants that ask for what is theirs.
+// Attacks on memory through the daemon's socket. Goal: others get the memory that they were promised, whatever tenants
+// say, borrow and keep. Method: a daemon with small GPUs and 64 MiB of host memory. Attackers go as far as it lets
+// them, and tenants ask for their own.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -31,7 +31,7 @@ TEST(DaemonMemoryHostile, ALoopOfRequestsTakesNoHostMemoryFromOthers) {
   EXPECT_EQ(borrow_all(good), (64 << 20) - 2 * kChunk) << "one has the bad tenant, one is reserved for other accounts";
 }
 
-// So much can be evicted, and is.
+// `bytes` can be evicted, and are.
 bool has_evicted(Tenant& tenant, std::uint64_t bytes) {
   tenant.memory.evicted = bytes;
   return tenant.say();
@@ -144,7 +144,7 @@ TEST(DaemonMemoryHostile, WhatSeatsKeepInVainIsPromisedToNobody) {
   }
 }
 
-// Whatever a tenant says about memory, another one goes on.
+// Another tenant goes on, whatever a tenant says about memory.
 TEST(DaemonMemoryHostile, HostileNumbersHarmNobodyElse) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));

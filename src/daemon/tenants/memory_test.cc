@@ -61,7 +61,7 @@ std::string mode_now(const TemporaryDirectory& dir) {
   return at == std::string::npos ? "" : body.substr(at + key.size(), body.find('"', at + key.size()) - at - key.size());
 }
 
-// Mode auto: at once as long as all fits together, by turns from the moment when it does not, and at once again when it
+// Mode auto: at once as long as all fits together, and by turns from the moment when it does not. At once again when it
 // has fitted for a while.
 TEST(DaemonMemory, TheModeFollowsWhatFits) {
   const TemporaryDirectory dir;
@@ -84,7 +84,7 @@ TEST(DaemonMemory, TheModeFollowsWhatFits) {
   EXPECT_TRUE(eventually([&] { return a.step(), b.step(), mode_now(dir) == "concurrent"; }));
 }
 
-// A connection has ended, and its process has not: what it has is its own and not on its way back, so there is room for
+// A connection has ended, and its process has not. The memory is its own and not on its way back. So there is room for
 // it, and it is not told to evict anything.
 TEST(DaemonMemory, WhoConnectsAgainKeepsWhatItHas) {
   const TemporaryDirectory dir;
@@ -108,7 +108,7 @@ TEST(DaemonMemory, WhoConnectsAgainKeepsWhatItHas) {
   EXPECT_GE(again.room.room, 60 * kGiB);
 }
 
-// A program whose memory is left to the driver: nobody knows whether it would fit beside others.
+// A program leaves its memory to the driver: the daemon cannot know whether it would fit together with others.
 TEST(DaemonMemory, WhoSaysNothingKeepsTheGpuSerial) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
@@ -167,7 +167,7 @@ TEST(DaemonMemory, TheMemoryOfTheDeadIsReused) {
   EXPECT_TRUE(b.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
 }
 
-// A new daemon believes what its tenants have: nobody is told to give up anything before he has said what it is.
+// A new daemon believes its tenants' reports: it tells no tenant to give up anything before that tenant has reported.
 TEST(DaemonMemory, ARestartTakesNothingAway) {
   const TemporaryDirectory dir;
   auto daemon = std::make_unique<TestDaemon>(TestDaemon::options_in(dir.path()));
@@ -318,7 +318,7 @@ TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
       auto* const words = static_cast<std::uint64_t*>(memory);
       for (std::uint64_t i = 0; i < loan->bytes / 8; i += 512) {
         const std::uint64_t before = std::exchange(words[i], i);
-        EXPECT_TRUE(before == 0 || before == i);  // nobody's, or our own from before
+        EXPECT_TRUE(before == 0 || before == i);  // fresh, or our own from before
       }
       ::munmap(memory, loan->bytes);
       ids.push_back(loan->id);
@@ -339,7 +339,7 @@ TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
     const auto* spare = message ? std::get_if<wire::HostSpare>(&*message) : nullptr;
     return spare != nullptr && spare->bytes == 0;
   }));
-  EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front() + 1'000'000}));  // nobody's
+  EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front() + 1'000'000}));  // not lent to any tenant
   EXPECT_EQ(ask(), 0u);
   EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front()}));
   EXPECT_GT(ask(), 0u);
@@ -385,8 +385,8 @@ TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
   EXPECT_EQ(status()["gpus"][0]["memory"]["moved_out_bytes"], 7);
 }
 
-// The list of a GPU's processes is up to a second old: who was a tenant when it was made is not somebody who went past
-// us.
+// The list of a GPU's processes is up to a second old. A process that was a tenant when the list was made is not
+// foreign.
 TEST(DaemonMemory, WhoHasJustEndedIsNotForeign) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));

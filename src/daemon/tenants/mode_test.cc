@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mode that gives more (daemon/gpus/gain.h) through a whole daemon. Goal: what programs say that they have
-// submitted decides, the choice follows it, status says why, and nobody's words harm others. Method: tenants that speak
-// by hand, always want the GPU, and get done what is written down for each way.
+// The mode that gives more (daemon/gpus/gain.h) through a whole daemon. Goal: the submissions that programs report
+// decide, the choice follows them, status says why, and no program's words harm others. Method: tenants that speak by
+// hand, always want the GPU, and get done what is written down for each way.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -130,7 +130,7 @@ TEST(DaemonMode, IsNotMeasuredUnlessWanted) {
   EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "concurrent"; }));
 }
 
-// Turns that nobody ends, and who is above others: the reason is another one.
+// An unlimited quantum, and then a tenant of a higher priority: the reason is another one.
 TEST(DaemonMode, SaysWhyItIsWhatItIs) {
   Machine machine(std::vector<Assignment>{{"quantum", "unlimited"}});
   EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) {
@@ -143,8 +143,7 @@ TEST(DaemonMode, SaysWhyItIsWhatItIs) {
   }));
 }
 
-// One never answers, and one answers what nobody has asked, with whatever: the third and fourth are served all the
-// same.
+// One never answers, and one answers without a question, with any number: the third and fourth are served all the same.
 TEST(DaemonMode, WhoDoesNotAnswerOrLiesHarmsNobody) {
   Machine machine;
   machine.programs[0]->answers = false;

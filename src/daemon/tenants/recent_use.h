@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // How long each seat used its GPU in the last seconds.
 //
-// The rule: a seat's use of the window is its lease time in the window, without the time for which it is known to have
-// been idle. Seats that run at once have the time both. Totals are noted once a second, so the window is up to a second
-// longer than kRecentWindow.
+// A seat's use of the window is its lease time in the window, less the time for which it was known to be idle. Seats
+// that run at once have the time both. Totals are noted once a second, so the window is up to a second longer than
+// kRecentWindow.
 //
 // Owned by the loop's thread; a copy may be read elsewhere. Pure.
 #pragma once

@@ -130,7 +130,7 @@ void RunSuspension::add(const Run& run, const Session& session, const Slot& slot
   state.is_stuck = !state.why.empty();
 }
 
-// Empty: it is not, as far as anybody can tell.
+// Empty: the run is not stuck, as far as the daemon can tell.
 std::string RunSuspension::why_stuck(const Run& run, const Session& session, base::SeatId seat,
                                      const RunState& of_seat) const {
   const std::string who = name_of(session) + " on GPU " + std::to_string(seat.gpu.value);

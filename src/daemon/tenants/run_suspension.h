@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that are held off the GPUs. A run is a process tree: a job's programs, or what one `gpumux run` has started; its
-// tenants name it in their Hello, and the kernel says whose it is.
+// Runs that are held off the GPUs. A run is a process tree: a job's programs, or the processes of one `gpumux run`. Its
+// tenants name it in their Hello, and the kernel names its user.
 //
-// Suspending one is the first half of making it stand still: its leases are revoked, its work drains, and all of its
-// memory that can leave the GPUs does, whether anybody needs the room or not. When that is done the run is *parked*,
-// and whoever wants to may freeze its processes. From the first moment on it is told as little as possible, and once it
-// is parked nothing at all: a frozen process reads nothing, and what it does not read would pile up, and end its
-// connection.
+// Suspending a run is the first half of making it stand still. Its leases are revoked, its work drains, and all of its
+// memory that can leave the GPUs does. Its memory leaves even if no seat needs the room. When that is done the run is
+// *parked*, and the job's runner or another caller may freeze its processes. From the first moment on the daemon tells
+// it as little as possible, and once it is parked nothing at all. A frozen process reads nothing. Unread messages would
+// pile up and end its connection.
 //
 // A suspended run stays so without any tenant: those that come get no lease. Resuming comes after thawing.
 //
@@ -29,8 +29,9 @@
 
 namespace gpumux::daemon {
 
-// Nothing has left for so long, and host memory is used up, or whoever has it says that it cannot go: host memory is
-// made at 2 GB/s at least, a quarter of a gigabyte at a time. Without either, it may be waiting for many others.
+// A suspended run is stuck if no memory has left for kClearingPatience and there is a reason: host memory is used up,
+// or the tenant reports itself stuck. Host memory is made at 2 GB/s at least, a quarter of a gigabyte at a time.
+// Without either reason the run may be waiting for many others, and counts as stuck after kLongestClearingPatience.
 inline constexpr base::Duration kClearingPatience = std::chrono::seconds(2);
 inline constexpr base::Duration kLongestClearingPatience = std::chrono::seconds(10);
 
@@ -42,7 +43,7 @@ using RunKey = std::pair<uid_t, std::string>;
 struct RunState {
   std::size_t tenants = 0;
   std::size_t seats = 0;
-  std::size_t undrained = 0;           // of these, have a lease, or belong to a gang of which somebody has one still
+  std::size_t undrained = 0;           // of these, have a lease, or belong to a gang with a lease
   std::uint64_t evictable_on_gpu = 0;  // bytes that can leave the GPUs and are there
   std::uint64_t unpageable = 0;        // bytes that stay there
   std::uint64_t allocated = 0;         // on the GPUs or not
@@ -91,8 +92,8 @@ class RunSuspension {
   // REQUIRES: `gpus` has an entry for each GPU.
   static void add_memory(const sched::Residency& memory, const Session& session, std::vector<RunMemory>& gpus);
 
-  // Everything has come to rest: who is to hear of what has changed does. Also called when nothing happens, about once
-  // a second.
+  // Everything has come to rest: calls on_changed and on_parked for the runs that have changed. Also called when
+  // nothing happens, about once a second.
   void look();
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that are held off the GPUs, as the daemon's parts do it together. Goal: a run that is suspended loses its leases
-// and its place on the GPUs, those that come later too; it is said when it may be frozen, or why not; what is frozen is
-// told nothing, and nobody waits for it. Method: a translator with everything below it, a clock of the test's own, and
-// tenants that answer as a library does, until they are frozen: then they read nothing.
+// Runs that are held off the GPUs, as the daemon's parts do it together. Goal: a suspended run loses its leases and its
+// place on the GPUs, and its later tenants get none. The daemon says when it may be frozen, or why not. A frozen tenant
+// is told nothing, and no other tenant waits for it. Method: a translator with everything below it, and a clock of the
+// test's own. Tenants answer as a library does until they are frozen, and then read nothing.
 #include "daemon/tenants/run_suspension.h"
 
 #include <gtest/gtest.h>
@@ -94,7 +94,7 @@ struct Machine {
     translator.on_run_changed([this](uid_t, const std::string& run) { changed.push_back(run); });
   }
 
-  // Everybody reads and answers until nobody says anything any more.
+  // All tenants read and answer until none says anything any more.
   void settle() {
     for (bool any = true; any;) {
       leases.rest(0);
@@ -382,7 +382,7 @@ TEST(RunSuspension, SaysWhenMemoryCannotLeave) {
 
 // ---- frozen -------------------------------------------------------------------------------------
 
-// Whatever happens on the machine meanwhile: a frozen process finds its connection as it was, and little to read.
+// A frozen process finds its connection as it was, and little to read, whatever has happened on the machine.
 TEST(RunSuspension, SaysNothingToWhoIsFrozen) {
   GpuSettings settings;
   settings.kill_silent_after = 1s;
@@ -430,7 +430,7 @@ TEST(RunSuspension, SaysNothingToWhoIsFrozen) {
   EXPECT_FALSE(a.killed);
 }
 
-// A daemon that is restarted waits for its tenants; who is frozen does not come.
+// A restarted daemon waits for its tenants; a frozen one does not come.
 TEST(RunSuspension, SaysWhoIsNotToBeWaitedFor) {
   Machine machine;
   Program a(machine, "a"), b(machine, "b");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One tenant's connection as messages see it: who it is, its lease page, which of its slots is which GPU. Knows the
+// One tenant's connection as messages see it: its peer, its lease page, and the GPU of each of its slots. Knows the
 // wire, not the lease core and not sockets; translate.h joins it to the one, tenant_server.h to the other.
 //
 // Owned by the loop's thread.
@@ -52,10 +52,10 @@ struct Slot {
   bool exclusive = true;
   base::LeaseEpoch epoch;
   settings::Limit<base::Duration> in_flight;  // the bound that it was told
-  wire::Memory memory;             // what it last said that it has, as it said it: for people, and for frames
-  std::uint64_t room = 0;          // the bound that it was told
-  std::uint64_t to_fill = 0;       // of that, raised and not yet lent frames for
-  Ledger::Entry* entry = nullptr;  // its place in the ledger, from when it is opened on
+  wire::Memory memory;                        // its last report, unchanged: for people, and for frames
+  std::uint64_t room = 0;                     // the bound that it was told
+  std::uint64_t to_fill = 0;                  // of that, raised and not yet lent frames for
+  Ledger::Entry* entry = nullptr;             // its place in the ledger, from when it is opened on
   MemoryTime memory_time;
   std::uint64_t counted = 0;  // of its allocations, in its job's memory
 };
@@ -88,7 +88,7 @@ class Session {
   std::vector<std::uint64_t> quota_groups;
   std::uint64_t memory_limit = 0;  // of its run, on each GPU; 0: none, or its claims' quotas count
   base::Standing standing;
-  base::Standing first_standing;  // what it asked for, as it was allowed
+  base::Standing first_standing;  // the standing that it asked for, as far as it was allowed
   bool ends_own_turns = false;
   MpsClient mps;
   std::string trust_domain;  // trust_domain.h; set before the first message

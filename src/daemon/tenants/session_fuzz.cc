@@ -3,11 +3,11 @@
 // tenants.
 //
 // The input is a script: each record is an operation byte, a length byte and that many bytes. Low bits of the operation
-// choose one of three tenants, the others what happens: connect, say Hello with a good or bad page, send the bytes as
-// they are or as a well-formed message of a type, leave, let time pass, stop reading, be suspended or resumed with the
-// others of one run. A well-formed message about memory has sizes that mean something. After each record the lease
-// core's and the planner's invariants must hold, everything that a tenant is sent must be readable, and its page must
-// never grant more than the core does.
+// choose one of three tenants, the others an action. A tenant connects, says Hello with a good or bad page, or leaves.
+// It sends the bytes as they are or as a well-formed message of a type. It lets time pass, stops reading, or is
+// suspended or resumed with the others of one run. A well-formed message about memory has sizes that mean something.
+// After each record the lease core's and the planner's invariants must hold. Every message to a tenant must be
+// readable, and its page must never grant more than the core does.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -187,7 +187,7 @@ class Machine {
     deliver(tenant, std::span<const std::byte>(message).first(header.bytes), {});
   }
 
-  // Sizes that programs have: a byte is so many times 512 MiB, and 255 is more than there is anywhere.
+  // Sizes that programs have: a byte counts 512 MiB, and 255 is more than there is anywhere.
   static std::uint64_t size_of(std::span<const std::uint8_t> data, std::size_t at) {
     const std::uint8_t byte = at < data.size() ? data[at] : 0;
     return byte == 255 ? ~std::uint64_t{0} : std::uint64_t{byte} << 29;
@@ -248,14 +248,14 @@ class Machine {
   Leases leases_;
   AccessRules access_;
   Trials trials_;
-  // Nothing is lent, so nothing is made, and nothing runs elsewhere: who asks is told that there is none.
+  // Nothing is lent, so nothing is made, and nothing runs elsewhere: a seat that asks is told that there is none.
   boost::asio::io_context loop_;
   boost::asio::thread_pool pool_{1};
   HostMemory host_{loop_, pool_, 0};
   Translator translator_;
   std::array<Tenant, kTenants> tenants_;
   std::uint64_t next_ = 1;
-  bool gangs_ = false;  // somebody has joined one
+  bool gangs_ = false;  // a tenant has joined one
 };
 
 }  // namespace
@@ -263,7 +263,7 @@ class Machine {
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpumux::daemon;
-  // Lines of a fuzzer's tenants are nobody's news; errors of ours would be.
+  // Lines about a fuzzer's tenants are of no interest; errors of ours would be.
   set_log_level(LogLevel::kError);
   Machine machine;
   std::span<const std::uint8_t> rest(data, size);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One daemon after another (daemon/peers/known_tenants.h): this daemon grants nothing until the tenants of the earlier
+// One daemon after another (daemon/peers/known_tenants.h). This daemon grants nothing until the tenants of the earlier
 // one are back, and writes down its own tenants for the next one.
 //
 // The list has a seat before the seat's first request is read. So a daemon that is killed leaves no holder that the

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tenants' socket: accepting, reading, writing, and noticing deaths.
 //
-// A tenant is gone when its process has ended (pidfd: a forked child may hold the socket open) or when its connection
-// is closed (a living process may leave). One that breaks the protocol, floods or does not read is disconnected with a
-// logged reason; the others notice nothing:
+// A tenant is gone when its process has ended (pidfd: a forked child may hold the socket open). It is also gone when
+// its connection is closed (a living process may leave). One that breaks the protocol, floods or does not read is
+// disconnected with a logged reason; the others notice nothing:
 //   - a connection is read at most kMessagesPerTurn at a time, then the others have their turn;
 //   - it may send kMessagesPerSecond on average; beyond that it is read no faster, and dropped after kMaxThrottled of
 //   that;
-//   - what it does not read waits in its own outbox, which is bounded;
+//   - messages that it does not read wait in its own outbox, which is bounded;
 //   - it may send descriptors where they belong only, and no more than are closed in time (closer.h). A message with
 //   others is not received: its connection ends;
 //   - a doorkeeper receives the messages with descriptors (doorkeeper.h). The connection is not read until it has.
@@ -36,7 +36,7 @@ namespace gpumux::daemon {
 // Enough to take a whole hand-over's messages in one turn, too few to make others wait: 16 take about 50 us.
 inline constexpr int kMessagesPerTurn = 16;
 
-// A tenant that gives its lease back whenever it is idle for 200 us sends 10,000; beyond a few GPUs of that it is a
+// A tenant that gives its lease back whenever it is idle for 200 us sends 10,000. More than a few GPUs of that is a
 // flood.
 inline constexpr std::int64_t kMessagesPerSecond = 50'000;
 inline constexpr std::int64_t kMessageBurst = 5'000;
@@ -97,7 +97,7 @@ class TenantServer {
   // Lines about tenants that misbehave: enough to see it, too few to fill a disk.
   RateLimit complaints_{50, 5};
   std::uint64_t complaints_suppressed_ = 0;
-  Doorkeeper doorkeeper_;  // is destroyed first: what waits there uses the rest
+  Doorkeeper doorkeeper_;  // is destroyed first: its pending requests use the other members
 };
 
 }  // namespace gpumux::daemon

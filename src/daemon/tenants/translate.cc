@@ -290,7 +290,7 @@ void Translator::on(Session& session, Slot& slot, const wire::RevokeSeen& seen) 
 }
 
 // A tenant that says its gate is closed or its work done has given up that lease, whatever we said last. The page
-// follows before anybody else is granted.
+// follows before another seat is granted.
 void Translator::closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch) {
   if (!slot.granted || slot.epoch != epoch) return;
   slot.granted = false;
@@ -435,7 +435,7 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Grant& gra
   session.page.grant(slot.number, grant.epoch, slot.exclusive, grant.contended);
   if (hand_over_) hand_over_(false);
   lease_changed(session);
-  // The grant itself wakes only those who want to submit; who watches for idleness learns of it here.
+  // The grant itself wakes only threads that want to submit; the thread that watches for idleness learns of it here.
   if (grant.contended) send_contention(session, slot, true, grant.idle_hold);
 }
 

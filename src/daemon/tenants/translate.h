@@ -56,7 +56,8 @@ class Translator {
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
 
-  // About once a second: whoever has been asked for host memory that others wait for, and gives none, is asked no more.
+  // About once a second: a tenant that was asked for host memory that others wait for, and gives none, is asked no
+  // more.
   void look_at_copies();
   // Whenever everything has come to rest.
   void ask_for_useless();
@@ -87,7 +88,7 @@ class Translator {
   // By GPU index: what the tenants have that belong to none of these runs.
   std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 
-  // The priority that a user's run may have beyond what anybody may ask for, which is 0.
+  // The priority that a user's run may have beyond the one that any run may ask for, which is 0.
   void set_granted_priority(std::function<std::int32_t(uid_t, const std::string&)> granted) {
     granted_priority_ = std::move(granted);
   }
@@ -247,8 +248,8 @@ class Translator {
   std::unordered_map<base::TenantId, Session*> sessions_;
   std::vector<base::TenantId> unwritable_;
   std::array<MovedMemory, base::kMaxGpus> moved_before_{};
-  // Those that have a quota together, for as long as one of them is there: a claim (no user, and its uid), or a run
-  // with a memory limit (its user, and its name).
+  // Tenants that have a quota together, for as long as one of them is there. The key is a claim (no user, and its uid),
+  // or a run with a memory limit (its user, and its name).
   struct QuotaGroup {
     std::uint64_t number = 0;
     std::uint64_t memory_limit = 0;  // of a run
@@ -272,7 +273,7 @@ class Translator {
 template <class Message>
 void Translator::send(Session& session, const Message& message, int fd) {
   if (session.ended() || session.send(message, fd)) return;
-  // Ended by whoever called us, once the core is at rest: it must not hear of it in the middle of a command.
+  // The caller ends it once the core is at rest: the core must not hear of it in the middle of a command.
   session.end();
   unwritable_.push_back(session.id);
 }

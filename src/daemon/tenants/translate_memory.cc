@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The translator's part about memory: what tenants say of theirs and ask for, and what they are told of rooms, host
+// The translator's part about memory: the tenants' reports and requests, and the messages to them about rooms, host
 // memory and frames.
 #include <algorithm>
 #include <utility>
@@ -28,8 +28,8 @@ std::uint32_t refused_on_wire(sched::Refusal refusal) {
 
 }  // namespace
 
-// In claims the claims' quotas count, whatever the process says. Otherwise the first process of a run says what it may
-// have; those that come later belong to it, and cannot raise it, nor escape it by saying nothing.
+// In claims the claims' quotas count, whatever the process says. Otherwise the first process of a run names its limit.
+// Later processes belong to the run: they cannot raise the limit, nor escape it by saying nothing.
 void Translator::join_quota(Session& session, const wire::Hello& hello) {
   const auto join = [&](QuotaKey key, std::uint64_t memory_limit) {
     QuotaGroup& group = quota_groups_[std::move(key)];
@@ -98,8 +98,8 @@ void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
   frames_.reported(seat);
 }
 
-// The bytes of the seat that can be evicted, or are. Whatever the seat says: at most what the planner has promised to
-// it, and at most all that its GPU holds. So loans never take what other seats are promised. Managed memory does not
+// The bytes of the seat that can be evicted, or are. Bounds for any report: the bytes that the planner has promised to
+// the seat, and all that its GPU holds. So loans never take what other seats are promised. Managed memory does not
 // count.
 std::uint64_t Translator::evictable(base::SeatId seat) const {
   const auto view = leases_.memory().view(seat);
@@ -110,7 +110,8 @@ std::uint64_t Translator::evictable(base::SeatId seat) const {
       {std::max(allocated, report.resident + report.evicted), view->promised, leases_.memory().capacity(seat.gpu)});
 }
 
-// So much of what the GPU's seats are promised it cannot hold, and a chunk for each: its last one is hardly ever full.
+// The bytes that the GPU's seats are promised and the GPU cannot hold, and a chunk for each: its last one is hardly
+// ever full.
 std::uint64_t Translator::host_needs(base::GpuIndex gpu) const {
   const sched::GpuMemory memory = leases_.memory().view(gpu);
   std::uint64_t promised = 0;
@@ -358,8 +359,8 @@ void Translator::tell_spare(Session& session, std::uint64_t awaited) {
 }
 
 // First of tenants that have more than they may. Then of holders of a lease, which have copies, or have them in a
-// moment; but a tenant that waits for host memory by itself is about to leave. No tenant is asked twice for the same,
-// or again if it has given nothing: it may be stopped.
+// moment. Exception: a tenant that waits for host memory itself is about to leave. No tenant is asked twice for the
+// same, or again if it has given nothing: it may be stopped.
 void Translator::ask_for_copies() {
   std::uint64_t missing = host_.awaited();
   for (const auto& [id, session] : sessions_) missing -= std::min(missing, session->host_asked);

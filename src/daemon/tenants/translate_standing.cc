@@ -82,8 +82,8 @@ void Translator::tell_standing(const Session& session, const Slot& slot) {
                                        standing.max_share});
 }
 
-// A tenant's own user may have for it what it could have if it were started again, and never has to keep less than it
-// has.
+// A tenant's own user may give it any standing that it would get if it were started again. The tenant never has to keep
+// less than it has.
 base::Status Translator::change_standing(Session& session, const base::Standing& wanted, const Peer& by) {
   if (!access_.may_change(by)) {
     const std::string user = "user " + std::to_string(by.uid);
