@@ -219,7 +219,7 @@ std::optional<AttachedOutcome> AttachedTerminal::hear_user() {
   if (got < 0 && (errno == EINTR || errno == EAGAIN)) return std::nullopt;
   if (got <= 0) {
     input_open_ = false;
-    // A terminal that is gone has nobody left in front of it.
+    // A terminal that is gone has no reader left.
     if (input_is_terminal_) return AttachedOutcome{.how = AttachedHow::kLeft, .ended = {}, .signal = SIGHUP};
     return std::nullopt;
   }
@@ -278,7 +278,7 @@ void AttachedTerminal::send_window() {
   if (resize.window.rows != 0) static_cast<void>(os::send_message(socket_.get(), wire::encode(resize).bytes()));
 }
 
-// All of it, however slow the reader is; false when that cannot be, or a signal ends us meanwhile.
+// Shows all of it, however slow the reader is. False: it cannot, or a signal ends us before.
 bool AttachedTerminal::show(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t wrote = ::write(options_.output, bytes.data(), bytes.size());

@@ -2,16 +2,16 @@
 // This terminal, connected with an interactive job's.
 //
 // Keys go to the job as they are typed, its output comes as it writes it, and both terminals have the same size. One
-// key is ours: Ctrl+C leaves, and the job goes on; pressed twice within a second it cancels the job. So the first press
-// is acted on a second later, and what the job prints meanwhile is still shown.
+// key is ours: Ctrl+C leaves, and the job goes on; pressed twice within a second it cancels the job. So the command
+// acts on the first press a second later, and still shows the output of that second.
 //
 // With keys of the user's own choice for leaving, Ctrl+C is a key of the job's.
 //
-// Where the input is no terminal (a pipe, a file) all of it goes to the job, Ctrl+C's byte too, and its end ends
-// nothing; SIGINT then is what the key is otherwise.
+// If the input is no terminal (a pipe, a file), all of it goes to the job, Ctrl+C's byte too, and its end ends nothing.
+// SIGINT then acts as the key otherwise does.
 //
-// The terminal is raw only within run(), and as it was whenever run() is left: by a signal, by an error, by stopping
-// (Ctrl+Z goes to the job; SIGTSTP stops us).
+// The terminal is raw only within run(). run() restores it, whether a signal, an error or a stop ends it. (Ctrl+Z goes
+// to the job; SIGTSTP stops us.)
 #pragma once
 
 #include <cstdint>
@@ -86,8 +86,7 @@ class AttachedTerminal {
  public:
   AttachedTerminal(AttachedOptions options, SignalPipe& signals) : options_(std::move(options)), signals_(signals) {}
 
-  // Connects and copies until something ends. After kDisconnected it may be called again and goes on with the output
-  // that has not been seen. kNotFound, kUnavailable: nobody listens there.
+  // Connects and copies until something ends. kNotFound, kUnavailable: no process listens there.
   base::Result<AttachedOutcome> run(const std::string& socket_path);
 
   // The next run() is for another attempt of the job, with output of its own.

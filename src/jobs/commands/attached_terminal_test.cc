@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what is typed reaches the job and nothing else does, what the job prints is seen once and whole, Ctrl+C means
-// what it says, and the terminal is always as it was afterwards.
-// Method: the terminal by itself in a thread, on a real pty; at the other end of its socket a scripted runner.
+// Goal: the keys reach the job and nothing else does, and the job's output is seen once and whole. Ctrl+C does what it
+// says, and the terminal is always restored. Method: the terminal by itself in a thread, on a real pty; at the other
+// end of its socket a scripted runner.
 #include "jobs/commands/attached_terminal.h"
 
 #include <fcntl.h>
@@ -291,7 +291,7 @@ TEST_F(AttachedTest, ANewSizeOfTheWindowIsPassedOn) {
   welcome();
   const winsize size{50, 132, 0, 0};
   ASSERT_EQ(::ioctl(tty_.get(), TIOCSWINSZ, &size), 0);
-  // No controlling terminal here, so the kernel tells nobody.
+  // No controlling terminal here, so the kernel sends no signal.
   ::raise(SIGWINCH);
   const auto message = runner_->next();
   ASSERT_TRUE(message && std::holds_alternative<wire::AttachResize>(*message));

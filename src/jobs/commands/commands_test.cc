@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the commands about jobs, as a user or a script meets them: what is sent, what is printed, the exit status.
+// Goal: the commands about jobs, as a user or a script meets them: their requests, their output, their exit status.
 // Method: the real executable; a scripted daemon behind it. (interactive_test.cc has the jobs with a terminal.)
 #include <sys/stat.h>
 

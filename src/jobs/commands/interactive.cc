@@ -184,7 +184,7 @@ class Session {
       if (job && *job && (*job)->is_done()) return tell_end(command_, **job);
       if (told && (!job || now() >= until)) return *told;
       if (!job) return report_error(command_, job.error());
-      // Nobody here knows how it ended, or it runs again: then it is not over.
+      // The daemon does not know how it ended, or it runs again: then it is not over.
       if (const auto status = hear_signals()) return *status;
       if (!told && *job && !(*job)->is_done() && now() >= until) return go_on();
     }

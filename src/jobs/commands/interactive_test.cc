@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: interactive jobs as a user at a terminal meets them: what the terminal shows, what keys and signals do, the
+// Goal: interactive jobs as a user at a terminal meets them: the terminal's text, the effect of keys and signals, the
 // exit status. Method: the real executable on a pty of its own; a scripted daemon behind it, and a scripted runner.
 #include <poll.h>
 #include <pty.h>

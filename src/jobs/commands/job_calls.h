@@ -24,8 +24,8 @@ base::Result<std::string> all_jobs_text(const api_client::Client& client, api_cl
 // The jobs that `id` names: one, or all elements of an array where it is an array's.
 base::Result<std::vector<api_client::Job>> named_jobs(const api_client::Client& client, std::string_view id);
 
-// PATCH of the jobs that are named, as many at a time as fit into a request. kNotFound and kDenied of one part are told
-// of each of its jobs.
+// PATCH of the named jobs, as many at a time as fit into a request. kNotFound and kDenied of one part are reported for
+// each of its jobs.
 base::Result<std::vector<api_client::JobChange>> change_named_jobs(const api_client::Client& client,
                                                                    const std::vector<std::string>& ids,
                                                                    const std::string& change);
@@ -34,13 +34,13 @@ base::Result<std::vector<api_client::JobChange>> change_named_jobs(const api_cli
 // outcome goes to stderr.
 int tell_end(const char* command, const api_client::Job& job);
 
-// The name of the user who asks, or his number.
+// The name of the user that asks, or its number.
 std::string own_user_name();
 
 // While a job is not done, a command says nothing, or on a terminal one line with place, reason and expected start.
 enum class Progress { kSilent, kShown };
 
-// Asks one daemon that may be restarted meanwhile.
+// Asks one daemon that may restart between the requests.
 class PatientClient {
  public:
   // How long a daemon may be away before waiting is given up: an update of the system, or a person who repairs
@@ -50,8 +50,8 @@ class PatientClient {
   explicit PatientClient(FindClient connect, base::Duration patience = kPatience)
       : connect_(std::move(connect)), patience_(patience) {}
 
-  // As Client::wait_for_job. A daemon that is not there counts as one that has nothing to tell: nothing comes, after a
-  // pause of at most `timeout`. kUnavailable: it has been away for too long.
+  // As Client::wait_for_job. A daemon that is not there counts as one without news: nothing comes, after a pause of at
+  // most `timeout`. kUnavailable: it has been away for too long.
   base::Result<std::optional<api_client::Job>> wait(std::string_view id, api_client::JobMoment moment,
                                                     base::Duration timeout);
   // Until `job` is done.

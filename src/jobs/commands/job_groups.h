@@ -17,7 +17,7 @@ using JobGroup = std::vector<api_client::Job>;
 std::vector<JobGroup> by_array(std::vector<api_client::Job> jobs);
 std::vector<JobGroup> one_by_one(std::vector<api_client::Job> jobs);
 
-// "17", or "17_3" for an element of an array: what every command takes.
+// "17", or "17_3" for an element of an array: the form that every command takes.
 std::string job_label(const api_client::Job& job);
 // "17", or "51_[0-199%2]" for several elements.
 std::string group_label(const JobGroup& group);

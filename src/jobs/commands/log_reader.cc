@@ -20,7 +20,7 @@ using base::Status;
 
 constexpr std::size_t kBlock = 64 << 10;
 
-// Two logs of one program that are equal in their last so many bytes before the same place are taken for one.
+// Two logs of one program that have the same last kTailBytes before the same place count as one.
 constexpr std::size_t kTailBytes = 256;
 
 Status write_all(int fd, std::string_view bytes) {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job's log, shown as it grows. It is read with the user's own rights, like any file of his.
+// A job's log, shown as it grows. It is read with the user's own rights, like any file of the user's.
 //
-// A log may be cut to nothing and grow anew (by its job, or by another with the same file), maybe beyond where the
-// reader was before he looks again; so the last bytes that were shown are remembered and looked for each time. Somebody
-// may also have put another file in its place (a log rotation). Both are told, and shown from the beginning.
+// A log may be cut to nothing and grow anew (by its job, or by another with the same file). It may even grow beyond the
+// reader's place before the next look. So the reader remembers the last bytes that it has shown, and looks for them
+// each time. Another program may also have put another file in its place (a log rotation). Both are told, and shown
+// from the beginning.
 #pragma once
 
 #include <sys/types.h>
@@ -30,7 +31,7 @@ class LogReader {
   // Shows what has come since the last time. kUnsupported: it is no file that keeps what is written to it.
   base::Result<Shown> show_new();
 
-  // Skips what is there but for the last so many lines. A log that is not there yet has none to skip.
+  // Skips all but the last `lines` lines. A log that is not there yet has none to skip.
   base::Status skip_to_last_lines(std::uint64_t lines);
 
  private:
@@ -43,7 +44,7 @@ class LogReader {
   std::string path_;
   int output_;
   os::FileDescriptor file_;
-  off_t offset_ = 0;  // what is before it has been shown, or skipped
+  off_t offset_ = 0;  // the bytes before it have been shown, or skipped
   std::string tail_;  // the bytes right before it, as they were
 };
 

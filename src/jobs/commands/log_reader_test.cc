@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a log is shown whole and once, however it grows, is cut, or is replaced while it is read.
-// Method: a file that the test changes between two looks; what is shown goes into a second file.
+// Method: a file that the test changes between two looks; the shown text goes into a second file.
 #include "jobs/commands/log_reader.h"
 #include "tests/unit/temporary_directory.h"
 

@@ -18,7 +18,7 @@ extern "C" void note_signal(int number) {
   const int saved = errno;
   if (number == SIGTERM || number == SIGHUP || number == SIGQUIT) ending_signal = number;
   const auto byte = static_cast<unsigned char>(number);
-  // A full pipe holds more presses than anybody waits for.
+  // A full pipe holds more presses than any caller waits for.
   if (::write(static_cast<int>(pipe_end), &byte, 1) < 0) errno = 0;
   errno = saved;
 }

@@ -2,8 +2,8 @@
 // Signals as something to poll for, each as often as it came: two presses of Ctrl+C must not melt into one.
 //
 // While one lives, SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGTSTP, SIGCONT and SIGWINCH are written into a pipe instead of
-// doing what they do, and SIGPIPE is ignored; afterwards all is as it was. Ignored signals stay ignored (nohup). One at
-// a time in a process. poll() is interrupted by all of them, other system calls by those that end a program.
+// acting. SIGPIPE is ignored. Its end restores the earlier handlers. Ignored signals stay ignored (nohup). One at a
+// time in a process. poll() is interrupted by all of them, other system calls by those that end a program.
 #pragma once
 
 #include <signal.h>

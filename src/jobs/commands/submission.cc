@@ -143,7 +143,7 @@ Result<std::vector<std::uint32_t>> parse_gpu_ids(std::string_view text) {
 
 Result<std::vector<std::string>> exported_environment(std::string_view text,
                                                       const std::vector<std::string>& environment) {
-  // Whatever is named: programs are found by these, and find their user's files.
+  // With any choice of variables: programs are found by these, and find their user's files.
   std::set<std::string, std::less<>> names{"HOME", "LOGNAME", "PATH", "SHELL", "USER"};
   std::map<std::string, std::string, std::less<>> values;
   bool all = false;

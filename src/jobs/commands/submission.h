@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a command line to a job that the daemon has: what `gpumux submit` and `mgpu_srun` share.
+// From a command line to a job that the daemon has: the part that `gpumux submit` and `mgpu_srun` share.
 #pragma once
 
 #include <string>
@@ -33,7 +33,7 @@ struct SubmitWishes : RequestWishes {
   std::string error;
   std::string begin;
   std::string directory;      // empty: this one
-  std::string exported;       // what of the environment goes along; empty: all
+  std::string exported;       // the variables of the environment that go along; empty: all
   std::string minutes_limit;  // as Slurm's -t: a bare number is in minutes
   std::vector<std::string> after;
   std::string array;
@@ -78,8 +78,8 @@ struct Persistence {
   base::Duration longest_pause = std::chrono::seconds(2);
 };
 
-// Hands in the job, once, however often it has to be sent: `submission` has a token. kUnavailable: no answer within the
-// limit; the sentence says whether it may be there all the same.
+// Hands in the job once, however often it has to be sent: `submission` has a token. kUnavailable: no answer within the
+// limit. The error says whether the daemon may have the job all the same.
 base::Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission,
                                                         const FindClient& find, const Persistence& persistence = {});
 

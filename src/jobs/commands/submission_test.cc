@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what is written on the command line becomes the job that is handed in, byte for byte, and exactly once.
-// Method: the functions by themselves; and a scripted server that breaks connections before it answers.
+// Goal: the command line becomes the submitted job, byte for byte, and exactly once. Method: the functions by
+// themselves; and a scripted server that breaks connections before it answers.
 #include "jobs/commands/submission.h"
 
 #include <gtest/gtest.h>

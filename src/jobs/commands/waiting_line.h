@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a command waits for, on one line of stderr that is written over while a terminal shows it; elsewhere each new
-// text is a line. It is gone when this is.
+// The reason for which a command waits, on one line of stderr. On a terminal each text is written over the last one;
+// elsewhere each new text is a line. It is gone when this is.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class WaitingLine {
   WaitingLine(const WaitingLine&) = delete;
   WaitingLine& operator=(const WaitingLine&) = delete;
 
-  // Whether it can be written over: somebody looks at it.
+  // Whether it can be written over: stderr is a terminal.
   bool moves() const { return moves_; }
   void show(const std::string& text);
   void clear();

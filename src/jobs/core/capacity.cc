@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Room on GPUs: which jobs fit where now, where the first that does not fit will start, and which may start before it.
 //
-// The first job in order that cannot start has a *reservation*: the GPUs on which it can start soonest, and the latest
-// time of that start, by the time limits of the jobs that are there. A job behind it may start on these GPUs only if
-// that cannot delay it: the job ends by then, or the memory left there is enough for both. If no time limit says when
-// the start will be, "enough for both" is strict: it counts all jobs next to which the reserved one could start.
+// The first job in order that cannot start has a *reservation*. It names the GPUs on which the job can start soonest,
+// and the latest time of that start, by the time limits of the present jobs. A job behind it may start on these GPUs
+// only if that cannot delay it. Either that job ends by then, or the memory left there is enough for both. If no time
+// limit bounds the start, "enough for both" is strict: it counts all jobs next to which the reserved one could start.
 //
-// Why one reservation, and not one for each that waits: a plan for the whole queue would have to be made again at every
-// event, and most of it never comes true, for jobs end before their limits. With one, the first in order is never
-// delayed. Every job becomes first at some time, so no job waits for ever.
+// Why one reservation, and not one for each waiting job: every event would need a new plan for the whole queue. Most of
+// such a plan never comes true, for jobs end before their limits. With one, the first in order is never delayed. Every
+// job becomes first at some time, so no job waits for ever.
 #include <tuple>
 
 #include "jobs/core/state.h"
@@ -69,7 +69,7 @@ void JobCore::State::survey_gpus() {
   }
 }
 
-// Bounds that tell in one comparison that somebody cannot start: most of those that a look meets cannot.
+// Bounds that tell in one comparison that a job cannot start: most of those that a look meets cannot.
 void JobCore::State::survey_room() {
   const bool some_may_go = leaving > 0 || overdue > 0 || settings.preempt;
   most_free = most_gain = 0;
@@ -95,7 +95,7 @@ std::uint64_t JobCore::State::least_need(const Job& job) const {
   return wanted_bytes == 0 ? smallest : std::min(wanted_bytes, smallest);
 }
 
-// Nobody who waits wants less.
+// No waiting job wants less.
 std::uint64_t JobCore::State::least_need_of_all() const {
   std::uint64_t least = smallest;
   auto wanted_bytes = memories.begin();
@@ -133,7 +133,7 @@ bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*
 }
 
 // Where it fits now without delaying who has the reservation. Of any GPUs those on which least is left over, so that
-// large requests find whole GPUs; then those to which fewest suspended jobs want back.
+// large requests find whole GPUs. Of these, the ones to which fewest suspended jobs want back.
 std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& closed) const {
   if (least_need(job) > most_free) return std::nullopt;
   const std::uint32_t count = job.wanted_gpus();
@@ -158,7 +158,7 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
 
 // ---- the reservation ----------------------------------------------------------------------------
 
-// By when it is gone at the latest, seen by one who waits; max(): nobody can tell.
+// The latest time of its end, as a waiting job sees it; max(): it cannot be told.
 TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const {
   if (job.leaves()) return now;
   if (job.suspend_refused()) return TimePoint::max();
@@ -262,7 +262,7 @@ bool JobCore::State::gives_way(const Job& job, const Job& to) const {
 }
 
 // Where it would fit if those went who are going anyway, and as few others as possible who have to give way to it. Not
-// on GPUs that are kept for somebody before it.
+// on GPUs that are kept for a job before it.
 std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed) const {
   if (least_need(job) > most_gain) return std::nullopt;
   struct Choice {

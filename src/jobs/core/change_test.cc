@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users and administrators change of jobs that are there: what a job asks for, and whether it runs.
+// Changes by users and administrators to waiting and running jobs: their wishes, and whether they run.
 #include "jobs/core/script.h"
 #include "jobs/core/state.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to the job core, and what it wants done: its whole interface, as plain values.
+// The job core's whole interface, as plain values: the events that it is told, and the commands that it gives.
 //
 // The same events at the same times give the same commands, byte for byte.
 #pragma once
@@ -40,22 +40,22 @@ struct QueueSettings {
 
 // clang-format off
 struct GpuAdded { GpuIndex gpu; std::uint64_t capacity = 0; };  // or its capacity has changed
-// Nothing starts there until it comes back; what runs there is the runner's to end.
+// Nothing starts there until it comes back. The runners end the jobs there.
 struct GpuRemoved { GpuIndex gpu; };
-// By an administrator: what runs goes on, nothing else starts or resumes there.
+// By an administrator: running jobs go on, and nothing else starts or resumes there.
 struct GpuDrained { GpuIndex gpu; bool is_drained = true; };
 struct GpuHealth { GpuIndex gpu; bool is_sick = false; };  // a sick one takes nothing new, as a drained one
 struct ForeignUse { GpuIndex gpu; std::uint64_t bytes = 0; };  // memory that programs other than jobs use there
 struct SettingsChanged { QueueSettings settings; };
 struct UserLimitsChanged { std::uint32_t uid = 0; std::optional<UserLimits> limits; };  // none: the settings' again
-// While it is held nothing starts, resumes or is suspended. A new core is held: it is to be told of all GPUs and of all
-// jobs there were first.
+// While it is held nothing starts, resumes or is suspended. A new core is held until it has been told of all GPUs and
+// of all earlier jobs.
 struct SchedulingHeld { bool is_held = true; };
 
 // `spec.capped` is the core's to say: `by_admin` means without a cap.
 struct Submitted { JobSpec spec; bool by_admin = false; };
-// A job that is not done, after a restart. `state`: where it stands as the store and its supervisor tell; `gpus`: those
-// that it was given; `ran`: for how long its time limit has run down.
+// A job that is not done, after a restart. `state`: as the store and its supervisor tell. `gpus`: those that it was
+// given. `ran`: the part of its time limit that has passed.
 // clang-format on
 struct Restored {
   JobSpec spec;
@@ -101,8 +101,8 @@ using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuHealth, ForeignU
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
-// The facts of a job that the queue stores, durably, before it carries out any command that follows in the list: that
-// is why a job is never started twice.
+// The facts of a job that the queue stores durably before it carries out any later command of the list. That is why a
+// job is never started twice.
 struct Record {
   JobId job;
   JobState state = JobState::kQueued;

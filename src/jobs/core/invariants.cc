@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold after every event, checked from the jobs up: every counter is counted again, every index compared with
-// what it indexes.
+// The invariants after every event, checked from the jobs up: every counter is counted again, every index compared with
+// its entries.
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {
@@ -132,7 +132,7 @@ std::string check_user(const State& s, const User& user) {
   return {};
 }
 
-// Nobody who could start waits: the first in order who may, and everybody if nobody is reserved for.
+// No job that could start waits: neither the reserved one nor, without a reservation, any other.
 std::string check_order(const State& s) {
   if (s.held) return {};
   if (s.reservation.job != kNoJob) {
@@ -157,7 +157,7 @@ std::string check_order(const State& s) {
       }
     }
   }
-  // His order holds across his lanes: one that he may not start keeps those behind it.
+  // A user's order holds across the user's lanes: a job that may not start keeps those behind it.
   if (free != nullptr && !limited.contains(free->user)) return name(*free) + " waits for nobody";
   return {};
 }

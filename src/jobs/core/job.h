@@ -63,8 +63,8 @@ enum class Outcome : std::uint8_t {
   kFailed = 2,
   kCancelled = 3,
   kTimedOut = 4,          // ended at its time limit
-  kLost = 5,              // nobody knows: its machine or its supervisor died
-  kDependencyFailed = 6,  // what it was to come after did not end as it needed
+  kLost = 5,              // not known: its machine or its supervisor died
+  kDependencyFailed = 6,  // the job that it comes after did not end as it needed
 };
 
 inline constexpr std::array kOutcomes{Outcome::kOk,       Outcome::kFailed, Outcome::kCancelled,
@@ -88,7 +88,7 @@ struct Dependency {
 // The GPUs, memory and time that a job asks for. They may be changed while the job waits.
 struct Request {
   GpuSet gpus;                  // these GPUs, or
-  std::uint32_t gpu_count = 1;  // any so many; counts only where `gpus` is empty
+  std::uint32_t gpu_count = 1;  // any GPUs, this many; counts only where `gpus` is empty
   std::uint64_t memory = 0;     // bytes on each GPU; 0: as the settings say
   Duration time_limit = kNoLimit;
   bool operator==(const Request&) const = default;
@@ -108,7 +108,7 @@ struct JobSpec : Request {
   bool exclusive = false;  // no other job runs on its GPUs
   bool requeue = false;    // runs once more if it is lost
   bool held = false;
-  // Its place among equals: who has the smaller one goes first. 0: behind all (the core gives it a number).
+  // Its place among equals: the smaller one goes first. 0: behind all (the core gives it a number).
   std::uint64_t order = 0;
   TimePoint begin{};  // it does not start before
   JobId array = kNoJob;

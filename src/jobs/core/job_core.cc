@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the core is from outside, and what the events that are not about one job do.
+// The core's outside, and the events that are not about one job.
 #include "jobs/core/job_core.h"
 
 #include "jobs/core/state.h"
@@ -80,7 +80,7 @@ std::string JobCore::check_invariants() const { return state_->check(); }
 namespace {
 
 constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 44;  // 16 TiB: with kMaxOversubscribe below 2^64
-constexpr std::uint32_t kMaxOversubscribe = 100'000;            // a hundred times: nobody means more
+constexpr std::uint32_t kMaxOversubscribe = 100'000;            // a hundred times: no administrator means more
 constexpr Duration kMaxHalfLife = std::chrono::hours(24 * 365);
 constexpr Duration kMinHalfLife = std::chrono::seconds(1);
 
@@ -124,7 +124,7 @@ void JobCore::State::close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed) {
 void JobCore::State::on(const ForeignUse& e) {
   Gpu* const gpu = gpu_of(e.gpu);
   if (gpu == nullptr || gpu->foreign == e.bytes) return;
-  // More of it makes room for nobody, and what was reserved waits all the same.
+  // More of it makes room for no job, and the reserved job waits all the same.
   dirty |= e.bytes < gpu->foreign;
   gpu->foreign = std::min(e.bytes, kMaxCapacity);
 }

@@ -2,19 +2,20 @@
 // The job core: which jobs run, where, when; docs/jobs.md has its rules.
 //
 // Pure: no clock, no I/O, no threads, no randomness, no floating point, no iteration over unordered containers. Owned
-// by one thread. It knows the jobs that are not done; what is done is only in the store.
+// by one thread. It knows the jobs that are not done; done jobs are only in the store.
 //
-// What holds after every event (checked by check_invariants):
-//   1. When a job was started, the requests of the jobs on each of its GPUs and the foreign use were within what that
-//      GPU may promise. An exclusive job occupies its GPUs alone.
+// After every event (checked by check_invariants):
+//   1. When a job was started, the requests of the jobs on each of its GPUs and the foreign use were within that GPU's
+//      promisable memory. An exclusive job occupies its GPUs alone.
 //   2. A job is started once per attempt, and there is another attempt only after that one has ended or not begun.
 //   3. A suspended job is resumed on the GPUs that it had.
-//   4. Nobody who could start now waits, unless that would delay the first in order who cannot.
-//   5. No user has more than his limits, no array more than its limit, but for what ran when a limit was lowered.
+//   4. No job waits that could start now, unless its start would delay the first in order that cannot.
+//   5. No user has more than the user's limits, and no array more than its limit. Exception: jobs that ran when a limit
+//      was lowered.
 //
-// Cost: the jobs of one user that want the same are one queue, and only its first is looked at; a look goes through at
-// most kBackfillDepth of those that cannot start. So an event costs what the logarithm of the number of jobs is, and
-// what the number of GPUs, of running jobs and of users is, never a walk through the queue.
+// Cost: jobs of one user with the same wishes are one queue, and a look visits only its first. A look visits at most
+// kBackfillDepth jobs that cannot start. So the cost of an event grows with the logarithm of the number of jobs, and
+// with the numbers of GPUs, running jobs and users. An event never walks through the queue.
 #pragma once
 
 #include <array>
@@ -30,8 +31,8 @@
 
 namespace gpumux::jobs {
 
-// Of those that wait and cannot start, so many (different ones: one for each user and kind of request) are looked at
-// before it is given up to find one that can. A few times the users of a large machine times what each asks for.
+// A look gives up after it has met this many jobs that cannot start, one for each user and kind of request. A few times
+// the users of a large machine, times the kinds of requests of each.
 inline constexpr std::uint32_t kBackfillDepth = 256;
 
 // The core works out an expected start for this many waiting jobs, the first in order. A bound is needed because it
@@ -44,12 +45,12 @@ enum class Refusal : std::uint8_t {
   kNoGpus,         // asks for none
   kUnknownGpu,     // asks for one that this machine does not have
   kTooManyGpus,    // more than this machine has
-  kTooMuchMemory,  // more than any GPU has (or fewer than the wanted GPUs have so much)
-  kQueueLimit,     // the user has as many jobs waiting as he may
+  kTooMuchMemory,  // more than any GPU has (or fewer GPUs have it than are wanted)
+  kQueueLimit,     // the user has as many jobs waiting as allowed
   kGpuLimit,       // more GPUs than the user may ever have
   kUnknownJob,     // comes after a job that is not there
   kStarted,        // only the time limit of a job that has started can change
-  kLonger,         // and only an administrator lengthens it: others may start beside it because of it
+  kLonger,         // and only an administrator lengthens it: other jobs may have started because of the shorter one
 };
 
 enum class WaitReason : std::uint8_t {
@@ -59,7 +60,7 @@ enum class WaitReason : std::uint8_t {
   kBegin,       // it is to begin later
   kGpuMemory,   // is next, and there is no room yet
   kPriority,    // others go first
-  kUserLimit,   // its user has as much running as he may
+  kUserLimit,   // its user has as much running as allowed
   kArrayLimit,  // as many elements of its array run as may
   kDrained,     // a GPU that it needs takes no jobs
   kRetry,       // could not be started, and will be tried again in a moment
@@ -69,13 +70,13 @@ enum class WaitReason : std::uint8_t {
 struct JobStanding {
   JobState state = JobState::kQueued;
   WaitReason reason = WaitReason::kNone;
-  std::uint64_t place = 0;    // 1: next; 0: does not wait, or nobody can tell (held, dependency, paused)
+  std::uint64_t place = 0;    // 1: next; 0: does not wait, or cannot be told (held, dependency, paused)
   std::int32_t priority = 0;  // as given
   std::int32_t capped = 0;    // as it counts against others' jobs
   std::uint32_t attempt = 0;
   GpuSet gpus;                        // that it has, or will be resumed on
   std::optional<TimePoint> limit_at;  // of a running one: when its time is over
-  bool suspend_refused = false;       // its time is over or somebody urgent waits, and it could not be suspended
+  bool suspend_refused = false;       // its time is over or an urgent job waits, and it could not be suspended
 };
 
 // GPUs that are kept for the first in order who cannot start yet; kNoJob: there is none.
@@ -115,8 +116,8 @@ class JobCore {
   // None: not there, or done.
   std::optional<Request> request(JobId job) const;
 
-  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
-  // (an unknown job, another attempt, a second time) change nothing.
+  // Applies one event and appends its commands, in order. `now` never goes backwards. Events that make no sense (an
+  // unknown job, another attempt, a second time) change nothing.
   void apply(TimePoint now, const Event& event, std::vector<Command>& commands);
 
   // When TimePassed is wanted next; none: only other events can change anything.

@@ -74,7 +74,7 @@ TEST(Admission, ExclusiveSharesWithNobody) {
   JobSpec another = s.spec(1, 10);
   another.exclusive = true;
   EXPECT_EQ(s.submit(another), "");
-  EXPECT_EQ(s.end(1), "Start job 2.1 on 0");  // and the exclusive one not beside it
+  EXPECT_EQ(s.end(1), "Start job 2.1 on 0");  // and the exclusive one not with it
   EXPECT_EQ(s.end(2), "Start job 3.1 on 0");
 }
 
@@ -87,7 +87,7 @@ TEST(Admission, RefusesWhatNeverFits) {
   named.gpus = {0, 5};
   EXPECT_EQ(s.core().refusal(named), Refusal::kUnknownGpu);
   s.tell(GpuAdded{GpuIndex{2}, 40 * kGiB});
-  EXPECT_EQ(s.core().refusal(s.spec(3, 50)), Refusal::kTooMuchMemory);  // only two have so much
+  EXPECT_EQ(s.core().refusal(s.spec(3, 50)), Refusal::kTooMuchMemory);  // only two have that much
   EXPECT_EQ(s.core().refusal(s.spec(2, 50)), std::nullopt);
   JobSpec on_the_small_one = s.spec(1, 50);
   on_the_small_one.gpus = {2};
@@ -416,7 +416,7 @@ TEST(Limits, CountAJobThatIsToStartNext) {
   other.uid = 1001;
   s.run(other);
   EXPECT_EQ(s.submit(1, 60), "");  // has the reservation
-  // There is room beside both. But it would reach the limit, and keep the job before it waiting.
+  // There is room next to both. But it would reach the limit, and keep the job before it waiting.
   EXPECT_EQ(s.submit(1, 10), "");
   JobSpec stranger = s.spec(1, 10);
   stranger.uid = 1002;
@@ -462,7 +462,7 @@ TEST(Gpus, DrainedOnesTakeNothingNew) {
   EXPECT_EQ(s.submit(named), "");
   EXPECT_EQ(s.reason(2), "drained");
   EXPECT_EQ(s.submit(), "");
-  EXPECT_EQ(s.end(1), "Start job 3.1 on 0");  // who wants the drained one is in nobody's way
+  EXPECT_EQ(s.end(1), "Start job 3.1 on 0");  // the job that wants the drained one is in no other's way
   EXPECT_EQ(s.tell(GpuDrained{GpuIndex{1}, false}), "Start job 2.1 on 1");
 }
 

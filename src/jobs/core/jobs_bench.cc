@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an event costs with so many jobs waiting, and what a waiting job costs in memory. 8 GPUs, 50 users; the argument
-// is the number of waiting jobs. `kinds` is of how many different kinds of requests they are: a few, as people have, or
-// nearly as many as jobs, which is the worst for the queue's index.
+// The cost of an event with many jobs waiting, and the memory of a waiting job. 8 GPUs, 50 users; the argument is the
+// number of waiting jobs. `kinds` is the number of different kinds of requests. It is a few, as people have, or nearly
+// the number of jobs, which is the worst for the queue's index.
 #include <benchmark/benchmark.h>
 #include <malloc.h>
 

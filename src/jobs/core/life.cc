@@ -176,7 +176,7 @@ void JobCore::State::on(const Restored& e) {
 void JobCore::State::on(const Withdrawn& e) {
   Job* const job = find(e.job);
   if (job == nullptr) return;
-  // Ending: somebody has cancelled it before it could begin.
+  // Ending: it was cancelled before it could begin.
   const bool never_ran = !has_started(job->state) ||
                          ((job->state == JobState::kStarting || job->state == JobState::kEnding) && job->attempt == 1);
   if (never_ran) finish(*job, Outcome::kCancelled, false);

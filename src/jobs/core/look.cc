@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// A look through the queue: who starts, who has to make way, who is waited for.
+// A look through the queue: it starts jobs, makes jobs give way, and keeps GPUs for a job.
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {
 namespace {
 
-// Goes through the first ones of classes in order. Lanes must not move meanwhile; after anything was started, which
-// moves them, it begins again and passes over what has been seen.
+// Goes through the first ones of classes in order. Lanes must not move during a pass. Starting a job moves them, so it
+// then begins again and passes over the jobs that it has seen.
 //
 // fifo: the lanes of a level are merged by order, and opened only when one of theirs can be next. A job's order there
-// is at least that of each one that goes before it in its lane: a user's priorities above the cap pass nobody else's
-// jobs. fair: one lane after the other.
+// is at least that of each one that goes before it in its lane. So a user's priorities above the cap pass no other
+// user's jobs. fair: one lane after the other.
 class Candidates {
  public:
   explicit Candidates(JobCore::State& state) : state_(state) { restart(); }
@@ -84,7 +84,7 @@ void JobCore::State::look_through() {
   dirty = false;
   if (held) return;
   update_shares();
-  dirty = false;  // what settling moves is looked at now
+  dirty = false;  // this look includes the jobs that settling moves
   ++look;
   const Reservation before = std::exchange(reservation, {});
   to_start.clear();
@@ -108,8 +108,9 @@ void JobCore::State::look_through() {
       continue;
     }
     if (!user_may(job)) {
-      // His own order holds within his limits: his smaller jobs do not pass his larger ones there. A job for which GPUs
-      // are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it waiting.
+      // The user's own order holds within the user's limits: smaller jobs do not pass larger ones there. A job for
+      // which GPUs are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it
+      // waiting.
       job.user->limited = look;
       job.user->limited_job = job.spec.id;
       continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The things that keep a job from starting, with their numbers: what JobStanding::reason names in a word.
+// The things that keep a job from starting, with their numbers. JobStanding::reason names each in a word.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace gpumux::jobs {
 
-// kDependency: a job, or an array, of its `after`. `others`: so many more.
+// kDependency: a job, or an array, of its `after`. `others`: the number of further jobs.
 struct WaitsForEnd {
   JobId job;
   bool is_array = false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who goes before whom: priorities, users in turn, backfill, time limits, preemption. Each rule of docs/jobs.md by its
+// The order of jobs: priorities, users in turn, backfill, time limits, preemption. Each rule of docs/jobs.md by its
 // smallest example; the invariants are checked after every event.
 #include "jobs/core/script.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When jobs that wait can be expected to start: the first kPlannedJobs in order, each where it first fits if every job
+// Expected starts of waiting jobs: of the first kPlannedJobs in order. Each starts where it first fits if every job
 // that runs or goes first uses its whole time limit. A job after one without a time limit has no such time.
 //
 // Of the job that has the reservation it is the latest start. Of the others it is an estimate: users' turns change, and

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users have had of the GPUs lately, in integers.
+// Users' recent use of the GPUs, in integers.
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job core's insides: what it remembers, and how what waits is kept in order.
+// The job core's insides: its memory, and the order of the waiting jobs.
 //
 //   levels_       by capped priority, highest first
-//     Level       the lanes of one priority, by rank: how much their users have had (fair), then who came first
-//       Lane      what one user has waiting at this priority
-//         Class   jobs of a lane that want the same and have the same priority of their own: a queue, of which only the
+//     Level       the lanes of one priority, by rank: their users' past use (fair), then the order of arrival
+//       Lane      the waiting jobs of one user at this priority
+//         Class   jobs of a lane with the same wishes and the same priority of their own: a queue, of which only the
 //                 first can be next
 //
 // Order between users goes by the capped priority, order within a lane by the priority as given. So a priority above
 // the cap moves a job past jobs of its own user only.
 //
-// If the first of a class cannot start the others cannot either, so a look at the queue is a look at the first ones
-// of classes. A job that its time limit has suspended has a lane of its own: its rank is behind all that waited then,
+// If the first of a class cannot start the others cannot either. So a look at the queue is a look at the first ones of
+// classes. A job that its time limit has suspended has a lane of its own. Its rank is behind all that waited then,
 // whatever its user has had. Everything is found again by key in ordered maps; jobs never move in memory.
 #pragma once
 
@@ -40,7 +40,7 @@ using Ranked = __gnu_pbds::tree<std::uint64_t, Value, std::less<std::uint64_t>, 
 // A job that could not be started, and not by its own fault, is tried again after this; twice as long each time.
 inline constexpr Duration kStartRetry = std::chrono::seconds(1);
 inline constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
-// One that could not be suspended: host memory comes back when somebody else ends or resumes, in minutes.
+// One that could not be suspended: host memory comes back when another job ends or resumes, in minutes.
 inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
 // The core charges users for their GPUs this often while jobs run. Turns among users are minutes and hours.
 inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
@@ -117,7 +117,7 @@ struct Class {
   std::uint64_t seen = 0;  // the last look in which its first one could not start
 };
 
-// Before whom a job goes among those of its lane.
+// A job's place among the jobs of its lane.
 struct Turn {
   std::int32_t priority = 0;  // as given
   std::uint64_t order = 0;
@@ -164,7 +164,8 @@ struct User {
   std::uint32_t running = 0, gpus = 0;  // that occupy GPUs
   std::uint32_t suspended_gpus = 0;     // of suspended jobs
   std::uint32_t queued = 0;             // that wait: queued, held, suspended
-  std::uint64_t limited = 0;            // the last look in which one of his could not start because of his limits
+  std::uint64_t limited = 0;            // the last look in which a job of the user could not start because of the
+                                        // user's limits
   JobId limited_job;                    // the first of those
   std::map<std::pair<std::int32_t, JobId>, std::unique_ptr<Lane>> lanes;
 };
@@ -195,7 +196,7 @@ class Shares {
   static constexpr std::uint32_t kRenewAfter = 8;  // 128 GPUs over a half-life of a year stay below 2^63
   void begin(TimePoint now, Duration half_life) { epoch_ = now, half_life_ = std::max(half_life, Duration(1'000'000)); }
   std::uint64_t weight(TimePoint now) const;
-  // How many half-lives to go on by; 0: none yet. Everybody's sum is to be shifted right by so much.
+  // How many half-lives to go on by; 0: none yet. The caller shifts every user's sum right by as many bits.
   std::uint32_t renew(TimePoint now);
 
  private:
@@ -225,13 +226,13 @@ struct ToStart {
   std::uint32_t jobs = 0, gpus = 0;
 };
 
-// A job's way onto GPUs that are not free: who has to go.
+// A job's way onto GPUs that are not free: the jobs that have to go.
 struct WayIn {
   GpuSet gpus;
   std::vector<Job*> victims;
 };
 
-// A job that waits, where and when it is expected to start; max(): nobody can tell when.
+// A job that waits, with its expected GPUs and start; max(): the start cannot be told.
 struct Planned {
   const Job* job = nullptr;
   GpuSet gpus;
@@ -336,7 +337,7 @@ struct JobCore::State {
   // `by`: the job that settles it.
   void settle_dependents(const Target& target, bool met, JobId by, std::vector<JobId>& broken);
 
-  // ---- queue.cc: what waits
+  // ---- queue.cc: waiting jobs
   void enqueue(Job& job);  // if nothing but others keeps it from starting
   void dequeue(Job& job);
   void set_head(Class& c, std::uint64_t before);  // `before`: the first one's order then; 0: there was none
@@ -370,7 +371,7 @@ struct JobCore::State {
   Obstacle obstacle_of(const Job& job, const JobStanding& standing) const;
   Obstacle shortage_of(const Job& job) const;
 
-  // ---- shares.cc: what users have had
+  // ---- shares.cc: users' past use
   void charge(User& user, TimePoint until) const;
   void update_shares();
   void renew_shares();
@@ -406,7 +407,7 @@ struct JobCore::State {
   TimePoint earliest(const Job& job, const Gpu& gpu, const std::vector<Planned>& planned) const;
   Reservation reserve(const Job& job, const Reservation& before) const;
 
-  // ---- look.cc: who starts
+  // ---- look.cc: starting jobs
   void look_through();
   ToStart other_to_start(const Job& job) const;  // of its user
   bool user_may(const Job& job) const;           // within its user's limits, if these ran, too

@@ -23,8 +23,8 @@ namespace {
 using base::Result;
 using base::Status;
 
-// Jobs' groups lie in one of our own: the root of the hierarchy may be read-only for who has given up root's powers,
-// and the groups are removed then.
+// Jobs' groups lie in one of our own. A process that has given up root's powers may be unable to write to the root of
+// the hierarchy, and it removes the groups then.
 constexpr char kSharedName[] = "gpumux";
 constexpr decltype(statfs::f_type) kCgroup2Magic = 0x63677270;
 
@@ -97,7 +97,7 @@ std::string plan_cgroup(const std::string& parent, std::uint64_t job, std::uint3
   }
   struct statfs status {};
   if (::statfs(directory.c_str(), &status) != 0 || status.f_type != kCgroup2Magic) return {};
-  // A user's own daemon below a group that was not handed over to him.
+  // A user's own daemon below a group that was not handed over to that user.
   if (::faccessat(AT_FDCWD, directory.c_str(), W_OK, AT_EACCESS) != 0) return {};
   // With this process's number: several daemons may count their jobs below one parent.
   return directory + "/" + kSharedName + "/job-" + std::to_string(job) + "." + std::to_string(attempt) + "." +
@@ -105,7 +105,7 @@ std::string plan_cgroup(const std::string& parent, std::uint64_t job, std::uint3
 }
 
 Result<Cgroup> Cgroup::make(const std::string& path) {
-  // Whatever the umask: members are moved in by their supervisor, and everybody may look.
+  // Independent of the umask: the supervisor moves members in, and every user may look.
   const std::string shared = path.substr(0, path.rfind('/'));
   if (::mkdir(shared.c_str(), 0755) == 0) ::chmod(shared.c_str(), 0755);
   if (::mkdir(path.c_str(), 0755) != 0) return base::fail_errno(errno, "cannot make the control group " + path);

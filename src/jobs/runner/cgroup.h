@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job's own control group (version 2): what is born in it stays in it, whoever its parent becomes, so it can be
-// frozen and killed as a whole.
+// The job's own control group (version 2). A process that is born in it stays in it, whichever process its parent
+// becomes. So the group can be frozen and killed as a whole.
 #pragma once
 
 #include <sys/types.h>
@@ -14,9 +14,9 @@
 
 namespace gpumux::runner {
 
-// Where the job's own group will be: below `parent` (wire::RunnerSpec::cgroup_parent). Empty, with no error: nowhere,
-// as "none" says, or because with "auto" there is no version 2, or this process's own group is not for it to divide: on
-// a system under systemd only a group with the mark of having been delegated is.
+// Where the job's own group will be: below `parent` (wire::RunnerSpec::cgroup_parent). Empty, with no error: nowhere.
+// `parent` is "none"; or it is "auto", and there is no version 2, or this process's own group is not for it to divide.
+// Under systemd only a group with the mark of having been delegated is.
 std::string plan_cgroup(const std::string& parent, std::uint64_t job, std::uint32_t attempt);
 
 class Cgroup {
@@ -39,7 +39,8 @@ class Cgroup {
   base::Status kill() const;
   base::Result<bool> is_empty() const;
   base::Result<std::vector<pid_t>> members() const;
-  // Removes it and what root's jobs have made below it. False: not yet; who has just ended may be in it for a moment.
+  // Removes it and what root's jobs have made below it. False: not yet; a process that has just ended may be in it for
+  // a moment.
   bool remove() const;
 
  private:

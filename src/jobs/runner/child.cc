@@ -29,8 +29,8 @@ namespace {
 using base::Code;
 using base::Status;
 
-// The supervisor's death is its child's: nobody could tell its end any more. Set again after each change of the user,
-// which clears it.
+// The supervisor's death is its child's: no process could report the child's end any more. Set again after each change
+// of the user, which clears it.
 void die_with(pid_t supervisor) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
   if (::getppid() != supervisor) ::_exit(static_cast<int>(wire::kExitNotStarted));
@@ -57,7 +57,7 @@ Status set_priority(std::int32_t nice) {
   if (::sched_getscheduler(0) != SCHED_OTHER && ::sched_setscheduler(0, SCHED_OTHER, &parameter) != 0)
     return base::fail_errno(errno, "cannot leave the supervisor's scheduling class");
   if (::setpriority(PRIO_PROCESS, 0, nice) == 0) return {};
-  // Without root one cannot go back to a smaller value; a larger one harms nobody else.
+  // Without root a process cannot go back to a smaller value; a larger one harms no other job.
   if ((errno == EACCES || errno == EPERM) && ::getpriority(PRIO_PROCESS, 0) > nice) return {};
   return base::fail_errno(errno, "cannot set the job's nice value");
 }
@@ -131,8 +131,8 @@ void close_all_but(std::vector<int> keep) {
 }
 
 void reset_signals() {
-  // By system call: glibc keeps the first two real-time signals to itself, and would leave them ignored if somebody
-  // above us ignores them. All zeros is the kernel's structure for "default".
+  // By system call: glibc keeps the first two real-time signals to itself, and would leave them ignored if a parent
+  // ignores them. All zeros is the kernel's structure for "default".
   constexpr std::size_t kSignalSetBytes = 8;
   const std::uint64_t defaults[4] = {};
   for (int signal = 1; signal < NSIG; ++signal) ::syscall(SYS_rt_sigaction, signal, defaults, nullptr, kSignalSetBytes);

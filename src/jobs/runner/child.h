@@ -21,9 +21,9 @@ struct ChildPlan {
   const Cgroup* cgroup = nullptr;  // to join; null: it is in its group already, or there is none
 };
 
-// Never returns. The order is what makes it safe: while it still has root's rights it does only what needs them and
-// names nothing of the user's; then it gives them up and shows it; then come the log, the directory, the terminal, the
-// command.
+// Never returns. The order makes it safe. While the child still has root's rights it does only things that need them,
+// and names nothing of the user's. Then it gives them up and shows it. Then come the log, the directory, the terminal,
+// the command.
 [[noreturn]] void become_job(const ChildPlan& plan);
 
 // Closes every descriptor but standard streams and these.

@@ -21,8 +21,8 @@
 namespace gpumux::runner {
 namespace {
 
-// Reads /proc/PID/stat (or a thread's). The program's name in it may hold anything, also parentheses and spaces: what
-// counts begins after the last one.
+// Reads /proc/PID/stat (or a thread's). The program's name in it may hold anything, also parentheses and spaces. The
+// fields that are read begin after the last parenthesis.
 bool read_stat(const std::string& path, Descendant& process) {
   const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return false;
@@ -127,7 +127,7 @@ void scan(pid_t except, std::vector<Descendant>& found) {
     }
   };
   append(::getpid());
-  // Each process has one parent and appears once in `all`, and a tree that was read while it changed might even close a
+  // Each process has one parent and appears once in `all`. A tree that was read while it changed might even close a
   // circle: there are never more than all.
   for (std::size_t at = 0; at < found.size() && found.size() <= all.size(); ++at) append(found[at].pid);
 }

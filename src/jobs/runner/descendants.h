@@ -2,20 +2,20 @@
 // Every process that descends from this one, found in /proc.
 //
 // The problem: processes start others, change their session, orphan themselves; there is no list of them without a
-// control group. The idea: this process is a subreaper, so whoever loses his parent becomes its child, and all of them
-// always form a tree with this process as the root. The kernel lists each thread's children
-// (/proc/PID/task/TID/children), so the tree is walked from here, in microseconds; where that was not built into the
-// kernel, all of /proc is read.
+// control group. The idea: this process is a subreaper, so a process that loses its parent becomes its child. All of
+// them always form a tree with this process as the root. The kernel lists each thread's children
+// (/proc/PID/task/TID/children), so the tree is walked from here, in microseconds. On a kernel without these lists all
+// of /proc is read.
 //
 // The tree changes while it is walked: one that starts another and ends at once can be missed together with it. But it
-// cannot end without a trace: its parent has to wait for it, which is us, who do not while we look, or one who still
-// runs and is seen. So until somebody waits for them, those that have ended (zombies) are part of what is found; and a
-// look that shows a new one, or a running one, was not the last that is needed.
+// cannot end without a trace: its parent has to wait for it. That is this process, which does not wait during a look,
+// or a process that still runs and is seen. So processes that have ended (zombies) are part of the result until their
+// parents wait for them. After a look that shows a new process, or a running one, another look is needed.
 //
-// A process number is not a process: between finding one and signalling it, it may end and its number go to a stranger,
-// and the caller is root. So each process found is opened (pidfd), then looked at once more: only if it is still the
-// same one (start time) and still in the tree, and only then ended or not by its descriptor, it is signalled through
-// the descriptor. A stranger is never signalled.
+// A process number is not a process. Between finding and signalling a process, it may end and its number go to a
+// stranger, and the caller is root. So each process found is opened (pidfd), then looked at once more. It is signalled,
+// through the descriptor, only if it has the same start time, is still in the tree, and has not ended. A stranger is
+// never signalled.
 #pragma once
 
 #include <sys/types.h>
@@ -39,8 +39,8 @@ std::vector<Descendant> find_descendants(pid_t except);
 // Whether it has ended and waits for its parent. (A first thread that has ended does not make a process end.)
 bool has_ended(const Descendant& process);
 
-// Whether there are none at all, not even ended ones; what this says is sure, for a process that exists has a parent
-// that does, up to this one.
+// Whether there are none at all, not even ended ones. The answer is sure: an existing process has an existing parent,
+// up to this one.
 bool has_no_descendants(pid_t except);
 
 enum class Signalled { kDone, kGone, kDenied };

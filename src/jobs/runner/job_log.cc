@@ -18,18 +18,18 @@ using wire::LogOpening;
 
 constexpr mode_t kOurFolderMode = 0700;
 constexpr mode_t kOurFileMode = 0600;
-constexpr mode_t kUsersFileMode = 0666;  // less his umask
+constexpr mode_t kUsersFileMode = 0666;  // less the user's umask
 
 // As many as the kernel follows (path_resolution(7)).
 constexpr int kMaxLinks = 40;
 
-// Where the log is, or is to be: a name in a folder.
+// The place of the log, which may not exist yet: a name in a folder.
 struct FolderEntry {
   os::FileDescriptor folder;
   std::string name;
 };
 
-// A link of root's or of the user's own says what its owner wants; anybody else's is a trap. (The kernel's
+// A link of root's or of the user's own is its owner's wish; another user's link is a trap. (The kernel's
 // protected_symlinks does the same, where it is on, in sticky folders.)
 Status check_link(const struct stat& link, const std::string& path) {
   if (link.st_uid == ::geteuid() || link.st_uid == 0) return {};

@@ -10,8 +10,8 @@
 namespace gpumux::runner {
 namespace {
 
-// Looks in one step. A tree that is still needs one, or two if somebody has ended in it; a job that forks as fast as it
-// can is caught up with in the steps that follow.
+// Looks in one step. A tree that is still needs one, or two if a process has ended in it. A job that forks as fast as
+// it can is caught up with in the steps that follow.
 constexpr int kLooksPerStep = 8;
 
 bool same(const Descendant& a, const Descendant& b) { return a.pid == b.pid && a.start_ticks == b.start_ticks; }
@@ -70,7 +70,8 @@ std::size_t JobProcesses::freeze_step() {
       }
       const bool stopped = process.state == 'T' || process.state == 't';
       const bool known = contains(stopped_, process);
-      // Stopped by somebody else, it stays so after the thaw; what we have stopped goes on only by somebody's SIGCONT.
+      // A process that another program has stopped stays so after the thaw. One that we have stopped goes on only by
+      // another program's SIGCONT.
       if (stopped || (known && process.state == 'D')) continue;
       const Signalled signalled = signal_descendant(process, processes, SIGSTOP);
       if (signalled == Signalled::kDone && !known) stopped_.push_back(process);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// All processes of the job, as one thing: signal, freeze, thaw, kill. By the job's control group where there is one,
-// and by the tree of descendants where not; in either case, descendants that have left the group (a job of root's can)
-// count too when it comes to killing.
+// All processes of the job, as one thing: signal, freeze, thaw, kill. It works by the job's control group if there is
+// one, and otherwise by the tree of descendants. Killing also reaches descendants that have left the group, as a job of
+// root's can.
 //
-// Nothing here waits. Freezing and killing take several steps while processes come and go: the caller calls step
+// Nothing here waits. Freezing and killing take several steps while processes come and go. The caller calls step
 // functions from its loop until they say that it is done.
 #pragma once
 
@@ -36,7 +36,7 @@ class JobProcesses {
 
   // One step of stopping everything. Returns how many are not stopped yet; 0: nothing of the job runs.
   std::size_t freeze_step();
-  // Lets everything go on that freeze_step() has stopped; what had been stopped before stays stopped.
+  // Lets every process go on that freeze_step() has stopped; a process that had been stopped before stays stopped.
   void thaw();
 
   // One step of killing everything. Returns how many were there.
@@ -53,7 +53,7 @@ class JobProcesses {
   std::optional<Cgroup> group_;
   pid_t except_ = 0;
   bool stopping_ = false;
-  // Without a group: what freeze_step() has sent SIGSTOP to, so that thaw() touches nothing else.
+  // Without a group: the processes that freeze_step() has sent SIGSTOP to, so that thaw() touches no others.
   std::vector<Descendant> stopped_;
 };
 

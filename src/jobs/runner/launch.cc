@@ -19,11 +19,11 @@ namespace {
 
 // $1 is the set-up command, $2 the job's directory, $3 the submitter's PATH. A profile may have changed the directory:
 // it is the job's again when the set-up command begins, which itself may change it. A profile may have forgotten the
-// PATH (Debian's does): what the submitter's shell found is found first again. conda's hook is for `conda activate`; a
-// shell that was initialized for conda knows where it is by CONDA_EXE; a broken conda is no reason to fail a job that
-// does not use it. `eval` keeps errors of syntax, unfinished quotes and here-documents within the set-up command, and
-// its text is put together before the shift that empties "$@". Not `eval || exit`: that would turn off the set-up
-// command's own `set -e`.
+// PATH (Debian's does): the folders of the submitter's PATH come first again. conda's hook is for `conda activate`. A
+// shell that was initialized for conda has its place in CONDA_EXE. A broken conda is no reason to fail a job that does
+// not use it. `eval` keeps errors of syntax, unfinished quotes and here-documents within the set-up command. Its text
+// is put together before the shift that empties "$@". Not `eval || exit`: that would turn off the set-up command's own
+// `set -e`.
 constexpr char kSetupScript[] =
     "[ -z \"$3\" ] || [ \"$PATH\" = \"$3\" ] || PATH=$3:$PATH\n"
     "if command -v \"${CONDA_EXE:-conda}\" >/dev/null 2>&1; then\n"
@@ -191,7 +191,7 @@ void launch_main() {
   if (!rest) end_unstarted(kReportFd, wire::kExitNotStarted, "after the set-up command: " + rest.error().message());
   std::vector<std::string> environment;
   for (char** entry = ::environ; *entry != nullptr; ++entry) {
-    // Where bash says how it was named, which is nobody's business but ours.
+    // The variable in which bash notes the path of this program: it is not the job's.
     if (std::strncmp(*entry, "_=", 2) != 0) environment.emplace_back(*entry);
   }
   run_command(rest->arguments, join_environment(std::move(environment), rest->late_environment), kReportFd);

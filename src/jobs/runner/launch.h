@@ -2,11 +2,11 @@
 // The last steps to the job's command, with the job's user's rights: its environment, the set-up command's shell, exec.
 //
 // Without a set-up command there is no shell: run_command() sets the late variables and executes the command. With one,
-// run_setup() executes `bash -l`, which runs the set-up command and then executes this same program again, by a
-// descriptor (the path may be one that the user cannot reach, or another version's by now); that, launch_main(), reads
-// what is left to do from another descriptor and goes on as run_command(). So the command's arguments never pass
-// through a shell, the set-up command does not see them as its own ("$@" is empty, as scripts that are sourced expect
-// it), and what it sets can be joined with the late variables exactly.
+// run_setup() executes `bash -l`. That runs the set-up command and then executes this same program again, by a
+// descriptor. The user may not reach the program's path, and the path may be another version's by now. launch_main()
+// then reads the rest of the work from another descriptor and goes on as run_command(). So the command's arguments
+// never pass through a shell. The set-up command does not see them as its own: "$@" is empty, as sourced scripts expect
+// it. And its variables can be joined with the late variables exactly.
 #pragma once
 
 #include <string>
@@ -40,7 +40,7 @@ std::vector<std::string> join_environment(std::vector<std::string> environment,
 // main() when run with kLaunchArgument.
 [[noreturn]] void launch_main();
 
-// Tells the supervisor and whoever reads the log, then ends the process.
+// Tells the supervisor and the readers of the log, then ends the process.
 [[noreturn]] void end_unstarted(int report, std::uint32_t code, const std::string& why);
 
 }  // namespace gpumux::runner

@@ -37,7 +37,7 @@ os::FileDescriptor take_connection() {
 
 int supervise(bool detach) {
   if (detach) {
-    // The daemon waits for this process only, which ends now; the next one is nobody's child.
+    // The daemon waits for this process only, which ends now; the next one is not its child.
     const pid_t child = ::fork();
     if (child < 0) return 1;
     if (child > 0) ::_exit(0);

@@ -131,7 +131,7 @@ Status become_user(const wire::RunnerSpec& spec) {
   // (containers), there is none to inherit.
   ::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr);
   if (spec.uid == 0) return {};
-  // Leaving uid 0 has emptied all sets but the inheritable one, unless somebody has set securebits.
+  // Leaving uid 0 has emptied all sets but the inheritable one, unless securebits are set.
   ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
   GPUMUX_TRY(set_capabilities(0));
   GPUMUX_TRY(check_no_capabilities());

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the job's process tells its supervisor on its way to the command, over a pipe: how far it has come, and why it
-// cannot go on.
+// The reports of the job's process to its supervisor on its way to the command, over a pipe: its progress, or its
+// failure.
 //
-// With a set-up command the pipe is open in that command too, so what comes through it is the user's own word about his
-// own job: so much is read and no more (kMostReports), its text is made harmless, and it decides nothing but how that
-// job's end is described.
+// With a set-up command the pipe is open in that command too, so a report is the user's own word about the user's own
+// job. The supervisor reads at most kMostReports of them and makes their text harmless. They decide nothing but the
+// description of that job's end.
 #pragma once
 
 #include <climits>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the parts on which a job's safety rests hold by themselves: nothing is opened through somebody else's link,
-// rights that were given up cannot be had again, a stranger is never signalled, the environment is joined as
+// Goal: the parts on which a job's safety rests hold by themselves. No file is opened through another user's link.
+// Rights that were given up cannot be had again. A stranger is never signalled. The environment is joined as
 // documented. Method: as root, in forked children of users who exist by number only; without root, what can be shown
 // without it.
 #include <fcntl.h>
@@ -71,7 +71,7 @@ int as(std::uint32_t user, const std::function<int()>& act) {
 class RunnerParts : public ::testing::Test {
  protected:
   void SetUp() override {
-    // As /tmp: everybody may make files, nobody may remove another's.
+    // As /tmp: every user may make files, and none may remove another's.
     ASSERT_EQ(::chmod(folder_.c_str(), 01777), 0);
   }
   static std::string text_of(const std::string& path) {
@@ -245,8 +245,8 @@ TEST_F(RunnerParts, OurLogsAreNeverOpenedThroughALink) {
 
 TEST_F(RunnerParts, ALogFolderThatChangesUnderUsGainsNothing) {
   if (!is_root()) GTEST_SKIP() << "needs root to be several users";
-  // Bob exchanges the folder of Alice's log for a link to his own and back, as fast as he can. Whatever she opens, she
-  // opens with her own rights: nothing of hers becomes his, nothing of his is written to.
+  // Bob exchanges the folder of Alice's log for a link to Bob's own folder and back, as fast as possible. Alice opens
+  // every file with Alice's rights: no file of Alice's becomes Bob's, and none of Bob's is written to.
   const std::string shared = folder_ + "/shared";
   ASSERT_EQ(as(kBob,
                [&] {
@@ -293,7 +293,7 @@ TEST_F(RunnerParts, LogsAreMadeAndContinued) {
   struct stat status {};
   ASSERT_EQ(::stat(path.c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
-  // The user's own: his umask, no folders made for him.
+  // The user's own: the user's umask, and no folders made for the user.
   EXPECT_FALSE(opens(folder_ + "/missing/1.log", LogOpening::kUsersTruncate));
   const mode_t old = ::umask(027);
   const std::string named = folder_ + "/his.log";
@@ -314,7 +314,7 @@ TEST_F(RunnerParts, LogsAreMadeAndContinued) {
 // ---- processes --------------------------------------------------------------------------------------------
 
 TEST_F(RunnerParts, AStrangerIsNeverSignalled) {
-  // Found once, ended since, and its number another's: what was found then is nobody now.
+  // Found once, ended since, and its number another's: the process of that look does not exist now.
   const pid_t child = ::fork();
   if (child == 0) {
     for (;;) ::pause();
@@ -422,7 +422,7 @@ TEST_F(RunnerParts, AClaimIsOnePersons) {
   }
   EXPECT_FALSE(*os::is_claim_locked(directory->get(), "claim"));
   EXPECT_EQ(os::claim_file_at(directory->get(), "claim", "third").error().code, base::Code::kExists);
-  // Nothing is left beside it.
+  // No other file is left in the folder.
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator()), 1);
 }
 

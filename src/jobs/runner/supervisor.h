@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The supervisor of one job, from the daemon's Begin to the durable end.
 //
-// One thread, one poll loop, a handful of descriptors; nothing in it waits for the job, the user's files or a peer.
-// docs/decisions/0011-one-runner-per-job.md says what it promises and why.
+// One thread, one poll loop, a handful of descriptors; nothing in it waits for the job, the user's files or a peer. Its
+// promises and their reasons: docs/decisions/0011-one-runner-per-job.md.
 //
 //   claim (durable) > [terminal process] > child > ... main process ends > end (durable) > leftovers ended > told >
 //   exit

@@ -33,7 +33,7 @@ constexpr int kBeginTimeoutMs = 30'000;
 constexpr int kControlBacklog = 8;
 // Attached terminals that have not been accepted yet.
 constexpr int kAttachBacklog = 16;
-// The runner must be the last of its job to be killed for memory: who would write the end?
+// The runner must be the last of its job to be killed for memory: no other process writes the end.
 constexpr char kRunnerOomScore[] = "-900";
 
 // The spec, mapped instead of read: with megabytes of arguments, that memory would stay with the runner for days.
@@ -61,7 +61,7 @@ void set_own_oom_score() {
   if (file) static_cast<void>(!::write(file.get(), kRunnerOomScore, sizeof kRunnerOomScore - 1));
 }
 
-// Whether /proc shows other users' processes only to who may trace them.
+// Whether /proc shows other users' processes only to processes that may trace them.
 bool proc_hides_processes() {
   std::FILE* mounts = std::fopen("/proc/self/mounts", "re");
   if (mounts == nullptr) return true;
@@ -254,7 +254,7 @@ Status Supervisor::start_main(int terminal) {
   report_end_.reset();
   program_.reset();
   release_spec();
-  // Nothing more is opened, and nobody's identity taken.
+  // From here on it opens nothing and takes no user's identity.
   if (const Status dropped = keep_only_signalling(proc_hides_processes()); !dropped)
     terminate(wire::EndReason::kDaemon, base::Duration(0));
   tell_all(state());

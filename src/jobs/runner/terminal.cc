@@ -38,7 +38,8 @@ constexpr std::size_t kMostClients = 32;
 constexpr std::size_t kMostPendingInput = 16384;
 // After the end: how long clients that read slowly are waited for.
 constexpr auto kFlushTime = 2s;
-// A pty that nobody has open may be opened again, by a process that knows its name: looked for so often.
+// A pty that no process has open may be opened again, by a process that knows its name. The interval at which this is
+// looked for.
 constexpr int kHungUpPollMs = 1000;
 
 // The last `kCapacity` bytes of all that was ever written; memory is taken as it is used.
@@ -119,7 +120,7 @@ struct Client {
   os::FileDescriptor socket;
   bool greeted = false;    // has said hello
   std::uint64_t next = 0;  // the first byte that it was not sent
-  bool cut_off = false;    // that byte is gone: all that it still gets is to be told so
+  bool cut_off = false;    // that byte is gone: the client gets no more than the notice of this
 };
 
 class Terminal {
@@ -173,7 +174,7 @@ class Terminal {
   bool read_output() {
     char buffer[wire::kMaxAttachOutputBytes];
     const ssize_t got = ::read(pty_.get(), buffer, sizeof buffer);
-    // EIO: nobody has the job's side open, now.
+    // EIO: no process has the job's side open, now.
     hung_up_ = got == 0 || (got < 0 && errno == EIO);
     if (got <= 0) return false;
     const std::string_view bytes(buffer, static_cast<std::size_t>(got));
@@ -187,7 +188,7 @@ class Terminal {
     while (!input_.empty()) {
       const ssize_t wrote = ::write(pty_.get(), input_.data(), input_.size());
       if (wrote <= 0) {
-        if (errno != EAGAIN && errno != EINTR) input_.clear();  // nobody is there to read it
+        if (errno != EAGAIN && errno != EINTR) input_.clear();  // no process is there to read it
         break;
       }
       input_.erase(0, static_cast<std::size_t>(wrote));
@@ -307,7 +308,7 @@ class Terminal {
   base::TimePoint flush_until_;
 };
 
-// A pty of the user's, as he would have opened it himself: he owns the job's side.
+// A pty of the user's, as the user would have opened it: the user owns the job's side.
 Result<os::FileDescriptor> open_pty(wire::WindowSize window) {
   os::FileDescriptor pty(::posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
   if (!pty) return base::fail_errno(errno, "cannot open a terminal");

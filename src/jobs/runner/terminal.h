@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process that holds an interactive job's terminal: it copies what the job writes to the log and to whoever is
-// attached, and what they type to the job. A child of the supervisor, with the job's user's rights and nothing more.
+// The process that holds an interactive job's terminal. It copies the job's output to the log and to the attached
+// clients, and their keys to the job. A child of the supervisor, with the job's user's rights and nothing more.
 //
 // The job must never wait for a reader, and a reader must not miss anything that can still be had. So there is one ring
-// of the last kAttachBacklogBytes of output, and each client is a position in it: a late one begins at its beginning, a
-// slow one is told and dropped when the ring has run over its position, and nothing is queued for anybody. The log
-// comes first and is written whole; what cannot be written (the disk is full) is counted, and the log says so once it
-// can be written again.
+// of the last kAttachBacklogBytes of output, and each client is a position in it. A late client begins at the ring's
+// beginning. A slow one is told and dropped when the ring has run over its position. Nothing is queued for any client.
+// The log comes first and is written whole. Bytes that cannot be written (the disk is full) are counted, and the log
+// says so once it can be written again.
 #pragma once
 
 #include <sys/types.h>

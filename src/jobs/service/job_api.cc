@@ -42,7 +42,7 @@ struct JobApi::Found {
   bool is_whole_array = false;  // of which it is the first
 };
 
-// One job of a request to change jobs. `refused`: why it stays as it is; none: it is to be changed.
+// One job of a request to change jobs. `refused`: why it stays as it is; none: it changes.
 struct JobApi::Asked {
   JobId job;
   std::optional<base::Error> refused;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The API's addresses of jobs, their queue and the ledger; docs/api.md is their contract.
 //
-// On the loop's thread; what takes time is done on the queue's pool.
+// On the loop's thread; work that takes time is done on the queue's pool.
 #pragma once
 
 #include <boost/asio/strand.hpp>
@@ -52,7 +52,7 @@ class JobApi final : public JobRoutes {
   ApiAnswer change_user(const ApiRequest& request, std::string_view which);
   std::function<void(const base::Status&)> answer_queue(const Peer& peer, const ApiReply& reply);
 
-  // No `uid`: nobody knows whose it is.
+  // No `uid`: the job's user is not known.
   Sight sight(const Peer& peer, std::optional<std::uint32_t> uid) const;
   using Starts = std::map<jobs::JobId, base::TimePoint>;
   JobNow now_of(const Peer& peer, jobs::JobId job, const Starts& starts) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The API's addresses of the queue itself: what it is set to, its GPUs and users, and the changes of them.
+// The API's addresses of the queue itself: its settings, its GPUs and users, and the changes of them.
 #include <set>
 #include <utility>
 

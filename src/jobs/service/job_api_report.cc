@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GET /v1/report: what users, jobs, pods and programs have had of GPUs (docs/accounting.md).
+// GET /v1/report: the use of GPUs by users, jobs, pods and programs (docs/accounting.md).
 #include <algorithm>
 #include <array>
 #include <utility>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job runs, as whom and with what around it, in the form in which it is kept until the job starts.
+// A job's command, its user and its environment, in the form in which they are kept until the job starts.
 //
 // Pure but for look_at_submitter(), which may wait for a directory service: not for the loop's thread.
 #pragma once
@@ -19,8 +19,8 @@ namespace gpumux::daemon {
 
 class JsonFields;
 
-// The job's user, as kernel and user database say when the job is handed in. A job may do what the process could that
-// submitted it, and nothing more: its ids, groups and limits are that process's, whatever a login would give its user.
+// The job's user, as kernel and user database say when the job is handed in. A job may do what its submitting process
+// could, and nothing more. Its ids, groups and limits are that process's, whatever a login would give its user.
 struct Submitter {
   uid_t uid = 0;
   gid_t gid = 0;
@@ -31,8 +31,8 @@ struct Submitter {
   std::vector<wire::ResourceLimit> limits;
 };
 
-// Asks the user database, and the kernel for the limits of the process. kDenied: it is not that user's process (any
-// more), it cannot be seen from here, or it is under a seccomp filter, which no job could be under.
+// Asks the user database, and the kernel for the limits of the process. kDenied: it is not (or no longer) that user's
+// process, it cannot be seen from here, or it is under a seccomp filter. No job could be under that filter.
 base::Result<Submitter> look_at_submitter(const Peer& peer);
 
 // The restrictions that keep a process from gaining rights, of /proc/PID/status.
@@ -45,7 +45,7 @@ Confinement parse_confinement(std::string_view text);
 // /proc/PID/limits.
 std::vector<wire::ResourceLimit> parse_limits(std::string_view text);
 
-// The command to run, for whom and how; as stored with the job.
+// The command, its user and how to run it; as stored with the job.
 struct JobDocument {
   Submitter submitter;
   std::vector<std::string> arguments;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the job queue wants of the GPUs' side of a job: its programs, as tenants.
+// The job queue's view of the GPUs' side of a job: its programs, as tenants.
 #pragma once
 
 #include <sys/types.h>
@@ -24,7 +24,7 @@ class JobPrograms {
   virtual void suspend(uid_t uid, const std::string& run) = 0;
   // They wait for their turns again.
   virtual void resume(uid_t uid, const std::string& run) = 0;
-  // Before whom they go from now on, as far as their user may have that.
+  // The priority of its programs from now on, as far as their user may have that.
   virtual void set_priority(uid_t uid, const std::string& run, std::int32_t priority) = 0;
   virtual ProgramsState state(uid_t uid, const std::string& run) const = 0;
 };

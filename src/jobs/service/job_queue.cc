@@ -158,7 +158,7 @@ void JobQueue::started(JobId job, store::WallTime at) {
 void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) {
   ends_[job] = {attempt, end};
   apply(core::Ended{job, attempt, end.how});
-  // Of nobody's any more: it was withdrawn, say.
+  // Still there: the core did not take it. The job was withdrawn, say.
   ends_.erase(job);
 }
 
@@ -453,7 +453,8 @@ void JobQueue::prune() {
                     });
 }
 
-// Of each user no more than so many stay: else one could fill the disk with jobs that are cancelled at once.
+// No more than this many stay of each user. Otherwise one user could fill the disk with jobs that are cancelled at
+// once.
 void JobQueue::prune_users() {
   if (config_.max_history.is_unlimited()) return;
   asio::post(pool_, [this, most = config_.max_history.value()] {

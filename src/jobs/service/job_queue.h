@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job queue of a daemon: the job core, the store and the runners joined (docs/jobs.md, Durability, has the rule).
 //
-// An event goes to the core; what is to be remembered of its commands is handed to the store as one part of a commit;
-// when that has returned, the other commands are carried out, in the order in which they were given. So batches of
-// commands form a line, and each waits for its commit. A commit that fails: what was submitted with it is taken back,
-// what was to be started is not, and all else is in the core, and is handed in again until it can be stored.
+// An event goes to the core. The queue hands the records among its commands to the store as one part of a commit. When
+// the commit has returned, the queue carries out the other commands, in their order. So batches of commands form a
+// line, and each waits for its commit. If a commit fails, its submissions are taken back, and its jobs are not started.
+// All else is in the core, and is handed in again until it can be stored.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -48,13 +48,13 @@ inline constexpr std::string_view kNoStateDir = "none";
 // A dependency counts this in max_bytes: about the bytes that it takes in the core's memory and in the store.
 inline constexpr std::uint64_t kDependencyBytes = 64;
 
-// So many jobs change in one turn of the loop, which takes a millisecond, and in one commit on a full disk
+// The most jobs that change in one turn of the loop, which takes a millisecond, and in one commit on a full disk
 // (store::kReserveBytes).
 inline constexpr std::size_t kChangedAtOnce = 128;
 
 // A program that uses a GPU and is of no job.
 struct ForeignProgram {
-  std::optional<std::uint32_t> uid;  // none: nobody knows whose it is
+  std::optional<std::uint32_t> uid;  // none: its user is not known
   std::string name;
   std::uint64_t bytes = 0;
 };
@@ -62,7 +62,7 @@ struct ForeignProgram {
 class JobQueue {
  public:
   struct Options {
-    std::string state_dir;    // what outlives everything; made if missing. kNoStateDir: no queue
+    std::string state_dir;    // the files that outlive everything; made if missing. kNoStateDir: no queue
     std::string runtime_dir;  // of the daemon's sockets
     bool is_private = false;
   };
@@ -84,7 +84,7 @@ class JobQueue {
   void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
             JobPrograms& programs);
   const std::string& unavailable() const { return unavailable_; }
-  // Stores what is to be stored. Jobs go on.
+  // Stores all that is not stored yet. Jobs go on.
   void close();
 
   void set_config(const settings::QueueSettings& config);
@@ -151,8 +151,8 @@ class JobQueue {
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
   std::vector<jobs::JobId> elements(jobs::JobId array) const;                   // that are not done
   std::optional<jobs::JobStanding> standing(jobs::JobId job) const { return core_.standing(job); }
-  // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID): its job's as it counts against
-  // others', if somebody has set how high that may be; 0 if nobody has, or it is no job's.
+  // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID). It is its job's capped
+  // priority. It is 0 if the user's priority_cap is unlimited, or if the run is no job's.
   std::int32_t granted_priority(uid_t uid, const std::string& run) const;
   std::optional<JobRuns::View> view(jobs::JobId job) const;
   // Why it did not start, or could not be suspended, lately.
@@ -246,7 +246,7 @@ class JobQueue {
   const base::Clock& clock_;
   Trace& trace_;
   settings::QueueSettings config_;
-  jobs::QueueSettings core_settings_;  // what that is for the core
+  jobs::QueueSettings core_settings_;  // the core's form of them
   std::vector<GpuOf> gpus_;
   std::string unavailable_ = "the job queue is not open";
   os::FileDescriptor lock_;  // of the state directory
@@ -264,11 +264,12 @@ class JobQueue {
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
   std::map<jobs::JobId, std::string> notes_;
   std::map<jobs::JobId, EndDetails> ends_;                                             // that are being stored
-  std::map<jobs::JobId, store::WallTime> started_at_;                                  // that is to be stored
+  std::map<jobs::JobId, store::WallTime> started_at_;                                  // to be stored with the next
+                                                                                       // update
   std::map<jobs::JobId, std::vector<std::uint32_t>> gpu_orders_;                       // the same
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;
-  // Updates that could not be stored, and runners that are to be forgotten after that.
+  // Updates that could not be stored, and runners to forget after that.
   std::map<jobs::JobId, store::Update> unsaved_;
   std::vector<std::pair<jobs::JobId, std::uint32_t>> unsaved_forgets_;
   std::multimap<jobs::JobId, Waiter> waiters_;

@@ -183,9 +183,9 @@ void JobQueue::stored(const std::shared_ptr<Batch>& batch, Status status) {
   finish_batches();
 }
 
-// In order: who comes later may undo what was before.
+// In order: a later batch may undo an earlier one.
 void JobQueue::finish_batches() {
-  if (is_settling_) return;  // what is carried out hands over more: the loop below gets there
+  if (is_settling_) return;  // the commands hand over more batches: the loop below gets to them
   is_settling_ = true;
   while (!batches_.empty() && batches_.front()->stored) {
     const auto batch = std::move(batches_.front());

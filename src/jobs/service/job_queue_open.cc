@@ -93,7 +93,8 @@ Status JobQueue::make_folders(const Options& options) {
                       "another gpumuxd keeps its jobs in " + options.state_dir + " (--state-dir names another place)");
   }
   GPUMUX_TRY(own_folder(options.state_dir + "/jobs", 0700));
-  // Users' programs connect to sockets in it that belong to them; who may not list it cannot see whose there are.
+  // Users' programs connect to sockets in it that belong to them. A user that may not list it cannot see the owners of
+  // the others.
   return own_folder(options.runtime_dir + "/attach", options.is_private ? 0700 : 0711);
 }
 

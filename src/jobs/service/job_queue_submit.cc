@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job queue's door: what is handed in is checked against what there is, numbered, and given to core and store.
+// The job queue's door: it checks submissions against the machine, numbers them, and gives them to core and store.
 #include <algorithm>
 
 #include "base/units.h"

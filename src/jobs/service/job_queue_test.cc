@@ -83,7 +83,7 @@ class Queue : public ::testing::Test {
   bool is_paused_ = false;
 };
 
-// Both are in one commit or in two: what follows the first is settled all the same, now and later.
+// Both are in one commit or in two: the consequences of the first are settled all the same, now and later.
 TEST_F(Queue, CanBeOff) {
   JobQueue off(io_, clock_, trace_);
   off.open({.state_dir = std::string(kNoStateDir), .runtime_dir = folder_.path() + "/run", .is_private = true}, {}, {},
@@ -200,7 +200,7 @@ TEST_F(Queue, TellsTheTraceOfItsJobs) {
   EXPECT_EQ(entries, (std::vector<std::string>{"held > queued", "queued > done"}));
 }
 
-// A daemon that is told to stop while somebody is sent a list.
+// A daemon that is told to stop while it sends a list to a client.
 TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
   const auto access = AccessRules::make({}, ::getuid(), true);
   ASSERT_TRUE(access) << access.error().message();

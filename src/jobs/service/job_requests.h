@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What requests about jobs and their queue say, read and checked, and the errors that they are answered with.
+// Requests about jobs and their queue, read and checked, and the errors that answer them.
 //
 // No state: for any thread. find_uid reads the system's list of users, which can take a while: not for the loop.
 #pragma once

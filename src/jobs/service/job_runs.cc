@@ -28,7 +28,7 @@ using namespace std::chrono_literals;
 constexpr Duration kLookAgain = 20ms;
 // Processes that a lost job has left are gone at the second look, or hang in a driver for as long as that takes.
 constexpr Duration kSlowestLook = 1s;
-// The memory of a suspended job is looked at again even when nobody has said that it has changed.
+// The memory of a suspended job is looked at again even when no tenant has reported a change.
 constexpr Duration kMemoryLook = 200ms;
 // After a restart, for a runner's first word. They speak at once; a machine that has just started is slow.
 constexpr int kFirstWordMilliseconds = 2'000;
@@ -61,7 +61,7 @@ JobRuns::End end_of(const wire::RunnerEnd& end) {
   result.ended_at = static_cast<store::WallTime>(end.ended_wall_ns);
   result.note = ended_text(end);
   if (end.reason == wire::EndReason::kShutdown) {
-    // Whatever it made of that: it was not done.
+    // However the job ended after that: it was not done.
     result.how = core::End::kLost;
     result.note = "its runner was told to stop, with the machine or its service" +
                   (result.note.empty() ? std::string() : ": " + result.note);
@@ -522,7 +522,7 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
         restored.started_at = static_cast<store::WallTime>(state->started_wall_ns);
         restored.found = !run.confirmed ? Found::kStarting : Found::kRunning;
         if (run.confirmed && state->suspension != wire::Suspension::kNone) {
-          // Half frozen is finished when it is known to be: what cannot be stopped is thawed by the next Resume.
+          // A half frozen job counts as frozen: the next Resume thaws it.
           restored.found = Found::kSuspended;
           run.step = Step::kFrozen;
           programs_.suspend(uid, run.run);
@@ -545,7 +545,7 @@ void JobRuns::sweep(const std::function<bool(JobId, std::uint32_t)>& is_wanted) 
     return log_warning("old jobs' directories cannot be listed", {{"why", directories.error().message()}});
   for (const RunnerDirectory& directory : *directories) {
     if (is_wanted(JobId{directory.job}, directory.attempt)) continue;
-    // Nobody has asked for it to begin, or its end is known.
+    // It was never told to begin, or its end is known.
     static_cast<void>(abandon_runner(directory.path));
     forget_later(directory.path, 0);
   }

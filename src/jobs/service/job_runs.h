@@ -4,8 +4,8 @@
 // JobRuns carries out the job core's commands, and tells it the results as the core's events. A runner that cannot be
 // reached is looked for in its directory (jobs/service/runners.h), so nothing here has to survive a restart.
 //
-// How a job is suspended (docs/jobs.md): its programs are held off the GPUs until all of their memory that can be
-// elsewhere is, then everything of it is frozen. Resuming is the same backwards.
+// To suspend a job (docs/jobs.md), its programs are held off the GPUs until all of their memory that can be elsewhere
+// is. Then all of its processes are frozen. Resuming is the same backwards.
 //
 //             Suspend            memory has left        frozen
 //   kNone  ------------> kLeaves ---------------> kFreezes -------> kFrozen
@@ -80,7 +80,7 @@ class JobRuns {
   // Its end is stored: its directory is not needed any more.
   void forget(jobs::JobId job, std::uint32_t attempt);
 
-  // After a restart: what became of an attempt that was started. Waits for its runner's word, some milliseconds; for
+  // After a restart: the fate of an attempt that was started. Waits for its runner's word, some milliseconds; for
   // before the loop runs. Unless it is kNone, it is a run like those that were started here, and `ended` comes for one
   // that is done.
   enum class Found { kNone /* nothing of it ran, nor will */, kStarting, kRunning, kSuspended, kEnded };
@@ -91,7 +91,7 @@ class JobRuns {
     store::WallTime started_at = 0;  // when its main process was; 0: not known
   };
   Restored restore(jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
-  // Directories of attempts that nobody asks for any more, after all were restored.
+  // Directories of attempts that are no longer wanted, after all were restored.
   void sweep(const std::function<bool(jobs::JobId, std::uint32_t attempt)>& is_wanted);
 
   // Something of a suspended run has changed.

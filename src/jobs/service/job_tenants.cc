@@ -77,8 +77,8 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
     if (translator_.run_state(uid, run).tenants > 0) return;
     for (const base::GpuIndex gpu : standing->gpus) unknown.insert(gpu.value);
   });
-  // The contexts of jobs' own programs, which nobody can tell from others' memory but by what the driver says of each
-  // process; where it says nothing, what they are as a rule.
+  // The contexts of jobs' own programs. Only the driver's figure for each process tells them from others' memory.
+  // Without such a figure the usual size counts.
   std::vector<std::uint64_t> contexts(leases_.gpus().size());
   for (const auto& [id, session] : translator_.sessions()) {
     if (!runs.contains({session->peer.uid, session->run})) continue;

@@ -17,7 +17,7 @@ namespace core = jobs;
 using base::Code;
 using core::WaitReason;
 
-// A line names so many jobs or programs, and counts the others.
+// A line names this many jobs or programs, and counts the others.
 constexpr std::size_t kMostNamed = 2;
 
 std::string count_of(std::uint64_t count, std::string_view one, std::string_view many) {
@@ -326,7 +326,7 @@ std::string too_much_memory(const core::JobSpec& spec, const Machine& machine, c
          base::format_bytes(core.room(*machine.too_small)->capacity);
 }
 
-// Others may have passed a started job in order because it was to be gone by then.
+// Others may have passed a started job in order because of its shorter limit.
 std::string too_long(const core::JobSpec& spec, const core::JobCore& core) {
   const auto has = core.request(spec.id);
   return "job " + label_of(spec) + " has started" +

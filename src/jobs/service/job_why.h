@@ -23,7 +23,7 @@ class JobQueue;
 
 // How much of a job the viewer may see.
 enum class Sight { kNothing, kLimited, kOpen, kOwn };
-// Nothing for `uid`: nobody knows whose it is.
+// Nothing for `uid`: the user is not known.
 using SightOf = std::function<Sight(std::optional<std::uint32_t> uid)>;
 
 struct NamedJob {
@@ -32,7 +32,7 @@ struct NamedJob {
   bool is_array = false;
 };
 
-// Names, some of them: there are so many more.
+// Some of the names, and the number of the others.
 template <class Name>
 struct Some {
   std::vector<Name> named;

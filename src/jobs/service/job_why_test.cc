@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a sentence about a job that waits, or is refused, names the thing and the number, and no name that the viewer
-// may not see.
+// Goal: a sentence about a job that waits, or is refused, names the thing and the number. It has no name that the
+// viewer may not see.
 #include "jobs/service/job_why.h"
 
 #include <gtest/gtest.h>

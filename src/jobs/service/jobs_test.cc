@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what a user hands in is what is run, or it is refused with words; documents come back as they were. Method:
-// bodies and documents, whole and with each part wrong; what a runner would be told of them.
+// Goal: a submission is run as it is, or it is refused with words; documents come back as they were. Method: bodies and
+// documents, whole and with each part wrong, and the specs that a runner would get from them.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -296,7 +296,7 @@ TEST(Submitter, HasTheLimitsOfItsProcess) {
   ASSERT_NE(found, who->limits.end());
   EXPECT_EQ(found->soft, files.rlim_cur);
   EXPECT_EQ(found->hard, files.rlim_max);
-  // Nobody's process, and another user's.
+  // A process that does not exist, and another user's.
   EXPECT_EQ(look_at_submitter({.pid = 0, .uid = ::geteuid(), .groups = {}}).error().code, base::Code::kDenied);
   EXPECT_EQ(look_at_submitter({.pid = ::getpid(), .uid = ::geteuid() + 1, .groups = {}}).error().code,
             base::Code::kDenied);

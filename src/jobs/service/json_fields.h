@@ -22,7 +22,7 @@ inline constexpr std::size_t kMaxStringsBytes = 6u << 20;
 // An object. Bounded before it is believed: a body of brackets would take fifty times its size in memory.
 base::Result<nlohmann::json> parse_bounded_json(std::string_view text);
 
-// One field after the other: what has not been asked for in the end is not known.
+// One field after the other: a field that has not been asked for in the end is not known.
 class JsonFields {
  public:
   explicit JsonFields(const nlohmann::json& json) : json_(json) {}

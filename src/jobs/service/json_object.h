@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A JSON object that is written field by field, straight into text: a list of jobs has a hundred thousand of them, and
+// A JSON object that is written field by field, straight into text. A list of jobs has a hundred thousand of them, and
 // a tree of values for each takes ten times as long.
 #pragma once
 
@@ -41,7 +41,7 @@ class JsonObject {
     put(value);
     put("\"");
   }
-  // Anybody's: any bytes.
+  // A text of any origin: any bytes.
   void text(std::string_view name, const std::string& value) {
     const auto is_plain = [](char c) { return c >= ' ' && c < 0x7f && c != '"' && c != '\\'; };
     if (std::all_of(value.begin(), value.end(), is_plain)) return word(name, value);

@@ -38,7 +38,7 @@ std::string file_part(std::string text) {
 }
 
 // Where the submitter's programs keep such files (XDG base directory specification; a relative path counts as none).
-// Empty: nobody knows.
+// Empty: not known.
 std::string state_folder(const JobDocument& document) {
   for (const std::string& variable : document.environment) {
     if (variable.starts_with(kStateHome) && variable[kStateHome.size()] == '/')
@@ -77,7 +77,7 @@ Result<std::string> expand(const std::string& option, const std::string& pattern
   return path[0] == '/' ? path : document.directory + "/" + path;
 }
 
-// The runner sets it as root: what its user could have set himself (setpriority(2), RLIMIT_NICE).
+// The runner sets it as root: the value that its user could have set (setpriority(2), RLIMIT_NICE).
 std::int32_t allowed_nice(const JobDocument& document) {
   if (document.submitter.uid == 0) return document.nice;
   std::uint64_t ceiling = 0;

@@ -24,7 +24,7 @@ struct LaunchSettings {
 // The document has the GPUs in the order in which they were submitted. This is the order of now.
 void take_order(JobDocument& document, const store::StoredJob& job);
 
-// The job that is to be started, besides its document.
+// The job to start, without its document.
 struct LaunchedJob {
   jobs::JobId id;
   std::uint32_t attempt = 1;
@@ -43,8 +43,8 @@ std::string run_id(const LaunchSettings& settings, jobs::JobId job, std::uint32_
 std::string attach_path(const LaunchSettings& settings, jobs::JobId job, std::uint32_t attempt);
 
 // The job's log: the pattern of its document with everything put in, or its place in the user's folder of logs. Each
-// queue (`store_id`) has a folder of its own there, because each numbers its jobs from 1. kInvalid: the pattern has a %
-// that means nothing; or the user has no home, and has not said where.
+// queue (`store_id`) has a folder of its own there, because each numbers its jobs from 1. kInvalid: the pattern has an
+// unknown %; or the user has no home, and the document names no place.
 base::Result<std::string> log_path(const JobDocument& document, const LaunchedJob& job, const std::string& store_id);
 
 // The file for the job's errors; empty: they go to the log. kInvalid as log_path.

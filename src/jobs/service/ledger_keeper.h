@@ -28,7 +28,7 @@ inline constexpr base::Duration kFlush = std::chrono::seconds(30);
 static_assert(2 * kFlush < kLedgerKeeps, "entries are taken before they leave");
 // A report is no older than this, however often users ask.
 inline constexpr base::Duration kFreshEnough = std::chrono::seconds(1);
-// Rows that wait for a disk that takes none; what is beyond counts with its owner's others.
+// Rows that wait for a disk that takes none; rows beyond this count with their owner's others.
 inline constexpr std::size_t kMaxUnstoredRows = kMaxLedgerEntries;
 
 class LedgerKeeper {

@@ -21,7 +21,7 @@ struct RunnerLink::State : std::enable_shared_from_this<RunnerLink::State> {
                           });
   }
 
-  // One message at a time: what it leads to may close the link.
+  // One message at a time: handling it may close the link.
   void read() {
     const auto message = receive_from_runner(descriptor.native_handle());
     if (!message && message.error().system_errno == EAGAIN) return wait();

@@ -38,7 +38,7 @@ using base::Status;
 constexpr base::Duration kListenPatience = std::chrono::seconds(2);
 constexpr int kListenLookMilliseconds = 5;
 constexpr char kRunIdVariable[] = "GPUMUX_RUN_ID=";
-// An environment may be megabytes; what we look for stands among the variables that were set last.
+// An environment may be megabytes; the variable that we look for stands among the last ones.
 constexpr std::size_t kMostEnvironmentBytes = 16u << 20;
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -114,7 +114,7 @@ void for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
   for (const std::string& name : os::list_directory("/proc").value_or(std::vector<std::string>())) {
     const auto pid = base::parse_integer(name, 1, INT_MAX);
     if (!pid) continue;
-    // Opened before it is looked at: what is signalled is what was looked at, or nothing.
+    // Opened before it is looked at: the signal goes to the process of that look, or to none.
     const auto pidfd = os::open_pidfd(static_cast<pid_t>(*pid));
     struct stat status {};
     const std::string folder = "/proc/" + name;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon's side of jobs' runners (docs/decisions/0011-one-runner-per-job.md): starting one, finding it again, and
-// knowing what became of it. Functions on directories and descriptors, without an event loop and without state: what
-// there is to know lies in the directories, and so a restarted daemon knows as much as the one before.
+// knowing what became of it. Functions on directories and descriptors, without an event loop and without state. The
+// directories hold everything, so a restarted daemon knows as much as the one before.
 //
 // One directory per job and attempt: RunnerPlaces::jobs_dir/ID.ATTEMPT, mode 0700, owned by the daemon's user.
 //
 //   the daemon's view                          what is in the directory
 //   prepared, never begun (kUnclaimed)         spec
-//   nobody may begin it any more (kAbandoned)  spec, claim (abandoned)
+//   no runner may begin it now (kAbandoned)    spec, claim (abandoned)
 //   alive (kAlive)                             spec, claim (locked), control; with `end` too: it is cleaning up
 //   ended (kEnded)                             spec, claim, end
 //   lost (kLost)                               spec, claim: its runner died without a word, or the machine did
 //
-// Everything here is called on the loop's thread and does not wait for a job; start() and look() take a few system
-// calls on local files (prepare() syncs nothing: until the runner's claim is durable, the job has not begun).
+// Everything here is called on the loop's thread and does not wait for a job. start() and look() take a few system
+// calls on local files. prepare() syncs nothing: until the runner's claim is durable, the job has not begun.
 #pragma once
 
 #include <cstdint>
@@ -52,7 +52,7 @@ struct RunnerDirectory {
   std::string path;
 };
 
-// The first gpumux-runner there is for an executable in `executable_dir`: beside it (build tree), in ../libexec/gpumux,
+// The first gpumux-runner for an executable in `executable_dir`: in that folder (build tree), in ../libexec/gpumux,
 // then where packages put it. kNotFound names the places.
 base::Result<std::string> find_runner_program(const std::string& executable_dir);
 
@@ -71,7 +71,7 @@ base::Status prepare_runner(const RunnerPlaces& places, const wire::RunnerSpec& 
 base::Result<os::FileDescriptor> start_runner(const RunnerPlaces& places, const std::string& directory);
 
 // Connects to a runner that is alive. kUnavailable: not listening yet (it has just claimed; try again in some
-// milliseconds) or not any more (look again).
+// milliseconds) or no longer (look again).
 base::Result<os::FileDescriptor> connect_runner(const std::string& directory);
 
 // The same at the daemon's start. Waits for a runner that lives and does not listen yet, for seconds at most.
@@ -83,8 +83,8 @@ base::Result<FoundRunner> look_at_runner(const std::string& directory);
 // Makes sure that no runner ever begins in this directory, however late it comes. kExists: one has begun.
 base::Status abandon_runner(const std::string& directory);
 
-// After kLost: kills what is left of the job, by its cgroup if it had one, else the processes of its user that carry
-// its GPUMUX_RUN_ID (from the spec) in their environment. Returns how many were signalled; call until it is zero.
+// After kLost: kills the rest of the job, by its cgroup if it had one. Otherwise it kills the processes of its user
+// with its GPUMUX_RUN_ID (from the spec) in their environment. Returns how many were signalled; call until it is zero.
 base::Result<std::size_t> kill_strays(const std::string& directory);
 
 // Every job directory there is, in no particular order. Names that are not ours are left out.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: an interactive job has a terminal of its own, whose output is all in the log and with whoever is attached,
-// early, late, again, several at once; it never waits for any of them; nobody else gets in. Method: real runners with a
-// job that answers lines, and clients that speak the attach protocol, well and badly.
+// Goal: an interactive job has a terminal of its own. All of its output is in the log and with the attached clients:
+// early, late, again, several at once. The job never waits for any of them. No other user gets in. Method: real runners
+// with a job that answers lines, and clients that speak the attach protocol, well and badly.
 #include <grp.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -148,7 +148,7 @@ TEST_F(Attach, DropsASlowClientAndLosesNothing) {
   ASSERT_TRUE(hear(slow, "size"));
   Client fast = attach(spec);
   type(fast, "flood " + std::to_string(kFlood) + "\n");
-  // Nobody reads: the job must come to its end all the same.
+  // No client reads: the job must come to its end all the same.
   const auto end = wait_for_end(connection.get());
   ASSERT_TRUE(end);
   EXPECT_EQ(end->code, 6u) << "6: it could write everything";
@@ -306,7 +306,7 @@ TEST_F(Attach, EndsCleanlyWhateverDies) {
   ASSERT_TRUE(end);
   EXPECT_EQ(end->how, EndHow::kSignaled);
   EXPECT_EQ(end->code, static_cast<std::uint32_t>(SIGHUP));
-  // The supervisor: who is attached is told that nobody knows.
+  // The supervisor is killed: the attached client is told that the end is not known.
   spec = make_interactive({"echo"});
   connection = start(spec);
   Client other = attach(spec);

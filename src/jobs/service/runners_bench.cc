@@ -3,7 +3,7 @@
 //
 //   runners_bench [--jobs N] [--dir FOLDER]     FOLDER: where the jobs' directories are; its disk's syncs count
 //
-// Each job is prepared, started and waited for, one after the other, with nothing kept warm between them; it says
+// Each job is prepared, started and waited for, one after the other, with nothing kept warm between them. It reports
 // itself when its first instructions ran. Figures are for a machine with a free core; ctest only sees that it runs.
 #include <poll.h>
 #include <sys/stat.h>

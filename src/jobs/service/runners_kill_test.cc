@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: everything of a job can be stopped, continued and ended, whatever it does to escape; and when its supervisor is
-// killed at any moment, the job is either whole or gone, its end true or an honest "lost", and it never runs twice.
-// Method: jobs that fork, orphan, change sessions, ignore signals and close descriptors, each held together by a
-// control group (where one can be made here) and by /proc alone; kills at random moments, from a printed seed.
+// Goal: everything of a job can be stopped, continued and ended, whatever it does to escape. When its supervisor is
+// killed at any moment, the job is either whole or gone. Its end is true or an honest "lost", and it never runs twice.
+// Method: jobs that fork, orphan, change sessions, ignore signals and close descriptors. A control group (where one can
+// be made here) holds each together, or /proc alone. Kills come at random moments, from a printed seed.
 #include <signal.h>
 
 #include <algorithm>
@@ -169,7 +169,7 @@ TEST_P(RunnerKills, AStormOfProcessesIsStoppedAndEnded) {
   EXPECT_EQ(frozen->suspension, wire::Suspension::kFrozen);
   const auto before = marked_processes(marker());
   ::usleep(20'000);
-  // One that was ending may have gone meanwhile: nothing stops that.
+  // One that was ending may have gone since: nothing stops that.
   for (const pid_t pid : marked_processes(marker()))
     EXPECT_NE(std::find(before.begin(), before.end(), pid), before.end()) << "process " << pid << " has come since";
   ASSERT_TRUE(resume(connection.get(), 2));

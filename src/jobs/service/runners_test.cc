@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a job runs once, exactly as it was given, as its user with nothing inherited, and its end is true and durable;
-// whatever cannot be started says why with the right status; a daemon that comes back finds everything.
-// Method: real runners, started as the daemon starts them, with jobs that say what they were given (as root: of users
-// who exist by number only, so nothing can come from a database).
+// Goal: a job runs once, exactly as it was given, as its user with nothing inherited, and its end is true and durable.
+// A job that cannot be started says why with the right status. A daemon that comes back finds everything. Method: real
+// runners, started as the daemon starts them, with jobs that print their inputs. As root they belong to users that
+// exist by number only, so nothing can come from a database.
 #include <sys/mount.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -456,7 +456,7 @@ TEST_F(Runners, DoNotOutliveTheirDirectory) {
   ASSERT_TRUE(runner);
   std::filesystem::remove_all(directory(spec));
   ASSERT_TRUE(send_to_runner(connection.get(), wire::Terminate{.grace_ms = 0}));
-  connection.reset();  // nobody hears the end, and nobody can read it
+  connection.reset();  // no daemon hears the end, and none can read it
   EXPECT_TRUE(eventually([&] { return os::has_ended(runner->get()); }));
 }
 

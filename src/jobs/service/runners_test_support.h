@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of runners have in common: real runners in a folder of their own, and jobs of users who exist by
-// number only (as root), or of the user who runs the test.
+// For the tests of runners: real runners in a folder of their own, and jobs. As root the jobs belong to users that
+// exist by number only, otherwise to the test's user.
 #pragma once
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user hands in: POST /v1/jobs, checked. Pure, and slow where there are megabytes: not for the loop's thread.
+// A submission by a user: POST /v1/jobs, checked. Pure, and slow where there are megabytes: not for the loop's thread.
 #pragma once
 
 #include <sys/types.h>
@@ -18,7 +18,7 @@
 
 namespace gpumux::daemon {
 
-// An array is so many jobs at most, each with its own document.
+// An array has this many jobs at most, each with its own document.
 inline constexpr std::uint32_t kMaxArrayElements = 10'000;
 // The most bytes of one array's documents together: an ordinary environment is 4 KiB.
 inline constexpr std::size_t kMaxArrayBytes = 128u << 20;
@@ -31,7 +31,8 @@ struct Submission {
   store::WallTime begin_at = 0;  // it does not start before; 0: at once
   JobDocument document;          // without the submitter
   bool by_admin = false;         // may change settings: has no priority cap, and sees all jobs
-  std::string document_text;     // with him, as it is to be stored; filled in by who has looked at him
+  std::string document_text;     // the document with its submitter, as it is stored; set by the caller that has looked
+                                 // at the submitter
 };
 
 // Reads a request's body. kInvalid says which part is wrong, and what is allowed.
@@ -52,7 +53,7 @@ struct Wishes {
 // kInvalid as parse_submission.
 base::Result<Wishes> parse_wishes(std::string_view body);
 
-// "0-9", "1,3,7-20", "0-40:4", each with "%2" at the end: so many at once.
+// "0-9", "1,3,7-20", "0-40:4", each with "%2" at the end: this many at once.
 struct ArrayElements {
   std::vector<std::uint32_t> indices;  // ascending
   std::uint32_t at_once = 0;           // 0: any number

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store refuses before it begins to write.
+// The changes that the store refuses before it begins to write.
 #pragma once
 
 #include "jobs/store/job_store.h"

@@ -8,7 +8,7 @@
 //
 // Changes become durable in the order in which they are handed in. Changes that are handed in together are committed
 // together. If a commit fails, each of its parts is tried by itself, in order. So a part that is too large, or a name
-// that is taken, fails alone; when the disk is full all of them fail, each with its reason.
+// that is taken, fails alone. On a full disk all of them fail, each with its reason.
 #pragma once
 
 #include <condition_variable>

@@ -322,7 +322,7 @@ TEST_F(Contract, PruningTakesTheOldestAndNeverTheirIds) {
   open();
   EXPECT_EQ(store_->next_id()->value, 7u);
   EXPECT_EQ(put({Prune{INT64_MAX, 100}})[0].pruned, 2u);
-  EXPECT_EQ(ids({}), "1 ");  // what is not done stays
+  EXPECT_EQ(ids({}), "1 ");  // unfinished jobs stay
 }
 
 TEST_F(Contract, PruningLeavesWhatAnUnfinishedJobComesAfter) {

@@ -30,11 +30,11 @@ std::string gpus_text(const std::vector<std::uint32_t>& gpus);
 // Binds a job to the places of a statement that inserts kJobColumns.
 void bind_job(SQLite::Statement& insert, const StoredJob& job);
 
-// A query whose rows are jobs, read straight from SQLite: lists have a hundred thousand of them with 34 columns each,
-// and an object for each column costs as much as the reading.
+// A query whose rows are jobs, read straight from SQLite. Lists have a hundred thousand of them with 34 columns each.
+// An object for each column would cost as much as the reading.
 class SelectJobs {
  public:
-  // `rest`: what follows "SELECT ... FROM jobs".
+  // `rest`: the text after "SELECT ... FROM jobs".
   SelectJobs(const SQLite::Database& db, const std::string& rest);
   ~SelectJobs() { sqlite3_finalize(statement_); }
   SelectJobs(const SelectJobs&) = delete;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where jobs are kept so that nothing that was acknowledged is lost: one interface, and a SQLite file behind it
-// (sqlite_store.h). contract_test.cc holds the file to what this interface promises.
+// Where jobs are kept so that no acknowledged change is lost: one interface, and a SQLite file behind it
+// (sqlite_store.h).
 //
-// What a store promises:
+// The promises of a store:
 //   1. When commit() has returned without an error, everything in it survives kill -9 and a power cut. When it returns
-//      an error (a full disk), nothing of it is there, then or later; only a disk that has failed to sync and loses
-//      power before it works again may still turn it up.
+//      an error (a full disk), nothing of it is there, then or later. Exception: a disk that has failed to sync and
+//      loses power before it works again may still turn it up.
 //   2. A commit is seen whole or not at all, also by readers on other threads and after a crash.
 //   3. A second submission of a user with the same token stores nothing; it is told the first one's id.
 //   4. Ids are never given out twice, even when the job with the highest one is pruned.
 //   5. On a full disk a commit without anything that grows (an Insert, or the ledger's changes) still succeeds: room
 //      for it is reserved (kReserveBytes).
 //
-// commit() is for one thread at a time (see commit_queue.h); the readers may be called from any thread meanwhile, and
-// see the last commit that has returned, or a later one.
+// commit() is for one thread at a time (see commit_queue.h). Any thread may call the readers during a commit; they see
+// the last commit that has returned, or a later one.
 #pragma once
 
 #include <cstdint>
@@ -102,10 +102,10 @@ struct PutValue {
   std::string key;
   std::string value;
 };
-// Removes jobs that ended before this, the oldest first, and no more than `at_most` at a time: a commit stays short,
-// and fits into the bytes that are reserved on a full disk (kReserveBytes). `uid`: only that user's jobs. A job that an
-// unfinished job comes after (an array: all of its elements) stays until that job is done, for a restarted daemon asks
-// for its fate again.
+// Removes jobs that ended before this, the oldest first, and at most `at_most` at a time. So a commit stays short, and
+// fits into the bytes that are reserved on a full disk (kReserveBytes). `uid`: only that user's jobs. A job that an
+// unfinished job comes after (an array: all of its elements) stays until that job is done. A restarted daemon asks for
+// its fate again.
 struct Prune {
   WallTime ended_before = 0;
   std::uint32_t at_most = 128;
@@ -156,8 +156,8 @@ class JobStore {
  public:
   virtual ~JobStore() = default;
 
-  // All of it or nothing, durably. kExists: an Insert has the id of a job that is there. kInvalid: something is longer
-  // than the limits above. kExhausted: no room on the disk; kUnavailable: it cannot be written now.
+  // All of it or nothing, durably. kExists: an Insert has the id of a job that is there. kInvalid: a text is longer
+  // than the limits above. kExhausted: no room on the disk. kUnavailable: it cannot be written now.
   virtual Result<std::vector<Applied>> commit(const std::vector<Change>& changes) = 0;
 
   // No job has had this id or a higher one.
@@ -168,21 +168,21 @@ class JobStore {
   virtual Result<std::optional<JobId>> find_token(std::uint32_t uid, std::string_view token) const = 0;
   virtual Result<Page> page(const Query& query) const = 0;
 
-  // All jobs that are not done, in the order in which the core is to be told of them (by id), with their dependencies;
-  // what is known of each dependency that is done already is in its `fate`.
+  // All jobs that are not done, with their dependencies, in the order in which the core hears of them (by id). A
+  // dependency that is done already has its `fate`, as far as that is known.
   virtual Result<std::vector<StoredJob>> unfinished() const = 0;
 
   // The fate of a dependency now: kPending while it is neither met nor broken. kNotFound: there is no such job.
   virtual Result<jobs::Dependency::Fate> fate(const jobs::Dependency& dependency) const = 0;
 
-  // kExhausted: there is too little room on the disk to take a document of so many bytes. Asked first, so that new jobs
-  // are refused before a disk is full.
+  // kExhausted: the disk has too little room for a document of `bytes`. Asked first, so that new jobs are refused
+  // before a disk is full.
   virtual Status room_for(std::uint64_t bytes) const = 0;
 
   // Users with more than `most` jobs that are done, and how many more.
   virtual Result<std::map<std::uint32_t, std::uint64_t>> with_more_done_than(std::uint64_t most) const = 0;
 
-  // Takes as long as reading all rows of that time, and holds up nobody else who reads.
+  // Takes as long as reading all rows of that time, and delays no other reader.
   virtual Result<LedgerReport> report(const LedgerQuery& query) const = 0;
 
   virtual Result<std::vector<Usage>> usage() const = 0;

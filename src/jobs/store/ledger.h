@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ledger that outlives the daemon: what programs have had of GPUs, as rows of whole hours and, later, of whole
-// days. Hours and days are UTC's.
+// The ledger that outlives the daemon: programs' use of GPUs, as rows of whole hours and, later, of whole days. Hours
+// and days are UTC's.
 //
 // A row is what one program of one owner and job had of one GPU in one period. An owner has at most kMaxOwnerRows in a
 // period. Further programs are added to the owner's others on that GPU. So an owner with ever new names fills no disk,
@@ -72,8 +72,8 @@ struct AddToLedger {
   LedgerSums sums;
 };
 
-// Makes days of hours that began before this, and removes days that began before this: the oldest first, and of each no
-// more than `at_most` rows at a time, so that a commit stays short.
+// Makes days of hours that began before this, and removes days that began before this. It takes the oldest first, and
+// of each at most `at_most` rows at a time, so that a commit stays short.
 struct RollUpLedger {
   WallTime hours_before = 0;
   WallTime days_before = 0;

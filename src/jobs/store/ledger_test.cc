@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what was added to the ledger is in its reports once, by the hour, by the day, after a power cut; and no owner
+// Goal: use that was added to the ledger is in its reports once, by the hour, by the day, after a power cut. No owner
 // makes it long, or pushes another one out of it. Method: the store in a file, with times of the test's choice.
 #include <gtest/gtest.h>
 

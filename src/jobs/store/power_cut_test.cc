@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What was acknowledged is there, whatever happens: a power cut at every moment, kill -9, a full disk, a disk that
-// cannot sync.
+// Acknowledged changes survive a power cut at every moment, kill -9, a full disk, and a disk that cannot sync.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>

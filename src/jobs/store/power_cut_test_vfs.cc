@@ -27,7 +27,7 @@ namespace {
 using State = PowerCutVfs::State;
 using Kind = FileOperation::Kind;
 
-constexpr std::size_t kSector = 512;  // what a disk writes whole
+constexpr std::size_t kSector = 512;  // the unit that a disk writes whole
 
 struct File {
   sqlite3_file base;
@@ -164,8 +164,8 @@ int do_last_error(sqlite3_vfs* vfs, int size, char* out) {
 }
 
 struct Image {
-  std::string synced;                         // what is certain
-  std::vector<const FileOperation*> pending;  // what may be there
+  std::string synced;                         // certain bytes
+  std::vector<const FileOperation*> pending;  // bytes that may be there
 };
 
 void carry_out(std::string& bytes, const FileOperation& operation, std::size_t length) {

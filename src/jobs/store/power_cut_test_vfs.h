@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A file system layer for SQLite that notes everything that is written, synced, cut and removed, so that a test can
-// make the files as they may be after a power cut at any of these moments; and that can be full, or fail to sync.
+// A file system layer for SQLite that notes every write, sync, cut and removal. So a test can make the files as they
+// may be after a power cut at any of these moments. The layer can also be full, or fail to sync.
 //
-// A file has after a power cut (write_survivors()): everything that its last sync covered; of what was written to it
-// since, any part, in any order, the last piece maybe torn. Removing and making files is taken to be durable at once.
+// A file has after a power cut (write_survivors()) everything that its last sync covered. Of later writes it has any
+// part, in any order, the last piece maybe torn. Removing and making files is taken to be durable at once.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ namespace gpumux::store {
 struct FileOperation {
   enum class Kind { kWrite, kTruncate, kSync, kDelete, kAcknowledged } kind = Kind::kWrite;
   std::string file;      // without its folder
-  std::uint64_t at = 0;  // kWrite: where; kTruncate: the new length; kAcknowledged: what the test gave
+  std::uint64_t at = 0;  // kWrite: the place; kTruncate: the new length; kAcknowledged: the test's number
   std::string bytes;
 };
 
@@ -35,11 +35,11 @@ class PowerCutVfs {
   void acknowledged(std::uint64_t what);
   const std::vector<FileOperation>& log() const;
 
-  // From now on so many bytes can be written, then the disk is full.
+  // From now on `bytes` can be written, then the disk is full.
   void set_room(std::uint64_t bytes);
-  // From now on no file can become longer, as on a full disk; what is written within its length is.
+  // From now on no file can become longer, as on a full disk. Writes within its length succeed.
   void set_full(bool is_full);
-  // The next so many syncs fail.
+  // The next `count` syncs fail.
   void set_failing_syncs(int count);
 
   // Makes the files in `folder` as they may be after a power cut when `count` operations had been done.

@@ -9,8 +9,8 @@ namespace gpumux::store {
 // "gpmx": tells `file` and us that a database is ours.
 inline constexpr int kApplicationId = 0x67706d78;
 
-// Step i leads from version i to version i + 1; the version is in `PRAGMA user_version`. A step that has been released
-// is never changed again: what is to be different is another step. Each runs in the transaction that sets the version.
+// Step i leads from version i to version i + 1; the version is in `PRAGMA user_version`. A released step is never
+// changed again: a change is another step. Each runs in the transaction that sets the version.
 //
 // Columns say nothing twice, but for what scheduling and lists need without opening the document. Numbers of states and
 // outcomes are those of jobs/core/job.h. GPU sets are text ("0,2"), so that a person can read the file.
@@ -84,8 +84,8 @@ CREATE TABLE counters (
 ) WITHOUT ROWID;
 INSERT INTO counters VALUES ('last_id', 0), ('fence', 0);
 )",
-    // A job that an unfinished job comes after is not pruned: `needed` from that job's submission until it is done,
-    // unless the fate was known then. The index has those alone, so that a look for one always costs the same.
+    // A job that an unfinished job comes after is not pruned. `needed` holds from that job's submission until it is
+    // done, unless the fate was known then. The index has those alone, so that a look for one always costs the same.
     R"(
 ALTER TABLE dependencies ADD COLUMN needed INTEGER NOT NULL DEFAULT 0;
 UPDATE dependencies SET needed = 1 WHERE fate = 0 AND job IN (SELECT id FROM jobs WHERE state <> 8);

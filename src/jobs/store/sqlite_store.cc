@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job store in a SQLite file.
 //
-// Two connections: one writes, one reads. With a write-ahead log they do not wait for each other: who reads sees the
+// Two connections: one writes, one reads. With a write-ahead log they do not wait for each other. A reader sees the
 // last commit while the next one is on its way to the disk. Each has its mutex, for a connection's statements are kept
 // prepared and belong to one caller at a time.
 //
 // A commit that fails leaves nothing. If it failed while its log was being synced, though, its pages may stand in the
-// log file complete, and would be found there after a crash. So after a failure a small commit of our own (the counter
-// `fence`) is written over them; until that has succeeded nothing else is committed.
+// log file complete. A crash would bring them back. So after a failure a small commit of our own (the counter `fence`)
+// is written over them; until that has succeeded nothing else is committed.
 //
-// On a full disk nothing can grow: neither the log, by a commit, nor the database, by a page that splits or by what the
-// log holds for it. So all of it is grown before:
+// On a full disk nothing can grow: neither the log, by a commit, nor the database, by a page that splits or by the
+// log's pages for it. So all of it is grown before:
 //   - The database's file is as long as its pages in the log need it, before they are written there. So the log can
 //     always be folded into it, and start from its beginning.
 //   - The table `reserve` has one row of kReserveBytes. Writing it makes the log as long, too.
-// A commit that adds no job and nothing to the ledger, and finds the disk full, starts the log from its beginning and
-// frees that row's pages. Nothing is added before the row is there again. (A file system that copies on write can be
-// too full all the same.)
+// A commit that adds no job and nothing to the ledger may find the disk full. It then starts the log from its beginning
+// and frees that row's pages. Nothing is added before the row is there again. (A file system that copies on write can
+// be too full all the same.)
 #include "jobs/store/sqlite_store.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>
@@ -48,13 +48,13 @@ constexpr int kBusyMilliseconds = 5000;
 // One thread at a time uses either connection, which is seen to here: SQLite need not lock for each column.
 int open_flags() { return SQLite::OPEN_READWRITE | SQLite::OPEN_NOMUTEX; }
 
-// The database's file grows by so much at a time, and is so much longer than it need be.
+// The database's file grows by this much at a time, and is up to this much longer than it need be.
 constexpr int kGrowthBytes = 1 << 20;
 // Of a job without its texts, of a row of the ledger, and of a dependency, in their tables and the indexes.
 constexpr std::size_t kRowBytes = 512;
 constexpr std::size_t kDependencyRowBytes = 64;
 
-constexpr const char* kMostLogBytes = "67108864";  // what a burst has let grow is given back
+constexpr const char* kMostLogBytes = "67108864";  // the log shrinks to this after a burst
 
 std::string path_of(const SqliteOptions& options) { return "job store " + options.path; }
 
@@ -249,7 +249,7 @@ class SqliteStore final : public JobStore {
   }
 
  private:
-  // The writing connection has made the file what it is to be before the reading one looks at it.
+  // The writing connection has made the file ready before the reading one looks at it.
   SQLite::Database open_for_reading(const SqliteOptions& options) {
     prepare(write_db_, options.checkpoint_pages);
     return open_reader(options);
@@ -436,7 +436,7 @@ class SqliteStore final : public JobStore {
   bool has_reserve_ = false;
 };
 
-// Ours, empty, or somebody else's.
+// Ours, empty, or another program's.
 Status recognise(const SqliteOptions& options) {
   SQLite::Database db(options.path, open_flags(), kBusyMilliseconds, options.vfs);
   const int version = db.execAndGet("PRAGMA user_version").getInt();
@@ -452,7 +452,8 @@ Status recognise(const SqliteOptions& options) {
   return {};
 }
 
-// Made by us, so that nobody else can read it from the first moment: SQLite gives its two other files the same rights.
+// Made by us, so that no other user can read it from the first moment: SQLite gives its two other files the same
+// rights.
 Status make_file(const std::string& path) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
   if (fd < 0) return base::fail_errno(errno, "cannot open the job store " + path);

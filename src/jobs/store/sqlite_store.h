@@ -10,19 +10,19 @@
 
 namespace gpumux::store {
 
-// Of the log, in pages of 4 KiB, before it is folded into the database: that costs a second sync, so not at every
-// commit; and reading becomes slower with a longer log.
+// The length of the log, in pages of 4 KiB, at which it is folded into the database. That costs a second sync, so not
+// at every commit; and a longer log makes reading slower.
 inline constexpr std::uint32_t kCheckpointPages = 4000;
 
 // The bytes reserved for commits on a full disk, in the database and in the log. The largest commit that the queue
 // hands in then changes 128 jobs, and each of them touches some six pages of 4 KiB.
 inline constexpr std::uint64_t kReserveBytes = 4u << 20;
-// New documents are refused while less than this is free on the disk: what the log grows by between two checkpoints,
-// and what others write in the time until a person looks.
+// New documents are refused while less than this is free on the disk. It covers the log's growth between two
+// checkpoints, and other programs' writes in the time until a person looks.
 inline constexpr std::uint64_t kLeastFreeBytes = 64u << 20;
 
 struct SqliteOptions {
-  std::string path;  // its folder is there; two more files appear beside it: path-wal and path-shm
+  std::string path;  // its folder exists; SQLite makes two more files: path-wal and path-shm
   std::string vfs;   // SQLite's name of the file system layer; empty: the system's. Tests pull the plug there
   std::uint32_t checkpoint_pages = kCheckpointPages;
   std::uint64_t reserve_bytes = kReserveBytes;
@@ -33,7 +33,7 @@ struct SqliteOptions {
 // hold environments. kUnsupported: a newer gpumux has written it. kInvalid: not a job store, or damaged.
 Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options);
 
-// The SQL that follows "SELECT ... FROM jobs" for a page: ?1 `beyond`, ?2 one more than `at_most`, ?3 `uid`, ?4
+// The SQL that follows "SELECT ... FROM jobs" for a page. ?1 `beyond`, ?2 one more than `at_most`, ?3 `uid`, ?4
 // `array`, ?5 `array_index`, ?6 `beyond_ended`, as far as they are set. For the test that asks SQLite for its plan.
 std::string page_of(const Query& query);
 

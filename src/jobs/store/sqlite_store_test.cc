@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is particular to the store in a file: whose file it opens, who can read it, versions; and the queue of commits.
+// The store in a file: which files it opens, the rights of its files, versions; and the queue of commits.
 #include "jobs/store/sqlite_store.h"
 
 #include <SQLiteCpp/SQLiteCpp.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store costs: durable submissions a second from so many clients, each waiting for its answer; the first page
-// of a long list; reading what is not done at the daemon's start; a report over all hours that the ledger keeps. On the
-// disk of the folder for temporary files.
+// The cost of the store. Durable submissions a second from a number of clients, each waiting for its answer. The first
+// page of a long list. Reading the unfinished jobs at the daemon's start. A report over all hours that the ledger
+// keeps. On the disk of the folder for temporary files.
 #include <benchmark/benchmark.h>
 
 #include <atomic>

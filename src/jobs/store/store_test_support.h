@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the store's tests share: jobs to store.
+// For the store's tests: jobs to store.
 #pragma once
 
 #include <string>

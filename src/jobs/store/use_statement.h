@@ -6,7 +6,7 @@
 
 namespace gpumux::store {
 
-// A statement that is to be used again: reset when this goes, so that it holds no lock on what it read.
+// A statement that is used again: reset when this goes, so that it holds no lock on its rows.
 class Use {
  public:
   // `values`: for its first places.
