@@ -5,9 +5,9 @@
 //   if (!client) ...                                 // kUnavailable: no daemon; kDenied: it does not let us in
 //   auto snapshot = client->snapshot();
 //
-// Errors are sentences for people and say what to do. Their codes: kUnavailable means that there is no daemon to talk
-// to (any more), kDenied that it refuses this user, kTimeout that it did not answer in time, kProtocol that what it
-// said makes no sense, and kNotFound and kInvalid what the daemon itself says about a request.
+// Errors are sentences for people and say what to do. Their codes: kUnavailable: there is no daemon to talk to (any
+// more). kDenied: it refuses this user. kTimeout: it did not answer in time. kProtocol: its answer makes no sense.
+// kNotFound and kInvalid: the daemon's own answer to a request.
 //
 // One connection per call: a daemon that restarts between two calls is not noticed. Not for use from several threads at
 // once. Starts no thread and leaves no descriptor open between calls, so a process may fork or exec around it.
@@ -35,7 +35,7 @@ struct Options {
 
 class Client {
  public:
-  // Finds the daemon's socket and makes one connection to see that somebody answers there.
+  // Finds the daemon's socket and makes one connection to see that a daemon answers there.
   static base::Result<Client> connect(const Options& options);
 
   const std::string& runtime_dir() const { return runtime_dir_; }
@@ -83,10 +83,9 @@ class Client {
   // Asks a private daemon not to end for want of use while the calling process lives (it keeps its pid across exec).
   base::Status hold() const;
 
-  // Reads the lease trace, oldest event first, one line (without its newline) at a time, until `on_line` returns false,
-  // the trace ends, or, with `follow`, the daemon goes (kUnavailable). The time limit is for the first byte, and,
-  // unless following, for each further one.
-  // `last`: at most so many events of those that there are.
+  // Reads the lease trace, oldest event first, one line (without its newline) at a time. It ends when `on_line` returns
+  // false, when the trace ends, or, with `follow`, when the daemon goes (kUnavailable). The time limit is for the first
+  // byte, and, unless following, for each further one. `last`: at most this many of the events that there are.
   base::Status trace(bool follow, std::uint64_t since, const std::function<bool(std::string_view line)>& on_line,
                      std::optional<std::uint64_t> last = {}) const;
 

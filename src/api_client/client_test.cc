@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what a user of the API sees when the daemon answers well, badly, late or not at all.
-// Method: a scripted server on a unix socket in a temporary directory; nothing waits longer than the time limits given
-// here.
+// Goal: a user of the API gets the right result when the daemon answers well, badly, late or not at all. Method: a
+// scripted server on a unix socket in a temporary directory; nothing waits longer than the time limits given here.
 #include "api_client/client.h"
 
 #include <fcntl.h>

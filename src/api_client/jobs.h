@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs and their queue as the daemon's HTTP API shows them (docs/api.md, "Jobs").
 //
-// Strings that come from users (names, arguments, paths) are bytes: what is no UTF-8 travels as base64, and comes out
-// here as it was.
+// Strings that come from users (names, arguments, paths) are bytes. Bytes that are no UTF-8 travel as base64, and come
+// out here as they were.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ namespace gpumux::api_client {
 // The daemon takes no larger body.
 inline constexpr std::size_t kMaxSubmissionBytes = 16 << 20;
 
-// The longest that one wait may take; who waits longer asks again.
+// The longest that one wait may take; a caller that waits longer asks again.
 inline constexpr base::Duration kLongestJobWait = std::chrono::seconds(30);
 
 // The daemon lists no more jobs in one answer.
@@ -68,7 +68,7 @@ struct Submission {
 // kInvalid: longer than the daemon takes, with what makes it so long.
 base::Result<std::string> submission_body(const Submission& submission);
 
-// The body of PATCH /v1/jobs/ID: what `submission` asks for, and nothing of what it runs.
+// The body of PATCH /v1/jobs/ID: the wishes of `submission`, and nothing of its command.
 std::string request_body(const Submission& submission);
 
 struct Submitted {
@@ -127,10 +127,11 @@ struct Job {
   std::int64_t started_unix_ns = 0;
   std::int64_t ended_unix_ns = 0;
   std::string note;
-  std::string command;                  // as a person types it; long ones are cut. Only for who may change the job
+  std::string command;                  // as a person types it; long ones are cut. Only for a viewer that may change
+                                        // the job
   double gpu_seconds = 0;               // that its programs have had
   std::uint64_t peak_memory_bytes = 0;  // of one GPU
-  // Only of one job, and for who may change it.
+  // Only of one job, and for a viewer that may change it.
   std::vector<std::string> arguments;
   std::string directory;
   std::string setup_command;

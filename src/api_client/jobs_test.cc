@@ -211,7 +211,7 @@ TEST_F(JobsCallTest, OnlyAMissingAnswerLeavesASubmissionOpen) {
 
 TEST_F(JobsCallTest, AWaitMayTakeLongerThanOtherCalls) {
   const ScriptedServer server(dir_ + "/api.sock", [](const ScriptedRequest&, int connection) {
-    std::this_thread::sleep_for(300ms);  // the answer's own time, not a guess at somebody else's
+    std::this_thread::sleep_for(300ms);  // the answer's own time, not another machine's guess
     ScriptedServer::send_all(connection, ScriptedServer::response(200, R"({"id": 1, "state": "done"})"));
   });
   const auto job = connect(100ms).wait_for_job("1", JobMoment::kDone, 20s);

@@ -106,8 +106,8 @@ std::string take(const nlohmann::json& value, std::map<std::string, T>& target) 
   return {};
 }
 
-// Reads the fields of one object. The first wrong type is remembered, and everything after it is skipped, so that the
-// fields of a struct are a plain list, with one check at the end of all.
+// Reads the fields of one object. The first wrong type is remembered, and everything after it is skipped. So the fields
+// of a struct are a plain list, with one check at the end of all.
 class Reader {
  public:
   // The list of the fields of T.

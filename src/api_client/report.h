@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users, jobs, pods and programs have had of GPUs, as the daemon's HTTP API says (docs/api.md, GET /v1/report).
+// The use of GPUs by users, jobs, pods and programs, from the daemon's HTTP API (docs/api.md, GET /v1/report).
 //
 // Strings come from other people's processes, as in types.h.
 #pragma once
@@ -50,7 +50,7 @@ struct ReportRow {
 };
 
 struct Report {
-  std::int64_t since_unix_ns = 0;  // what its periods cover
+  std::int64_t since_unix_ns = 0;  // the time that its periods cover
   std::int64_t until_unix_ns = 0;
   std::string by;
   std::vector<ReportRow> rows;     // the longest held first

@@ -100,7 +100,7 @@ class ScriptedServer {
       const os::FileDescriptor connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!connection) continue;
       ScriptedRequest request;
-      // A connection that says nothing is a client's look whether somebody is there.
+      // A connection that says nothing is a client's look whether a daemon is there.
       if (!receive(connection.get(), request)) continue;
       {
         const std::lock_guard lock(mutex_);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The answers of the daemon's HTTP API as plain structs (docs/api.md is the contract).
 //
-// Reading is tolerant, so that a user's tool and a daemon of different versions understand each other: a field that is
-// missing has the default written here, an unknown one is ignored. A field of the wrong type is an error: that is not a
+// Reading is tolerant, so that a user's tool and a daemon of different versions understand each other. A missing field
+// has the default written here, and an unknown one is ignored. A field of the wrong type is an error: that is not a
 // version, it is a fault.
 //
 // Text in these structs comes from other people's processes (program names, notes) and may hold anything, escape
@@ -141,7 +141,7 @@ struct Seat {
   std::string lease;              // exclusive, shared; empty: none
   base::Duration since{};         // how long ago the phase began
   std::uint64_t queue_place = 0;  // from 1; 0: not waiting
-  std::string waits_for;          // whom and why, for people
+  std::string waits_for;          // the seat and the reason, for people
   std::uint64_t grants = 0;
   base::Duration gpu_time{};         // it held a lease, and was not idle
   base::Duration recent_gpu_time{};  // of that, in the window of Snapshot::recent
@@ -176,21 +176,21 @@ struct Gpu {
   std::uint64_t memory_total_bytes = 0;
   std::uint64_t memory_used_bytes = 0;
   std::string mode;
-  std::string mode_now;  // serial or concurrent: what "auto" comes to at the moment
+  std::string mode_now;  // serial or concurrent: the mode in force, also under "auto"
   std::string mode_why;  // and why
   std::string policy;
   std::string quantum;           // as it was set: "auto", "unlimited", "50ms"
-  base::Duration quantum_now{};  // what that comes to at the moment; 0: nothing
+  base::Duration quantum_now{};  // the quantum in force; 0: none
   std::map<std::string, std::string>
       settings;  // every setting as PATCH takes it; "true" and "false" for what is yes or no
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
   GpuLoad load{};
   GpuMemory memory;
-  std::string remark;      // what its programs' users should know; empty: nothing
+  std::string remark;      // a note for its programs' users; empty: nothing
   std::string refused;     // why this GPU is not served; empty: it is
   std::string sick;        // why no new work belongs on it; empty: it is healthy
-  std::string claimed_by;  // who keeps its name though the daemon serves it; empty: nobody
+  std::string claimed_by;  // the process that keeps the lock's name though the daemon serves it; empty: none
   std::vector<RefusedAllocation> refused_allocations{};  // latest first
   std::vector<ForeignProcess> foreign;
   std::vector<Seat> seats;
@@ -224,11 +224,11 @@ struct TraceEvent {
   std::uint64_t epoch = 0;
   std::string lease;
   std::string detail;                  // why, or what: "quantum"
-  std::string before;                  // what this ends: "idle"; empty: nothing that has a length
+  std::string before;                  // the name of the state that this ends: "idle"; empty: none that has a length
   base::Duration lasted{};             // how long that was so
   std::vector<SettingChange> changes;  // of `settings`
   std::string pod;                     // "namespace/name"; empty: none is known
-  std::string others;  // what else the event says ("waited_ns=12"): every further field, in the order of its name
+  std::string others;                  // every further field of the event, in the order of its name ("waited_ns=12")
 };
 
 // A duration of 2^62 ns or more means "never" and is read as base::Duration::max().

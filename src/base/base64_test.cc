@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what is encoded comes back, and nothing but that is taken; UTF-8 is told from what is not. Method: the
-// examples of RFC 4648, every length, every single wrong letter; the edges of UTF-8.
+// Goal: encoded data comes back, and nothing else is taken; UTF-8 is told from other bytes. Method: the examples of RFC
+// 4648, every length, every single wrong letter; the edges of UTF-8.
 #include "base/base64.h"
 
 #include <gtest/gtest.h>

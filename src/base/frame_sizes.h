@@ -11,8 +11,8 @@ using FrameSizes = std::uint64_t;
 
 // The driver's granularity.
 inline constexpr std::uint64_t kFrameStep = std::uint64_t{2} << 20;
-// The pager's largest chunk. Smaller ones than the least are freed and made in less time than a message and a
-// descriptor take, and would be too many to keep descriptors of.
+// The pager's largest chunk. Smaller ones than kLeastFrameBytes are freed and made in less time than a message and a
+// descriptor take. There would also be too many descriptors of them.
 inline constexpr std::uint64_t kMostFrameBytes = 64 * kFrameStep;
 inline constexpr std::uint64_t kLeastFrameBytes = 16 * kFrameStep;
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How often durations of each magnitude occurred: percentiles in a few hundred bytes, whatever was counted.
 //
-// Buckets are four to the octave, from a microsecond to a day, so a percentile is at most a quarter above the truth
-// and never below it; what is shorter or longer counts in the first or last bucket. No floating point, no allocation.
+// Buckets are four to the octave, from a microsecond to a day. So a percentile is at most a quarter above the truth and
+// never below it. Shorter and longer durations count in the first and last bucket. No floating point, no allocation.
 // Not thread-safe.
 #pragma once
 
@@ -25,8 +25,7 @@ class DurationHistogram {
     longest_ = std::max(longest_, duration);
   }
 
-  // The least duration that so many thousandths of all were not above, as far as the buckets tell; zero: there were
-  // none.
+  // The least duration that `thousandths` of all were not above, as far as the buckets tell; zero: there were none.
   Duration percentile(std::uint32_t thousandths) const {
     std::uint64_t all = 0;
     for (const std::uint32_t count : counts_) all += count;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is true of which addresses: a value for each of some ranges that do not overlap.
+// Facts about addresses: a value for each of some ranges that do not overlap.
 #pragma once
 
 #include <algorithm>

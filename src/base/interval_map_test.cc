@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: every address has the value that was last said of it, and pieces end where something else is said. Method: at
-// random, beside an array that is written to address by address. GPUMUX_TEST_SEED repeats a run.
+// random, compared with an array that is written to address by address. GPUMUX_TEST_SEED repeats a run.
 #include "base/interval_map.h"
 
 #include <gtest/gtest.h>

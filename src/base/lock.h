@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A mutex and a condition for code that must not throw, end its host or need more than the C library: the one small
-// lock of everything that runs in other people's processes.
+// A mutex and a condition for code that must not throw, end its host or need more than the C library. It is the one
+// small lock of everything that runs in other people's processes.
 #pragma once
 
 #include <pthread.h>
@@ -21,10 +21,10 @@ class Mutex {
   void lock() { pthread_mutex_lock(&mutex_); }
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
-  // Sleeps until somebody calls wake_all; the mutex is free meanwhile. Wakes for no reason, too.
+  // Sleeps until another thread calls wake_all; the mutex is free during the sleep. Wakes for no reason, too.
   void wait() { pthread_cond_wait(&condition_, &mutex_); }
-  // The same, for about so long at most: by the wall clock, which may be set meanwhile (the monotonic one came with
-  // glibc 2.30). So it is for looking again every now and then, and not for measuring.
+  // The same, for about `duration` at most: by the wall clock, which may be set during the wait (the monotonic one came
+  // with glibc 2.30). So it is for looking again every now and then, and not for measuring.
   void wait_for(Duration duration) {
     constexpr std::int64_t kSecond = 1'000'000'000;
     timespec until{};

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moments in which the program does not fork: while a thread of ours has a descriptor in hand that a child must not
-// keep, for what it stands for (memory of a GPU) would live as long as that child.
+// Moments in which the program does not fork. Then a thread of ours has a descriptor that a child must not keep. The
+// memory of a GPU behind it would live as long as that child.
 //
-// Close-on-exec helps where the child executes something; many only go on as copies. A table of what is in hand, for
-// the child to close, would not help: Linux copies the descriptors first and the memory afterwards, and other threads
-// go on meanwhile. So a fork waits until nothing is in hand, and nothing is taken while one is under way.
+// Close-on-exec helps where the child executes something; many only go on as copies. A table of such descriptors, for
+// the child to close, would not help. Linux copies the descriptors first and the memory afterwards, and other threads
+// go on between. So a fork waits until nothing is in hand, and nothing is taken while one is under way.
 //
-// Neither waits for longer than kPatience: a fork may come from a signal's handler, in the very thread that has
-// something in hand, and the program's own handlers of a fork may wait for threads that are about to take something.
-// After kPatience a child may keep a descriptor that it should not have. (posix_spawn runs no handlers of fork, but its
-// child executes something.)
+// Neither waits for longer than kPatience. A fork may come from a signal's handler, in the very thread that has such a
+// descriptor. The program's own handlers of a fork may wait for threads that are about to take one. After kPatience a
+// child may keep a descriptor that it should not have. (posix_spawn runs no handlers of fork, but its child executes
+// something.)
 #pragma once
 
 #include <time.h>

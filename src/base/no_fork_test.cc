@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a fork waits for whoever is inside, whoever comes waits for the fork, and neither for ever. Method: fork's
-// handlers are called by a thread of their own; nothing is forked.
+// Goal: a fork waits for every thread that is inside, a thread that comes waits for the fork, and neither waits for
+// ever. Method: fork's handlers are called by a thread of their own; nothing is forked.
 #include "base/no_fork.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 namespace gpumux::base {
 namespace {
 
-// Lets the others run for a while, but not so long that anybody loses patience.
+// Lets the others run for a while, but not so long that any thread loses patience.
 template <class Done>
 void let_run(const Done& done) {
   for (int i = 0; i < 1000 && !done(); ++i) std::this_thread::yield();

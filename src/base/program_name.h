@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name by which people know a program: the base name of its executable, or, where that only runs a script (python,
-// a shell, torchrun), of the script. The queue and the library have this rule in common, so `queue` and `status` agree.
+// The name by which people know a program: the base name of its executable. If that only runs a script (python, a
+// shell, torchrun), it is the script's base name. The queue and the library have this rule in common, so `queue` and
+// `status` agree.
 //
 //   python3 -u dir/train.py x                 train.py
 //   torchrun --nproc_per_node=2 train.py      train.py

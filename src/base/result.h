@@ -2,7 +2,7 @@
 // Result<T>: a value, or an Error that says what kind of thing failed and what was being tried.
 //
 // An Error is made once, where the failure is seen, with a code that a caller can branch on and a sentence for a
-// reader; it is reported once, where it is handled. Nothing in our libraries throws.
+// reader. It is reported once, where it is handled. Nothing in our libraries throws.
 #pragma once
 
 #include <string>
@@ -14,8 +14,8 @@ namespace gpumux::base {
 
 enum class Code {
   kInvalid,      // the input is wrong and will stay wrong
-  kNotFound,     // what was named does not exist
-  kExists,       // what was to be made is there already
+  kNotFound,     // the named thing does not exist
+  kExists,       // the thing to make is there already
   kDenied,       // the asker may not
   kExhausted,    // a limit was reached
   kUnavailable,  // not now; trying again may help

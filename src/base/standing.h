@@ -19,7 +19,7 @@ inline constexpr std::uint32_t kWholeGpu = 1000;  // caps are counted in thousan
 struct Standing {
   std::int32_t priority = 0;            // higher first
   std::uint32_t share = kOneShare;      // of the time among equals: twice as much gets twice as much
-  std::uint32_t max_share = kWholeGpu;  // of all time, also of a GPU that nobody else wants
+  std::uint32_t max_share = kWholeGpu;  // of all time, also of a GPU that no other seat wants
   bool operator==(const Standing&) const = default;
 };
 

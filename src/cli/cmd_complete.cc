@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux __complete KIND: what a shell offers for a word of that kind, one a line. The completions of shells ask for it
+// gpumux __complete KIND: the words of that kind that a shell offers, one a line. The completions of shells ask for it
 // (tools/make_completions.py). It says nothing of errors: a shell can show none while a user types.
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux cancel, hold, release, suspend, resume, requeue: what is asked of several jobs at once, and told of each, or
-// of each array.
+// gpumux cancel, hold, release, suspend, resume, requeue: one request about several jobs, with a line for each of them,
+// or for each array.
 #include <unistd.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace gpumux::cli {
 namespace {
 
-// Each is a question of its own: what became of more nobody reads line by line.
+// Each is a question of its own, and no user reads more answers line by line.
 constexpr std::size_t kMostLookedAt = 1000;
 
 struct Request {

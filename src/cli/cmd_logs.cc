@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux logs: what a job prints, now or as it comes.
+// gpumux logs: a job's output, now or as it comes.
 #include <unistd.h>
 
 #include <optional>
@@ -27,7 +27,7 @@ bool has_begun(const api_client::Job& job) { return job.started_unix_ns > 0; }
 int show_log(LogReader& reader, PatientClient& patient, const std::string& id, api_client::Job job, bool follow) {
   bool told = false;
   for (;;) {
-    // Looked at before the log: what was written before the end is then shown for certain.
+    // Looked at before the log: output that was written before the end is then shown for certain.
     const bool last = job.is_done() || !follow;
     const auto shown = has_begun(job) ? reader.show_new() : LogReader::Shown{};
     if (!shown) return report_error(kName, shown.error());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // mgpu_srun, mgpu_queue, mgpu_cancel, mgpu_scheduler_server: the commands of an older scheduler, for the scripts that
-// have them. The same program under other names; what they do is what gpumux submit, queue and cancel and gpumuxd do.
+// have them. The same program under other names; they do the work of gpumux submit, queue and cancel and of gpumuxd.
 //
 // Their defaults are kept: a job begins in the home directory, in the background, and --mem is in MB. So are the lines
 // that they print, which scripts read. docs/cli.md has what is different.
@@ -34,7 +34,7 @@ constexpr char kCancel[] = "mgpu_cancel";
 constexpr char kServer[] = "mgpu_scheduler_server";
 
 // The list has neither commands nor the order of GPUs: each job is a question of its own, a fraction of a millisecond.
-// Beyond so many, names and numbers will do.
+// Beyond this many, names and numbers will do.
 constexpr std::size_t kMostCommandsShown = 200;
 
 int submit_failed(const std::string& why, int exit_status) {

@@ -17,7 +17,7 @@
 namespace gpumux::cli {
 namespace {
 
-// More lines than this nobody reads, and a program asks with --json or --format, which have no such limit.
+// No user reads more lines than this, and a program asks with --json or --format, which have no such limit.
 constexpr std::uint64_t kMostShownJobs = 100'000;
 constexpr std::uint64_t kDefaultHistory = 30;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux report: what users, jobs, pods and programs have had of GPUs.
+// gpumux report: the use of GPUs by users, jobs, pods and programs.
 #include <iostream>
 
 #include "api_client/client.h"

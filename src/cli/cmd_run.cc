@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux run: makes everything ready and becomes the program.
 //
-// The program is exec'd, not started as a child: its process id, signals, terminal, exit status and arguments are its
+// The program is exec'd, not started as a child. Its process id, signals, terminal, exit status and arguments are its
 // own, and nothing of ours stays behind.
 #include <unistd.h>
 
@@ -63,7 +63,7 @@ Status set_environment(const RunOptions& options, const std::string& library, co
     if (!id) return tl::unexpected(id.error());
     ::setenv("GPUMUX_RUN_ID", id->c_str(), 1);
   }
-  // The whole tree talks to one daemon, even if another is started meanwhile.
+  // The whole tree talks to one daemon, even if another one starts later.
   ::setenv("GPUMUX_RUNTIME_DIR", runtime_dir.c_str(), 1);
   const auto set = [](const char* variable, const std::string& value, bool over_outer = true) {
     if (!value.empty()) ::setenv(variable, value.c_str(), over_outer ? 1 : 0);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux status: who holds what, who waits for whom, and why.
+// gpumux status: the holders of each GPU, the seats that wait for them, and why.
 #include <set>
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// gpumux trace: who ran when.
+// gpumux trace: which program ran when.
 #include <fcntl.h>
 #include <unistd.h>
 

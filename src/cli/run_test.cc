@@ -68,7 +68,7 @@ class RunTest : public testing::Test {
 
   void set(const std::string& name, const std::string& value) { environment_[name] = value; }
 
-  // Starts gpumux with these arguments; what it prints goes to files' pipes.
+  // Starts gpumux with these arguments; its output goes to files' pipes.
   pid_t start(const std::vector<std::string>& arguments, int out, int err) {
     std::vector<std::string> words{GPUMUX};
     words.insert(words.end(), arguments.begin(), arguments.end());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what is shown fits the terminal, shows what matters most, and cannot be used to write escape sequences to it.
+// Goal: each view fits the terminal, shows what matters most, and cannot be used to write escape sequences to it.
 // Method: hand-made snapshots at widths from 20 to 200 columns and without a limit.
 #include <gtest/gtest.h>
 

@@ -131,7 +131,7 @@ std::optional<Record> record_in(const std::string& text) {
   return record;
 }
 
-// Each names a GPU of its own. `kind`: what they are called.
+// Each names a GPU of its own. `kind`: the word for them.
 template <class Amount>
 base::Status check_gpus(const std::string& kind, const std::vector<Amount>& amounts) {
   for (auto one = amounts.begin(); one != amounts.end(); ++one) {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The driver's ABI as gpumux and its simulated driver need it: the types of every exported entry point's parameters.
 //
-// Why our own declarations: the build must not need the vendor's headers, which are not free software and which
-// redefine function names by macros (asking for cuMemAlloc declares cuMemAlloc_v2). Here a name always means exactly
-// that exported symbol.
+// Why our own declarations: the build must not need the vendor's headers. They are not free software, and they redefine
+// function names by macros (asking for cuMemAlloc declares cuMemAlloc_v2). Here a name always means exactly that
+// exported symbol.
 //
-// Facts of the ABI are names, sizes, offsets and values; they are written down here for 64-bit Linux and compared by
-// abi_test with a real cuda.h where there is one. A structure that nobody here looks into stays incomplete: a pointer
-// to it has the same ABI. Where the vendor has several versions of a structure, the plain name is the newest one that
-// prototypes of CUDA 13.0 use, and older ones end in _v1.
+// Facts of the ABI are names, sizes, offsets and values. They are written down here for 64-bit Linux; abi_test compares
+// them with a real cuda.h where there is one. A structure into which our code does not look stays incomplete: a pointer
+// to it has the same ABI. Of several versions of a structure, the plain name is the newest one that prototypes of CUDA
+// 13.0 use, and older ones end in _v1.
 #pragma once
 
 #include <cstddef>
@@ -56,7 +56,7 @@ using CUsurfref = struct CUsurfref_st*;
 using CUtexref = struct CUtexref_st*;
 using CUuserObject = struct CUuserObject_st*;
 
-// Types of the graphics interfaces, whose headers nobody here needs.
+// Types of the graphics interfaces, whose headers our code does not need.
 using EGLImageKHR = void*;
 using EGLStreamKHR = void*;
 using EGLint = std::int32_t;
@@ -67,7 +67,7 @@ using VdpOutputSurface = std::uint32_t;
 using VdpVideoSurface = std::uint32_t;
 using VdpGetProcAddress = int(VdpDevice device, std::uint32_t function_id, void** function_pointer);
 
-// Structures that nobody here looks into.
+// Structures into which our code does not look.
 struct CUDA_ARRAY_MEMORY_REQUIREMENTS;
 struct CUDA_ARRAY_SPARSE_PROPERTIES;
 struct CUDA_EXTERNAL_MEMORY_BUFFER_DESC;
@@ -628,7 +628,8 @@ struct CUDA_MEM_ALLOC_NODE_PARAMS {
   CUdeviceptr dptr;
 };
 
-// A node of any kind. Members that nobody here reads are left out; `reserved1` is as large as the largest may become.
+// A node of any kind. Members that our code does not read are left out; `reserved1` is as large as the largest may
+// become.
 struct CUgraphNodeParams {
   CUgraphNodeType type;
   int reserved0[3];

@@ -3,8 +3,8 @@
 // compiles is the test.
 //
 // Built only where a cuda.h of the table's CUDA version is found. With __CUDA_API_VERSION_INTERNAL that header declares
-// every exported symbol under its own name, old versions included; what it still redefines by macros is undone in the
-// generated part. The graphics functions are left out: their headers need those of OpenGL, EGL and VDPAU.
+// every exported symbol under its own name, old versions included. The generated part undoes the names that the header
+// still redefines by macros. The graphics functions are left out: their headers need those of OpenGL, EGL and VDPAU.
 #include <gtest/gtest.h>
 
 #include <type_traits>

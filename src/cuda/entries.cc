@@ -22,8 +22,8 @@ std::optional<Entry> find_symbol(std::string_view symbol) {
 std::optional<Entry> find_versioned(std::string_view api_name, unsigned cuda_version, bool per_thread_stream) {
   auto at = std::lower_bound(kVersionedEntries.begin(), kVersionedEntries.end(), api_name,
                              [](Entry entry, std::string_view name) { return info_of(entry).api_name < name; });
-  // The few entries of one name follow each other, per-thread ones last and older ones first: the last that fits is the
-  // one, unless it is a plain one and there are per-thread ones that do not fit.
+  // The few entries of one name follow each other, per-thread ones last and older ones first. So the last that fits is
+  // the one. Exception: it is a plain one and there are per-thread ones that do not fit.
   std::optional<Entry> best;
   for (; at != kVersionedEntries.end() && info_of(*at).api_name == api_name; ++at) {
     const EntryInfo& info = info_of(*at);

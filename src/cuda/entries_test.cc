@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: whatever a program asks for, through whichever door, the table names the entry that a real driver would give.
-// Method: compare with what was read off a real driver: what it exports, what it answers to every name, version and
-// stream flag at which its answer changes, and what a PyTorch program asked for (tests/data).
+// Goal: for any name, through any door, the table names the entry that a real driver would give. Method: compare with
+// the readings of a real driver (tests/data): its exports, its answers to every name, version and stream flag at which
+// they change, and the requests of a PyTorch program.
 #include "cuda/entries.h"
 
 #include <gtest/gtest.h>

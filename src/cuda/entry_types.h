@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the entry table (entries.table) says of an entry point of the driver. docs/entries.md describes each column.
+// The columns of the entry table (entries.table) for one entry point of the driver.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ enum class StreamVariant : std::uint8_t {
 enum class Action : std::uint8_t {
   kForward,  // nothing: the program calls the driver's own
   kGate,     // a submission: it passes the gate
-  kHold,     // submits nothing, but the driver looks up addresses: memory stays where it is meanwhile
+  kHold,     // submits nothing, but the driver looks up addresses: memory stays where it is during the call
   kSync,     // waits for the GPU: not gated, but idleness is seen here
   kRoom,     // the driver takes memory for it: if there is none, others make room, and it is tried again
   kHook,     // written by hand

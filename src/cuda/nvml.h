@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVML's functions as typed pointers, filled at run time: a machine without a driver has no NVML, and must still run
+// NVML's functions as typed pointers, filled at run time. A machine without a driver has no NVML, and must still run
 // the daemon and the CLI.
 #pragma once
 
@@ -8,7 +8,7 @@
 
 namespace gpumux::cuda {
 
-// The simulated NVML exports this function and no real one does: the daemon and the CLI tell them apart by it, without
+// The simulated NVML exports this function and no real one does. The daemon and the CLI tell them apart by it, without
 // a call, and people see it in `gpumux status`.
 inline constexpr char kSimulatedNvmlSymbol[] = "gpumux_sim_is_simulated";
 

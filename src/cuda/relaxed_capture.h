@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// While it lives, driver calls of this thread are our own, in relaxed capture mode: they neither fail because some
-// thread of the program captures, nor break its capture. Where the driver does not know the call it does nothing.
+// While it lives, driver calls of this thread are our own, in relaxed capture mode. They do not fail because a thread
+// of the program captures, and they do not break its capture. Where the driver does not know the call it does nothing.
 #pragma once
 
 #include "cuda/driver.gen.h"

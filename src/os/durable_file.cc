@@ -118,8 +118,8 @@ base::Status write_new_file_at(int directory, const char* name, std::string_view
 }
 
 base::Result<FileDescriptor> claim_file_at(int directory, const char* name, std::string_view content) {
-  // Made and locked under a name of its own, then linked: link() says whether somebody was first, and whoever sees the
-  // file sees all of it, locked.
+  // Made and locked under a name of its own, then linked. link() fails if another process was first. A process that
+  // sees the file sees all of it, locked.
   const auto named = temporary_name(name);
   if (!named) return tl::unexpected(named.error());
   const std::string& temporary = *named;

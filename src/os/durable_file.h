@@ -26,7 +26,7 @@ base::Result<std::vector<std::string>> list_directory_at(int directory, const st
 // All of the file, which must be at most `most` bytes long and a regular file (kInvalid).
 base::Result<std::string> read_file_at(int directory, const char* name, std::size_t most);
 
-// A file that does not say how long it is, in /proc or of a control group: what can be read of it, up to `most` bytes.
+// A file that does not say how long it is, in /proc or of a control group: its content, up to `most` bytes.
 base::Result<std::string> read_unsized_at(int directory, const char* name, std::size_t most = SIZE_MAX);
 
 // All of it, however often the kernel takes a part. `name`: the file's, for the error.
@@ -34,12 +34,12 @@ base::Status write_all(int fd, std::string_view content, const std::string& name
 // A new file with this content; kExists if there is one. Not synced.
 base::Status write_new_file_at(int directory, const char* name, std::string_view content, mode_t mode);
 
-// Makes `name` with this content for whoever comes first: it is there from the first moment with all of its content and
-// with an exclusive flock by the caller, both durable once this returns. kExists: somebody else was first. The lock is
-// the caller's for as long as the descriptor (or a copy of it in another process) is open.
+// Makes `name` with this content for the first caller. The file has all of its content and an exclusive flock by the
+// caller from the first moment. Both are durable once this returns. kExists: another process was first. The lock is the
+// caller's for as long as the descriptor (or a copy of it in another process) is open.
 base::Result<FileDescriptor> claim_file_at(int directory, const char* name, std::string_view content);
 
-// Whether somebody holds the lock of such a file.
+// Whether a process holds the lock of such a file.
 base::Result<bool> is_claim_locked(int directory, const char* name);
 
 // Gives `name` this content and mode, durably, in place of an old file of that name: a reader sees one or the other. An
@@ -53,7 +53,7 @@ void remove_abandoned_at(int directory, std::string_view name);
 // The name that such a file was to get; empty: this is no name of such a file.
 std::string_view name_of_abandoned(std::string_view name);
 
-// A file whose room on disk is taken ahead, so that its content can be written when the disk has become full meanwhile.
+// A file whose room on disk is taken ahead, so that its content can be written even if the disk becomes full.
 class ReservedFile {
  public:
   // Takes room for `bytes` under a name of its own. An error leaves it unreserved; publish() works all the same.

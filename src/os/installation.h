@@ -15,15 +15,15 @@ inline constexpr char kLibraryName[] = "libgpumux.so";
 // The directory of the running executable, links resolved.
 base::Result<std::string> executable_dir();
 
-// Where the library is looked for, in order, when GPUMUX_LIBRARY does not name it: beside an executable in `dir` (build
+// The places of the library, in order, if GPUMUX_LIBRARY does not name it: the folder of an executable in `dir` (build
 // tree, dist/, /usr/local), then where packages put it.
 std::vector<std::string> library_places(const std::string& dir);
 
 // The first file of library_places(dir), or what GPUMUX_LIBRARY names, as an absolute path. kNotFound names the places.
 base::Result<std::string> find_library(const std::string& dir);
 
-// Where a user's own daemon keeps jobs: GPUMUX_STATE_DIR, else in XDG_STATE_HOME, else in his home. Empty: he has none.
-// `environment`: as getenv.
+// Where a user's own daemon keeps jobs: GPUMUX_STATE_DIR, else in XDG_STATE_HOME, else in the user's home. Empty: the
+// user has none. `environment`: as getenv.
 std::string private_state_dir(const std::function<const char*(const char*)>& environment);
 
 // Whether `systemctl start gpumuxd` can work: systemd runs, and has the unit. `root`: where the file system begins.

@@ -16,7 +16,7 @@
 namespace gpumux::os {
 
 base::Result<FileDescriptor> open_pidfd(pid_t pid) {
-  // Numbers below one would mean process groups or nobody.
+  // Numbers below one would mean process groups or no process.
   if (pid < 1) return base::fail(base::Code::kNotFound, "process " + std::to_string(pid) + " cannot be watched");
   FileDescriptor fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!fd) return base::fail_errno(errno, "cannot watch process " + std::to_string(pid));

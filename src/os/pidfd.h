@@ -24,7 +24,7 @@ struct PeerProcess {
   bool is_certain = false;  // it is the process that connected
 };
 
-// The process that connected a unix socket; `pid`: what SO_PEERCRED said. kNotFound: it is gone.
+// The process that connected a unix socket; `pid`: the number from SO_PEERCRED. kNotFound: it is gone.
 base::Result<PeerProcess> peer_process(int socket, pid_t pid, PeerLookup lookup = PeerLookup::kBySocket);
 
 // Whether the process has ended.

@@ -31,7 +31,7 @@ std::vector<std::string> split(std::string_view list, const char* separators) {
   return entries;
 }
 
-// Whether the loader finds the file. Names without a folder, and names with $LIB and its like, count as found: the
+// Whether the loader finds the file. Names without a folder, and names with $LIB and its like, count as found. The
 // loader may find them, and two copies of the library in one process would wait for each other.
 bool is_found(const std::string& entry) {
   return entry.front() != '/' || entry.find('$') != std::string::npos || ::access(entry.c_str(), F_OK) == 0;

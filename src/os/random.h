@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Names that nobody else has.
+// Names that no other process has.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,7 @@
 
 namespace gpumux::os {
 
-// So many random bytes (at most 256), two hexadecimal digits each.
+// `bytes` random bytes (at most 256), two hexadecimal digits each.
 base::Result<std::string> random_hex(std::size_t bytes);
 
 }  // namespace gpumux::os

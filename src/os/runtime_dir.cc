@@ -13,8 +13,8 @@
 namespace gpumux::os {
 namespace {
 
-// statx: glibc has had it in one version since 2.28, while stat and lstat got a new one in 2.33, which the library may
-// not need.
+// statx: glibc has had it in one version since 2.28. stat and lstat got a new one in 2.33, which the library may not
+// need.
 struct Kind {
   bool found = false;
   mode_t mode = 0;
@@ -35,8 +35,8 @@ std::string user_dir() {
   return "/tmp/gpumux-" + std::to_string(::geteuid());
 }
 
-// Anybody can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let him pose as
-// the daemon.
+// Any user can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let that user
+// pose as the daemon.
 base::Status check_owned(const std::string& dir) {
   const Kind kind = look(dir, AT_SYMLINK_NOFOLLOW);
   if (!kind.found) return base::fail_errno(errno, "cannot look at " + dir);
@@ -79,7 +79,7 @@ base::Status make_own_dir(const std::string& dir, unsigned mode) {
     return base::fail(base::Code::kDenied, dir + " belongs to user " + std::to_string(status.stx_uid) +
                                                ", and not to the daemon's user: remove it");
   }
-  // Whatever the umask is, and whatever it was before.
+  // Independent of the umask and of the old mode.
   if (::fchmod(fd.get(), mode) != 0) return base::fail_errno(errno, "cannot set the mode of " + dir);
   return {};
 }

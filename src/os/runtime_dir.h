@@ -5,7 +5,7 @@
 //   user's daemon   $XDG_RUNTIME_DIR/gpumux, else /tmp/gpumux-UID (mode 0700, owned by the user, not a link: checked)
 //   GPUMUX_RUNTIME_DIR overrides both.
 //
-// What is in it, as paths within it:
+// Its content, as paths within it:
 //
 //   tenants/tenants.sock   for tenants' libraries. Its folder is what containers are given; it holds nothing else.
 //   api.sock               the HTTP API: of the host
@@ -37,9 +37,9 @@ inline constexpr char kKnownTenants[] = "known_tenants";
 // Where root's daemons lock GPUs, whatever their runtime directory.
 inline constexpr char kGpuLockDir[] = "/run/gpumux-locks";
 
-// The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid), else
+// The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid). Else
 // the system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied,
-// with what to do, when somebody else owns it.
+// with the remedy, if another user owns it.
 base::Result<std::string> find_runtime_dir();
 
 // Makes `dir` if it is missing, and gives it `mode`. kDenied: it is no directory, or another user's.

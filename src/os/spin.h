@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waiting without sleeping, for moments: where what one waits for is about to come.
 //
-// Waking a sleeping thread takes 20 to 70 us on an idle core of a virtual machine, which is more than everything else
-// in handing a lease over. So whoever is told that something is about to come stays awake for it. Three rules keep that
-// cheap: each wait is bounded by its caller; nobody spins where a spinning thread would take the core that the other
-// side needs (has_spare_cores); and over time nobody spins for more than a fixed share of it (SpinBudget).
+// Waking a sleeping thread takes 20 to 70 us on an idle core of a virtual machine. That is more than everything else in
+// handing a lease over. So a thread that is told of an event to come stays awake for it. Three rules keep that cheap.
+// The caller bounds each wait. No thread spins where it would take the core that the other side needs
+// (has_spare_cores). Over time no thread spins for more than a fixed share of it (SpinBudget).
 #pragma once
 
 #include <sched.h>
@@ -29,12 +29,12 @@ inline void spin_pause() {
 inline constexpr int kCoresForSpinning = 3;
 
 namespace detail {
-// -1: not counted yet. Relaxed everywhere: whoever counts finds the same.
+// -1: not counted yet. Relaxed everywhere: every thread that counts finds the same.
 inline std::atomic<int> spare_cores{-1};
 }  // namespace detail
 
-// Whether this process may run on so many cores that spinning takes none from whom it waits for. Counted once: a limit
-// that is set later costs time, not correctness.
+// Whether this process may run on enough cores that spinning takes none from the process that it waits for. Counted
+// once: a limit that is set later costs time, not correctness.
 inline bool has_spare_cores() {
   int known = detail::spare_cores.load(std::memory_order_relaxed);
   if (known < 0) {

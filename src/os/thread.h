@@ -11,7 +11,7 @@ namespace gpumux::os {
 
 class Thread {
  public:
-  // Calls `(owner->*kRun)()` on a new thread. `failure`: what the error says.
+  // Calls `(owner->*kRun)()` on a new thread. `failure`: the text of the error.
   template <auto kRun, class Owner>
   base::Status start(Owner* owner, const char* failure) {
     sigset_t all;

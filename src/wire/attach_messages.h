@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a terminal that is attached to an interactive job and the process that holds the job's pty say to each other.
+// The messages between a terminal that is attached to an interactive job and the process that holds the job's pty.
 //
-// Transport as in wire/messages.h: whole messages, SOCK_SEQPACKET. Anybody of the job's user, and root, may connect,
-// and any number may watch at once: all of them see the same output, and what any of them types goes to the job.
+// Transport as in wire/messages.h: whole messages, SOCK_SEQPACKET. Processes of the job's user, and root's, may
+// connect, and any number may watch at once. All of them see the same output, and the keys of each go to the job.
 //
 //   client                                   terminal
-//   AttachHello         ------------------>                  its window's size, and from where on it wants the output
+//   AttachHello         ------------------>                  its window's size, and the first byte that it wants
 //                       <------------------  AttachWelcome
-//                       <------------------  AttachOutput    first what was missed, then what comes
+//                       <------------------  AttachOutput    first the missed output, then the new one
 //   AttachInput         ------------------>
 //   AttachResize        ------------------>
-//                       <------------------  AttachLagging   it read too slowly: what it would have to be told next is
-//                       no
-//                                                            longer kept. It is disconnected; the log has everything
+//                       <------------------  AttachLagging   it read too slowly: the next output is no longer kept.
+//                                                            It is disconnected; the log has everything
 //                       <------------------  AttachEnded     everything has been sent, and the job has ended
 //
 // Detaching is closing. Output is counted in bytes since the job began, so that a client which comes back asks for what
@@ -32,7 +31,7 @@ namespace gpumux::wire {
 
 inline constexpr std::uint32_t kAttachProtocolVersion = 1;
 
-// The last so many bytes of output are kept for who comes late or reads slowly: some ten thousand lines.
+// This many bytes of the last output are kept for clients that come late or read slowly: some ten thousand lines.
 inline constexpr std::size_t kAttachBacklogBytes = 1u << 20;
 // Output in one message; input in one message. Small enough for any socket buffer, large enough to be few.
 inline constexpr std::size_t kMaxAttachOutputBytes = 16384;
@@ -60,7 +59,7 @@ struct AttachHello {
   static constexpr std::size_t kMinimumBytes = 16;
   std::uint32_t protocol = kAttachProtocolVersion;
   WindowSize window;
-  std::uint64_t from = 0;  // the first byte of output that it wants; what is no longer kept is left out
+  std::uint64_t from = 0;  // the first byte of output that it wants; bytes that are no longer kept are left out
 };
 
 struct AttachInput {
@@ -80,7 +79,7 @@ struct AttachWelcome {
   std::uint32_t protocol = kAttachProtocolVersion;
   std::uint32_t reserved = 0;
   std::uint64_t from = 0;   // where the output that follows begins; more than was asked for if that is gone
-  std::uint64_t until = 0;  // how much output there has been so far: what lies between is backlog
+  std::uint64_t until = 0;  // the length of the output so far: the bytes in between are backlog
 };
 
 struct AttachOutput {
@@ -97,7 +96,8 @@ struct AttachLagging {
 struct AttachEnded {
   static constexpr AttachType kType = AttachType::kEnded;
   static constexpr std::size_t kMinimumBytes = 8;
-  std::uint32_t how = 0;  // wire::EndHow; 0: the runner is gone and nobody here knows how the job ended
+  std::uint32_t how = 0;  // wire::EndHow; 0: the runner is gone, and the terminal's process does not know how the job
+                          // ended
   std::uint32_t code = 0;
 };
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one decoder behind every family of messages: a Header, then one of a variant's structs, possibly in an older
-// peer's shorter form or a newer one's longer form (wire/messages.h says what both mean).
+// The one decoder behind every family of messages: a Header, then one of a variant's structs. The struct may have an
+// older peer's shorter form or a newer one's longer form (wire/messages.h says what both mean).
 //
-// `Checks` has, for each struct that needs it, tidy(struct&), which ends its texts, and known(const struct&), which
-// says whether its enumerations are ones of this version. The code that uses a value checks its meaning.
+// `Checks` has two functions for each struct that needs them. tidy(struct&) ends its texts. known(const struct&) says
+// whether its enumerations are ones of this version. The code that uses a value checks its meaning.
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,9 @@
 // The lease page: shared memory between the daemon and one tenant, through which leases are given without a system
 // call.
 //
-// A tenant makes one memfd of kLeasePageBytes, seals it against growing, shrinking and further seals, and hands it over
-// in its Hello; it keeps the page for its whole life, across restarts of the daemon. Slot i is the tenant's i-th seat:
+// A tenant makes one memfd of kLeasePageBytes and seals it against growing, shrinking and further seals. It hands the
+// page over in its Hello, and keeps it for its whole life, across restarts of the daemon. Slot i is the tenant's i-th
+// seat:
 //
 // clang-format off
 //   byte 128*i  word         lease word (below)                  daemon stores; the tenant clears kGranted, kImminent
@@ -17,11 +18,11 @@
 // The lease word:
 //
 //   bit 0  kGranted     the seat may submit
-//   bit 1  kExclusive   nobody else may
-//   bit 2  kContended   somebody waits for this GPU
+//   bit 1  kExclusive   no other seat may
+//   bit 2  kContended   another seat waits for this GPU
 //   bit 3  kUngated     set by the tenant itself when it has no daemon and runs without one
 //   bit 4  kReleased    set by the tenant's agent where it clears kGranted itself
-//   bit 5  kImminent    a grant is about to come: whoever waits stays awake for a moment. Set by the daemon in a word
+//   bit 5  kImminent    a grant is about to come: waiting threads stay awake for a moment. Set by the daemon in a word
 //                       that is not granted, cleared by the thread that takes the hint. Lost, late or forged it costs
 //                       a little processor time, and nothing else hangs on it
 //   8..31  sequence     one more at each store by the daemon, so that a sleeper notices every change
@@ -30,21 +31,21 @@
 //                                         granted --agent, compare-and-exchange: released by itself-----> not granted
 // clang-format on
 //
-// A Step (stall rule) stores permits, then the word again, still not granted but with the next sequence number, and
-// wakes: a thread that has marked itself inside takes a permit by compare-and-exchange and may submit once. To take
-// permits back, the daemon or the agent stores 0. The gate is then closed as after clearing kGranted.
+// For a Step (stall rule) the daemon stores permits, then the word again, still not granted but with the next sequence
+// number, and wakes. A thread that has marked itself inside takes a permit by compare-and-exchange and may submit once.
+// To take permits back, the daemon or the agent stores 0. The gate is then closed as after clearing kGranted.
 //
-// The epoch changes only while the word is not granted: where a grant follows a grant in place, the daemon stores a
-// word without kGranted, then the epoch, then the word with it. So a tenant that finds the same epoch before and after
-// it has looked at a granted word knows which grant that word is, and may release it.
+// The epoch changes only while the word is not granted. If a grant follows a grant in place, the daemon stores a word
+// without kGranted, then the epoch, then the word with it. So a tenant may release a granted word if it finds the same
+// epoch before and after looking at it.
 //
 // A thread submits only while kGranted is set, and marks itself inside before it looks (gate/gate.h). Clearing the bit
-// is the first half of closing a gate; the tenant's agent does the second (membarrier, wait until nobody is inside) and
-// only then tells the daemon. So a daemon that dies in the middle leaves a word that still means something.
+// is the first half of closing a gate. The tenant's agent does the second (membarrier, wait until no thread is inside)
+// and only then tells the daemon. So a daemon that dies in the middle leaves a word that still means something.
 //
-// Trust: the page is the tenant's, and may hold anything at any moment. The daemon writes words and never reads them;
-// what it reads (the statistics at +64) is shown to people and decides nothing. A tenant that scribbles here hurts only
-// itself: its own gate.
+// Trust: the page is the tenant's, and may hold anything at any moment. The daemon writes words and never reads them.
+// It reads only the statistics at +64, which are shown to people and decide nothing. A tenant that scribbles here hurts
+// only itself: its own gate.
 //
 // Compatibility: lengths and offsets are fixed by kProtocolVersion (messages.h). Explicit-width types only.
 #pragma once
@@ -71,7 +72,7 @@ struct LeaseSlot {
   std::atomic<std::uint32_t> permits;
   std::atomic<std::uint64_t> epoch;
   std::uint8_t reserved_daemon[48];
-  // A cache line of the tenant's own, so that counting never slows down whoever reads the word.
+  // A cache line of the tenant's own, so that counting never slows down the threads that read the word.
   std::atomic<std::uint64_t> submissions;
   std::atomic<std::uint64_t> waiting_ns;
   std::uint8_t reserved_tenant[48];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a tenant and the daemon say to each other.
+// The messages between a tenant and the daemon.
 //
 // Transport: a unix socket of whole messages (SOCK_SEQPACKET) at most kMaxMessageBytes long. Each message is a Header
 // and one of the structs below, in the machine's byte order: both ends are on one machine. One direction each, in
@@ -16,41 +16,41 @@
 //                       <------------------  Revoke              (page: not granted)
 //   Idling              ------------------>                      it will be released in a moment, if nothing comes up
 //   RevokeSeen          ------------------>                      the agent is alive
-//   GateClosed          ------------------>                      nobody inside; submitted work may still run: draining
+//   GateClosed          ------------------>                      no thread inside; work may still run: draining
 //   Drained             ------------------>                      nothing runs: drained. Also sent unasked: a release
 //
 // Memory (docs/memory.md): the daemon says how much a seat may have on the GPU, and the seat goes there.
 //                       <------------------  Room                its new bound
-//   Memory              ------------------>                      what it has, whenever that matters to somebody
+//   Memory              ------------------>                      its memory, whenever the daemon or a person needs it
 //   RoomWanted          ------------------>                      a thread's allocation needs more; answered by Room
 //   HostWanted          ------------------>                      host memory for evicted data
 //                       <------------------  HostLent + memfd
 //   HostReturned        ------------------>
-//                       <------------------  HostForget          what of it was kept mapped is to be unmapped
+//                       <------------------  HostForget          unmap these kept chunks
 //   HostForgotten       ------------------>
-//                       <------------------  HostSpare           keep no more than so much that you could do without
+//                       <------------------  HostSpare           the most unneeded host memory that it may keep
 //   FrameGiven + frame  ------------------>                      physical memory that it has evicted, for others
 //                       <------------------  FrameLent + frame
 //   FrameFreed          ------------------>                      it has freed it, or has no use for it
 //   FrameWanted         ------------------>                      another process is to import it; answered by FrameLent
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 //
-// What programs get done (daemon/gpus/gain.h):
+// Measuring programs (daemon/gpus/gain.h):
 //                       <------------------  Measure             how much has the seat submitted so far?
-//   Measured            ------------------>                      so much
+//   Measured            ------------------>                      this much
 //
 // Before the program initialises the driver (docs/how-to/mps.md):
 //   MpsAsked            ------------------>  (only if Welcome says that it is answered)
 //                       <------------------  MpsAnswered         when the server is ready
 //
-// What was revoked and does not drain:
+// A revoked seat that does not drain:
 //                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
 //   Stepped, Drained    ------------------>
 //
-// Versions: a struct only ever grows at its end, and what is new there means "as before" when zero. A receiver takes a
-// shorter message from an older peer as filled up with zeros, and ignores what a newer peer has added; a message
-// shorter than its first version's length (kMinimumBytes) is a protocol error. A change that this cannot express raises
+// Versions: a struct only ever grows at its end, and what is new there means "as before" when zero. A receiver fills up
+// a shorter message from an older peer with zeros, and ignores the part that a newer peer has added. A message shorter
+// than its first version's length (kMinimumBytes) is a protocol error. A change that this cannot express raises
 // kProtocolVersion.
 //
 // Trust: the daemon takes every byte of a tenant's message as hostile. A tenant's identity comes from SO_PEERCRED,
@@ -198,8 +198,8 @@ struct Drained {
   std::uint64_t epoch = 0;
 };
 
-// So many of the submissions that were let through have been made since it was last said; before a GateClosed, all that
-// were. (0, of an older library, which is given one at a time: that one.)
+// `count` submissions of the permitted ones were made since the last Stepped; before a GateClosed, all that were. (0,
+// of an older library, which is given one at a time: that one.)
 struct Stepped {
   static constexpr Type kType = Type::kStepped;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -208,8 +208,8 @@ struct Stepped {
   std::uint64_t epoch = 0;
 };
 
-// The seat is idle, somebody waits, and its idle hold has begun: unless it finds work again it will be released at the
-// end of that. Only a hint: the daemon can wake the next holders before.
+// The seat is idle, another seat waits, and its idle hold has begun. It will be released at the end of that, unless it
+// finds work again. Only a hint: the daemon can wake the next holders before.
 struct Idling {
   static constexpr Type kType = Type::kIdling;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -232,9 +232,9 @@ enum class Unpageable : std::uint32_t {
 };
 inline constexpr std::size_t kUnpageableReasons = 9;
 
-// A seat's memory, all in bytes unless named otherwise. Sent when the bound has been taken note of (`room_sequence`),
-// when memory has become less on the GPU, when a job of the pager's is over, and otherwise for those who look: at most
-// some times a second. The daemon believes it as far as what the GPU has allows.
+// A seat's memory, all in bytes unless named otherwise. Sent when the seat has taken note of a new bound
+// (`room_sequence`), has less memory on the GPU, or has finished a job of the pager's. Otherwise it is sent for people,
+// at most some times a second. The daemon believes it as far as what the GPU has allows.
 struct Memory {
   static constexpr Type kType = Type::kMemory;
   static constexpr std::size_t kMinimumBytes = 200;
@@ -242,7 +242,7 @@ struct Memory {
   std::uint32_t room_sequence = 0;                    // the newest Room that is in force
   std::uint64_t epoch = 0;                            // of the lease that the seat holds; 0: none
   std::uint64_t allocated = 0;                        // that the program has asked for and not freed, pageable or not
-  std::uint64_t resident = 0;                         // pageable, on the GPU; what is kept for reuse is part of it
+  std::uint64_t resident = 0;                         // pageable, on the GPU; includes memory that is kept for reuse
   std::uint64_t evicted = 0;                          // pageable, not on the GPU. Zero: its work may run
   std::uint64_t unpageable[kUnpageableReasons] = {};  // on the GPU; of kManaged, wherever its pages are
   std::uint64_t host_used = 0;                        // of the host memory that it has been lent
@@ -278,7 +278,7 @@ struct RoomWanted {
   std::uint32_t reserved = 0;
 };
 
-// Host memory for evicted data: about so many bytes more (at most kMaxHostChunkBytes); answered by HostLent.
+// Host memory for evicted data: about `bytes` more (at most kMaxHostChunkBytes); answered by HostLent.
 struct HostWanted {
   static constexpr Type kType = Type::kHostWanted;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -324,8 +324,8 @@ struct GangJoin {
   char key[base::kMaxNameBytes] = {};
 };
 
-// Whether the process is to be a client of MPS. Answered by MpsAnswered, unless `server` names the one that it has been
-// told already: then it is that server's client, and a new daemon learns it.
+// Asks whether the process should be a client of MPS. Answered by MpsAnswered, unless `server` names the server that
+// the process was told already. Then it is that server's client, and a new daemon learns it.
 struct MpsAsked {
   static constexpr Type kType = Type::kMpsAsked;
   static constexpr std::size_t kMinimumBytes = 528;
@@ -333,7 +333,7 @@ struct MpsAsked {
   std::uint32_t server = 0;             // 0: none yet
   std::uint32_t thread_percentage = 0;  // that it was told with the server
   std::uint32_t reserved = 0;
-  char visible_gpus[512] = {};  // CUDA_VISIBLE_DEVICES; empty: all. What does not fit is cut off
+  char visible_gpus[512] = {};  // CUDA_VISIBLE_DEVICES; empty: all. A longer value is cut off
 };
 static_assert(sizeof(MpsAsked) == 528);
 
@@ -402,7 +402,7 @@ struct SeatRefused {
   char text[128] = {};
 };
 
-// The page says "not granted" already. An epoch older than the slot's means that the lease was released meanwhile:
+// The page says "not granted" already. An epoch older than the slot's means that the lease has been released since:
 // ignored.
 struct Revoke {
   static constexpr Type kType = Type::kRevoke;
@@ -422,9 +422,9 @@ struct Reopen {
   std::uint64_t epoch = 0;
 };
 
-// The page has permits: so many submissions may go through although the gate is closed. After each, or after several:
-// Stepped, and Drained when they are done. A Revoke takes back what is left, and is answered like the first one; a
-// Drained sent before its RevokeSeen says nothing of what was let through.
+// The page has permits: this many submissions may go through although the gate is closed. After each, or after several:
+// Stepped, and Drained when they are done. A Revoke takes back the permits that are left, and is answered like the
+// first one. A Drained that was sent before its RevokeSeen says nothing of the permitted submissions.
 struct Step {
   static constexpr Type kType = Type::kStep;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -433,7 +433,7 @@ struct Step {
   std::uint64_t epoch = 0;
 };
 
-// Somebody waits for the GPU that this seat holds, or nobody does any more. While somebody waits an idle holder
+// Another seat waits for the GPU that this seat holds, or none does any more. While another seat waits, an idle holder
 // releases. Also sent when one of the times changes.
 struct Contention {
   static constexpr Type kType = Type::kContention;
@@ -446,13 +446,13 @@ struct Contention {
   std::uint64_t time_slice_ns = 0;
 };
 
-// Why a wish was refused (Room::refused). kNothingComes: waiting longer is of no use. kTooMuch: so much cannot come
+// Why a wish was refused (Room::refused). kNothingComes: waiting longer is of no use. kTooMuch: that amount cannot come
 // while things stay as they are, and less may.
 inline constexpr std::uint32_t kNothingComes = 1;
 inline constexpr std::uint32_t kTooMuch = 2;
 
 // How much the seat may have on the GPU, pageable and not, in bytes; and how much it may have allocated in all. The
-// seat goes there by itself: above it, it evicts as soon as it is drained; below it, it restores what is evicted,
+// seat goes there by itself. Above its room, it evicts as soon as it is drained. Below it, it restores evicted memory,
 // whether it holds a lease or not. A holder that has more than that keeps what it has, and gets no more.
 struct Room {
   static constexpr Type kType = Type::kRoom;
@@ -461,16 +461,17 @@ struct Room {
   std::uint32_t sequence = 0;  // grows; never 0
   std::uint64_t room = 0;
   std::uint64_t commitment = 0;
-  std::uint64_t total = 0;       // what the program is told that the GPU has: its own, or the quota
-  std::uint32_t ticket = 0;      // the newest RoomWanted that this answers; 0: none yet
-  std::uint32_t refused = 0;     // that one got less than it wanted: kNothingComes or kTooMuch; 0: it was not refused
-  base::FrameSizes frames = 0;   // what it evicts of these sizes goes on by FrameGiven, and the rest is freed
-  std::uint32_t is_limited = 0;  // 1: there is a quota, within which `commitment` is; it binds whoever makes the memory
-  std::uint32_t is_stranded = 0;  // 1: what is evicted cannot come back while all that is on the GPU stays there
+  std::uint64_t total = 0;        // the memory of the GPU as the program sees it: the GPU's own, or the quota
+  std::uint32_t ticket = 0;       // the newest RoomWanted that this answers; 0: none yet
+  std::uint32_t refused = 0;      // that one got less than it wanted: kNothingComes or kTooMuch; 0: it was not refused
+  base::FrameSizes frames = 0;    // evicted frames of these sizes go on by FrameGiven, and the rest is freed
+  std::uint32_t is_limited = 0;   // 1: there is a quota, within which `commitment` is; it binds all memory of the
+                                  // program's
+  std::uint32_t is_stranded = 0;  // 1: evicted memory cannot come back while all that is on the GPU stays there
 };
 static_assert(sizeof(Room) == 56);
 
-// Carries the descriptor of a memfd. Without one: what the seat has kept mapped under this id; and with no bytes
+// Carries the descriptor of a memfd. Without one: the chunk that the seat has kept mapped under this id. With no bytes
 // either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. Its old content
 // belongs to no seat.
 struct HostLent {
@@ -495,9 +496,9 @@ struct HostForget {
   std::uint64_t ids[kMostForgotten] = {};
 };
 
-// From now on each seat may keep so much host memory that holds nothing or clean copies, and gives back the rest as
-// soon as it has it. Before the first one: any amount. And so much of it goes back once, for it is `awaited` by
-// somebody; messages add up, and one with 0 takes back what has not gone yet.
+// From now on each seat may keep this much host memory that holds nothing or clean copies. It gives back the rest as
+// soon as it has it. Before the first one: any amount. And `awaited` bytes of it go back once, for other seats wait for
+// them. Messages add up, and one with 0 takes back requests that are not fulfilled yet.
 struct HostSpare {
   static constexpr Type kType = Type::kHostSpare;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -505,8 +506,8 @@ struct HostSpare {
   std::uint64_t awaited = 0;
 };
 
-// The seat holds a lease that will be revoked soon, and is likely to have to make so much room then; and whoever is
-// next will want so much of what its managed memory takes. Only a hint.
+// The seat holds a lease that will be revoked soon, and is likely to have to make `bytes` of room then. The next holder
+// will want `managed` bytes of the room that its managed memory takes. Only a hint.
 struct PrepareSwapOut {
   static constexpr Type kType = Type::kPrepareSwapOut;
   static constexpr std::size_t kMinimumBytes = 24;
@@ -555,23 +556,23 @@ struct FrameWanted {
   std::uint64_t number = 0;
 };
 
-// The server that the process is to be a client of, from now until it ends.
+// The MPS server whose client the process is, from now until it ends.
 struct MpsAnswered {
   static constexpr Type kType = Type::kMpsAnswered;
   static constexpr std::size_t kMinimumBytes = 248;
   std::uint32_t server = 0;             // 0: none, and `why` may say why
   std::uint32_t thread_percentage = 0;  // of the GPU's threads that it may use at most; 100: all
   char pipe_directory[112] = {};        // CUDA_MPS_PIPE_DIRECTORY
-  char why[128] = {};                   // for people; empty: nobody asked for MPS
+  char why[128] = {};                   // for people; empty: MPS was not asked for
 };
 static_assert(sizeof(MpsAnswered) == 248);
 
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
                                    GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten,
                                    Measured, FrameGiven, FrameFreed, FrameWanted, MpsAsked>;
-// Carries a frame's descriptor. To be restored into, from now on the seat's, and ahead of the room that goes with it:
-// all of it is to be written before anybody reads it. The seat answers FrameFreed for a frame that it does not use. Of
-// no bytes: answers FrameWanted, without a descriptor if there is none any more.
+// Carries a frame's descriptor. It is the seat's from now on, ahead of the room that goes with it, and the seat
+// restores into it. The seat must write all of it before the program can read it. The seat answers FrameFreed for a
+// frame that it does not use. Of no bytes: answers FrameWanted, without a descriptor if there is none any more.
 struct FrameLent {
   static constexpr Type kType = Type::kFrameLent;
   static constexpr std::size_t kMinimumBytes = 24;

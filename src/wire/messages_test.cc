@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what one side encodes the other reads, across versions, and no bytes whatever do harm.
-// Method: round trips, truncation to every length, growth, and seeded random mutations (the fuzzer goes further).
+// Goal: each side reads the other's messages, across versions, and no bytes do harm. Method: round trips, truncation to
+// every length, growth, and seeded random mutations (the fuzzer goes further).
 #include "wire/messages.h"
 
 #include <gtest/gtest.h>

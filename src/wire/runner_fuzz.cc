@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: any bytes at all are safe to decode as a message between daemon, runner and attached terminal, or as a file of
-// a job's directory; and what was decoded says the same when it is written again. Method: decode the input as each of
-// them; encode what came out, decode that, and compare. A broken promise traps.
+// a job's directory. A decoded value says the same when it is written again. Method: decode the input as each of them;
+// encode what came out, decode that, and compare. A broken promise traps.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -48,7 +48,7 @@ void look_at_message(std::span<const std::byte> bytes, base::Result<Variant> (*d
       *first);
 }
 
-// Records: what is written again decodes to what is written the same.
+// Records: the re-encoded bytes decode to a value that encodes the same.
 template <class Record>
 void look_at_record(std::span<const std::byte> bytes, base::Result<Record> (*decode)(std::span<const std::byte>),
                     std::string (*encode)(const Record&)) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the daemon and the supervisor of one job (gpumux-runner) say to each other.
+// The messages between the daemon and the supervisor of one job (gpumux-runner).
 //
 // Transport, byte order, growth and trust are those of wire/messages.h: whole messages over SOCK_SEQPACKET, a Header
-// and one of the structs below. There are two connections of the same kind: the one that the runner was started with,
-// and any number that come later through the socket `control` in the job's directory, from a daemon that was restarted.
+// and one of the structs below. There are two kinds of connections, with the same messages. The runner was started with
+// the first one. A restarted daemon makes others through the socket `control` in the job's directory.
 //
 //   daemon                                   runner
 //   Begin               ------------------>  (first connection only, exactly once) claims DIR, reads DIR/spec
@@ -14,10 +14,10 @@
 //                       <------------------  RunnerEnded     after DIR/end is durable and nothing of the job is left
 //   Noted               ------------------>                  the end is stored; matters to a kEndNotDurable only
 //
-// A runner ends after RunnerEnded (kEndNotDurable: after Noted), or without a word when it may not begin (somebody else
-// holds the claim): its last message is then RunnerRefused. Losing a connection changes nothing for the job.
+// A runner ends after RunnerEnded (kEndNotDurable: after Noted). If it may not begin (another process holds the claim),
+// its last message is RunnerRefused. Losing a connection changes nothing for the job.
 //
-// Trust: the runner obeys peers whose SO_PEERCRED is root or its own user, and nobody else. The daemon reads what comes
+// Trust: the runner obeys peers whose SO_PEERCRED is root or its own user, and no others. The daemon reads what comes
 // from a runner as it reads what comes from a tenant.
 #pragma once
 
@@ -34,8 +34,10 @@ namespace gpumux::wire {
 inline constexpr std::uint32_t kRunnerProtocolVersion = 1;
 
 // Names in a job's directory.
-inline constexpr char kSpecFile[] = "spec";    // what to run: wire/runner_records.h; written by the daemon
-inline constexpr char kClaimFile[] = "claim";  // who runs it, or that nobody may; locked while its runner lives
+inline constexpr char kSpecFile[] = "spec";    // the command and its conditions: wire/runner_records.h; written by the
+                                               // daemon
+inline constexpr char kClaimFile[] = "claim";  // the runner that has the job, or the mark that none may; locked while
+                                               // its runner lives
 inline constexpr char kEndFile[] = "end";      // how it ended
 inline constexpr char kControlSocket[] = "control";
 
@@ -79,7 +81,7 @@ enum class RunnerPhase : std::uint32_t {
   kSetup = 2,     // the set-up command runs
   kRunning = 3,   // the command itself has been executed
   kStopping = 4,  // Terminate was received: the grace runs
-  kCleaning = 5,  // the main process has ended and DIR/end is written; what it left behind is being ended
+  kCleaning = 5,  // the main process has ended and DIR/end is written; its remaining processes are being ended
   kEnded = 6,
 };
 
@@ -87,7 +89,7 @@ enum class Suspension : std::uint32_t {
   kNone = 0,
   kFreezing = 1,
   kFrozen = 2,  // nothing of the job runs
-  kFailed = 3,  // something could not be stopped; what was stopped goes on again after Resume
+  kFailed = 3,  // a process could not be stopped; the stopped ones go on again after Resume
 };
 
 // ---- daemon to runner -------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ Status unknown_field(std::uint32_t tag) {
                                             ", which this program does not know: it was written by a newer one");
 }
 
-// Structs grow at their end: a shorter one is an older one's, whose new parts are zero; a longer one says something
+// Structs grow at their end. A shorter one is an older one's, whose new parts are zero. A longer one says something
 // that cannot be followed unless it is zero.
 template <class Struct>
 Status read_numbers(const Field& field, std::size_t minimum, Struct& value) {
@@ -170,7 +170,7 @@ Status read_numbered(const Field& field, Enum last, Enum& number, std::string& t
   return read_string(Field{field.tag, field.value.substr(sizeof read)}, text);
 }
 
-// A path that means the same whoever reads it.
+// A path that means the same for every reader.
 Status check_path(const std::string& path, const char* what) {
   if (path.empty() || path[0] != '/')
     return base::fail(Code::kInvalid, std::string(what) + " is not an absolute path: '" + path + "'");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The files of a job's directory: what to run (spec), who has taken it (claim), how it ended (end).
+// The files of a job's directory: its command (spec), its runner (claim), its end (end).
 //
 // A record is
 //
@@ -7,9 +7,9 @@
 //   then fields: tag u32 | reserved u32 | bytes u64 | that many bytes | zeros up to a multiple of 8
 //
 // in the machine's byte order. Lists are fields with the same tag, in order. Numbers that belong together are one
-// field, a struct that only ever grows at its end, as messages do. A field with an unknown tag is refused, not skipped:
-// a runner that ignored what it does not know would run a job in another way than it was asked to. So an older program
-// says clearly that it cannot, and a newer one reads what an older one has written.
+// field, a struct that only ever grows at its end, as messages do. A field with an unknown tag is refused, not skipped.
+// A runner that ignored an unknown field would run a job in another way than it was asked to. So an older program says
+// clearly that it cannot, and a newer one reads what an older one has written.
 //
 // Strings are bytes, kept exactly; only NUL cannot be in them, for they go to the system as C strings. Decoding takes
 // any bytes at all. Decoding does not judge what a path or a user id means.
@@ -41,11 +41,13 @@ inline constexpr std::size_t kMaxResourceLimits = 32;
 inline constexpr std::size_t kMaxSmallRecordBytes = 8192;
 
 enum class LogOpening : std::uint32_t {
-  // The user named the file: made with his umask and cut to nothing. A symbolic link is followed only if it is his.
+  // The user named the file: made with the user's umask and cut to nothing. A symbolic link is followed only if it is
+  // the user's.
   kUsersTruncate = 0,
   kUsersAppend = 1,
-  // We named it: its folders are made as the user with mode 0700, the file with 0600; never through a symbolic link as
-  // the last component, and only a regular file of the user's. The file's content stays: output is only ever appended.
+  // We named it. Its folders are made as the user with mode 0700, the file with 0600. It is never opened through a
+  // symbolic link as the last component, and only if it is a regular file of the user's. The file's content stays:
+  // output is only ever appended.
   kOurs = 2,
 };
 
@@ -90,7 +92,7 @@ struct RunnerSpec {
   // A file of the user's for what the command writes to its standard error; empty: that goes to the log, too.
   std::string error_path;
   LogOpening error_opening = LogOpening::kUsersTruncate;
-  std::string attach_path;  // interactive: where its attach socket is to be, in a directory that root owns; else empty
+  std::string attach_path;  // interactive: the place of its attach socket, in a directory that root owns; else empty
 
   std::vector<ResourceLimit> limits;
   std::uint32_t umask = 0022;
@@ -103,7 +105,7 @@ struct RunnerSpec {
 };
 
 struct RunnerClaim {
-  bool abandoned = false;  // by the daemon: nobody may begin
+  bool abandoned = false;  // by the daemon: no runner may begin
   std::uint32_t runner_pid = 0;
   std::uint64_t runner_start_ticks = 0;  // field 22 of /proc/PID/stat
   std::string boot_id;                   // /proc/sys/kernel/random/boot_id

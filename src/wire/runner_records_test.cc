@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what the daemon writes the runner reads, exactly; what makes no sense is refused with a reason; no bytes
-// whatever do harm; other versions are understood or said to be unknown. Method: round trips, cutting to every length,
-// changed copies from a printed seed, and records made wrong on purpose. GPUMUX_WRITE_CORPUS names a folder in which
-// the last test writes the fuzzer's inputs.
+// Goal: the runner reads the daemon's records exactly. A senseless record is refused with a reason. No bytes do harm.
+// Other versions are understood or said to be unknown. Method: round trips, cutting to every length, changed copies
+// from a printed seed, and records made wrong on purpose. GPUMUX_WRITE_CORPUS names a folder in which the last test
+// writes the fuzzer's inputs.
 #include "wire/runner_records.h"
 
 #include <gtest/gtest.h>
@@ -148,7 +148,7 @@ TEST(RunnerRecords, CutAnywhereAreRefused) {
   for (std::size_t length = 0; length < whole.size(); ++length) {
     std::string cut = whole.substr(0, length);
     EXPECT_FALSE(decode_spec(bytes_of(cut))) << length;
-    // Also with a length field that agrees: what is left out is a field, or half of one.
+    // Also with a length field that agrees: a field, or half of one, is missing.
     if (length < 24) continue;
     const std::uint64_t size = length;
     std::memcpy(cut.data() + 16, &size, sizeof size);

@@ -330,7 +330,7 @@ void check_daemon(const Facts& facts, Findings& findings) {
 }
 
 void check_foreign(const Facts& facts, Findings& findings) {
-  // The daemon knows which processes are its tenants. Without one, every process on a GPU is somebody else's.
+  // The daemon knows which processes are its tenants. Without one, every process on a GPU is foreign.
   std::vector<std::pair<std::uint32_t, std::vector<ProcessFact>>> by_gpu;
   if (facts.snapshot) {
     for (const api_client::Gpu& gpu : facts.snapshot->gpus) {

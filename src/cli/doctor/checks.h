@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What is right and wrong with an installation. Pure: facts in, findings out.
+// Judges an installation. Pure: facts in, findings out.
 #pragma once
 
 #include <optional>

@@ -22,7 +22,7 @@
 namespace gpumux::cli {
 namespace {
 
-// Only what gpumux and the driver look at; the rest of the environment is nobody's business.
+// Only variables that gpumux and the driver read; the rest of the environment stays private.
 bool is_of_interest(std::string_view name) {
   for (const std::string_view prefix : {"GPUMUX_", "NVSHARE_", "CUDA_", "LD_PRELOAD"}) {
     if (name.starts_with(prefix)) return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: each thing that can be wrong with an installation is found, said, and comes with what to do; nothing is found
-// on a sound one. Method: facts of a sound machine, spoilt in one way each; then the executable itself on fake drivers.
+// Goal: each fault of an installation is found, named, and comes with a remedy; nothing is found on a sound one.
+// Method: facts of a sound machine, spoilt in one way each; then the executable itself on fake drivers.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <stdlib.h>

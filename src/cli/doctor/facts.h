@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the doctor looks at, as plain values: the checks (checks.h) judge them without touching the machine, so that
-// every state of a machine can be shown to them by a test.
+// The facts that the doctor looks at, as plain values. The checks (checks.h) judge them without touching the machine,
+// so that a test can show them every state of a machine.
 #pragma once
 
 #include <sys/types.h>
@@ -47,7 +47,7 @@ struct LibraryFacts {
   std::string path;            // empty: not found
   std::string error;           // not found, or the loader would refuse it
   bool mapped = false;         // a child of ours had it preloaded
-  std::string loader_message;  // what the loader said meanwhile
+  std::string loader_message;  // the loader's messages of that time
 };
 
 struct DirFacts {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Looking at things that may crash or hang whoever looks, from a child process.
+// Looking, from a child process, at things that may crash or hang the process that looks.
 #pragma once
 
 #include <functional>
@@ -11,15 +11,15 @@
 
 namespace gpumux::cli {
 
-// A driver in a bad state keeps whoever asks it waiting for ever, in the kernel.
+// A driver in a bad state keeps a process that asks it waiting for ever, in the kernel.
 inline constexpr base::Duration kProbeLimit = std::chrono::seconds(20);
 
 // The hidden command that says whether the library named in its argument is mapped into it.
 inline constexpr char kPreloadProbe[] = "__preload-probe";
 
-// Runs `body` in a forked child and gives what it wrote to the descriptor that it gets. `stderr_too`: what it said on
-// stderr as well, instead. An empty error means that it ended well, in time. A child that cannot even be killed (it
-// hangs in the kernel) is left behind.
+// Runs `body` in a forked child and gives what it wrote to the descriptor that it gets. `stderr_too`: its stderr as
+// well, instead. An empty error means that it ended well, in time. A child that cannot even be killed (it hangs in the
+// kernel) is left behind.
 struct ProbeOutcome {
   std::string output;
   std::string messages;  // its stderr

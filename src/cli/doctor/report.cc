@@ -29,7 +29,7 @@ std::size_t count(const Findings& findings, Level level) {
       std::count_if(findings.begin(), findings.end(), [&](const Finding& f) { return f.level == level; }));
 }
 
-// "problem" and two spaces; what belongs to a finding stands under its text.
+// "problem" and two spaces; the other lines of a finding stand under its text.
 constexpr std::size_t kIndent = 9;
 // Narrower than this, wrapping makes it worse.
 constexpr std::size_t kNarrowest = 20;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every command of `gpumux` is made of: its entry in the table that main.cc dispatches on, its exit status, and
-// how it reads its command line and reports errors.
+// The parts of every command of `gpumux`: its entry in the table that main.cc dispatches on, its exit status, its
+// command line and its errors.
 //
 // A new command is a cmd_NAME.cc with a run function and one line in kCommands (main.cc).
 #pragma once
@@ -70,8 +70,8 @@ int complete_command(const std::vector<char*>& arguments);
 // `usage` replaces the line that CLI11 makes of the options.
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
 
-// For options that mean something else where they are left out: --gpu-ids "$GPUS" with nothing in GPUS is a mistake,
-// and no wish for any GPU.
+// For options that mean something else if they are left out. --gpu-ids "$GPUS" with nothing in GPUS is a mistake, and
+// no wish for any GPU.
 CLI::Validator not_empty();
 // CLI11 by itself takes -1 for the largest number that there is.
 CLI::Validator whole_number(std::uint64_t least);
@@ -86,8 +86,8 @@ CLI::Option* add_job_ids(CLI::App& app, std::vector<std::string>& ids);
 // --runtime-dir DIR, of every command that asks a daemon.
 void add_runtime_dir(CLI::App& app, std::string& runtime_dir);
 
-// "gpumux COMMAND: what happened" on stderr (the command alone where it is a program's name, as mgpu_srun is); gives
-// the exit status for the error's code.
+// "gpumux COMMAND: the error" on stderr (the command alone if it is a program's name, as mgpu_srun is). Gives the exit
+// status for the error's code.
 int report_error(std::string_view command, const base::Error& error);
 int exit_status_of(base::Code code);
 

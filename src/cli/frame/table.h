@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A table that fits the terminal.
 //
-// Where it is too wide, columns that may shrink give up room first, the widest first, down to their minimum; then whole
-// columns are left out, the one with the highest `leave_out` first. A text that is cut off ends in '~'. The texts of a
-// column `below` are never cut: unless the whole table fits as it is, each stands in lines of its own below its row.
-// Without a terminal nothing is cut: scripts and files get everything.
+// In a table that is too wide, columns that may shrink give up room first, the widest first, down to their minimum.
+// Then whole columns are left out, the one with the highest `leave_out` first. A text that is cut off ends in '~'. The
+// texts of a column `below` are never cut. Unless the whole table fits as it is, each stands in lines of its own below
+// its row. Without a terminal nothing is cut: scripts and files get everything.
 #pragma once
 
 #include <cstddef>

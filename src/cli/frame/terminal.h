@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the output goes to, and how text must look there.
+// The output, and the form that text must have there.
 //
 // Names of programs, users and GPUs, notes and log lines come from other people's processes. An escape sequence in one
-// could move the reader's cursor, change his window's title or worse, so everything from outside is made printable
+// could move the reader's cursor, change the window's title or worse. So every text from outside is made printable
 // before it is shown.
 #pragma once
 
@@ -39,8 +39,8 @@ std::string printable(std::string_view text);
 // The same, but newlines stay: for text of several lines of our own making.
 std::string printable_lines(std::string_view text);
 
-// JSON as it is to be printed, with a newline at its end. On a terminal what printable() replaces is written as \u001b
-// and so on, which is the same JSON.
+// JSON in its printed form, with a newline at its end. On a terminal what printable() replaces is written as \u001b and
+// so on, which is the same JSON.
 std::string json_for(const Output& output, std::string_view json);
 
 // To stdout, at once.

@@ -30,8 +30,9 @@ class Watch {
 
   using Look = std::function<base::Result<std::vector<std::string>>(const Output&)>;
 
-  // Lines, drawn over those before where the cursor can be moved. A daemon that is away for a while is waited for:
-  // watching is for seeing such things; but not at first, and not one that lets nobody in. The command's exit status.
+  // Lines, drawn over those before where the cursor can be moved. It waits for a daemon that is away for a while:
+  // watching is for seeing such things. Exceptions: at first, and a daemon that refuses the user. The command's exit
+  // status.
   int screens(const char* command, const Look& look) const;
   // The same for programs: one after the other, and nothing while there is nothing.
   int documents(const char* command, const Look& look) const;

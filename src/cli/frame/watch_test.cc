@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what is watched can be left, scrolled, and seen to hide lines; the terminal is as it was afterwards.
-// Method: screens made by hand, and a child that watches at a terminal of its own, with an interval of an hour: all
-// that happens there happens because of keys.
+// Goal: a watched screen can be left, scrolled, and seen to hide lines; the terminal is restored afterwards. Method:
+// screens made by hand, and a child that watches at a terminal of its own. The interval is an hour, so that keys cause
+// everything that happens.
 #include "cli/frame/watch.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the dynamic loader would say about a file, without loading it.
+// The dynamic loader's judgement of a file, without loading it.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what the loader will take is known beforehand, from the file alone, and no file can crash us. Method: real ELF
+// Goal: the loader's decision is known beforehand, from the file alone, and no file can crash us. Method: real ELF
 // files of this build, the same with bytes changed (by seed), and hand-made lists.
 #include "cli/run/preload.h"
 

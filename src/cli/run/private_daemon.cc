@@ -38,7 +38,8 @@ constexpr int kNotifyFd = 3;
 // How much of the daemon's log is shown when it fails to start.
 constexpr std::size_t kShownLogBytes = 4096;
 
-// A private daemon's log starts anew when it is larger than this: nobody rotates a file in a user's runtime directory.
+// A private daemon's log starts anew when it is larger than this: no program rotates a file in a user's runtime
+// directory.
 constexpr off_t kMaxLogBytes = 8 << 20;
 
 // Between two looks at something that gives no notice (a lock with a deadline, a socket that comes back).

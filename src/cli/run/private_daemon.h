@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finding the daemon that a program will run under, or starting one for this user.
 //
-// A private daemon is an ordinary gpumuxd that serves one user's programs and ends by itself when nobody uses it. The
-// first command that needs it starts it. Two commands at the same moment must not start two daemons, so a command
-// starts one under a lock: flock on start.lock in the runtime directory, which the kernel drops however its owner dies.
-// The command that gets the lock looks again before it starts anything.
+// A private daemon is an ordinary gpumuxd that serves one user's programs and ends by itself when no program uses it.
+// The first command that needs it starts it. Two commands at the same moment must not start two daemons, so a command
+// starts one under a lock. The lock is flock on start.lock in the runtime directory, which the kernel drops however its
+// owner dies. The command that gets the lock looks again before it starts anything.
 //
-// The daemon is nobody's child: it is forked twice, so a program that run_command execs into never finds a child that
-// it did not start. It is in a session of its own, so Ctrl-C at the terminal does not reach it, and it keeps no
-// descriptor of ours: `gpumux run ... | tee` ends when the program does. It says that it serves by writing to a pipe
-// (--notify-fd); the pipe's end without that means that it failed, and what it wrote to its log since it was started is
-// then the reason shown.
+// The daemon is not this process's child. It is forked twice, so a program that run_command execs into never finds a
+// child that it did not start. It is in a session of its own, so Ctrl-C at the terminal does not reach it. It keeps no
+// descriptor of ours: `gpumux run ... | tee` ends when the program does. It reports that it serves by writing to a pipe
+// (--notify-fd). If the pipe ends without that, the daemon has failed. The lines in its log since its start are then
+// the reason shown.
 #pragma once
 
 #include <string>
@@ -25,10 +25,10 @@ namespace gpumux::cli {
 // and more.
 inline constexpr base::Duration kDaemonStartLimit = std::chrono::seconds(60);
 
-// How long a system daemon whose socket is there but answers nobody may take to come back: it is being restarted.
+// How long a system daemon whose socket is there but does not answer may take to come back: it is being restarted.
 inline constexpr base::Duration kRestartPatience = std::chrono::seconds(5);
 
-// How long a private daemon stays without anybody using it: two programs started one after the other meet the same one.
+// How long a private daemon stays without use: two programs started one after the other meet the same one.
 inline constexpr char kExitWhenUnused[] = "10s";
 
 inline constexpr char kPrivateLog[] = "gpumuxd.log";
@@ -39,7 +39,7 @@ struct DaemonChoice {
   bool started = false;  // by this call
 };
 
-// gpumuxd, beside this executable or where packages put it; GPUMUX_DAEMON names another.
+// gpumuxd, in this executable's folder or where packages put it; GPUMUX_DAEMON names another.
 base::Result<std::string> find_daemon_binary();
 
 // Whether a private daemon has ever kept jobs for this user, where the one that is started now would.

@@ -8,7 +8,7 @@
 
 namespace gpumux::cli {
 
-// Both lists end with a null pointer that is counted in their sizes, and point into what was split: the program's
+// Both lists end with a null pointer that is counted in their sizes, and point into the given arguments. The program's
 // arguments are passed on byte for byte.
 struct SplitArguments {
   std::vector<char*> options;

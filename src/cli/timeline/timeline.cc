@@ -113,7 +113,7 @@ void Timeline::end(Line& line, base::TimePoint time, std::size_t down_to) {
   }
 }
 
-// A slice of which the trace has nothing before its end. All other open slices end with it: readers sort packets by
+// A slice of which the trace has nothing before its end. All other open slices end with it. Readers sort packets by
 // time, so this slice is around those that began later, and an end belongs to the slice that began last.
 void Timeline::past(Line& line, const api_client::TraceEvent& event) {
   base::TimePoint begun = std::max(event.time - event.lasted, line.ended);

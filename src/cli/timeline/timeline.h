@@ -5,7 +5,7 @@
 // cut off at its beginning has ends without beginnings, which are left out. A slice that has not ended when the trace
 // does stays open.
 //
-// Tracks: of each GPU, which program has it; below it, for each program on it, its leases, its waits, and when its
+// Tracks: of each GPU, the program that has it. Below it, for each program on it, its leases, its waits, and when its
 // memory was not on the GPU. Of each job, its states; an arrow goes from it to the first lease of each of its programs.
 #pragma once
 
@@ -89,7 +89,7 @@ class Timeline {
   void write(const perfetto::TracePacket& packet);
 
   Write write_;
-  base::Duration to_monotonic_;  // what is added to REALTIME
+  base::Duration to_monotonic_;  // added to REALTIME
   std::uint64_t next_track_ = 1;
   std::uint64_t all_jobs_ = 0;  // the track above theirs; 0: there is none yet
   std::map<std::uint32_t, OfGpu> gpus_;

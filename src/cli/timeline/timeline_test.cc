@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a timeline says what the trace says, and is one that viewers can show: slices of a track nest. Method: events
-// by hand and at random by seed; the file is read with the messages that it is written with. tests/e2e/timeline_test.py
+// by hand and at random by seed; the test reads the file with the messages that wrote it. tests/e2e/timeline_test.py
 // reads one with protoc, and with Perfetto's own reader where there is one.
 #include "cli/timeline/timeline.h"
 
@@ -49,7 +49,7 @@ class TimelineTest : public ::testing::Test {
     std::map<std::uint64_t, Seen> seen;
     const perfetto::Trace read = trace();
     std::vector<perfetto::TracePacket> packets(read.packet().begin(), read.packet().end());
-    // As a reader does: what has no time stays in front.
+    // As a reader does: packets without a time stay in front.
     std::stable_sort(packets.begin(), packets.end(),
                      [](const auto& a, const auto& b) { return a.timestamp() < b.timestamp(); });
     for (const perfetto::TracePacket& packet : packets) {

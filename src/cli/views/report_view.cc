@@ -62,7 +62,7 @@ std::vector<Column> columns_of(const Report& report) {
   return columns;
 }
 
-// The texts that tell of whom the row is, in the order of columns_of.
+// The texts that name the row's user, job, pod or program, in the order of columns_of.
 std::vector<std::string> texts_of(const Report& report, const ReportRow& row) {
   std::vector<std::string> texts;
   if (report.by == "job") texts = {row.others ? kOthers : or_none(job_of(row)), row.name};

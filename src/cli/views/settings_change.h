@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `gpumux set` asks of the daemon, and the GPUs and tenants that it names.
+// The change that `gpumux set` asks for, and the GPUs and tenants that it names.
 #pragma once
 
 #include <map>

@@ -157,7 +157,7 @@ std::string moved_line(const Gpu& gpu) {
   return text;
 }
 
-// "97 % busy, 312 of 700 W, 61 C; 12.0 GiB of 80.0 GiB used": what the driver says. Empty: nothing.
+// "97 % busy, 312 of 700 W, 61 C; 12.0 GiB of 80.0 GiB used": the driver's figures. Empty: nothing.
 std::string load_line(const Gpu& gpu) {
   const api_client::GpuLoad& load = gpu.load;
   std::string text;
@@ -191,7 +191,7 @@ std::string mps_line(const api_client::MpsServer& server) {
   return text;
 }
 
-// The lines of a screen. Nothing is cut: what does not fit goes on in the next line.
+// The lines of a screen. Nothing is cut: a longer text goes on in the next line.
 class Lines {
  public:
   explicit Lines(const Output& output) : output_(output) {}
@@ -236,7 +236,7 @@ std::string short_duration(base::Duration duration) {
     std::snprintf(text, sizeof text, "%lldm%02llds", static_cast<long long>(seconds / 60),
                   static_cast<long long>(seconds % 60));
   } else {
-    // Three digits, no more: what is looked at is the order of magnitude, and a jumping fifth digit only disturbs.
+    // Three digits, no more: the order of magnitude counts, and a jumping fifth digit only disturbs.
     struct Unit {
       double size;
       const char* name;

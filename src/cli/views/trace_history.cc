@@ -16,10 +16,10 @@ using api_client::TraceEvent;
 using base::Duration;
 using base::TimePoint;
 
-// Without a terminal a picture has so many columns for the time.
+// Without a terminal a picture has this many columns for the time.
 constexpr std::size_t kPictureWidth = 64;
 constexpr std::size_t kLeastPictureWidth = 8;
-// A narrow terminal gives a name and its number so many columns, a wide one a quarter of all.
+// A narrow terminal gives a name and its number this many columns, a wide one a quarter of all.
 constexpr std::size_t kMostNameWidth = 24;
 constexpr std::string_view kLegend = "The program had the GPU: \u2591 a little, \u2592 half, \u2588 all of the time";
 

@@ -18,8 +18,8 @@ namespace gpumux::cli {
 // One of four shades for a cell: nothing of its time was held, a little, about half, all of it.
 std::string_view shade(base::Duration held, base::Duration cell);
 
-// Events go in, in their order, and finish() ends them. Only what is between `begin` and the end counts; what was
-// before says who had the GPU then. A program holds a GPU from a grant until its gate has closed.
+// Events go in, in their order, and finish() ends them. Only the time from `begin` to the end counts; earlier events
+// only say which program had the GPU then. A program holds a GPU from a grant until its gate has closed.
 class TraceHistory {
  public:
   // Without `begin`: from the first event on.

@@ -122,7 +122,7 @@ TEST_F(TraceHistoryTest, OnlyWhatIsAskedForCounts) {
 
 TEST_F(TraceHistoryTest, TheSummaryHasTimesWaitsAndSwitches) {
   two_turns();
-  // Nobody has it for half a second, and the next holder waits half a second for its memory.
+  // No program has it for half a second, and the next holder waits half a second for its memory.
   add(14, "evicted", 7);
   add(14, "request", 7);
   grant(14.5, 7);

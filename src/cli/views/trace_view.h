@@ -16,16 +16,15 @@ namespace gpumux::cli {
 // event that ends a tenure says how long it was.
 class TraceView {
  public:
-  // `to_wall`: what is added to CLOCK_MONOTONIC to get the time of day. Epochs say little, and have 14 digits.
+  // `to_wall`: added to CLOCK_MONOTONIC to get the time of day. Epochs say little, and have 14 digits.
   TraceView(Output output, base::Duration to_wall, bool shows_epochs)
       : output_(output), to_wall_(to_wall), shows_epochs_(shows_epochs) {}
 
   std::string line(const api_client::TraceEvent& event);
 
  private:
-  // Leases granted and not yet ended. A trace that is cut off at its beginning has ends without beginnings, and a GPU
-  // has few holders at a time, so this stays small: an entry goes with its lease, and all of a tenant's go with the
-  // tenant.
+  // Leases granted and not yet ended. A trace that is cut off at its beginning has ends without beginnings. A GPU has
+  // few holders at a time, so this stays small. An entry goes with its lease, and all of a tenant's go with the tenant.
   using Seat = std::pair<std::uint64_t, std::uint32_t>;  // tenant, GPU
   std::map<Seat, base::TimePoint> granted_;
   Output output_;

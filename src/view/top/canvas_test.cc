@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: whatever a text has in it, it stays within its cells and sends nothing to the terminal but characters.
-// Method: texts with control characters, wide characters and marks are put on a small canvas, which is read back.
+// Goal: any text stays within its cells and sends nothing to the terminal but characters. Method: texts with control
+// characters, wide characters and marks are put on a small canvas, which is read back.
 #include "view/top/canvas.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user may change from within `gpumux top`, and how the daemon's answer reads. Pure.
+// The changes that the user may make from within `gpumux top`, and the text for the daemon's answer. Pure.
 //
 // A change is a request of the HTTP API, with the user's own rights. The daemon decides whether it is allowed.
 #pragma once

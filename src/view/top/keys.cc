@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What each key does. The keys are those of htop and nvtop, as far as the same thing is there.
+// The effect of each key. The keys are those of htop and nvtop, as far as the same thing is there.
 #include <algorithm>
 
 #include "view/top/view_state.h"

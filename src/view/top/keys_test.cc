@@ -124,7 +124,7 @@ TEST_F(KeysTest, ACancelledJobWasConfirmed) {
   press({Key::kDown});
   EXPECT_TRUE(std::holds_alternative<std::monostate>(type("c")));
   EXPECT_EQ(question(), "Cancel job 2 (job-2) of eva?");
-  // Whatever is no yes is a no.
+  // Every key but yes is a no.
   EXPECT_TRUE(std::holds_alternative<std::monostate>(press({Key::kEnter})));
   EXPECT_TRUE(std::holds_alternative<Browsing>(view_.mode));
   EXPECT_EQ(view_.message.text, "nothing was changed");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the terminal is like, and what several parts of the screen draw. Pure.
+// The terminal's properties, and the drawings that several parts of the screen share. Pure.
 #pragma once
 
 #include <cstddef>

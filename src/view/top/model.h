@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `gpumux top` knows: the daemon's last answers, the history of turns, and whether the daemon is there. Pure:
+// The data of `gpumux top`: the daemon's last answers, the history of turns, and whether the daemon is there. Pure:
 // times are passed in.
 #pragma once
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what is known follows the daemon's answers, a daemon that goes and comes back too.
-// Method: answers and times written by hand.
+// Goal: the model follows the daemon's answers, a daemon that goes and comes back too. Method: answers and times
+// written by hand.
 #include "view/top/model.h"
 
 #include <gtest/gtest.h>

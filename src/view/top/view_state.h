@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the user looks at, and what each key makes of it. Pure.
+// The user's view, and the effect of each key on it. Pure.
 #pragma once
 
 #include <array>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all views see. While there is a view, the feed asks the daemon every kLookEvery, and each view gets the same
-// message. While there is none, it asks nothing.
+// The message that all views see. While there is a view, the feed asks the daemon every kLookEvery, and each view gets
+// the same message. While there is none, it asks nothing.
 //
 // Messages are JSON texts, by their `kind`:
 //

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a browser may cost, and how long it may take.
+// The bounds on a browser's cost and time.
 #pragma once
 
 #include <chrono>

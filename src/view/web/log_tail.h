@@ -10,7 +10,7 @@
 
 namespace gpumux::view::web {
 
-// A page shows so much of it.
+// A page shows this much of it.
 inline constexpr std::size_t kLogTailBytes = 64 << 10;
 
 struct LogTail {

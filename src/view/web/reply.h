@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a browser is answered, and the headers that every answer has.
+// The answers to a browser, and the headers that every answer has.
 #pragma once
 
 #include <boost/beast/http.hpp>

@@ -50,7 +50,7 @@ TEST(RequestRules, ReadsThatThePageNeeds) {
 TEST(RequestRules, AnyOtherReadIsRefused) {
   for (const char* target :
        {"", "/", "/v1", "/v1/", "/metrics", "/v1/hold", "/v1/tenants", "/v1/openapi.json", "/v1/gpus/0",
-        // what a job was given may hold passwords
+        // a job's environment may hold passwords
         "/v1/jobs/17?environment=1", "/v1/jobs?environment=1", "/v1/jobs/17/wait?until=done", "/v1/jobs/all",
         "/v1/jobs/user:eva", "/v1/jobs/1,2", "/v1/jobs/../status", "/v1/jobs/", "/v1/status?x=1", "/v1/status/",
         "/v1//status", "//v1/status", "http://gpumux/v1/status", "/v1/status#x", "/v1/jobs?state=done?x",

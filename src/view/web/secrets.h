@@ -19,7 +19,7 @@
 
 namespace gpumux::view::web {
 
-// Of each secret. Nobody guesses 256 bits, so attempts are not counted.
+// Of each secret. 256 bits cannot be guessed, so attempts are not counted.
 inline constexpr std::size_t kSecretBytes = 32;
 
 // Browsers of one user. The oldest session ends when there is one too many.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The daemon's API as the web view asks it: with this user's rights, over api.sock, without blocking.
 //
-// However many views there are, the daemon is asked the same thing once: read() shares an answer for kSharedFor, and a
+// However many views there are, the daemon is asked the same thing once. read() shares an answer for kSharedFor, and a
 // request that is under way. A change and forget_answers() end that.
 //
 // Owned by the thread that runs the io_context.
