@@ -9,7 +9,7 @@
 namespace gpumux::sim {
 namespace {
 
-// Room for many times the memory of kMaxGpus simulated GPUs, and little enough for any 47-bit address space beside a
+// Room for many times the memory of kMaxGpus simulated GPUs, and little enough for any 47-bit address space with a
 // sanitizer.
 constexpr std::uint64_t kReservationBytes = std::uint64_t{1} << 40;
 

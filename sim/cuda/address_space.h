@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The process's device addresses: which are reserved, what is mapped where, and who may touch it.
+// The process's device addresses: the reserved ranges, the mappings in them, and their access rights.
 //
-// The problem: kernels and copies must compute on real bytes at addresses that look like the driver's; an access to an
-// address that is not mapped, or is unmapped while a kernel runs, must be an error of that kernel and never a crash of
-// the host program; and a host program that follows a device pointer must crash, as it does with a real GPU.
+// The problem: kernels and copies must compute on real bytes at addresses that look like the driver's. An access to an
+// address that is not mapped, or is unmapped while a kernel runs, must be an error of that kernel. It must never crash
+// the host program. And a host program that follows a device pointer must crash, as it does with a real GPU.
 //
 // The idea: two reservations of the same size without any access rights. Device addresses are addresses in the first,
 // which stays without rights (only managed memory is mapped there). The GPUs' view of address a is at a + view_offset:
@@ -80,8 +80,8 @@ class AddressSpace {
   enum class MapResult { kOk, kOverlap, kSystem };
   // Maps into reserved addresses. Fills in buffer_id.
   MapResult map(Mapping mapping);
-  // Takes mappings away at once, whoever uses them. False, and nothing done, unless the range is exactly a row of whole
-  // mappings.
+  // Takes mappings away at once, even from kernels that use them. False, and nothing done, unless the range is exactly
+  // a row of whole mappings.
   bool unmap(std::uint64_t base, std::uint64_t bytes);
   // Host memory that devices may touch. False: it overlaps other such memory.
   bool add_host(Mapping mapping);

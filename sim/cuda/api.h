@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every exported entry point begins with: is the driver initialised, is a fault scripted, is there a context and
-// is it whole.
+// The first checks of every exported entry point: is the driver initialised, is a fault scripted, is there a context
+// and is it whole.
 //
 // The entry points are in api_*.cc by area. They are the vendor's names in namespace gpumux::cuda (as declared in
-// cuda/prototypes.gen.h); what they do is in gpumux::sim.
+// cuda/prototypes.gen.h); their work is in gpumux::sim.
 #pragma once
 
 #include <memory>
@@ -45,7 +45,7 @@ cuda::CUresult context_call(const char* entry, Body body) {
   });
 }
 
-// body(const std::shared_ptr<Stream>&): what the handle means for the calling thread
+// body(const std::shared_ptr<Stream>&): the stream that the handle means for the calling thread
 template <class Body>
 cuda::CUresult stream_call(const char* entry, cuda::CUstream handle, bool per_thread, Body body) {
   return context_call(entry, [&](const std::shared_ptr<Context>& context) {

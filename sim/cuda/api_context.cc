@@ -10,7 +10,7 @@ namespace {
 
 using cuda::CUresult;
 
-constexpr unsigned kApiVersion = 3020;  // what a context made by a current program reports
+constexpr unsigned kApiVersion = 3020;  // the version that a context made by a current program reports
 
 // Real stream priorities: greater is negative.
 constexpr int kLeastPriority = 0;

@@ -58,7 +58,7 @@ CUresult copy_async(const std::shared_ptr<Stream>& stream, const Copy& copy) {
 // The calls without a stream. Those that touch host memory return when it is over; between devices they only keep the
 // order.
 CUresult copy_sync(const std::shared_ptr<Stream>& stream, const Copy& copy) {
-  // A call that waits is not to be made while somebody captures, and takes the legacy stream besides.
+  // A call that waits is an error while a stream captures, and takes the legacy stream besides.
   if (const CUresult result = may_wait_for(stream); result != cuda::CUDA_SUCCESS) return result;
   if (const CUresult result = may_call_unsafe(); result != cuda::CUDA_SUCCESS) return result;
   const AddressSpace& space = stream->context()->process().space();

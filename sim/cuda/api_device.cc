@@ -25,8 +25,8 @@ cuda::CUresult copy_text(char* to, int length, const std::string& text) {
 
 }  // namespace
 
-// Called by the weak defaults of entries that are not simulated (exports.gen.cc). The first call of each is told, if
-// somebody wants to know.
+// Called by the weak defaults of entries that are not simulated (exports.gen.cc). The first call of each is reported,
+// with GPUMUX_SIM_VERBOSE.
 void unsupported(cuda::Entry entry) {
   if (unsupported_calls[static_cast<std::size_t>(entry)].fetch_add(1) != 0) return;
   static const bool tell = ::secure_getenv("GPUMUX_SIM_VERBOSE") != nullptr;

@@ -40,8 +40,8 @@ CUresult check_place(Process& process, cuda::CUmemLocation place) {
   }
 }
 
-// The stream's order is kept, but where it goes to is noted at once: a driver, too, says what was asked for and not
-// whether it has begun.
+// The stream's order is kept, but the place that it goes to is noted at once. A driver, too, reports the request and
+// not whether it has begun.
 CUresult prefetch(const char* entry, bool per_thread, cuda::CUdeviceptr pointer, std::size_t bytes,
                   cuda::CUmemLocation place, cuda::CUstream handle) {
   return stream_call(entry, handle, per_thread, [&](const std::shared_ptr<Stream>& stream) {

@@ -2,7 +2,8 @@
 // Entry points: the virtual memory API (addresses, physical memory, mappings, rights, sharing by descriptor), legacy
 // IPC.
 //
-// These need no context, work in a broken one, and wait for nobody: who unmaps what a kernel uses kills the kernel.
+// These need no context, work in a broken one, and wait for nothing: unmapping memory that a kernel uses kills the
+// kernel.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stream capture: what is submitted to a capturing stream becomes a graph instead of being executed.
+// Stream capture: work that is submitted to a capturing stream becomes a graph instead of being executed.
 //
-// A capture begins on one stream, spreads to others when they wait for events that were recorded in it, and must have
+// A capture begins on one stream, and spreads to streams that wait for events that were recorded in it. They must have
 // come together again when it ends. Calls that would have to wait for work that does not exist, or that silently order
 // all streams, are errors and make the capture invalid. Which threads' calls count follows from the capture's mode and
 // the thread's.
 //
-// The state lies in Stream::capture, Stream::capture_tail and Event::capture, guarded by graph_lock. While nobody
+// The state lies in Stream::capture, Stream::capture_tail and Event::capture, guarded by graph_lock. While no stream
 // captures, submitting costs one load (captures_active).
 #pragma once
 
@@ -38,9 +38,9 @@ cuda::CUresult begin_capture(const std::shared_ptr<Stream>& stream, cuda::CUstre
 // The finished graph, or null and why.
 cuda::CUresult end_capture(const std::shared_ptr<Stream>& stream, std::shared_ptr<Graph>* graph);
 
-// Adds the task to the stream's capture. `*captured` says whether there is one; if not, nothing was done, and the task
-// may be executed unless the result is an error (the legacy stream, while a stream that it would wait for is
-// capturing).
+// Adds the task to the stream's capture. `*captured` says whether there is one. If not, nothing was done, and the task
+// may be executed unless the result is an error. (It is one for the legacy stream, while a stream that it would wait
+// for is capturing.)
 cuda::CUresult capture_task(const std::shared_ptr<Stream>& stream, const Task& task, bool* captured);
 cuda::CUresult capture_record(const std::shared_ptr<Stream>& stream, const std::shared_ptr<Event>& event,
                               bool* captured);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// That one operation of a stream is over: what later operations, events and waiting threads look at.
+// The end of one operation of a stream: later operations, events and waiting threads look at it.
 #pragma once
 
 #include <atomic>

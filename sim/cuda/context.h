@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // A context: the streams, memory and functions that a program has on one device, and the error that ends it.
 //
-// Once an operation fails (an illegal access), the context is broken: what is queued is skipped, and calls return that
-// error until the context is destroyed. Thread-safe. Objects of a destroyed context stay until the program lets go of
-// them, but do nothing.
+// Once an operation fails (an illegal access), the context is broken. Queued operations are skipped, and calls return
+// that error until the context is destroyed. Thread-safe. Objects of a destroyed context stay until the program lets go
+// of them, but do nothing.
 #pragma once
 
 #include <atomic>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a simulated GPU says of itself. Numbers that nothing here depends on are those of a mid-size GPU of compute
-// capability 9.0.
+// A simulated GPU's properties. Numbers that nothing here depends on are those of a mid-size GPU of compute capability
+// 9.0.
 #pragma once
 
 #include <cstdint>

@@ -26,7 +26,7 @@ GraphNode* append(Graph& graph, Task task) {
 }
 
 // A graph under way. Nodes that are ready at the same time run at the same time, each further one on a thread of its
-// own: kernels of different branches may wait for each other on their devices.
+// own. Kernels of different branches may wait for each other on their devices.
 class Run : public std::enable_shared_from_this<Run> {
  public:
   explicit Run(const Graph& graph) {
@@ -58,7 +58,7 @@ class Run : public std::enable_shared_from_this<Run> {
     while (!ready_.empty()) {
       GraphNode* node = ready_.front();
       ready_.pop_front();
-      // Somebody else for each of the others that could run now.
+      // Another thread for each of the others that could run now.
       for (; starting_ < ready_.size(); ++starting_) {
         ++helpers_;
         start_thread("sim graph", [self = shared_from_this()] { self->helper(); });
@@ -94,7 +94,7 @@ class Run : public std::enable_shared_from_this<Run> {
   std::map<GraphNode*, std::size_t> waits_for_;
   std::deque<GraphNode*> ready_;
   std::size_t helpers_ = 0;   // threads beyond the stream's own
-  std::size_t starting_ = 0;  // of those, who has not looked for a node yet
+  std::size_t starting_ = 0;  // those of them that have not looked for a node yet
   CUresult result_ = cuda::CUDA_SUCCESS;
 };
 

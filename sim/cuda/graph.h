@@ -25,7 +25,7 @@ struct GraphNode {
   std::vector<GraphNode*> after;
   std::uint64_t original = 0;  // in a copy: the address of the program's node that it was made from
   bool enabled = true;         // a disabled node of an instantiated graph does nothing
-  // For who asks a kernel node for its parameters: pointers into its task.
+  // For a program that asks a kernel node for its parameters: pointers into its task.
   void* parameters[kMaxParameters] = {};
 };
 
@@ -55,7 +55,7 @@ void destroy_node(GraphNode& node);
 void forget_nodes(Graph& graph);
 // Null: not a node.
 GraphNode* find_node(const void* handle);
-// With copies of child graphs. The program may name the nodes of its own copy; those of an executable graph are found
+// With copies of child graphs. The program may name the nodes of its own copy. Those of an executable graph are found
 // by the node that they were made from, and a changed executable graph's by the same as before.
 enum class CopyFor { kProgram, kInstantiation, kChange };
 std::shared_ptr<Graph> clone(const Graph& graph, CopyFor whom);

@@ -13,7 +13,7 @@ namespace gpumux::sim {
 template <class Object>
 class HandleTable {
  public:
-  // Handle types are pointers to types that nobody defines.
+  // Handle types are pointers to types without a definition.
   template <class Handle>
   Handle add(std::shared_ptr<Object> object) {
     const std::lock_guard lock(mutex_);

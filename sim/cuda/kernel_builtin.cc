@@ -13,8 +13,8 @@ namespace {
 
 using cuda::CUresult;
 
-// Bytes of the largest operand that are worked on under the lock at once: about 100 us, so that mapping is not held up
-// for long.
+// Bytes of the largest operand in one piece of work under the lock: about 100 us, so that mapping is not held up for
+// long.
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20;
 
 // How often a waiting kernel looks at its peer's flag: soon at first, then rarely, for it may wait long on a small
@@ -157,7 +157,7 @@ CUresult rendezvous(Worker& worker, Context& context, const std::byte* parameter
       std::byte* mine = reader.resolve(own, 4, who, Touch::kWrite);
       std::byte* theirs = reader.resolve(peer, 4, who, Touch::kRead);
       if (mine == nullptr || theirs == nullptr) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
-      // The two flags synchronise the two kernels as a collective's do: what one wrote before, the other sees after.
+      // The two flags synchronise the two kernels as a collective's do: each sees all that the other one wrote before.
       if (!set) __atomic_store_n(reinterpret_cast<std::uint32_t*>(mine), round, __ATOMIC_SEQ_CST);
       if (__atomic_load_n(reinterpret_cast<std::uint32_t*>(theirs), __ATOMIC_SEQ_CST) >= round)
         return cuda::CUDA_SUCCESS;

@@ -15,7 +15,7 @@
 //                                                            same function
 //
 // They compute on real bytes in pieces. Each piece is checked and done under the address space's lock, then paid for
-// with time; between pieces a kernel yields the GPU when its slice is over, and dies when its memory is gone or its
+// with time. Between pieces a kernel yields the GPU when its slice is over, and dies when its memory is gone or its
 // context broken.
 #pragma once
 

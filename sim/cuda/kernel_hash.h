@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hash that gpumux's pager computes on the GPU, for the simulated one: what src/pager/block_hash_function.h
-// describes, written a second time (the simulated driver knows nothing of the pager) and in the order in which a CPU
-// is fast at it.
+// The hash that gpumux's pager computes on the GPU, for the simulated one. It is the function of
+// src/pager/block_hash_function.h, written a second time: the simulated driver knows nothing of the pager. Its order is
+// the one in which a CPU is fast at it.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,7 @@ struct HashedBlock {
 class HashKeys {
  public:
   HashKeys(std::uint64_t seed_low, std::uint64_t seed_high);
-  // Of 2 MiB, aligned to 16 bytes. ThreadSanitizer does not look at these reads: a program may write GPU memory while
+  // Of 2 MiB, aligned to 16 bytes. ThreadSanitizer does not look at these reads. A program may write GPU memory while
   // it is hashed, as on a real GPU, and the pager then discards the hash.
   [[gnu::no_sanitize_thread]] HashedBlock hash(const std::byte* block) const;
 

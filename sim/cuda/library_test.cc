@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the shared libraries are what a program expects under the real ones' names: everything exported, inert until
-// initialised, one machine with the driver's and NVML's copy of the code in one process. Method: dlopen, and looking at
-// the process.
+// Goal: the shared libraries are as a program expects under the real ones' names. Everything is exported, and inert
+// until initialised. The driver's and NVML's copies of the code in one process make one machine. Method: dlopen, and
+// looking at the process.
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>

@@ -26,7 +26,7 @@ std::uint64_t microseconds(base::TimePoint time) {
   return static_cast<std::uint64_t>(time.time_since_epoch().count()) / 1000;
 }
 
-// Random bytes that the kernel gives each program it starts: they tell a process from itself before an exec, and are
+// Random bytes that the kernel gives each program it starts. They tell a process from itself before an exec, and are
 // the same for every copy of this code in the process.
 std::uint64_t own_image() {
   std::uint64_t image = 0;
@@ -211,7 +211,8 @@ bool Machine::lock_byte(std::uint32_t slot, bool lock) {
 bool Machine::alive(std::uint32_t slot) {
   const Slot& other = state_->slots[slot];
   if (slot == slot_) return true;
-  // Another copy of this code in this process (libcuda beside libnvidia-ml) does not see its own process's lock.
+  // Another copy of this code in this process (that of libnvidia-ml next to libcuda's) does not see its own process's
+  // lock.
   if (other.image.load() == image_ && other.pid.load() == ::getpid()) return true;
   struct flock range = byte_of(slot, F_WRLCK);
   return ::fcntl(liveness_fd_, F_GETLK, &range) != 0 || range.l_type != F_UNLCK;
@@ -255,9 +256,9 @@ bool Machine::counts(std::uint32_t slot) {
 base::Status Machine::join() {
   const std::lock_guard lock(reserve_mutex_);
   if (slot_ != kNoSlot) return {};
-  // Nobody may have looked at the machine for long; who died meanwhile gets the whole delay from now on. Wait for that
-  // here, so that a program that starts after another one's death finds the memory free. (A real driver takes longer
-  // than this to initialise.)
+  // It may be long since any process has looked at the machine. A process that has died since then gets the whole delay
+  // from now on. Wait for that here, so that a program that starts after another one's death finds the memory free. (A
+  // real driver takes longer than this to initialise.)
   death_just_noticed_.store(false);
   for (std::uint32_t slot = 0; slot < slots_used(); ++slot) {
     if (state_->slots[slot].pid.load() != 0) counts(slot);
@@ -275,7 +276,7 @@ base::Status Machine::join() {
 bool Machine::take(std::uint32_t slot) {
   Slot& mine = state_->slots[slot];
   if (!lock_byte(slot, true)) return false;
-  // The lock is ours, so whoever had the slot is dead; but its memory may not be back yet.
+  // The lock is ours, so the slot's last process is dead; but its memory may not be back yet.
   const std::uint64_t died = mine.died.load();
   const bool was_used = mine.pid.load() != 0;
   const bool noticed = (died & ~kDiedTimeMask) == mine.generation.load() << 48 && (died & kDiedTimeMask) != 0;
@@ -362,7 +363,7 @@ bool Machine::reserve(std::uint32_t gpu, std::uint64_t bytes) {
     }
     mine.pending.store(0);
     if (in_use + bytes > capacity) {
-      // A death that nobody had looked at may be long ago: then its memory would have been back by now.
+      // A death that no process had looked at may be long ago: then its memory would have been back by now.
       if (!death_just_noticed_.load() || waited_for_the_dead) return false;
       waited_for_the_dead = true;
       sleep_until(now() + base::Duration(settings().death_nanoseconds));
@@ -388,7 +389,7 @@ SharedBlock* Machine::find_block(std::uint64_t inode) {
   return nullptr;
 }
 
-// An entry is free when nobody who counts refers to it and nobody alive is filling it in.
+// An entry is free when no process that counts refers to it and no living process is filling it in.
 SharedBlock* Machine::claim_block() {
   const std::uint64_t me = identity(slot_);
   for (std::uint32_t i = 0; i < kMaxSharedBlocks; ++i) {

@@ -2,9 +2,8 @@
 // One simulated machine, as one process sees it: its settings, who else is on it, and how much memory each GPU has
 // left.
 //
-// Thread-safe. Opening maps the shared state; nothing is claimed until `join`. Never destroyed: the record lock that
-// says that this process is alive must last as long as the process, and closing any descriptor of its file would drop
-// it.
+// Thread-safe. Opening maps the shared state; nothing is claimed until `join`. Never destroyed: a record lock says that
+// this process is alive, and must last as long as the process. Closing any descriptor of its file would drop it.
 #pragma once
 
 #include <atomic>
@@ -28,7 +27,7 @@ void sleep_until(base::TimePoint time);
 struct MemoryInfo {
   std::uint64_t total = 0;  // that programs can have
   std::uint64_t used = 0;
-  std::uint64_t reserved = 0;  // beside it: the driver's own
+  std::uint64_t reserved = 0;  // added to it: the driver's own
 };
 
 struct ProcessView {
@@ -61,8 +60,8 @@ class Machine {
   MemoryInfo memory(std::uint32_t gpu);
 
   // Physical memory that several processes know, by the inode of its file. `share` moves a charge of this process's own
-  // to the shared entry (or, where `own` is false, adds one: false if the GPU has not that much left and nobody else
-  // holds it).
+  // to the shared entry. Where `own` is false it adds one. False: no other process holds the memory, and the GPU has
+  // not that much left or all entries are taken.
   bool share(std::uint64_t inode, std::uint32_t gpu, std::uint64_t bytes, bool own);
   void unshare(std::uint64_t inode);
 

@@ -4,14 +4,14 @@
 //   Header      magic, version, settings, UUIDs      written once, before the file gets its name; then read-only
 //   Arbiter[]   one per GPU: whose kernels advance   any process, by compare-and-swap on `owner`
 //   Shared[]    physical memory known to several processes
-//   Slot[]      one per process                      written by the process that holds the slot, and by nobody else
+//   Slot[]      one per process                      written by the process that holds the slot, and by no other
 //
 // The problem: any process may die at any instruction (kill -9) or stop (SIGSTOP), and neither may corrupt this state
-// or hold up the others. The idea: there is no lock in here at all. Each process writes only its own slot; machine-wide
-// truth, such as a GPU's free memory, is a sum over the slots of those who are alive. Whether somebody is alive is not
-// written here either: the holder of slot n holds a POSIX record lock on byte n of the file `processes`, which the
-// kernel drops at the instant of its death. So a dead process's claims are void by definition and nobody has to clean
-// up after it.
+// or hold up the others. The idea: there is no lock in here at all. Each process writes only its own slot. Machine-wide
+// truth, such as a GPU's free memory, is a sum over the slots of living processes. Whether a process is alive is not
+// written here either. The holder of slot n has a POSIX record lock on byte n of the file `processes`. The kernel drops
+// it at the instant of the process's death. So a dead process's claims are void by definition and no process has to
+// clean up after it.
 //
 // Why not robust mutexes: a holder that dies is handled by those, a holder that is stopped is not.
 #pragma once
@@ -83,7 +83,7 @@ struct Arbiter {
 
 // Physical memory that was exported, charged to its GPU as long as one of the processes that refer to it is alive.
 struct SharedBlock {
-  std::atomic<std::uint64_t> claim;  // who is filling it in (slot and generation), 0: nobody
+  std::atomic<std::uint64_t> claim;  // the process that fills it in (slot and generation), 0: none
   std::atomic<std::uint64_t> inode;  // of the memory's file; 0: free
   std::atomic<std::uint64_t> bytes;
   std::atomic<std::uint32_t> gpu;

@@ -20,7 +20,7 @@ cuda::CUresult unregister_host(Process& process, void* address);
 cuda::CUresult map_imported(Context& context, std::shared_ptr<PhysicalMemory> memory, std::uint64_t allocation_bytes,
                             std::uint64_t* address);
 
-// Gives back any of these, at once; whoever may still use it was waited for. False: no such allocation.
+// Gives back any of these, at once; the caller has waited for all work that may use it. False: no such allocation.
 bool free_allocation(Process& process, std::uint64_t address);
 
 std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step);

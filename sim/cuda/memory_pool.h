@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory pools: where stream-ordered allocation (cuMemAllocAsync) takes its memory from.
 //
-// An allocation has its address at once; what makes it stream-ordered is when memory may be used again. A freed block
-// says which stream freed it and when that point is reached. It serves the same stream at once, and others when the
-// point has been reached. Free memory beyond the release threshold goes back to the GPU at the next synchronisation.
+// An allocation has its address at once; stream order only says when memory may be used again. A freed block says which
+// stream freed it and when that point is reached. It serves the same stream at once, and others when the point has been
+// reached. Free memory beyond the release threshold goes back to the GPU at the next synchronisation.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ struct MemoryPool {
   struct Block {
     std::uint64_t address;
     std::uint64_t bytes;
-    std::uint64_t stream;               // who freed it
+    std::uint64_t stream;               // the stream that freed it
     std::shared_ptr<Completion> freed;  // null while in use
   };
   bool take_free(std::uint64_t stream, std::uint64_t bytes, std::uint64_t* address);

@@ -36,7 +36,7 @@ TEST_F(MemoryTest, CapacityIsEnforcedAndComesBack) {
 }
 
 TEST_F(MemoryTest, FreshMemoryIsReusableAndPatternsSurvive) {
-  // Freed physical memory goes back to the system; what is allocated next works.
+  // Freed physical memory goes back to the system, and the next allocation works.
   for (int round = 0; round < 20; ++round) {
     const CUdeviceptr data = allocate(4 << 20);
     const auto words = counting(1 << 20);

@@ -10,7 +10,7 @@
 // that name a server are its clients.
 //
 // A fault breaks the contexts of all clients on a GPU, and on each GPU that one of these clients uses, too. Until the
-// clients that had contexts there have exited, the server accepts nobody.
+// clients that had contexts there have exited, the server accepts no client.
 #pragma once
 
 #include <cstdint>

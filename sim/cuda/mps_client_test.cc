@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the clients of one MPS server share a GPU as the streams of one process do, and alternate with other processes
-// as one; and none of them can harm the others by dying or being stopped at any instruction. Method: this process is a
-// client. Helper processes (test_process.cc) are clients or not, and the machine's state says who has the GPU.
+// as one. None of them can harm the others by dying or being stopped at any instruction. Method: this process is a
+// client. Helper processes (test_process.cc) are clients or not, and the machine's state says which process has the
+// GPU.
 #include <memory>
 #include <random>
 
@@ -73,7 +74,7 @@ TEST_F(MpsClientTest, ClientsHaveTheGpuTogether) {
   EXPECT_CUDA(cuMemsetD32_v2(flags, 0, 2));
   EXPECT_CUDA(launch("gpumux_rendezvous", make_stream(), flags, flags + 4, std::uint32_t{1}));
   EXPECT_TRUE(eventually([&] { return runs_with_us(*client); }));
-  // Both go on in one tenure: a slice has no end while nobody else waits.
+  // Both go on in one tenure: a slice has no end while no other party waits.
   const std::uint64_t tenure = tenure_of(*client);
   sleep_until(now() + base::Duration(10'000'000));
   EXPECT_EQ(tenure_of(*client), tenure);

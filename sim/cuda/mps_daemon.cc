@@ -26,7 +26,7 @@ namespace {
 
 constexpr char kPidFile[] = "/nvidia-cuda-mps-control.pid";
 
-// Deaths and faults of clients wake nobody, so a control daemon looks for them this often.
+// Deaths and faults of clients wake no thread, so a control daemon looks for them this often.
 constexpr int kLookAgainMilliseconds = 5;
 
 base::Status make_directory(const std::string& path) {

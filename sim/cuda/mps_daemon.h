@@ -2,7 +2,7 @@
 // The control daemon of MPS, for one user and one simulated machine.
 //
 // It starts a server when the first client comes, and another when a client comes after a server has died. A server is
-// a process that only lives: it has a slot of the machine, its clients' slots name it, and their contexts are broken
+// a process that only lives. It has a slot of the machine, its clients' slots name it, and their contexts are broken
 // when it is dead. It dies with its control daemon.
 //
 // Files in the pipe directory: `control`, the socket; `control_lock`, locked while a control daemon lives, which the
@@ -30,8 +30,8 @@ namespace gpumux::sim {
 
 class MpsDaemon {
  public:
-  // Takes the directories. kExists: another control daemon serves the pipe directory. `says_log`: what is logged goes
-  // to standard error, too.
+  // Takes the directories. kExists: another control daemon serves the pipe directory. `says_log`: the log goes to
+  // standard error, too.
   static base::Result<std::unique_ptr<MpsDaemon>> open(bool says_log);
   // The process that serves is this one.
   base::Status begin();

@@ -107,7 +107,7 @@ TEST(MpsClientTest, AProcessThatFindsADaemonIsAClient) {
   EXPECT_NE(both.find(std::to_string(first.pid())), std::string::npos) << both;
   EXPECT_NE(both.find(std::to_string(second.pid())), std::string::npos) << both;
   EXPECT_EQ(both.find(std::to_string(before.pid())), std::string::npos) << both;
-  // NVML shows a server where it has clients, beside them.
+  // NVML shows a server where it has clients, in addition to them.
   EXPECT_EQ(listed(nvmlDeviceGetComputeRunningProcesses_v3, 0), std::vector<std::string>{std::to_string(before.pid())});
   first.get("context 0");
   EXPECT_EQ(listed(nvmlDeviceGetComputeRunningProcesses_v3, 0),
@@ -131,7 +131,7 @@ TEST(MpsClientTest, QuitWaitsForClientsUntilItsTime) {
   ASSERT_EQ(client.initialised(), "0");
   ::kill(daemon, SIGTERM);
   ASSERT_TRUE(eventually([&] { return mps.log().find("Quit") != std::string::npos; }));
-  // It serves the client that it has, and nobody else.
+  // It serves the client that it has, and no other.
   EXPECT_EQ(mps.ask("get_client_list " + mps.server()), std::to_string(client.pid()));
   client.get("context 0");
   Helper late;
@@ -184,7 +184,7 @@ TEST(MpsFaultTest, AFaultReachesEveryClientOnTheGpu) {
   EXPECT_EQ(mps.ask("get_server_status " + server), "FAULT");
   elsewhere.get("spin 1000");
   elsewhere.get("sync");
-  // The server takes nobody until those that the fault has reached have exited.
+  // The server takes no client until those that the fault has reached have exited.
   {
     Helper late;
     EXPECT_EQ(late.initialised(), "807");

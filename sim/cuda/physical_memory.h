@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory: pieces of files in memory, so that the same bytes can be mapped at several addresses, moved to
-// others, and shared with other processes.
+// Physical memory: pieces of files in memory. So the same bytes can be mapped at several addresses, moved to others,
+// and shared with other processes.
 //
-// Most pieces lie in one endless sparse file per process (the arena): a file each would need a descriptor each, and
+// Most pieces lie in one endless sparse file per process (the arena). A file each would need a descriptor each, and
 // programs have thousands of allocations but 1024 descriptors. A piece that is exported moves to a file of its own
 // first; where it is mapped, the mapping is replaced (see AddressSpace::give_own_file). Memory is charged to its GPU
 // from creation to destruction.
@@ -25,8 +25,8 @@ class PhysicalMemory {
   static std::shared_ptr<PhysicalMemory> create(Machine& machine, std::uint32_t gpu, std::uint64_t bytes);
 
   // Memory that another process (or this one) exported, by a descriptor of its file. Null with *foreign set if the
-  // descriptor is not memory of this machine, null without if the GPU has no room left for memory that everybody else
-  // has let go.
+  // descriptor is not memory of this machine. Null without if the GPU has no room left for memory that every other
+  // process has let go.
   static std::shared_ptr<PhysicalMemory> import(Machine& machine, int fd, bool* foreign);
 
   ~PhysicalMemory();
@@ -40,8 +40,8 @@ class PhysicalMemory {
   std::uint64_t id() const { return id_; }  // unique in this process, never used again
   bool has_own_file() const { return static_cast<bool>(own_file_); }
 
-  // Moves the bytes to a file of their own and charges them as shared. The caller (AddressSpace) keeps everybody from
-  // touching them meanwhile and replaces the mappings. False: no memory or descriptors.
+  // Moves the bytes to a file of their own and charges them as shared. The caller (AddressSpace) keeps all others from
+  // touching them during the move, and replaces the mappings. False: no memory or descriptors.
   bool give_own_file();
   // That file's inode; 0 without an own file.
   std::uint64_t inode() const { return inode_; }

@@ -36,8 +36,8 @@ void in_forked_child() {
   PhysicalMemory::close_arena();
 }
 
-// CUDA_VISIBLE_DEVICES: indices or UUIDs (or beginnings of them), in the program's order; what follows the first bad
-// one is not seen.
+// CUDA_VISIBLE_DEVICES: indices or UUIDs (or beginnings of them), in the program's order; GPUs after the first bad one
+// are not seen.
 std::vector<std::uint32_t> visible_gpus(const Machine& machine) {
   std::vector<std::uint32_t> gpus;
   const char* list = std::getenv("CUDA_VISIBLE_DEVICES");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: several processes share one simulated machine: its memory, its GPUs' time, and memory handles; and none of them
-// can harm the others by dying or being stopped at any instruction. Method: helper processes (test_process.cc) are told
+// Goal: several processes share one simulated machine: its memory, its GPUs' time, and memory handles. None of them can
+// harm the others by dying or being stopped at any instruction. Method: helper processes (test_process.cc) are told
 // what to do over pipes.
 #include <signal.h>
 
@@ -76,7 +76,7 @@ TEST_F(ProcessTest, AnEndedProcessIsForgottenToo) {
     helper.get("alloc " + text(40 * kMega));
     helper.end_and_wait();
   }
-  // Not looked at meanwhile: whoever needs the memory waits for it instead of failing.
+  // Not looked at since: a process that needs the memory waits for it instead of failing.
   EXPECT_NE(allocate(50 * kMega), 0u);
   EXPECT_EQ(free_bytes(), before - 50 * kMega);
 }

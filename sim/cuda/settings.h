@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a simulated machine is made of. Read once, by the process that creates the machine; then it is part of the
-// machine's shared state and the same for every process until the machine's directory is removed.
+// A simulated machine's settings. Read once, by the process that creates the machine. Then they are part of the
+// machine's shared state, the same for every process until the machine's directory is removed.
 //
 // Each setting is a line `key = value` of machine.conf in the machine's directory, or a variable GPUMUX_SIM_KEY, which
 // wins. docs/simulated-driver.md lists them.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: streams run asynchronously and in the order that the driver promises. Method: a stream is held by a wait for a
-// word in host memory; what may and may not have happened meanwhile is looked at, then the word is written. Nothing
+// Goal: streams run asynchronously and in the order that the driver promises. Method: a wait for a word in host memory
+// holds a stream. The test looks at the operations that may and may not have happened, then writes the word. Nothing
 // depends on how long anything takes.
 #include <cstring>
 #include <filesystem>
@@ -62,7 +62,7 @@ TEST_F(StreamTest, SubmittingDoesNotWait) {
   HeldStream held(stream);
   EXPECT_CUDA(fill(stream, data, 1, 2));
   EXPECT_EQ(cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
-  // Another stream goes on meanwhile.
+  // Another stream goes on at the same time.
   const CUstream other = make_stream();
   EXPECT_CUDA(spin(other, 1000));
   EXPECT_CUDA(cuStreamSynchronize(other));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stream can be asked to do. The same values are operations of a stream, and nodes of a graph when the stream is
+// The operations of a stream. The same values are operations of a stream, and nodes of a graph when the stream is
 // capturing.
 #pragma once
 
@@ -25,13 +25,14 @@ struct KernelTask {
   unsigned block[3] = {1, 1, 1};
   unsigned shared_bytes = 0;
   alignas(8) std::byte parameters[kMaxParameterBytes] = {};
-  // For who asks a node for its parameters: pointers into `parameters` of the node's own copy, made on demand.
+  // For a program that asks a node for its parameters: pointers into `parameters` of the node's own copy, made on
+  // demand.
 };
 
 struct CopyTask {
   std::shared_ptr<Context> context;
   Copy copy;
-  cuda::CUDA_MEMCPY3D described{};  // for who asks a node
+  cuda::CUDA_MEMCPY3D described{};  // for a program that asks a node
   // Pageable host memory that was copied when the task was made: the program may change its own at once.
   std::shared_ptr<std::vector<std::byte>> staged;
 };

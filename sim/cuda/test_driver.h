@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // For tests of what calls the driver: the simulated driver that is linked into this program as a table of entries, and
-// taps on entries. A tap counts the calls of its entry, makes calls fail, and lets a test act at the moment when the
-// driver has answered and the caller does not have the answer yet.
+// taps on entries. A tap counts the calls of its entry and makes calls fail. It also lets a test act at the moment when
+// the driver has answered and the caller does not have the answer yet.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ struct Tap {
   std::atomic<std::uint32_t> per_million{0};                   // of all calls, by chance
   std::atomic<cuda::CUresult> code{cuda::CUDA_ERROR_UNKNOWN};  // of calls that fail, of which the driver hears nothing
   std::atomic<std::uint64_t> failed{0};
-  // Is given the driver's answer and returns the caller's. Set while nobody calls the entry.
+  // Is given the driver's answer and returns the caller's. Set while no thread calls the entry.
   std::function<cuda::CUresult(cuda::CUresult)> answered;
 
   void fail_all(cuda::CUresult with) {

@@ -91,7 +91,7 @@ class Helper {
     tell(line);
     return answer();
   }
-  // Expects success; what follows the result.
+  // Expects success; returns the rest of the answer.
   std::string get(const std::string& line) {
     const std::string whole = ask(line);
     EXPECT_EQ(whole.substr(0, whole.find(' ')), "0") << line;
@@ -129,7 +129,7 @@ class Helper {
 };
 
 // Each round kills one of `count` helpers at work, at a random instant, and stops some of them before. This process's
-// own `work` of so many nanoseconds must go on, whatever the helpers held. GPUMUX_TEST_KILLS overrides `rounds`.
+// own `work` of that many nanoseconds must go on, whatever the helpers held. GPUMUX_TEST_KILLS overrides `rounds`.
 inline void kill_at_random(std::mt19937& random, int rounds, std::size_t count,
                            std::vector<std::unique_ptr<Helper>>& helpers,
                            const std::function<std::unique_ptr<Helper>()>& make,

@@ -22,7 +22,7 @@ extern char** environ;
 
 namespace gpumux::sim {
 
-// Also before anybody has waited for it.
+// Also before its parent has waited for it.
 inline bool has_ended(pid_t pid) {
   std::string number, name, state;
   std::ifstream("/proc/" + std::to_string(pid) + "/stat") >> number >> name >> state;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process on the simulated machine that does what a test tells it, line by line: a command and its numbers on
-// standard input, one line of answer on standard output. The first word of an answer is the CUresult. It ends when its
-// input ends.
+// A process on the simulated machine that does what a test tells it, line by line. It reads a command and its numbers
+// on standard input, and writes one line of answer on standard output. The first word of an answer is the CUresult. It
+// ends when its input ends.
 //
 //   context GPU            makes one, with the kernels and a stream; everything below is on the latest
 //   alloc BYTES            answers the address

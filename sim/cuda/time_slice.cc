@@ -8,7 +8,7 @@ namespace gpumux::sim {
 namespace {
 
 // An owner word: the party in 32 bits, the number of the grant in 16, of the joins in 16. Without the joins it is a
-// tenure. Party 0 is nobody.
+// tenure. Party 0 is none.
 constexpr std::uint64_t kPartyMask = 0xffff'ffff;
 constexpr std::uint64_t kTenureMask = 0xffff'ffff'ffff;
 constexpr std::uint64_t kOneJoin = kTenureMask + 1;
@@ -34,7 +34,7 @@ base::TimePoint slice_time(std::uint64_t word) {
 // delays a thread.
 constexpr base::Duration kGrace{50'000'000};
 
-// Deaths wake nobody, so a waiter looks again this often.
+// Deaths wake no process, so a waiter looks again this often.
 constexpr base::Duration kLookAgain{5'000'000};
 
 }  // namespace
@@ -63,7 +63,7 @@ bool ComputeTurn::others_wait() {
   return false;
 }
 
-// Does a living process run in the tenure, or has nobody entered it yet and one may?
+// Does a living process run in the tenure, or has none entered it yet and one may?
 bool ComputeTurn::has_lives(std::uint64_t owner) {
   const bool has_begun = arbiter().slice.load() >> 48 == grant(owner);
   for (std::uint32_t i = 0; i < machine_.slots_used(); ++i) {
@@ -130,7 +130,7 @@ base::TimePoint ComputeTurn::obtain() {
       break;
     }
     if (own().running.load() != 0) {
-      leave();  // another process may have let go meanwhile, and left the GPU to us
+      leave();  // another process may have let go since, and left the GPU to us
       continue;
     }
     os::futex_wait(arbiter().turn, turn, kLookAgain, os::FutexScope::kShared);
@@ -158,13 +158,13 @@ base::TimePoint ComputeTurn::begin_slice() {
   return slice_time(begun);
 }
 
-// Hands over if nobody else runs in this process's tenure. A process that joins meanwhile, and perhaps has let go
+// Hands over if no other process runs in this process's tenure. A process that has joined since, and perhaps has let go
 // again, has changed the owner word: then it looks again.
 void ComputeTurn::leave() {
   const std::uint64_t mine = own().running.exchange(0);
   for (;;) {
     std::uint64_t owner = arbiter().owner.load();
-    if (tenure(owner) != mine) return;  // passed over meanwhile: the GPU is not ours to give
+    if (tenure(owner) != mine) return;  // passed over since: the GPU is not ours to give
     std::uint64_t next = nobody_after(owner);
     std::uint64_t lowest = UINT64_MAX;
     for (std::uint32_t i = 0; i < machine_.slots_used(); ++i) {
@@ -238,7 +238,7 @@ bool ComputeTurn::must_yield() {
   if (!passed_over) {
     if (time < slice_end_) return false;
     if (!others_wait()) {
-      // Alone: whoever comes is noticed within a fraction of a slice.
+      // Alone: a process that comes is noticed within a fraction of a slice.
       slice_end_ = time + base::Duration(machine_.settings().slice_nanoseconds) / 8;
       return false;
     }

@@ -6,12 +6,12 @@
 // GPU. All its streams run together while its party has the GPU, and pause together when the slice is over and another
 // party waits. The clients of a server run together as the streams of a process do.
 //
-// Between processes there is one word, Arbiter::owner (party, number of the grant, number of joins), and a line: each
-// waiting process has a ticket in its slot. Party and grant are a tenure. A process that runs says in its slot in which
-// tenure. The last process of a party that lets go hands over to the party of the lowest ticket of a living process. A
-// waiter takes the GPU itself when no living process runs in the owner's tenure or waits to enter it. It also takes it
-// when one tenure has lasted far longer than a slice: a process was stopped then, and a real GPU would go on without
-// that process's help. Nothing is locked, so death and stops at any instruction are harmless.
+// Between processes there is one word, Arbiter::owner (party, number of the grant, number of joins). And there is a
+// line: each waiting process has a ticket in its slot. Party and grant are a tenure. A process that runs says in its
+// slot in which tenure. The last process of a party that lets go hands over to the party of the lowest ticket of a
+// living process. A waiter takes the GPU itself when no living process runs in the owner's tenure or waits to enter it.
+// It also takes it when one tenure has lasted far longer than a slice. A process was stopped then, and a real GPU would
+// go on without that process's help. Nothing is locked, so death and stops at any instruction are harmless.
 //
 // A client that joins its party's tenure changes the word, after it has said that it runs. So a process that hands over
 // what another one joins at the same time fails: it read the word before it looked who runs.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies and fills: what they are, and how they are executed.
+// Copies and fills, and their execution.
 //
 // Copies between host and device use the GPU's engine for their direction, whose bandwidth all transfers of all
-// processes share; while both directions are busy each keeps `duplex_percent` of its bandwidth. Copies do not take part
+// processes share. While both directions are busy each keeps `duplex_percent` of its bandwidth. Copies do not take part
 // in time slicing; fills do, they are kernels.
 #pragma once
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a stream's thread executes with: simulated time, and its part of the GPU.
+// The means of a stream's thread: simulated time, and its part of the GPU.
 //
 // Simulated durations are really waited, but a launch takes 2 us and a sleep of 2 us takes 50. So a worker keeps
-// account of the time it owes (`due_`, ahead of the clock) and sleeps when it owes enough to be worth it: in the long
+// account of the time it owes (`due_`, ahead of the clock) and sleeps when it owes enough to be worth it. In the long
 // run each operation takes the time it should, at next to no processor time.
 //
 // Owned and used by one thread.
@@ -30,7 +30,7 @@ class Worker {
   void begin();
   // Lets time pass.
   void pass(base::Duration duration);
-  // Pays what is owed; before somebody is told that an operation is over whose duration matters.
+  // Pays the owed time; before a waiter hears of the end of an operation whose duration matters.
   void settle();
   // The simulated GPU's clock: now, or when what was charged is over.
   base::TimePoint time() const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the simulated machine knows by itself: who is where, and what may be. Shares no code with the core.
+// The simulated machine's own knowledge: where each job is, and which starts are allowed. Shares no code with the core.
 #pragma once
 
 #include <map>
@@ -60,7 +60,7 @@ class Book {
   std::string put(JobId job, const GpuSet& on);
   void remove(JobId job);
 
-  // When `job` fits somewhere at the latest, if nobody else came; none: no time limit tells.
+  // When `job` fits somewhere at the latest, if no other job came; none: no time limit tells.
   std::optional<TimePoint> latest_start(const BookedJob& job, TimePoint now) const;
 
   std::uint64_t request(const BookedJob& job) const;

@@ -21,14 +21,14 @@ constexpr std::uint64_t kCapacity = 80 * kGiB;
 constexpr Duration kMostWork = minutes(60);
 constexpr Duration kMostDelay = seconds(20);  // between a command and its answer
 
-constexpr Duration kAskedAgain = seconds(30);  // who could not be suspended, as docs/jobs.md says
+constexpr Duration kAskedAgain = seconds(30);  // of a job that could not be suspended, as docs/jobs.md says
 
 // An event that happens later.
 struct Later {
   enum class Kind { kSubmit, kConfirm, kEnd, kSuspended, kResumed, kFault } kind = Kind::kSubmit;
   JobId job;
   std::uint32_t attempt = 0;
-  std::uint64_t turn = 0;  // of the job: what was meant for an earlier one is void
+  std::uint64_t turn = 0;  // of the job: a message for an earlier one is void
   bool refused = false;
 };
 

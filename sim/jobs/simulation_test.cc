@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seeds through the simulation of the job queue, the same ones in every build; and two questions that need a workload
-// of their own: who gets how much, and whether anybody can be kept waiting for ever. A failing seed is repeated by
+// Seeds through the simulation of the job queue, the same ones in every build. Two questions need a workload of their
+// own: how much each user gets, and whether a job can be kept waiting for ever. A failing seed is repeated by
 // gpumux_simjobs with the same options.
 #include "sim/jobs/simulation.h"
 
@@ -135,8 +135,8 @@ class Machine {
       ends_;
 };
 
-// Users who always have work waiting get the same GPU time, whatever the lengths and sizes of their jobs: nobody is
-// ahead of another by more than a few of the longest jobs.
+// Users who always have work waiting get the same GPU time, whatever the lengths and sizes of their jobs. None is ahead
+// of another by more than a few of the longest jobs.
 TEST(Fairness, UsersWithWorkGetTheSame) {
   for (const std::uint64_t seed : {1u, 2u, 3u}) {
     std::mt19937_64 random(seed);

@@ -34,7 +34,7 @@ constexpr Duration kReportEvery = 250ms;
 
 // ---- programs -----------------------------------------------------------------------------------
 
-// Small ones beside large ones: the largest would fill the GPU.
+// Small ones next to large ones: the largest would fill the GPU.
 void World::choose_memory(Rank& rank) {
   SimulatedMemory& memory = rank.memory;
   const GpuMemory& gpu = gpu_memory_[rank.seat.gpu.value];
@@ -166,7 +166,7 @@ void World::told_room(Rank& rank, const sched::RoomBound& bound) {
     memory.waits = false;
     outcome_.longest_wish = std::max(outcome_.longest_wish, now_ - memory.wanted_at);
     outcome_.wishes_refused += bound.refused() ? 1u : 0u;
-    // A no to who has lost its lease meanwhile says nothing: it needs no room on the GPU any more.
+    // A refusal to a seat that has lost its lease since says nothing: it needs no room on the GPU any more.
     const bool lost_lease = memory.wanted_in.value != 0 && (!rank.granted || rank.epoch != memory.wanted_in);
     memory.refused = bound.refused() && !lost_lease;
   }
@@ -215,7 +215,7 @@ void World::move(Rank& rank) {
   memory.starved_since = TimePoint();
 }
 
-// As in the daemon: what it was promised, and a chunk.
+// As in the daemon: the memory that it was promised, and a chunk.
 bool World::may_borrow(const Rank& rank, std::uint64_t bytes) const {
   if (!rank.job->is_hostile) return host_used_ + bytes <= host_budget_;
   return host_used_ + bytes <= host_budget_ - host_reserved_ && rank.memory.host + bytes <= promised_to(rank) + kChunk;
@@ -364,7 +364,7 @@ void World::lose_memory(Rank& rank) {
   in(late, [this, index, left] { gpu_memory_[index].returning -= left; });
 }
 
-// To a new daemon: what it has, and what it waits for. Numbers of bounds are the connection's.
+// To a new daemon: its memory, and its pending request. Numbers of bounds are the connection's.
 void World::come_back_with_memory(Rank& rank) {
   SimulatedMemory& memory = rank.memory;
   memory.bound.sequence = 0;

@@ -138,7 +138,7 @@ void World::open(Rank& rank, bool again) {
   if (again) come_back_with_memory(rank);
 }
 
-// After a restart: what its page and its stream say. A process that is back too late may find its GPU given away.
+// After a restart: the state of its page and its stream. A process that is back too late may find its GPU given away.
 void World::claim(Rank& rank) {
   if (rank.open && is_open_to_another(rank)) rank.excused = true;
   if (!rank.granted) rank.permits = 0;  // of a daemon that is gone
@@ -166,7 +166,7 @@ Duration World::message_delay() {
   return random_.between(2us, 60us);
 }
 
-// Somebody may be inside, in a call that takes its time.
+// A thread may be inside, in a call that takes its time.
 Duration World::closing_delay() {
   if (options_.overloaded && random_.chance(4)) return random_.between(1ms, 2500ms);
   return random_.between(1us, 300us);
@@ -344,7 +344,7 @@ void World::when_empty(Rank& rank) {
   look(rank, 0ns);
 }
 
-// Idle, and somebody waits: the lease is kept for a moment, then given back.
+// Idle, and another seat waits: the lease is kept for a moment, then given back.
 void World::release_when_idle(Rank& rank) {
   const auto is_idle = [&rank] { return rank.granted && rank.contended && rank.thinking && rank.stream.empty(); };
   if (!is_idle() || rank.idle_hold.is_unlimited()) return;
@@ -426,7 +426,7 @@ void World::wake(Process& process) {
   }
 }
 
-// A sticky error: what runs on its GPU ends, and whatever it submits from now on fails at once.
+// A sticky error: the work on its GPU ends, and all later submissions fail at once.
 void World::poison(Rank& rank) {
   if (!rank.process->alive || rank.job->ranks.size() > 1) return kill(*rank.process);
   rank.poisoned = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of memory, after every step: plans take from the right seats, modes follow what programs have, and no
+// The invariants of memory after every step. Plans take from the right seats, modes follow programs' memory, and no
 // seat waits longer than the others' turns take.
 #include <algorithm>
 #include <limits>
@@ -32,14 +32,14 @@ std::string name(SeatId seat) {
   return "tenant " + std::to_string(seat.tenant.value) + " on GPU " + std::to_string(seat.gpu.value);
 }
 
-// Checks one plan: from whom it takes, why, and what it leaves to whom.
+// Checks one plan: the seats from which it takes, why, and the room that it leaves to each.
 void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turns) {
   const sched::GpuMemory& before = before_;
   const sched::GpuMemory after = machine_->memory().view(GpuIndex{index});
   const auto find = [](const sched::GpuMemory& view, SeatId seat) {
     return std::find_if(view.seats.begin(), view.seats.end(), [&](const auto& one) { return one.seat == seat; });
   };
-  // Whether somebody lacks what others have, or all count for more than there is.
+  // Whether a seat lacks memory that others have, or all count for more than there is.
   std::uint64_t counted = 0;
   bool somebody_needs = false;
   for (const sched::SeatMemoryView& seat : before.seats) {
@@ -69,7 +69,7 @@ void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turn
     const bool keeps = turn.kind == sched::TurnKind::kHolding || turn.kind == sched::TurnKind::kHeldBack;
     if (keeps && is_told && now->room < has)
       fail(name(turn.seat) + " may submit, and is told to have less than it has");
-    // Nobody further away keeps what somebody nearer has to give up.
+    // No seat further away keeps memory that a nearer seat has to give up.
     const Rank* const rank = rank_of(turn.seat);
     const bool hears = rank != nullptr && rank->process->alive && !rank->process->stopped;
     if (somebody_gives && hears && !now->report.stuck && !keeps &&
@@ -116,7 +116,7 @@ std::string World::describe_turns() const {
   return text;
 }
 
-// The planner's view of a GPU, for whoever looks into a failure.
+// The planner's view of a GPU, for a person who looks into a failure.
 std::string World::describe(std::uint32_t gpu) const {
   const sched::GpuMemory view = machine_->memory().view(GpuIndex{gpu});
   std::vector<sched::Turn> turns;
@@ -168,8 +168,8 @@ void World::check_memory() {
   }
 }
 
-// Where memory decides the mode, it follows what programs really have: at once while all fits and nobody is to have
-// more of the GPU than another, by turns otherwise.
+// Where memory decides the mode, it follows programs' real memory. They run at once while all fits and no program has a
+// right to more of the GPU than another, by turns otherwise.
 void World::check_modes() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory& gpu = gpu_memory_[i];
@@ -251,7 +251,7 @@ bool World::can_host_hold() const {
   return sum <= host_budget_;
 }
 
-// A holder that cannot have its memory does not keep the GPU from somebody who could run.
+// A holder that cannot have its memory does not keep the GPU from a seat that could run.
 void World::check_idle_holders() {
   for (const auto& [tenant, process] : by_tenant_) {
     for (const auto& holder : process->ranks) {
@@ -285,7 +285,7 @@ void World::check_memory_waits() {
     turn = std::max(turn, settings_[i].max_runtime.value() + moves);
   }
   constexpr int kTurns = 3;
-  // A seat that has held for long before owes the others so much of their turns, and is behind them until then.
+  // A seat that has held for long before owes the others this much of their turns, and is behind them until then.
   Duration debt{};
   if (options_.faults) debt = kLongestDebt;
   const sched::Limit<Duration> ageing = longest_ageing();

@@ -4,20 +4,20 @@
 // The whole world around the machine is simulated. A *job* is a program of one or more ranks, each with one GPU, in one
 // process or one process each. A rank's thread submits kernels while its gate is open, keeps a few in flight,
 // synchronises, thinks. Kernels take time; a collective kernel spins until the same collective of all ranks of its job
-// has started. Each process has an agent that answers the daemon as the real one does: it sees revocations after a
-// while, closes the gate when nobody is inside, reports drains, takes steps, and releases what is idle and contended.
-// Messages take time and cross; on an overloaded machine they take a lot of time. Lease pages are written at once, as
-// shared memory is. Processes are stopped, continued, killed and started; kernels fail; settings change; the daemon
-// restarts and everybody comes back with claims.
+// has started. Each process has an agent that answers the daemon as the real one does. It sees revocations after a
+// while, closes the gate when no thread is inside, reports drains and takes steps. It releases leases that are idle and
+// contended. Messages take time and cross; on an overloaded machine they take a lot of time. Lease pages are written at
+// once, as shared memory is. Processes are stopped, continued, killed and started; kernels fail; settings change; the
+// daemon restarts and all tenants come back with claims.
 //
-// With `memory`, seats have memory, and it is planned as it is in the daemon. Programs
-// allocate and free, at the gate or away from it; what they are told to give up they evict when they are drained, chunk
-// by chunk, and restore when they may. GPUs hold what they hold: contexts, other programs that come and go, what killed
-// processes leave until the driver has it back; host memory ends, and is not to be had for a while. See memory.cc for
-// the tenants' side, machine.cc for the GPUs and the daemon's looks, room_checks.cc for what is checked.
+// With `memory`, seats have memory, and it is planned as it is in the daemon. Programs allocate and free, at the gate
+// or away from it. They evict the memory that they must give up when they are drained, chunk by chunk, and restore it
+// when they may. GPUs have contexts, other programs that come and go, and the memory of killed processes until the
+// driver has it back. Host memory ends, and cannot be had for a while. See memory.cc for the tenants' side, machine.cc
+// for the GPUs and the daemon's looks, room_checks.cc for what is checked.
 //
-// With `suspensions`, jobs are held off their GPUs now and then, frozen when they have given up what they can, and go
-// on later; or go on because they could not. A frozen process reads nothing, and nothing may be said to it; and all
+// With `suspensions`, jobs are held off their GPUs now and then, and frozen when they have given up all that they can.
+// They go on later, or because they could not. A frozen process reads nothing, and nothing may be said to it; and all
 // others go on as if it were not there. See suspension.cc.
 //
 // With `claims`, most jobs are in claims, whose seats have one share of each GPU together. Without faults, and of jobs
@@ -55,7 +55,7 @@ struct Options {
   bool memory = false;       // seats have memory, and the planner says how much of it is on the GPU
   bool suspensions = false;  // jobs are suspended and resumed
   bool hostile = false;      // with memory: one account's jobs say that they have more, and keep what they were lent
-  base::Duration calm_after = base::Duration::max();  // from then on nothing disturbs anybody
+  base::Duration calm_after = base::Duration::max();  // from then on no fault, stop or change happens
   bool keep_log = false;
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: under thousands of random workloads the core's invariants hold, nobody starves, gangs never deadlock, shares
+// Goal: under thousands of random workloads the core's invariants hold, no seat starves, gangs never deadlock, shares
 // are fair, and a seed is a run. Method: simulations by seed; a failing one says how to replay it.
 #include "sim/sched/simulation.h"
 
@@ -91,7 +91,7 @@ TEST(Memory, OfOneAccountThatLiesAndKeepsStopsNobody) {
   run_seeds(750'000, 10, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .hostile = true});
 }
 
-// Big ones beside small ones, gangs beside single seats: everybody gets its memory, and every wish its answer.
+// Big ones next to small ones, gangs next to single seats: every seat gets its memory, and every wish its answer.
 TEST(Memory, OfRandomProgramsWithoutFaultsStarvesNobody) {
   run_seeds(720'000, 20, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
 }
@@ -101,7 +101,7 @@ TEST(Memory, ComesBackToRestAfterFaults) {
   run_seeds(730'000, 15, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
 }
 
-// Jobs that stand still, frozen or not: they are in nobody's way, and go on as if nothing had been.
+// Jobs that stand still, frozen or not: they are in no other job's way, and go on as if nothing had been.
 TEST(Suspensions, OfRandomWorkloadsKeepTheInvariants) {
   run_seeds(800'000, 250, {.steps = 1000, .duration = 30s, .suspensions = true});
   run_seeds(810'000, 100, {.steps = 1000, .duration = 30s, .eager = true, .overloaded = true, .suspensions = true});
@@ -319,7 +319,7 @@ TEST(Claims, OfRandomWorkloadsKeepTheInvariants) {
   run_seeds(1'120'000, 15, {.steps = 4000, .duration = 20s, .claims = true, .memory = true});
 }
 
-// Always busy jobs, most of them in claims: each claim has what its weight says, however many jobs it has, at the end
+// Always busy jobs, most of them in claims. Each claim has what its weight says, however many jobs it has, at the end
 // and at any moment before (World::check_shares).
 TEST(Claims, HaveTheirSharesOverAWindow) {
   settings::GpuSettings settings;

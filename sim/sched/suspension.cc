@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Jobs that stand still: what the daemon's job queue does with them, and what must hold.
+// Jobs that stand still: the part of the daemon's job queue, and its invariants.
 //
-// All programs of a job are suspended in one step. Nobody is frozen before the daemon's side says that nothing of the
-// job is on its way any more; whoever does not get there in time goes on. A frozen process does nothing and reads
-// nothing, also if the daemon is restarted meanwhile: it comes back when it has been thawed, and is suspended still
-// then. It is resumed a little later.
+// All programs of a job are suspended in one step. No process is frozen before the daemon's side says that nothing of
+// the job is on its way any more. A job that does not get there in time goes on. A frozen process does nothing and
+// reads nothing, also if the daemon is restarted. It comes back when it has been thawed, and is suspended still then.
+// It is resumed a little later.
 //
 // Invariants: a suspended seat that has drained never submits, and is not granted (carry_out). Its memory leaves, if
 // host memory can take it. Nothing at all is said to a frozen process (receive), and it is not taken to be silent. The
@@ -51,8 +51,8 @@ void World::go_on(Job& job) {
   tell_suspended(job);
 }
 
-// Where all run at once whatever happens (free_only), its memory has a place again, and what was promised to others
-// beside it while it had none is not to be had any more.
+// Where all run at once in any case (free_only), its memory has a place again. Memory that was promised to others while
+// it had none cannot be had any more.
 void World::void_promises(std::uint32_t gpu) {
   if (settings_[gpu].mode != settings::Mode::kConcurrent) return;
   for (const auto& [tenant, process] : by_tenant_) {

@@ -11,11 +11,11 @@ namespace {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr Duration kCheckEvery = 50ms;
-// More than this at one moment: somebody asks again and again for a moment that is not later.
+// More than this at one moment: an action asks again and again for a moment that is not later.
 constexpr std::uint64_t kMostActionsAtOnce = 100'000;
-// Nobody whose job is undisturbed waits longer than this many turns of everybody else, each a quantum and a drain.
+// No seat whose job is undisturbed waits longer than this many turns of all the others, each a quantum and a drain.
 constexpr int kTurns = 6;
-// Nobody borrows more turns than this in a window without submitting anything in one of them.
+// No seat borrows more turns than this in a window without submitting anything in one of them.
 constexpr std::size_t kMostIdleLoans = 20;
 constexpr Duration kLoanWindow = 100ms;
 constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() chooses, times those in flight
@@ -129,7 +129,7 @@ void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
   rank.memory.promised_until = TimePoint();
 }
 
-// It runs beside the lender, and until its gate is closed beside that one's next work.
+// It runs together with the lender, and until its gate is closed together with the lender's next work.
 void World::note_loan(Rank& rank) {
   ++outcome_.borrowed;
   for (const auto& [tenant, process] : by_tenant_) {
@@ -309,7 +309,7 @@ bool World::is_present(const Process& process) const {
 
 bool World::may_submit(const Rank& rank) { return rank.open || rank.permits > 0; }
 
-// Whether somebody may submit to its GPU who must not while it may.
+// Whether another seat may submit to its GPU that must not while it may.
 bool World::is_open_to_another(const Rank& rank) const {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
@@ -339,13 +339,13 @@ sched::Limit<Duration> World::longest_ageing() const {
   return longest;
 }
 
-// Connected, and for a while nothing has happened to it or to anybody that could make it wait.
+// Connected, and for a while nothing has happened to it or to another process that could make it wait.
 bool World::is_calm(const Process& process) const {
   return is_present(process) && !process.stopped && process.job->alive && now_ >= process.job->disturbed &&
          now_ > troubled_at_ + 3s && now_ > grants_held_until_;
 }
 
-// Whether somebody of higher priority may want one of its GPUs.
+// Whether a seat of higher priority may want one of its GPUs.
 bool World::is_outranked(const Job& job) const {
   const auto is_on = [](const Job& other, GpuIndex gpu) {
     return std::any_of(other.ranks.begin(), other.ranks.end(),
@@ -358,8 +358,7 @@ bool World::is_outranked(const Job& job) const {
   });
 }
 
-// Over any stretch of time a capped seat has had no more than its part of it, and one second's worth, and what it took
-// to drain it once.
+// In any stretch of time a capped seat has had at most its part of it, one second's worth, and the time of one drain.
 void World::check_caps() {
   constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang drains by steps
   std::map<SeatId, sched::SeatView> views;
@@ -392,8 +391,8 @@ void World::check_caps() {
   }
 }
 
-// Nobody of lower priority keeps the GPU from one that waits and can run: but for those that have waited for
-// priority_ageing, and whom max_runtime has let in, each for a quantum.
+// No seat of lower priority keeps the GPU from one that waits and can run. Exceptions, each for a quantum: seats that
+// have waited for priority_ageing, and seats that max_runtime has let in.
 void World::check_priorities() {
   const Duration bound = longest_turn() * (jobs_wanted_ + 2) + 100ms;
   for (const auto& [tenant, process] : by_tenant_) {
@@ -420,8 +419,8 @@ void World::check_priorities() {
   }
 }
 
-// Of jobs of one rank that always have work, by turns: what claims and jobs without one have had, by their weights,
-// differs by no more than a turn of each. The lightest has the longest turn, in virtual time.
+// For jobs of one rank that always have work, by turns. The times of claims and of jobs without one, by their weights,
+// differ by at most a turn of each. The lightest has the longest turn, in virtual time.
 void World::check_shares() {
   struct Had {
     Duration time{};
@@ -429,7 +428,7 @@ void World::check_shares() {
   };
   for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
     const sched::GpuSettings& settings = gpu.settings;
-    // Beside a drain that is longer than a quantum the other seat has no choice but to run.
+    // Next to a drain that is longer than a quantum the other seat has no choice but to run.
     const bool is_fair = settings.mode == sched::Mode::kSerial && settings.policy == sched::PolicyKind::kFair;
     if (!is_fair || settings.overlap) continue;
     std::map<std::string, Had> had;
@@ -451,9 +450,9 @@ void World::check_shares() {
   }
 }
 
-// Nobody starves: each waits at most so many turns of all the others, unless its own job is disturbed, or somebody
-// cannot be drained. A seat with a cap waits for its own sake; lower priorities wait as long as it takes, unless ageing
-// helps them.
+// No seat starves: each waits at most this many turns of all the others. Exceptions: its own job is disturbed, or
+// another seat cannot be drained. A seat with a cap waits for its own sake; lower priorities wait as long as it takes,
+// unless ageing helps them.
 void World::check_waits() {
   if (daemon_up_ && options_.gangs) {
     check_caps();

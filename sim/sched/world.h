@@ -27,8 +27,8 @@ using base::TimePoint;
 struct Job;
 struct Process;
 
-// Somebody who was stopped, or as good as that, may have what nobody knows of for so long: he goes on after three
-// seconds at most, and looks find out a little later.
+// A process that was stopped, or as good as that, may have memory that the daemon does not know of for this long. It
+// goes on after three seconds at most, and looks find out a little later.
 inline constexpr Duration kLongestStop = std::chrono::seconds(6);
 
 struct Kernel {
@@ -38,14 +38,14 @@ struct Kernel {
   bool running = false;
 };
 
-// A seat's memory: what is true of it, in bytes, and what its process knows.
+// A seat's memory: the truth, in bytes, and its process's knowledge.
 struct SimulatedMemory {
   std::uint64_t resident = 0;    // pageable, on the GPU
   std::uint64_t evicted = 0;     // pageable, not on the GPU
   std::uint64_t unpageable = 0;  // on the GPU, and stays
   std::uint64_t host = 0;        // host memory that its evicted data takes
-  std::uint64_t context = 0;     // the driver's own, which nobody reports
-  std::uint64_t most = 0;        // what its program would like to have
+  std::uint64_t context = 0;     // the driver's own, which no report includes
+  std::uint64_t most = 0;        // the wish of its program
 
   bool is_bounded = false;  // has been told a bound
   sched::RoomBound bound;   // the one in force
@@ -55,14 +55,14 @@ struct SimulatedMemory {
   // The mover.
   enum class Job : std::uint8_t { kNone, kOut, kIn } job = Job::kNone;
   std::uint64_t chunk = 0;  // of the job
-  bool looks = false;       // will look at what is to be moved, in a moment
+  bool looks = false;       // will look at the memory that it has to move, in a moment
   Duration retry_after{};
   bool evicts = false;        // the last time that it could not go where it was told
   TimePoint starved_since{};  // could not, since
 
   // The thread, in an allocation.
   std::uint64_t asked = 0;  // bytes; 0: it is in none
-  bool by_driver = false;   // what is asked for is not pageable
+  bool by_driver = false;   // the wanted memory is not pageable
   std::uint32_t attempts = 0;
   bool refused = false;
   bool waits = false;  // for the answer to `ticket`
@@ -75,7 +75,7 @@ struct SimulatedMemory {
   // The daemon's promise to a holder, which may take a moment to take it.
   std::uint64_t promised = 0;
   std::uint64_t promised_commitment = 0;
-  std::uint64_t promised_beside = 0;  // what other programs had
+  std::uint64_t promised_beside = 0;  // other programs' memory then
   TimePoint promised_until{};
   TimePoint kept_until{};  // the same, whatever has become of its lease
 
@@ -100,8 +100,8 @@ struct Rank {
   // still submit until the gate has closed.
   bool open = false;
   bool excused = false;                  // it was silent, or its claim was false: the core no longer waits for its gate
-  std::optional<SeatId> lender;          // it has borrowed this one's turn, and may submit beside it
-  std::uint64_t borrowed_at_kernel = 0;  // what it had submitted when it last borrowed a turn
+  std::optional<SeatId> lender;          // it has borrowed this one's turn, and may submit at the same time
+  std::uint64_t borrowed_at_kernel = 0;  // its submissions when it last borrowed a turn
   std::vector<TimePoint> idle_loans;     // lately, turns that it borrowed without any kernel in between
 
   // The thread.
@@ -131,7 +131,7 @@ struct Rank {
   Duration longest_drain{};
   TimePoint drains_since = TimePoint::max();
   bool has_stalled = false;  // since its last grant: it was given its lease back, spent or not
-  // Somebody of lower priority has had its GPU since then, while it waited and could run.
+  // A seat of lower priority has had its GPU since then, while it waited and could run.
   TimePoint outdone_since = TimePoint::max();
 
   std::deque<Kernel> stream;
@@ -150,7 +150,7 @@ struct Process {
   TimePoint last_sent{};           // messages arrive in order
   TimePoint last_received{};
   std::vector<std::unique_ptr<Rank>> ranks;
-  std::vector<std::function<void()>> inbox;  // what came while it was stopped
+  std::vector<std::function<void()>> inbox;  // the messages that came while it was stopped
 };
 
 struct Job {
@@ -162,7 +162,7 @@ struct Job {
   bool alive = true;
   std::string key;  // of its gang; empty: its one process's own seats
   bool is_gang = false;
-  bool is_unknown = false;               // although it is: nobody says so
+  bool is_unknown = false;               // although it is: no report says so
   Duration shortest{}, longest{};        // kernels
   Duration think_least{}, think_most{};  // between bursts; zero: always busy
   std::uint32_t burst = 8;
@@ -189,9 +189,9 @@ struct GpuMemory {
   Duration chunk_time{};        // one chunk in one direction
   std::uint64_t foreign = 0;    // other programs'
   std::uint64_t returning = 0;  // of processes that are gone
-  // Until then the driver's refusals are no program's fault: something has come that nobody could know of.
+  // Until then the driver's refusals are no program's fault: memory has gone in a way that the daemon could not know.
   TimePoint surprised_until{};
-  bool wants_turns = false;        // by chance: what its programs would get done is not simulated
+  bool wants_turns = false;        // by chance: the progress of its programs is not simulated
   std::vector<sched::Turn> turns;  // of the last plan
   // Since when what its seats have has been more, or clearly less, than there is, while nothing else was in the way.
   TimePoint too_much_since = TimePoint::max();
@@ -290,7 +290,7 @@ class World final : private node::Probe {
   bool has_memory(const Rank& rank) const;
   bool block(Rank& rank);
 
-  // memory.cc: what seats have, and how it moves
+  // memory.cc: seats' memory, and how it moves
   void choose_memory(Rank& rank);
   void create_context(Rank& rank);
   void choose_allocation(Rank& rank);
@@ -329,7 +329,7 @@ class World final : private node::Probe {
   void disturb_memory();
   std::uint64_t used(std::uint32_t gpu) const;
 
-  // room_checks.cc: what must hold of memory
+  // room_checks.cc: invariants of memory
   void check_plan(std::uint32_t gpu, const std::vector<sched::Turn>& turns);
   void check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest);
   void check_answers(std::uint32_t gpu);
