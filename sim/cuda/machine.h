@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One simulated machine, as one process sees it: its settings, who else is on it, and how much memory each GPU has
-// left.
+// One simulated machine, as one process sees it: its settings, its other processes, and each GPU's free memory.
 //
 // Thread-safe. Opening maps the shared state; nothing is claimed until `join`. Never destroyed: a record lock says that
 // this process is alive, and must last as long as the process. Closing any descriptor of its file would drop it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a machine is made once, as its settings say, and is the same for everybody. Method: machines in directories of
-// their own.
+// Goal: a machine is made once, as its settings say, and is the same for every process. Method: machines in directories
+// of their own.
 #include "sim/cuda/machine.h"
 
 #include <fcntl.h>

@@ -102,7 +102,7 @@ base::Result<std::unique_ptr<MpsDaemon>> MpsDaemon::open(bool says_log) {
   auto machine = Machine::get();
   if (!machine) return tl::unexpected(machine.error());
   daemon->machine_ = *machine;
-  // Everybody may connect, and is told whether it is served.
+  // Every process may connect, and is told whether it is served.
   auto listener = os::listen_seqpacket(mps_socket(daemon->pipe_directory_), 0666, SOMAXCONN);
   if (!listener) return tl::unexpected(listener.error());
   daemon->listener_ = std::move(*listener);

@@ -100,7 +100,7 @@ class Helper {
   }
   std::uint64_t number(const std::string& line) { return std::strtoull(get(line).c_str(), nullptr, 10); }
 
-  // A signal to process -1 would go to everybody.
+  // A signal to process -1 would go to every process.
   void signal(int number) {
     ASSERT_GT(pid_, 0);
     ::kill(pid_, number);

@@ -91,7 +91,7 @@ std::uint64_t ComputeTurn::enter_line() {
   return ticket;
 }
 
-// Enters a tenure of this process's party. Not when the slice is over and others wait: then those who run let go.
+// Enters a tenure of this process's party. Not when the slice is over and others wait: then the running ones let go.
 bool ComputeTurn::join(std::uint64_t owner) {
   const std::uint64_t begun = arbiter().slice.load();
   const bool is_over =

@@ -14,7 +14,7 @@
 // go on without that process's help. Nothing is locked, so death and stops at any instruction are harmless.
 //
 // A client that joins its party's tenure changes the word, after it has said that it runs. So a process that hands over
-// what another one joins at the same time fails: it read the word before it looked who runs.
+// what another one joins at the same time fails: it read the word before it looked which processes run.
 #pragma once
 
 #include <algorithm>
@@ -34,7 +34,7 @@ class ComputeTurn {
 
   // Waits until this process has the GPU; from then on the caller counts as running on it.
   void acquire();
-  // The last one who runs hands the GPU on.
+  // The last one that runs hands the GPU on.
   void release();
   // Must the caller release and acquire again, because the slice is over and others wait? To be asked at least every
   // few 100 us.
@@ -73,7 +73,7 @@ class ComputeTurn {
   std::condition_variable changed_;
   bool held_ = false;       // this process has the GPU
   bool obtaining_ = false;  // one thread is getting it
-  bool yielding_ = false;   // those who run are asked to stop
+  bool yielding_ = false;   // the running ones are asked to stop
   std::uint32_t running_ = 0;
   base::TimePoint slice_end_{};
   base::TimePoint busy_since_{};

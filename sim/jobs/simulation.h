@@ -26,7 +26,7 @@ struct Options {
   std::uint32_t backlog = 0;      // about this many jobs wait all the time; 0: by seed
   std::uint32_t check_every = 1;  // events between two checks of the core's own invariants; 0: never
   bool faults = true;             // failures, restarts, drains, changes of settings
-  bool plain = false;             // fifo, one priority, everybody has a time limit: check 5 applies
+  bool plain = false;             // fifo, one priority, every job has a time limit: check 5 applies
   bool keep_log = false;
 };
 

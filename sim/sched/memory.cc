@@ -269,7 +269,7 @@ void World::finish_in(Rank& rank) {
   look(rank, 0ns);
 }
 
-// Drained, and with it everybody who reaches its memory.
+// Drained, and with it every seat that reaches its memory.
 bool World::may_evict(const Rank& rank) const {
   const auto is_drained = [](const Rank& one) {
     return !one.granted && !one.open && one.permits == 0 && one.stream.empty();
@@ -338,7 +338,7 @@ void World::report(Rank& rank) {
   send_action(*rank.process, [this, &rank, report] { reported(rank, report); });
 }
 
-// For those who look: some times a second.
+// For people: some times a second.
 void World::report_soon(Rank& rank) {
   SimulatedMemory& memory = rank.memory;
   if (std::exchange(memory.report_is_due, true)) return;

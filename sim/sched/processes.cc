@@ -75,7 +75,7 @@ Job& World::start_job() {
   return job;
 }
 
-// Most are everybody's equal.
+// Most have the standing of all others.
 void World::choose_standing(Job& job) {
   job.priority = 0;
   job.cap = sched::kNoCap;

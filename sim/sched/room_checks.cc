@@ -47,7 +47,8 @@ void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turn
     const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == seat.seat; });
     const bool is_near = turn != turns.end() && turn->kind <= sched::TurnKind::kNext;
     somebody_needs = somebody_needs || (is_near && (seat.report.evicted > 0 || seat.wanted > 0));
-    // A seat takes in a moment what it asked for and was given. (The daemon does not know yet who has just died.)
+    // A seat takes in a moment what it asked for and was given. (The daemon does not know yet which program has just
+    // died.)
     const Rank* const rank = rank_of(seat.seat);
     somebody_needs = somebody_needs || (is_near && rank != nullptr && !rank->process->alive);
     somebody_needs = somebody_needs || (rank != nullptr && rank->memory.promised > 0 && now_ < rank->memory.kept_until);
@@ -274,7 +275,7 @@ void World::check_idle_holders() {
   }
 }
 
-// Everybody who waits goes on, and every wish is answered, within a bound that is the others' turns.
+// Every waiting seat goes on, and every wish is answered, within a bound that is the others' turns.
 void World::check_memory_waits() {
   if (!daemon_up_) return;
   check_idle_holders();

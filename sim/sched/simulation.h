@@ -83,7 +83,7 @@ struct Outcome {
   std::uint64_t bytes_out = 0, bytes_in = 0;
   std::uint64_t bounds = 0, wishes = 0, wishes_refused = 0, refused_by_driver = 0, mode_changes = 0, returned_late = 0;
   std::uint64_t borrowed = 0;  // turns
-  std::uint64_t gave_way = 0;  // leases taken back from who could not have its memory
+  std::uint64_t gave_way = 0;  // leases taken back from seats that could not have their memory
   base::Duration longest_wish{};
   std::vector<JobOutcome> jobs;
 };

@@ -85,7 +85,7 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
     run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
 }
 
-// Jobs of one account lie about their memory, and keep what they were lent: everybody else's memory comes all the same.
+// Jobs of one account lie about their memory, and keep what they were lent: all others' memory comes all the same.
 TEST(Memory, OfOneAccountThatLiesAndKeepsStopsNobody) {
   run_seeds(740'000, 40, {.steps = 4000, .duration = 20s, .memory = true, .hostile = true});
   run_seeds(750'000, 10, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true, .hostile = true});
@@ -96,7 +96,7 @@ TEST(Memory, OfRandomProgramsWithoutFaultsStarvesNobody) {
   run_seeds(720'000, 20, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});
 }
 
-// After stops, deaths, restarts, other programs that come and go: once nothing happens any more, everybody goes on.
+// After stops, deaths, restarts, other programs that come and go: once nothing happens any more, all seats go on.
 TEST(Memory, ComesBackToRestAfterFaults) {
   run_seeds(730'000, 15, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
 }

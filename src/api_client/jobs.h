@@ -83,7 +83,7 @@ enum class JobsState { kUnfinished, kDone, kAll };
 
 struct JobQuery {
   JobsState state = JobsState::kUnfinished;
-  std::string user = {};                    // empty: everybody's
+  std::string user = {};                    // empty: all users'
   std::optional<std::uint64_t> array = {};  // only elements of this one
   bool latest_end_first = false;            // of kDone; otherwise in order of ids
   std::int64_t ended_since_unix_ns = 0;     // of kDone: those that have ended since then

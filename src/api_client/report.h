@@ -18,7 +18,7 @@ struct ReportQuery {
   std::string by = "user";  // user, job, pod, program
   std::int64_t since_unix_ns = 0;
   std::optional<std::int64_t> until_unix_ns = {};
-  std::string user = {};  // empty: everybody's
+  std::string user = {};  // empty: all users'
   std::string job = {};   // "17", "17_3"; empty: every job's
 };
 

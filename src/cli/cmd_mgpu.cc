@@ -170,7 +170,7 @@ int scheduler_server(const std::vector<char*>& arguments) {
     say_error(kServer, binary.error().message());
     return kExitNotFound;
   }
-  // A priority has always counted against everybody's jobs here.
+  // A priority has always counted against all users' jobs here.
   ::setenv("GPUMUX_QUEUE_PRIORITY_CAP", "unlimited", 0);
   std::string option = "--max-job-time";
   std::vector<char*> words{binary->data()};

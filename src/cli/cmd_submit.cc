@@ -96,7 +96,7 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
     std::cout << submitted.id << "\n";
   } else {
     std::cout << "Submitted " << describe_submitted(submitted) << "\n";
-    // For who looks at it; the first line is for scripts too.
+    // For a person who looks at it; the first line is for scripts too.
     if (look_at_stdout().terminal && !interactive) {
       if (const auto job = client.job(std::to_string(submitted.id)); job && !job->log.empty()) {
         std::cout << (submitted.count > 1 ? "Output of " + job_label(*job) : "Its output") << ": "

@@ -43,7 +43,7 @@ std::string host_name() {
   return ::gethostname(name, sizeof name - 1) == 0 ? name : "HOST";
 }
 
-// A file with a link, which goes with the command. A command line may name it: everybody sees the arguments of a
+// A file with a link, which goes with the command. A command line may name it: every process sees the arguments of a
 // browser.
 class LinkFile {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// NVML's functions as functions, for who defines them or links to them. Not together with the vendor's nvml.h, which
-// declares the same names.
+// NVML's functions as functions, for code that defines them or links to them. Not together with the vendor's nvml.h,
+// which declares the same names.
 #pragma once
 
 #include "cuda/nvml_abi.h"

@@ -144,7 +144,7 @@ base::Result<FileDescriptor> claim_file_at(int directory, const char* name, std:
 base::Result<bool> is_claim_locked(int directory, const char* name) {
   const FileDescriptor file(::openat(directory, name, O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return base::fail_errno(errno, std::string("cannot open ") + name);
-  // A shared lock, so that two who look at once do not take each other for the holder.
+  // A shared lock, so that two processes that look at once do not take each other for the holder.
   if (::flock(file.get(), LOCK_SH | LOCK_NB) == 0) return false;
   if (errno == EWOULDBLOCK) return true;
   return base::fail_errno(errno, std::string("cannot look whether ") + name + " is locked");

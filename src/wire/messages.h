@@ -133,7 +133,8 @@ struct Hello {
   // one user with the same `run` have it together; without a name, this process has it for itself.
   std::uint64_t memory_limit = 0;
   char run[base::kMaxNameBytes] = {};
-  // How it asks to stand among others (base/standing.h). Above what everybody may have: only who may change settings.
+  // How it asks to stand among others (base/standing.h). More than the default (priority 0, one share) needs the right
+  // to change settings.
   std::int32_t priority = 0;
   std::uint32_t share = 0;      // hundredths; 0: one share
   std::uint32_t max_share = 0;  // thousandths; 0: no cap
@@ -316,8 +317,8 @@ struct Measured {
   std::uint64_t submissions = 0;
 };
 
-// This process's seats belong together from now on (it uses peers or collectives), and with everybody of the same user
-// who joined the same key. An empty key: only this process's own seats.
+// This process's seats belong together from now on (it uses peers or collectives), and with those of all processes of
+// the same user that joined the same key. An empty key: only this process's own seats.
 struct GangJoin {
   static constexpr Type kType = Type::kGangJoin;
   static constexpr std::size_t kMinimumBytes = 64;
@@ -547,7 +548,8 @@ struct FrameFreed {
   std::uint64_t number = 0;
 };
 
-// Another process is to import a frame that the seat has, and who imported cannot export: its descriptor, please.
+// Another process imports a frame of the seat, and the seat cannot export it, because it has imported it itself: its
+// descriptor, please.
 struct FrameWanted {
   static constexpr Type kType = Type::kFrameWanted;
   static constexpr std::size_t kMinimumBytes = 16;

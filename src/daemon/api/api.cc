@@ -195,7 +195,7 @@ ApiAnswer Api::tenant(const Peer& peer, const std::string& which) {
   });
 }
 
-// Metrics say whose programs use what, so they are not for everybody.
+// Metrics say which user's programs have which GPU, so not every user may read them.
 ApiAnswer Api::metrics(const ApiRequest& request, std::string_view query) {
   if (!access_.may_read_metrics(request.peer)) {
     return error_response({base::Code::kDenied, 0,

@@ -52,7 +52,7 @@ class Api {
 
  private:
   ApiAnswer daemon(const Peer& peer) const;
-  // The only user whose programs' names the peer may see; none: everybody's.
+  // The only user whose programs' names the peer may see; none: those of all users.
   std::optional<uid_t> names_of(const Peer& peer) const;
   // Whether the account asks for the status too often, or too often for parts of it.
   std::optional<ApiResponse> refuse_status(const Peer& peer);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the HTTP API is what docs/api.md says, and only those who may change settings can.
-// Method: requests over the real socket to a daemon in this process; another user is a child that has become one.
+// Goal: the HTTP API is what docs/api.md says, and only users who may change settings can change anything. Method:
+// requests over the real socket to a daemon in this process; another user is a child that has become one.
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 #include <sys/stat.h>

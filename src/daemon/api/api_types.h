@@ -37,7 +37,7 @@ struct ApiTrace {
   std::uint64_t since = 0;
   std::uint64_t limit = UINT64_MAX;
   bool follow = false;
-  std::optional<uid_t> names_of = {};  // the only user whose programs' names are in it; none: everybody's
+  std::optional<uid_t> names_of = {};  // the only user whose programs' names are in it; none: those of all users
 };
 
 // For another thread, with everything it needs copied.

@@ -312,7 +312,7 @@ Json StatusRenderer::render(const StatusSnapshot& snapshot) {
     for (const SeatStatus& seat : gpu.seats) {
       const sched::SeatView& view = seat.view;
       std::string note = seat.note;
-      // Why a silent tenant is silent: only for those who hold others up, because it means reading /proc.
+      // Why a silent tenant is silent: only for tenants that hold others up, because it means reading /proc.
       if (view.phase == sched::SeatPhase::kSilent || view.phase == sched::SeatPhase::kRevoked) {
         const auto process = process_info(seat.label->pid);
         const std::string state = process ? describe_state(process->state) : "";

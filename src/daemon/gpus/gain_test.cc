@@ -180,7 +180,7 @@ TEST(Gain, ProgramsWithPausesNeedAClearReason) {
   EXPECT_TRUE(run.gain.finding()->has_pauses);
 }
 
-// By turns who has pauses waits: a trial that finds that out is not repeated soon.
+// By turns, a program with pauses waits: a trial that finds that out is not repeated soon.
 TEST(Gain, ProgramsWithPausesAreSeldomTried) {
   Programs run;
   run.wants = 500;

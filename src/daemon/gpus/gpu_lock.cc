@@ -41,7 +41,7 @@ constexpr std::size_t kMaxStatus = 1u << 20;
 // An abstract address.
 std::string name_of(const std::string& uuid_text) { return "@gpumux-gpu-" + uuid_text; }
 
-// The words of who it may be, which go to a terminal.
+// The owner's own words, which go to a terminal.
 std::string printable(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char c) { return (c >= 0 && c < 0x20) || c == 0x7f; }, '?');

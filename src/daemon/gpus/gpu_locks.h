@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The locks of all GPUs of the machine. It takes the locks of this daemon's GPUs, and tells other processes who serves
-// a GPU. It also takes a GPU that another daemon gives up.
+// The locks of all GPUs of the machine. It takes the locks of this daemon's GPUs, and tells other processes which
+// daemon serves a GPU. It also takes a GPU that another daemon gives up.
 //
 // Owned by the loop's thread.
 #pragma once

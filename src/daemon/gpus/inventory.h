@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which GPUs this machine has, and who else uses them. An interface, so that tests need no GPU and no driver.
+// The GPUs that this machine has, and the processes that use them. An interface, so that tests need no GPU and no
+// driver.
 #pragma once
 
 #include <sys/types.h>
@@ -45,7 +46,7 @@ struct GpuUse {
   std::uint64_t memory_used = 0;
   std::vector<GpuProcess> processes;  // tenants and others
   std::string sick{};                 // why no new work belongs on it; empty: it is healthy
-  base::TimePoint asked_at{};         // filled in by who asked
+  base::TimePoint asked_at{};         // filled in by the caller
 };
 
 struct DriverInfo {

@@ -223,7 +223,7 @@ void Leases::record(base::TimePoint now, std::string_view name, SeatId seat, bas
   trace_.record(std::move(traced));
 }
 
-// "train.py (812, GPU 0)" for each. `reader`: the only user who may see the programs' names; none: everybody may.
+// "train.py (812, GPU 0)" for each. `reader`: the only user who may see the programs' names; none: every user may.
 std::string Leases::names_of(const std::vector<SeatId>& seats, std::optional<uid_t> reader) const {
   std::string names;
   for (const SeatId seat : seats) {

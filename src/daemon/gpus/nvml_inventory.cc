@@ -64,7 +64,7 @@ std::string architecture_text(nvmlDeviceArchitecture_t architecture) {
   }
 }
 
-// NVML writes 8 digits of domain, everybody else 4.
+// NVML writes 8 digits of domain, other tools 4.
 std::string pci_text(const nvmlPciInfo_t& pci) {
   char text[32];
   std::snprintf(text, sizeof text, "%04x:%02x:%02x.0", pci.domain, pci.bus, pci.device);

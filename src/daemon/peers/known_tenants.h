@@ -21,8 +21,8 @@
 
 namespace gpumux::daemon {
 
-// Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder who is later still loses its
-// lease.
+// Tenants look for a new daemon every 50 ms; a swapped-out one may need a second. A holder that is later still loses
+// its lease.
 inline constexpr std::chrono::seconds kReturnTimeout{2};
 
 struct KnownTenant {

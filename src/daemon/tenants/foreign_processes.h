@@ -2,7 +2,7 @@
 // Programs that use a GPU outside gpumux: the driver's list of processes, less the tenants and the parts of this
 // daemon's MPS servers.
 //
-// Loop's thread. Knows who is connected when it is made; not to be kept.
+// Loop's thread. It holds the tenants at the time when it is made; not to be kept.
 #pragma once
 
 #include <sys/types.h>

@@ -101,7 +101,7 @@ class HostMemory {
   using OnLent = std::function<void(const HostLoan&, int fd)>;
   // The seat is to let go of these chunks, which it has kept, and say so (forgotten). Must not call back.
   using OnForget = std::function<void(const HostSeat&, std::span<const std::uint64_t> ids)>;
-  // Whether everybody is to give back what it could do without. Must not call back.
+  // Whether every tenant has to give back the memory that it could do without. Must not call back.
   using OnShort = std::function<void(bool is_short)>;
 
   HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& pool, std::uint64_t budget,
@@ -186,7 +186,7 @@ class HostMemory {
   struct Chunk {
     std::uint64_t id = 0;
     os::FileDescriptor memory;
-    std::string domain;             // of those who have had it: it may go to them as it is
+    std::string domain;             // of the tenants that have had it: they may get it as it is
     Account account;                // of its latest borrower; its share counts the chunk while it leaves
     std::vector<HostSeat> keepers;  // have it mapped, and not on loan; some may have been told to let go of it
     std::uint32_t looks = 0;        // since it is to go

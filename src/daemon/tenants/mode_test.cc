@@ -81,7 +81,7 @@ struct Machine {
   }
   Json gpu() const { return Json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]; }
 
-  // Everybody goes on until the GPU is as wanted. Asked seldom: status is for people.
+  // All programs go on until the GPU is as wanted. Asked seldom: status is for people.
   bool reaches(Speed speed, const std::function<bool(const Json&)>& is_wanted) {
     auto next = std::chrono::steady_clock::now();
     return eventually(

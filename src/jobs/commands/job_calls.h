@@ -65,7 +65,7 @@ class PatientClient {
   std::optional<base::TimePoint> away_since_;
 };
 
-// Waits until all `jobs` are done. The exit status is the first that is not 0; `command` is who speaks.
+// Waits until all `jobs` are done. The exit status is the first that is not 0; `command` is the name in messages.
 int wait_for_jobs(const char* command, PatientClient patient, const std::vector<api_client::Job>& jobs,
                   Progress progress);
 

@@ -132,8 +132,8 @@ bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*
   return taken <= promisable(gpu);
 }
 
-// Where it fits now without delaying who has the reservation. Of any GPUs those on which least is left over, so that
-// large requests find whole GPUs. Of these, the ones to which fewest suspended jobs want back.
+// Where it fits now without delaying the job with the reservation. Of any GPUs those on which least is left over, so
+// that large requests find whole GPUs. Of these, the ones to which fewest suspended jobs want back.
 std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& closed) const {
   if (least_need(job) > most_free) return std::nullopt;
   const std::uint32_t count = job.wanted_gpus();
@@ -250,7 +250,7 @@ bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu
   return beside <= spare;
 }
 
-// ---- who has to go ------------------------------------------------------------------------------
+// ---- jobs that have to go -----------------------------------------------------------------------
 
 bool JobCore::State::gives_way(const Job& job, const Job& to) const {
   if (!job.clock || job.suspend_refused()) return false;
@@ -261,8 +261,8 @@ bool JobCore::State::gives_way(const Job& job, const Job& to) const {
   return job.overdue() && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
 }
 
-// Where it would fit if those went who are going anyway, and as few others as possible who have to give way to it. Not
-// on GPUs that are kept for a job before it.
+// Where it would fit if the jobs went that are going anyway, and as few others as possible that have to give way to it.
+// Not on GPUs that are kept for a job before it.
 std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed) const {
   if (least_need(job) > most_gain) return std::nullopt;
   struct Choice {

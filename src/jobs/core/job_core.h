@@ -79,7 +79,7 @@ struct JobStanding {
   bool suspend_refused = false;       // its time is over or an urgent job waits, and it could not be suspended
 };
 
-// GPUs that are kept for the first in order who cannot start yet; kNoJob: there is none.
+// GPUs that are kept for the first job in order that cannot start yet; kNoJob: there is none.
 struct Reservation {
   JobId job;
   GpuSet gpus;

@@ -88,7 +88,7 @@ void JobCore::State::look_through() {
   ++look;
   const Reservation before = std::exchange(reservation, {});
   to_start.clear();
-  GpuSet closed;                                   // kept for those who wait for others to go
+  GpuSet closed;                                   // kept for jobs that wait for others to go
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
   std::uint32_t depth = 0;
   survey_room();

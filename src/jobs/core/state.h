@@ -186,10 +186,10 @@ struct Array {
   std::vector<Class*> parked;
 };
 
-// GPU time that lies back counts less: half after one half-life, a quarter after two. Instead of decaying what
-// everybody has had, new time counts more and more: twice as much after each half-life, and between two linearly. So
-// the order of two users changes only when one of them is charged, and integers do. When the weight has grown for
-// kRenewAfter half-lives, everybody's sum is divided by it.
+// GPU time that lies back counts less: half after one half-life, a quarter after two. Instead of decaying every user's
+// past use, new time counts more and more: twice as much after each half-life, and between two linearly. So the order
+// of two users changes only when one of them is charged, and integers do. When the weight has grown for kRenewAfter
+// half-lives, every user's sum is divided by it.
 class Shares {
  public:
   static constexpr std::uint64_t kUnit = 64;       // the weight at the beginning
@@ -261,7 +261,7 @@ struct JobCore::State {
   GpuSet usable;                        // take jobs
   std::uint64_t smallest = UINT64_MAX;  // capacity of those
   std::uint64_t most_free = 0;          // bytes on one of those, at this point of a look
-  std::uint64_t most_gain = 0;          // the same if all went who might have to
+  std::uint64_t most_gain = 0;          // the same if all jobs went that might have to
   std::vector<std::uint64_t> gain;      // on each
   std::uint64_t look = 0;
   std::uint32_t overdue = 0;  // running jobs whose time is over

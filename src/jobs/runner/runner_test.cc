@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the parts on which a job's safety rests hold by themselves. No file is opened through another user's link.
 // Rights that were given up cannot be had again. A stranger is never signalled. The environment is joined as
-// documented. Method: as root, in forked children of users who exist by number only; without root, what can be shown
-// without it.
+// documented. Method: as root, in forked children of users that exist by number only; without root, only the parts that
+// need none.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>

@@ -102,7 +102,7 @@ std::optional<wire::Begin> Supervisor::receive_begin() {
     ready = ::poll(&polled, 1, kBeginTimeoutMs);
   } while (ready < 0 && errno == EINTR);
   if (ready != 1) return std::nullopt;
-  // A socket pair says who made it; an accepted connection who connected.
+  // A socket pair names the process that made it; an accepted connection the process that connected.
   const auto peer = os::peer_credentials(socket);
   if (!peer || (peer->uid != 0 && peer->uid != ::geteuid())) return std::nullopt;
   std::byte buffer[base::kMaxMessageBytes];

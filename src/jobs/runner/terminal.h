@@ -25,7 +25,7 @@ enum class LinkKind : std::uint32_t {
   kReady = 1,    // to the supervisor, with the job's side of the pty
   kDrain = 2,    // to the terminal: the job has ended; take what is left in the pty
   kDrained = 3,  // to the supervisor: the log has all of it
-  kEnded = 4,    // to the terminal: tell who is attached, and end
+  kEnded = 4,    // to the terminal: tell the attached clients, and end
 };
 
 struct LinkMessage {

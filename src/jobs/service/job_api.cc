@@ -23,7 +23,7 @@ using namespace std::chrono_literals;
 
 constexpr Duration kLongestWait = 30s;
 
-// Reads the store and looks up `user` (empty: everybody): not for the loop.
+// Reads the store and looks up `user` (empty: all users): not for the loop.
 Result<store::Page> read_page(const store::JobStore& store, store::Query asked, const std::string& user) {
   if (!user.empty()) {
     const auto uid = find_uid(user);

@@ -89,7 +89,7 @@ bool has_job(const store::JobStore& store, const store::LedgerQuery& asked, std:
   return job && (!sees_only || job->spec.uid == *sees_only);
 }
 
-// Reads the store and looks up `user` (empty: everybody): not for the loop.
+// Reads the store and looks up `user` (empty: all users): not for the loop.
 ApiResponse make_report(const store::JobStore& store, store::LedgerQuery asked, const std::string& user,
                         UserNames& names) {
   const std::optional<std::uint32_t> sees_only = asked.uid;

@@ -112,7 +112,7 @@ Status read_command(JsonFields& fields, JobDocument& document) {
   return {};
 }
 
-// As the kernel writes it, for everybody to read: prlimit() would need a capability.
+// As the kernel writes it, readable by every process: prlimit() would need a capability.
 //
 //   Limit                     Soft Limit           Hard Limit           Units
 //   Max open files            1024                 524288               files

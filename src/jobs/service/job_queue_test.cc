@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the queue goes on whatever becomes of one of those who ask it. Method: a real queue in a folder of its own,
+// Goal: the queue goes on whatever becomes of a client that asks it. Method: a real queue in a folder of its own,
 // paused, so that no job runs.
 #include "jobs/service/job_queue.h"
 

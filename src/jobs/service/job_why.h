@@ -60,7 +60,7 @@ WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStandi
 std::string why_text(const store::StoredJob& job, jobs::WaitReason reason, const WhyFacts& facts);
 
 // Why a job has ended without a start: which job it was to come after, and how that ended. `record`: of its end. On the
-// loop's thread. A name of another user's job is in it only if everybody may see it.
+// loop's thread. A name of another user's job is in it only if every user may see it.
 std::string broken_text(const JobQueue& queue, const jobs::Record& record);
 
 // Why a submission or a change cannot be taken, for people, and as an error's code.

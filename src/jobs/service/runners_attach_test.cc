@@ -200,7 +200,7 @@ TEST_F(Attach, IsForItsUserAndRootOnly) {
   EXPECT_EQ(status.st_uid, kAlice);
   EXPECT_EQ(status.st_mode & 0777, 0600u);
   const auto can_hear = [&](std::uint32_t uid, bool open_up) {
-    // Also when the socket's own mode would let everybody in.
+    // Also when the socket's own mode would let every user in.
     ::chmod(spec.attach_path.c_str(), open_up ? 0666 : 0600);
     const pid_t pid = ::fork();
     if (pid == 0) {
