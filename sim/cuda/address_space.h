@@ -91,7 +91,7 @@ class AddressSpace {
   // Gives the memory behind an allocation a file of its own, wherever it is mapped.
   bool give_own_file(PhysicalMemory& memory);
 
-  // A copy of what is known of the mapping that holds the address; nothing if none does.
+  // A copy of the mapping that holds the address; nothing if none does.
   std::optional<Mapping> find(std::uint64_t address) const;
   bool is_device_address(std::uint64_t address) const { return address - base_ < bytes_; }
   // Are all these addresses mapped? Host memory that is not known counts as mapped: it is the program's own.

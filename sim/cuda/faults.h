@@ -26,7 +26,7 @@ base::Result<std::vector<Fault>> parse_faults(std::string_view text);
 // The scripted result of this call of the entry; CUDA_SUCCESS: there is none. Reads the variable at the first call.
 cuda::CUresult scripted_fault(std::string_view entry);
 
-// "CUDA_ERROR_OUT_OF_MEMORY", and what it means; null: no such code.
+// "CUDA_ERROR_OUT_OF_MEMORY", and its meaning; null: no such code.
 struct ErrorText {
   cuda::CUresult code;
   const char* name;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs: tasks with an order among them, what they are instantiated to, and how that runs.
+// Graphs: tasks with an order among them, their instantiation, and its execution.
 //
 // One lock guards all graphs and captures of the process (graph_lock): they are built rarely and never while it
 // matters.

@@ -7,7 +7,7 @@
 
 namespace gpumux::sim {
 
-// Each makes a task, or says what is wrong. A null context means the current one.
+// Each makes a task, or names the fault of the parameters. A null context means the current one.
 cuda::CUresult task_of(Process& process, const cuda::CUDA_KERNEL_NODE_PARAMS& params, Task* task);
 cuda::CUresult task_of(Process& process, const cuda::CUDA_KERNEL_NODE_PARAMS_v1& params, Task* task);
 cuda::CUresult task_of(Process& process, const cuda::CUDA_MEMCPY3D& params, cuda::CUcontext context, Task* task);

@@ -31,7 +31,7 @@ struct MemoryPool {
   cuda::CUresult set(cuda::CUmemPool_attribute attribute, const void* value);
   cuda::CUresult set_access(std::uint32_t gpu, std::uint8_t bits);
   std::uint8_t access_of(std::uint32_t gpu);
-  // Nothing is left of it, once what is free has been given back.
+  // Nothing is left of it, once its free memory has been given back.
   bool is_over();
 
   static constexpr std::uint8_t kFullAccess =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MPS: how a process becomes a client, and what clients and control daemon know of a server.
+// MPS: how a process becomes a client, and the knowledge of clients and control daemon about a server.
 //
 // A control daemon listens at the socket `control` of its pipe directory, and answers each message with one message:
 //

@@ -22,7 +22,7 @@ struct Settings {
   std::uint32_t peers = 1;                              // 1: every GPU can reach every other's memory
   std::uint64_t memory_bytes = std::uint64_t{8} << 30;  // per GPU
   std::uint64_t context_bytes = std::uint64_t{256} << 20;
-  std::uint64_t reserved_bytes = 0;  // of memory_bytes, what the driver keeps for itself
+  std::uint64_t reserved_bytes = 0;  // of memory_bytes, the driver's own part
   std::uint64_t h2d_bytes_per_second = std::uint64_t{6} << 30;
   std::uint64_t d2h_bytes_per_second = std::uint64_t{6} << 30;
   std::uint64_t d2d_bytes_per_second = std::uint64_t{16} << 30;

@@ -32,7 +32,7 @@ inline constexpr std::size_t kQueueDepth = 1024;
 struct Operation {
   std::vector<std::shared_ptr<Completion>> after;
   std::function<cuda::CUresult(Worker&)> run;  // may be empty
-  // Called when the context is broken instead of `run`; for what must be told in any case. May be empty.
+  // Called when the context is broken instead of `run`; for messages that must be given in any case. May be empty.
   std::function<void(Worker&)> run_broken;
   std::shared_ptr<Completion> done;
 };

@@ -34,8 +34,7 @@ Copy flat_copy(std::uint64_t destination, std::uint64_t source, std::uint64_t by
 cuda::CUresult check_copy(const AddressSpace& space, const Copy& copy);
 cuda::CUresult run_copy(Worker& worker, Context& context, const Copy& copy);
 
-// From the descriptors of the API. CUDA_ERROR_INVALID_VALUE for what makes no sense, CUDA_ERROR_NOT_SUPPORTED for
-// arrays.
+// From the descriptors of the API. CUDA_ERROR_INVALID_VALUE for senseless copies, CUDA_ERROR_NOT_SUPPORTED for arrays.
 cuda::CUresult copy_of(const cuda::CUDA_MEMCPY3D& described, Copy* copy);
 cuda::CUresult copy_of(const cuda::CUDA_MEMCPY2D& described, Copy* copy);
 

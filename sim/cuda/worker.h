@@ -32,7 +32,7 @@ class Worker {
   void pass(base::Duration duration);
   // Pays the owed time; before a waiter hears of the end of an operation whose duration matters.
   void settle();
-  // The simulated GPU's clock: now, or when what was charged is over.
+  // The simulated GPU's clock: now, or the end of the charged time.
   base::TimePoint time() const;
 
   // Runs on the context's GPU for this much time of its own, taking turns with other processes. Ends early with the

@@ -56,7 +56,7 @@ class Book {
   std::vector<BookedGpu> gpus;
   std::map<JobId, BookedJob> jobs;  // that are not done
 
-  // Put the job there, or take it away. `put` says what is wrong with that; empty: nothing.
+  // Put the job there, or take it away. `put` says why that is not allowed; empty: it is.
   std::string put(JobId job, const GpuSet& on);
   void remove(JobId job);
 

@@ -14,7 +14,7 @@
 // or away from it. They evict the memory that they must give up when they are drained, chunk by chunk, and restore it
 // when they may. GPUs have contexts, other programs that come and go, and the memory of killed processes until the
 // driver has it back. Host memory ends, and cannot be had for a while. See memory.cc for the tenants' side, machine.cc
-// for the GPUs and the daemon's looks, room_checks.cc for what is checked.
+// for the GPUs and the daemon's looks, room_checks.cc for the checks.
 //
 // With `suspensions`, jobs are held off their GPUs now and then, and frozen when they have given up all that they can.
 // They go on later, or because they could not. A frozen process reads nothing, and nothing may be said to it; and all
@@ -47,14 +47,15 @@ struct Options {
   bool faults = true;                               // stops, kills, failing kernels, changed settings, restarts
   bool claims = false;                              // most jobs are in claims, which have shares together
   bool busy_singles = false;  // only jobs of one rank that always have work, of weights 1 to 4: to measure fairness
-  bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show what gangs are for
+  bool collectives = false;   // only jobs of one rank on each GPU with collectives: to show the use of gangs
   std::optional<settings::GpuSettings> settings = std::nullopt;  // of all GPUs; otherwise by seed
   bool eager = false;  // ranks submit collectives before the others of their job are there: the worst case of joining
   bool strangers = false;    // most jobs of several processes do not say that these belong together
   bool overloaded = false;   // messages, agents and gates are late now and then, by more than every limit
   bool memory = false;       // seats have memory, and the planner says how much of it is on the GPU
   bool suspensions = false;  // jobs are suspended and resumed
-  bool hostile = false;      // with memory: one account's jobs say that they have more, and keep what they were lent
+  bool hostile = false;      // with memory: one account's jobs claim more than they have, and keep the memory that they
+                             // were lent
   base::Duration calm_after = base::Duration::max();  // from then on no fault, stop or change happens
   bool keep_log = false;
 };
@@ -69,7 +70,7 @@ struct JobOutcome {
 };
 
 struct Outcome {
-  std::string wrong;  // empty: all was well; otherwise what was not, and how to replay it
+  std::string wrong;  // empty: all was well; otherwise the fault, and how to replay it
   std::string log;
   std::uint64_t log_hash = 0;  // of the log, kept or not
   std::uint64_t steps = 0;

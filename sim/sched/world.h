@@ -127,7 +127,7 @@ struct Rank {
 
   // Its use of the GPU beyond its cap's part, at its least since nothing disturbed that account.
   std::optional<Duration> least_beyond_cap;
-  // It could not be drained for so long, at the longest since then: that is its own doing, and paid back.
+  // It could not be drained for this long, at the longest since then: that is its own doing, and paid back.
   Duration longest_drain{};
   TimePoint drains_since = TimePoint::max();
   bool has_stalled = false;  // since its last grant: it was given its lease back, spent or not
@@ -146,7 +146,7 @@ struct Process {
   bool stopped = false;
   bool frozen = false;             // stopped, and not by accident: its job is suspended
   std::uint64_t connected_to = 0;  // which life of the daemon; 0: none
-  bool settled = false;            // has claimed what it has: the daemon knows of its leases
+  bool settled = false;            // has claimed its leases: the daemon knows of them
   TimePoint last_sent{};           // messages arrive in order
   TimePoint last_received{};
   std::vector<std::unique_ptr<Rank>> ranks;
@@ -193,7 +193,7 @@ struct GpuMemory {
   TimePoint surprised_until{};
   bool wants_turns = false;        // by chance: the progress of its programs is not simulated
   std::vector<sched::Turn> turns;  // of the last plan
-  // Since when what its seats have has been more, or clearly less, than there is, while nothing else was in the way.
+  // The time since which its seats have had more, or clearly less, than there is, while nothing else was in the way.
   TimePoint too_much_since = TimePoint::max();
   TimePoint fits_since = TimePoint::max();
 };
@@ -345,7 +345,7 @@ class World final : private node::Probe {
   Options options_;
   Random random_;
   Random claim_random_;
-  Random stall_random_;  // apart, so that what has been drawn before is the same without it
+  Random stall_random_;  // apart, so that earlier draws are the same without it
   TimePoint now_{};
   std::map<std::pair<TimePoint, std::uint64_t>, Action> actions_;
   std::uint64_t next_action_ = 0;

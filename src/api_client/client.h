@@ -59,7 +59,7 @@ class Client {
   base::Result<Submitted> submit(const Submission& submission) const;
   base::Result<JobPage> jobs(const JobQuery& query) const;
   base::Result<std::string> jobs_text(const JobQuery& query) const;
-  // `id`: "17", or "17_3". kInvalid for what is neither.
+  // `id`: "17", or "17_3". kInvalid for any other word.
   base::Result<Job> job(std::string_view id) const;
   base::Result<std::string> job_text(std::string_view id, bool with_environment = false) const;
   // The job as it is when it is done (or has started), or when `timeout` is over; at most kLongestJobWait.
@@ -71,7 +71,7 @@ class Client {
   // `what`: "" for the queue itself, "gpus/0", "users/eva". The queue as it is now.
   base::Result<QueueState> change_queue(const std::string& what, const std::string& change) const;
 
-  // The page for scrapers. `accept` is what the scraper says of formats.
+  // The page for scrapers. `accept`: the scraper's own list of formats.
   struct Metrics {
     std::string content_type;
     std::string body;

@@ -179,10 +179,9 @@ struct Gpu {
   std::string mode_now;  // serial or concurrent: the mode in force, also under "auto"
   std::string mode_why;  // and why
   std::string policy;
-  std::string quantum;           // as it was set: "auto", "unlimited", "50ms"
-  base::Duration quantum_now{};  // the quantum in force; 0: none
-  std::map<std::string, std::string>
-      settings;  // every setting as PATCH takes it; "true" and "false" for what is yes or no
+  std::string quantum;                          // as it was set: "auto", "unlimited", "50ms"
+  base::Duration quantum_now{};                 // the quantum in force; 0: none
+  std::map<std::string, std::string> settings;  // every setting as PATCH takes it; "true" and "false" for a yes or no
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
   GpuLoad load{};
@@ -223,7 +222,7 @@ struct TraceEvent {
   std::string name;       // of a job that changes
   std::uint64_t epoch = 0;
   std::string lease;
-  std::string detail;                  // why, or what: "quantum"
+  std::string detail;                  // why, or which: "quantum"
   std::string before;                  // the name of the state that this ends: "idle"; empty: none that has a length
   base::Duration lasted{};             // how long that was so
   std::vector<SettingChange> changes;  // of `settings`
@@ -235,7 +234,7 @@ struct TraceEvent {
 base::Result<DaemonInfo> parse_daemon_info(std::string_view json);
 base::Result<Snapshot> parse_snapshot(std::string_view json);
 base::Result<TraceEvent> parse_trace_event(std::string_view json);
-// The answer to PATCH /v1/tenants/...: of a seat, what the tenant's seats have in common.
+// The answer to PATCH /v1/tenants/...: of a seat, the values that all seats of the tenant have.
 base::Result<Seat> parse_tenant(std::string_view json);
 // The GPUs of an answer to a change of settings.
 base::Result<std::vector<Gpu>> parse_settings(std::string_view json);

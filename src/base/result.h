@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T>: a value, or an Error that says what kind of thing failed and what was being tried.
+// Result<T>: a value, or an Error with the kind of failure and the step that was being tried.
 //
 // An Error is made once, where the failure is seen, with a code that a caller can branch on and a sentence for a
 // reader. It is reported once, where it is handled. Nothing in our libraries throws.

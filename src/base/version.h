@@ -7,7 +7,7 @@
 
 namespace gpumux::base {
 
-// MAJOR.MINOR.PATCH of a release; more of what is none.
+// MAJOR.MINOR.PATCH of a release; longer for other builds.
 const char* version();
 // All of its hexadecimal digits, or `unknown`.
 const char* commit();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of containers: whose a container is, and what its claims may have. One file for each container, in a folder
-// that only the daemon's owner (root) can enter and that is passed into no container. A Slurm job is a container here,
-// with one claim.
+// Records of containers: the owner of a container, and the bounds of its claims. One file for each container, in a
+// folder that only the daemon's owner (root) can enter and that is passed into no container. A Slurm job is a container
+// here, with one claim.
 //
 // The hook, or Slurm's plugin, writes a record before any of the container's programs runs, and removes it when the
 // container has ended.
@@ -31,7 +31,7 @@ struct Quota {
 // The weight that all programs of a claim have together among the tenants that want one GPU.
 struct Share {
   std::string gpu;          // as a quota's
-  std::uint64_t cores = 0;  // 1 to kMostCores: hundredths of what a program without a claim has
+  std::uint64_t cores = 0;  // 1 to kMostCores: hundredths of the share of a program without a claim
 
   friend bool operator==(const Share&, const Share&) = default;
 };
@@ -101,7 +101,7 @@ base::Status remove_record(int folder, std::string_view id);
 // The ids of all records, sorted.
 base::Result<std::vector<std::string>> record_ids(int folder);
 
-// Removes what is left of a write_record() whose process was killed. Records that are being written stay.
+// Removes the remains of a write_record() whose process was killed. Records that are being written stay.
 base::Status remove_unfinished(int folder);
 
 }  // namespace gpumux::containers

@@ -72,7 +72,7 @@ struct nvmlMemory_t {
   unsigned long long used;
 };
 
-// As nvmlMemory_t, but `used` is without what the driver itself has reserved.
+// As nvmlMemory_t, but `used` is without the driver's own reserved memory.
 struct nvmlMemory_v2_t {
   unsigned int version;  // kNvmlMemoryVersion2, set by the caller
   unsigned long long total;

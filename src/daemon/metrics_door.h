@@ -20,8 +20,8 @@ class MetricsDoor {
   MetricsDoor(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api)
       : io_(io), worker_(worker), api_(api) {}
 
-  // Opens what is configured, in place of what was open. kInvalid: a setting is wrong, or a file is. An address that
-  // cannot be had is only logged.
+  // Opens the configured addresses, in place of the ones that were open. kInvalid: a setting is wrong, or a file is. An
+  // address that cannot be had is only logged.
   base::Status open(const Config& config);
   void close() { server_.reset(); }
 

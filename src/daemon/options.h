@@ -15,7 +15,7 @@ struct ParsedOptions {
   std::string nvml_path;  // GPUMUX_NVML
 };
 
-// Ready to run, or what to print and how to exit (--help, --version, errors).
+// Ready to run, or a text to print and an exit status (--help, --version, errors).
 struct EarlyExit {
   int exit_code = 0;
   std::string text;

@@ -47,7 +47,7 @@ base::Result<bool> is_claim_locked(int directory, const char* name);
 // file system must know unnamed files (O_TMPFILE).
 base::Status replace_file_at(int directory, const char* name, std::string_view content, mode_t mode);
 
-// Removes what a process that was killed in replace_file_at() may have left under this name, and nothing else.
+// Removes the file that a process that was killed in replace_file_at() may have left under this name, and nothing else.
 void remove_abandoned_at(int directory, std::string_view name);
 
 // The name that such a file was to get; empty: this is no name of such a file.
@@ -58,7 +58,7 @@ class ReservedFile {
  public:
   // Takes room for `bytes` under a name of its own. An error leaves it unreserved; publish() works all the same.
   base::Status reserve(int directory, const char* name, std::size_t bytes);
-  // Writes the content, makes it durable, and only then gives it its name. Replaces what had the name. May be tried
+  // Writes the content, makes it durable, and only then gives it its name. Replaces the file of that name. May be tried
   // again after an error.
   base::Status publish(std::string_view content);
 

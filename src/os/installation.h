@@ -19,7 +19,8 @@ base::Result<std::string> executable_dir();
 // tree, dist/, /usr/local), then where packages put it.
 std::vector<std::string> library_places(const std::string& dir);
 
-// The first file of library_places(dir), or what GPUMUX_LIBRARY names, as an absolute path. kNotFound names the places.
+// The first file of library_places(dir), or the one that GPUMUX_LIBRARY names, as an absolute path. kNotFound names the
+// places.
 base::Result<std::string> find_library(const std::string& dir);
 
 // Where a user's own daemon keeps jobs: GPUMUX_STATE_DIR, else in XDG_STATE_HOME, else in the user's home. Empty: the

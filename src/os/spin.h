@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Waiting without sleeping, for moments: where what one waits for is about to come.
+// Waiting without sleeping, for moments: for an event that is about to come.
 //
 // Waking a sleeping thread takes 20 to 70 us on an idle core of a virtual machine. That is more than everything else in
 // handing a lease over. So a thread that is told of an event to come stays awake for it. Three rules keep that cheap.

@@ -72,8 +72,8 @@ struct Next {
   bool has_descriptors = false;  // some came along
 };
 
-// Looks at the next message, or at some bytes of a stream, and leaves it where it is. No descriptor is made of what
-// came along, and none is closed. No bytes: an empty message, or the other side has closed.
+// Looks at the next message, or at some bytes of a stream, and leaves it where it is. No descriptor is made of those
+// that came along, and none is closed. No bytes: an empty message, or the other side has closed.
 base::Result<Next> peek(int socket, std::span<std::byte> buffer);
 
 // Whether something lies in a connection that was shut down, an empty message with descriptors included.

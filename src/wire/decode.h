@@ -59,7 +59,7 @@ base::Result<Variant> decode_as(std::span<const std::byte> body) {
   return Variant(message);
 }
 
-// The header, if it says what arrived.
+// The header, if it fits the received bytes.
 inline base::Result<Header> decode_header(std::span<const std::byte> bytes, std::size_t most) {
   Header header;
   if (bytes.size() < sizeof header || bytes.size() > most) {

@@ -8,7 +8,7 @@ namespace gpumux::wire {
 
 struct Header {
   std::uint32_t type = 0;
-  std::uint32_t bytes = 0;  // of the whole message; must equal what arrived
+  std::uint32_t bytes = 0;  // of the whole message; must equal the received length
 };
 static_assert(sizeof(Header) == 8);
 

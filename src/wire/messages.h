@@ -235,7 +235,7 @@ inline constexpr std::size_t kUnpageableReasons = 9;
 
 // A seat's memory, all in bytes unless named otherwise. Sent when the seat has taken note of a new bound
 // (`room_sequence`), has less memory on the GPU, or has finished a job of the pager's. Otherwise it is sent for people,
-// at most some times a second. The daemon believes it as far as what the GPU has allows.
+// at most some times a second. The daemon believes it up to the GPU's own bounds.
 struct Memory {
   static constexpr Type kType = Type::kMemory;
   static constexpr std::size_t kMinimumBytes = 200;
@@ -247,7 +247,7 @@ struct Memory {
   std::uint64_t evicted = 0;                          // pageable, not on the GPU. Zero: its work may run
   std::uint64_t unpageable[kUnpageableReasons] = {};  // on the GPU; of kManaged, wherever its pages are
   std::uint64_t host_used = 0;                        // of the host memory that it has been lent
-  std::uint64_t host_clean = 0;                       // of that, copies of what is on the GPU too
+  std::uint64_t host_clean = 0;                       // of that, copies of memory that is on the GPU too
   // Since it began.
   std::uint64_t moved_out = 0;
   std::uint64_t moved_in = 0;
@@ -263,7 +263,7 @@ struct Memory {
 };
 static_assert(sizeof(Memory) == 200);
 inline constexpr std::uint32_t kMemoryBusy = 1u << 0;   // a job of the pager's is under way
-inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot give up what Room takes from it
+inline constexpr std::uint32_t kMemoryStuck = 1u << 1;  // it cannot give up the memory that Room takes from it
 
 // A thread of the program's wants memory beyond its bounds and waits for the answer: the first Room whose `ticket` is
 // not older.
@@ -272,7 +272,7 @@ struct RoomWanted {
   static constexpr std::size_t kMinimumBytes = 32;
   std::uint32_t slot = 0;
   std::uint32_t ticket = 0;      // grows; never 0
-  std::uint64_t room = 0;        // on the GPU in all, with what it has; 0: as it is
+  std::uint64_t room = 0;        // on the GPU in all, with its present memory; 0: as it is
   std::uint64_t commitment = 0;  // allocated in all; 0: as it is
   std::uint64_t managed = 0;     // of `commitment`, unified memory: that need not fit on the GPU
   std::uint32_t again = 0;       // 1: the daemon has refused an earlier wish of the same call
@@ -308,7 +308,7 @@ struct HostForgotten {
 };
 
 // Answers Measure: how much work the seat has submitted since its process began, in whatever unit, which never changes.
-// It is compared with what the same seat says at other times only.
+// It is compared with the same seat's words at other times only.
 struct Measured {
   static constexpr Type kType = Type::kMeasured;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -413,8 +413,8 @@ struct Revoke {
   std::uint64_t epoch = 0;
 };
 
-// The revocation is taken back; the page says "granted" again, under this new epoch, which tells what is said of the
-// old one apart.
+// The revocation is taken back. The page says "granted" again, under this new epoch, by which answers to the old one
+// can be told apart.
 struct Reopen {
   static constexpr Type kType = Type::kReopen;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -454,7 +454,7 @@ inline constexpr std::uint32_t kTooMuch = 2;
 
 // How much the seat may have on the GPU, pageable and not, in bytes; and how much it may have allocated in all. The
 // seat goes there by itself. Above its room, it evicts as soon as it is drained. Below it, it restores evicted memory,
-// whether it holds a lease or not. A holder that has more than that keeps what it has, and gets no more.
+// whether it holds a lease or not. A holder that has more than its room keeps its memory, and gets no more.
 struct Room {
   static constexpr Type kType = Type::kRoom;
   static constexpr std::size_t kMinimumBytes = 56;
@@ -591,7 +591,7 @@ using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Re
 // ---- codec ------------------------------------------------------------------------------------------------
 
 // Reads what one side received. Any bytes at all are safe to pass. Text fields come back with a terminating zero;
-// enumerations outside what this version knows are kProtocol.
+// enumerations that this version does not know are kProtocol.
 base::Result<TenantMessage> decode_from_tenant(std::span<const std::byte> bytes);
 base::Result<DaemonMessage> decode_from_daemon(std::span<const std::byte> bytes);
 

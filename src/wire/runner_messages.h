@@ -17,8 +17,8 @@
 // A runner ends after RunnerEnded (kEndNotDurable: after Noted). If it may not begin (another process holds the claim),
 // its last message is RunnerRefused. Losing a connection changes nothing for the job.
 //
-// Trust: the runner obeys peers whose SO_PEERCRED is root or its own user, and no others. The daemon reads what comes
-// from a runner as it reads what comes from a tenant.
+// Trust: the runner obeys peers whose SO_PEERCRED is root or its own user, and no others. The daemon reads a runner's
+// message as it reads a tenant's.
 #pragma once
 
 #include <cstddef>
@@ -109,7 +109,7 @@ struct Begin {
 struct Terminate {
   static constexpr RunnerType kType = RunnerType::kTerminate;
   static constexpr std::size_t kMinimumBytes = 16;
-  EndReason reason = EndReason::kCancelled;  // the first one received is what the end record says
+  EndReason reason = EndReason::kCancelled;  // the first one received goes into the end record
   std::uint32_t reserved = 0;
   std::uint64_t grace_ms = 0;  // from TERM to KILL; 0: KILL at once. A second Terminate can only shorten it
 };
@@ -157,8 +157,8 @@ struct RunnerState {
   std::uint32_t runner_pid = 0;       // in the runner's own pid namespace
   std::uint32_t main_pid = 0;         // 0: none yet
   std::uint64_t started_wall_ns = 0;  // CLOCK_REALTIME at the fork of the main process; 0: not yet
-  std::uint64_t running_ns = 0;       // so long it has run since, suspended time not counted
-  std::uint64_t suspended_ns = 0;     // so long it has been suspended in all
+  std::uint64_t running_ns = 0;       // the time that it has run since, suspended time not counted
+  std::uint64_t suspended_ns = 0;     // the time that it has been suspended in all
   std::uint32_t uses_cgroup = 0;      // 1: freezes and kills by cgroup; 0: by /proc and signals
   std::uint32_t unstoppable = 0;      // kFailed: how many processes could not be stopped
 };
@@ -178,7 +178,7 @@ struct RunnerEnded {
   std::uint64_t user_us = 0;  // processor time of everything that was waited for
   std::uint64_t system_us = 0;
   std::uint64_t peak_rss_kib = 0;  // of the largest process
-  char text[256] = {};             // why it was not started, or what went wrong; else empty
+  char text[256] = {};             // why it was not started, or the fault; else empty
 };
 inline constexpr std::uint32_t kDumpedCore = 1u << 0;
 // The end could not be written to disk (it is full, or broken). The message is all there is: the runner keeps on

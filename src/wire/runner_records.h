@@ -12,7 +12,7 @@
 // clearly that it cannot, and a newer one reads what an older one has written.
 //
 // Strings are bytes, kept exactly; only NUL cannot be in them, for they go to the system as C strings. Decoding takes
-// any bytes at all. Decoding does not judge what a path or a user id means.
+// any bytes at all. Decoding does not judge the meaning of a path or a user id.
 #pragma once
 
 #include <cstddef>
@@ -51,11 +51,11 @@ enum class LogOpening : std::uint32_t {
   kOurs = 2,
 };
 
-// How a variable of `late_environment` is joined with what the set-up command has left.
+// How a variable of `late_environment` is joined with the set-up command's own value.
 enum class SetHow : std::uint32_t {
   kSet = 0,
   kIfUnset = 1,  // PYTHONUNBUFFERED
-  kPreload = 2,  // LD_PRELOAD: our library before what is there, less other copies of it (by file name)
+  kPreload = 2,  // LD_PRELOAD: our library before the old value, less other copies of it (by file name)
 };
 
 struct ResourceLimit {
@@ -89,7 +89,7 @@ struct RunnerSpec {
 
   std::string log_path;  // absolute; %-patterns are expanded already
   LogOpening log_opening = LogOpening::kOurs;
-  // A file of the user's for what the command writes to its standard error; empty: that goes to the log, too.
+  // A file of the user's for the command's standard error; empty: that goes to the log, too.
   std::string error_path;
   LogOpening error_opening = LogOpening::kUsersTruncate;
   std::string attach_path;  // interactive: the place of its attach socket, in a directory that root owns; else empty
@@ -98,7 +98,7 @@ struct RunnerSpec {
   std::uint32_t umask = 0022;
   std::int32_t nice = 0;
   std::int32_t oom_score_adj = 0;
-  std::uint64_t leftover_grace_ms = 10'000;  // from TERM to KILL for what outlives the main process
+  std::uint64_t leftover_grace_ms = 10'000;  // from TERM to KILL for processes that outlive the main process
   // A cgroup (v2) directory under which the job's own is made. "auto": the runner's own cgroup, if it was delegated to
   // it. "none": processes are found in /proc.
   std::string cgroup_parent = "auto";
@@ -112,7 +112,7 @@ struct RunnerClaim {
   std::string cgroup;                    // the job's own; empty: none
 };
 
-using RunnerEnd = RunnerEnded;  // the end file holds what the message says
+using RunnerEnd = RunnerEnded;  // the end file holds the content of the message
 
 std::string encode_spec(const RunnerSpec& spec);
 std::string encode_claim(const RunnerClaim& claim);

@@ -29,7 +29,7 @@ inline constexpr int kExitNotFound = 127;
 struct Command {
   std::string_view name;
   std::string_view summary;
-  // `arguments` is what follows the command's name. It ends, as argv does, with a null pointer (not counted in its
+  // `arguments` are the words after the command's name. It ends, as argv does, with a null pointer (not counted in its
   // size).
   int (*run)(const std::vector<char*>& arguments);
 };
@@ -61,7 +61,7 @@ int (*find_seed_command(std::string_view program))(const std::vector<char*>& arg
 
 int version_command(const std::vector<char*>& arguments);  // gpumux version
 
-// A hidden command: the completions of shells ask for what a word may be.
+// A hidden command: the completions of shells ask it for the values of a word.
 inline constexpr char kComplete[] = "__complete";
 int complete_command(const std::vector<char*>& arguments);
 

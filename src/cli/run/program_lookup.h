@@ -8,7 +8,7 @@ namespace gpumux::cli {
 
 struct FoundProgram {
   std::string path;     // of what was found
-  int exit_status = 0;  // 0: it can, as far as can be seen; else what a shell would exit with
+  int exit_status = 0;  // 0: it can, as far as can be seen; else the exit status of a shell
   std::string why;      // why not
   bool is_setuid = false;
 };

@@ -23,7 +23,7 @@ Colour colour_of(const api_client::Seat& seat);
 std::string program_text(const api_client::Seat& seat);
 std::string user_text(const api_client::Seat& seat);
 
-// The reason for which it waits, and what is remarkable about it. `gpus`: for the names of other tenants.
+// The reason for which it waits, and its remarkable facts. `gpus`: for the names of other tenants.
 std::string why_text(const api_client::Seat& seat, const std::vector<api_client::Gpu>& gpus);
 
 // The scheduler knows tenants by number ("quantum of tenant 3"); people know them by name. A tenant that is on none of

@@ -24,7 +24,7 @@ std::string settings_body(const std::vector<SettingValue>& values, bool save);
 std::string describe_changes(const std::vector<SettingValue>& changes, const std::map<std::string, std::string>& before,
                              const std::map<std::string, std::string>& now);
 
-// The same of a tenant: `name` is "priority", "share" or "max_share"; "default" is what it started with.
+// The same of a tenant: `name` is "priority", "share" or "max_share"; "default" is the value that it started with.
 base::Status check_standing(std::string_view name, std::string_view value);
 
 // The number of the tenant that `text` names: by its process id, or, where no process has that, by that number itself.

@@ -30,7 +30,7 @@ class TraceHistory {
 
   // For each GPU a row of shades for each program, over the time.
   std::vector<std::string> picture(const Output& output) const;
-  // For each GPU how long each program had it and waited for it, and what its switches cost.
+  // For each GPU how long each program had it and waited for it, and the cost of its switches.
   std::vector<std::string> summary(const Output& output) const;
 
   // For a view of what happens now, which never finishes.

@@ -43,7 +43,7 @@ class Api {
 
   ApiAnswer answer(const ApiRequest& request);
 
-  // The metrics as text, made on another thread by calling what is returned.
+  // The metrics as text, made on another thread by calling the returned function.
   using MetricsWork = std::function<std::string()>;
   MetricsWork metrics(exporter::Names names, MetricsFormat format);
 

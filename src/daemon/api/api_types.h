@@ -32,7 +32,7 @@ struct ApiResponse {
   std::string allow = {};                              // the header; empty: none
 };
 
-// The client is sent the trace from `since` on, of that the newest `limit`, and with `follow` what comes.
+// The client is sent the trace from `since` on, of that the newest `limit`, and with `follow` all later entries.
 struct ApiTrace {
   std::uint64_t since = 0;
   std::uint64_t limit = UINT64_MAX;

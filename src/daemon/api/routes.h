@@ -63,7 +63,7 @@ struct Route {
 // Sorted by path, then as they are explained.
 std::span<const Route> routes();
 
-// The route of a request, and what stands for its variable, decoded.
+// The route of a request, and the value of its variable, decoded.
 struct RouteMatch {
   const Route* route;
   std::string variable;

@@ -55,7 +55,7 @@ struct Config : settings::DaemonSettings {
 
 using Environment = std::function<const char*(const char* name)>;
 
-// Adds what `text` says. `name` is the file's, for errors.
+// Adds the settings of `text`. `name` is the file's, for errors.
 base::Status read_config_text(Config& config, std::string_view text, const std::string& name);
 
 // Reads `file` and its drop-ins. A missing file is an error only if `required`.

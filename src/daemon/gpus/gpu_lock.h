@@ -45,8 +45,8 @@ class GpuLock {
  public:
   enum class Patience : bool { kNone, kForAnswer };
   // Fails with kExists if another process has the lock, and fills `owner` as far as it can be known. With kForAnswer it
-  // waits for the owner's answer, at most kAnswerTimeoutMs, and looks longer for a squatter. The closer has what owners
-  // and visitors leave in their connections, and outlives the lock.
+  // waits for the owner's answer, at most kAnswerTimeoutMs, and looks longer for a squatter. The closer gets the
+  // connections of owners and visitors, with all that lies in them, and outlives the lock.
   static base::Result<GpuLock> take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer,
                                     Patience patience = Patience::kForAnswer);
   GpuLock(GpuLock&&) = default;
@@ -55,7 +55,7 @@ class GpuLock {
 
   // Readable when a process asks who owns the GPU.
   int fd() const { return visits_.get(); }
-  // Tells a few of those that ask at the moment. fd() is readable again if there are more.
+  // Answers a few of the processes that ask at the moment. fd() is readable again if there are more.
   void answer() const;
   // Of a lock that is not root's: root's daemon has this GPU now, and the owner of this lock must give it up.
   std::optional<LockOwner> overruled_by() const;

@@ -51,7 +51,7 @@ class Leases final : private node::Probe {
   // A GPU that was only shown is served from now on.
   void serve(base::GpuIndex gpu);
   const std::vector<Gpu>& gpus() const { return gpus_; }
-  // The index of a GPU by what cuDeviceGetUuid_v2 says of it.
+  // The index of a GPU by the UUID that cuDeviceGetUuid_v2 gives.
   std::optional<base::GpuIndex> find(const base::GpuUuid& uuid) const;
   // Logs a change of its health.
   void set_use(std::size_t index, GpuUse use);

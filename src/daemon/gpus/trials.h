@@ -35,7 +35,7 @@ class Trials {
   // When look() is wanted next, although nothing happens.
   std::optional<base::TimePoint> next_deadline() const;
 
-  // Why the mode `auto` comes to what it does, for people; empty: another mode is set.
+  // Why the mode `auto` has chosen its present way, for people; empty: another mode is set.
   std::string why(base::GpuIndex gpu) const;
   // Of the last trial on the GPU, if there was one.
   std::optional<Gain::Finding> finding(base::GpuIndex gpu) const;

@@ -32,7 +32,7 @@ using LogFields = std::initializer_list<LogField>;
 
 // Starts the log's thread. Before it, and after stop_log, the calling thread writes its line at once.
 void start_log(LogLevel level);
-// Writes what is still to be written.
+// Writes the lines that are not written yet.
 void stop_log();
 void set_log_level(LogLevel level);
 // Whether lines of this level are written: to be asked before making one costs anything.

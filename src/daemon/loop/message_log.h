@@ -25,7 +25,7 @@ constexpr std::string_view name_of() {
 }
 static_assert(name_of<wire::Hello>() == "Hello");
 
-// Of a message only what says which one it is: its texts are the tenant's own words, and are logged where they count.
+// Of a message only its identity: its texts are the tenant's own words, and are logged where they count.
 struct MessageLine {
   base::TenantId tenant;
   pid_t pid = 0;

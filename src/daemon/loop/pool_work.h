@@ -8,7 +8,7 @@
 
 namespace gpumux::daemon {
 
-// Calls `work` by `executor`, on another thread; then, on the loop's, `then` with what it has returned.
+// Calls `work` by `executor`, on another thread; then `then` with its result on the loop's.
 template <class Executor, class Work, class Then>
 void work_then(Executor&& executor, boost::asio::io_context& loop, Work work, Then then) {
   boost::asio::post(executor, [&loop, work = std::move(work), then = std::move(then)]() mutable {

@@ -21,7 +21,7 @@ class TraceFile {
 
   base::Status open(const std::string& path);
   void write(const TraceEntry& entry);
-  // Hands over what has gathered.
+  // Hands over the gathered lines.
   void flush();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which programs become clients of MPS, and what they are told.
+// Which programs become clients of MPS, and the answers to them.
 //
 // A program is a client if it asks to be one (`gpumux run --mps`). It is also one if `mps` is on for every GPU that it
 // may see. These never are: programs in containers, whose MPS would have to reach into the container; and root's, for

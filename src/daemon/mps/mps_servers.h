@@ -54,7 +54,7 @@ class MpsServers {
   };
   using Done = std::function<void(const Answer&)>;
 
-  // `pool` removes what a server has left, for files take time.
+  // `pool` removes a server's files, for that takes time.
   MpsServers(boost::asio::io_context& io, boost::asio::thread_pool& pool) : io_(io), pool_(pool) {}
   ~MpsServers();
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closes what strangers have made, so that the loop never waits for a close.
+// Closes descriptors that strangers have made, so that the loop never waits for a close.
 //
 // Why: close() can take long. A TCP socket that lingers sleeps for its SO_LINGER. A connection's unread messages hold
 // descriptors, which its end drops. The last descriptor of memory frees the memory.

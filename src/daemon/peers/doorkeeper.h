@@ -41,7 +41,7 @@ inline constexpr std::chrono::seconds kLookPatience{5};
 struct Look {
   enum class Outcome {
     kReceived,
-    kRefused,  // the message is gone, with what came along
+    kRefused,  // the message is gone, with its descriptors
     kBusy,     // the message is still there: try again later
     kLost,     // the doorkeeper has ended, or does not answer: the message may be gone
   };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processes that receive what strangers send with their messages.
+// The processes that receive strangers' messages with descriptors.
 //
 // Why processes: a thread that closes a FUSE file can wait for ever, and SIGKILL does not end it. It keeps everything
 // that it has: in a thread of the daemon's the daemon's memory, and the process itself.

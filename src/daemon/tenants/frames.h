@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory on its way from one seat to another (docs/decisions/0015): descriptors of it, and which seat has
-// what.
+// Physical memory on its way from one seat to another (docs/decisions/0015): its descriptors, and the seat that has
+// each frame.
 //
 //     given --lend--> with a seat --given--> ...
 //       \--no seat took it by the time that its giver's report was planned with--> closed, which frees it

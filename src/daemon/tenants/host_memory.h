@@ -20,7 +20,8 @@
 //
 // How much there is. The daemon makes chunks until there are as many as are needed. It gives back only chunks beyond
 // the most that was needed at any of the last kKeptLooks looks. A chunk that is free counts as there, in whosever
-// mappings it is. Needed is the demand (set_demand), or what is lent and waited for if that is more, and a window.
+// mappings it is. Needed is the demand (set_demand), or the bytes that are lent and waited for if they are more, and a
+// window.
 //
 // Letting go is not free: for each chunk the driver stops the program for some milliseconds. So of the chunks that are
 // mapped and no longer needed one leaves at each look. (A chunk that no seat has mapped goes at once.) All of them
@@ -29,8 +30,8 @@
 // Populating takes a hundred times longer than a switch may wait, so chunks are ready before they are asked for. (On a
 // virtual machine that gets its memory from its host at the first touch, it takes a thousand times longer.) A seat that
 // asks beyond that waits until the next chunk is ready or comes back. The daemon asks seats that come back at that
-// moment to give up copies, up to the awaited bytes (on_awaited). So what one seat restores is what another one evicts
-// into, for as long as there is not enough for both.
+// moment to give up copies, up to the awaited bytes (on_awaited). So one seat evicts into the memory that another one
+// restores from, for as long as there is not enough for both.
 //
 // Borrowing. A seat is lent at most the memory that it may have to evict, and a chunk. A tenant without a seat is lent
 // nothing (host_seats.h). Among accounts the budget is shared (host_shares.h).
@@ -76,7 +77,8 @@ struct HostLoan {
   std::uint64_t bytes = 0;  // zero: not now
 };
 
-// Longer than a round of turns, so that the next switch finds what the last one needed. There is a look each second.
+// Longer than a round of turns, so that the next switch finds as much as the last one needed. There is a look each
+// second.
 inline constexpr std::size_t kKeptLooks = 60;
 
 // The files that have been made so far.
@@ -271,7 +273,7 @@ class HostMemory {
   bool counts_earlier_ = false;
   std::uint64_t earlier_ = 0;
   HostLoans loans_;
-  std::size_t making_ = 0;  // also what is being closed: the memory is not there before
+  std::size_t making_ = 0;  // also chunks that are being closed: their memory is not there before
   bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
   bool short_ = false;
   std::uint64_t short_at_ = 0;                        // the demand at that time

@@ -85,7 +85,7 @@ class HostMemoryTest : public testing::Test {
     while (memory.is_making() && std::none_of(got.begin(), got.end(), is_its)) loop.run_one();
     return std::any_of(got.begin(), got.end(), is_its);
   }
-  // The next look is the first that forgets what was needed before.
+  // The next look is the first that forgets the earlier need.
   void look_for_long() {
     for (std::size_t looks = 0; looks + 1 < kKeptLooks; ++looks) memory.look();
   }

@@ -16,7 +16,7 @@
 
 namespace gpumux::daemon {
 
-// Maps what it is lent by itself: each seat of a process for its own use.
+// Maps its loans by itself: each seat of a process for its own use.
 struct HostSeat {
   base::TenantId tenant;
   std::uint32_t slot = 0;
@@ -32,7 +32,7 @@ class HostSeats {
   void closed(const HostSeat& seat);
   void lent(const HostSeat& seat);
   void returned(const HostSeat& seat);
-  // All seats of the tenant, and what they have on loan.
+  // All seats of the tenant, and their loans.
   void gone(base::TenantId tenant);
 
   std::uint64_t most_of(const HostSeat& seat) const;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of memory through the daemon's socket: tenants that say by hand what they have, and small GPUs.
+// For tests of memory through the daemon's socket: tenants that report their memory by hand, and small GPUs.
 #pragma once
 
 #include <cstdint>

@@ -100,7 +100,7 @@ class RunSuspension {
   struct Run {
     bool is_suspended = false;
     RunState told;
-    std::uint64_t least_on_gpu = 0;  // of what can leave, and since when it has been no less
+    std::uint64_t least_on_gpu = 0;  // bytes that can leave, and since when there have been no fewer
     base::TimePoint least_since{};
     std::map<base::TenantId, Session*> tenants;
   };

@@ -18,7 +18,7 @@ using FindClient = std::function<base::Result<api_client::Client>()>;
 base::Result<api_client::Client> find_or_start_client();
 
 // The daemon that has the jobs: the one that `options` names, or that is found. Otherwise this user's, started again
-// where it has had jobs. kUnavailable: there is none, with what to do.
+// where it has had jobs. kUnavailable: there is none, with the remedy.
 base::Result<api_client::Client> find_jobs(const api_client::Options& options);
 
 // For a command that asks repeatedly: the daemon that answered at first, as long as it does, then as find_jobs. A

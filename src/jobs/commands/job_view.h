@@ -20,7 +20,7 @@ namespace gpumux::cli {
 // "17_0, 17_1, 17_2 ... 17_9"
 std::string job_labels(const std::vector<api_client::Job>& jobs);
 
-// Why a job waits, or what is remarkable about one that does not. One line, as it came: not yet printable.
+// Why a job waits, or a remarkable fact about one that does not. One line, as it came: not yet printable.
 std::string job_reason(const api_client::Job& job);
 
 // The text about a job's end besides its exit status; empty: there is none.
@@ -61,7 +61,7 @@ struct JobField {
   std::string (*text)(const api_client::Job& job, std::int64_t now_unix_ns);
 };
 
-// "id,name,state": kInvalid names what is no field, and what is.
+// "id,name,state": kInvalid names the word that is no field, and the fields.
 base::Result<std::vector<const JobField*>> parse_fields(std::string_view text);
 // "id, array, ...": every name.
 std::string field_names();

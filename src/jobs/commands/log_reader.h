@@ -28,7 +28,8 @@ class LogReader {
     bool began_anew = false;  // and it is the log's beginning, once more
   };
 
-  // Shows what has come since the last time. kUnsupported: it is no file that keeps what is written to it.
+  // Shows all that has come since the last time. kUnsupported: it is no file that keeps the bytes that are written to
+  // it.
   base::Result<Shown> show_new();
 
   // Skips all but the last `lines` lines. A log that is not there yet has none to skip.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queue as a whole, as `gpumux admin` shows it, and what a change has changed.
+// The queue as a whole, as `gpumux admin` shows it, and the result of a change.
 #pragma once
 
 #include <cstdint>

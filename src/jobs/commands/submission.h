@@ -46,11 +46,11 @@ struct SubmitWishes : RequestWishes {
   std::vector<std::pair<std::string, std::string>> variables;  // that the job gets, whatever goes along
 };
 
-// kInvalid: the usage is wrong, and how. Else what of the calling process goes along (directory, environment, umask)
-// could not be found out. Dependencies are left to resolve_dependencies().
+// kInvalid: the usage is wrong, and how. Else some property of the calling process that goes along (directory,
+// environment, umask) could not be found out. Dependencies are left to resolve_dependencies().
 base::Result<api_client::Submission> make_submission(const SubmitWishes& wishes, const std::vector<char*>& program);
 
-// Puts what is asked for into `submission`. kInvalid names the option that is wrong.
+// Puts the wishes into `submission`. kInvalid names the option that is wrong.
 base::Status read_request(const RequestWishes& wishes, api_client::Submission& submission);
 
 // "0,2": numbers, each once, in this order.
@@ -83,7 +83,8 @@ struct Persistence {
 base::Result<api_client::Submitted> submit_persistently(const api_client::Submission& submission,
                                                         const FindClient& find, const Persistence& persistence = {});
 
-// Warnings of what will not be found when the job runs, as far as it is plain: its program, the folder of its log.
+// Warnings of files that will not be found when the job runs, as far as it is plain: its program, the folder of its
+// log.
 std::vector<std::string> doubts_about(const api_client::Submission& submission);
 
 // That a priority counts for less than was asked for; empty: it does not.

@@ -140,7 +140,7 @@ class JobCore {
   const Reservation& reservation() const;
   const JobCounts& counts() const;
 
-  // Recounts and compares everything: empty if all is well, otherwise what is not. For tests: O(n log n).
+  // Recounts and compares everything: empty if all is well, otherwise the fault. For tests: O(n log n).
   std::string check_invariants() const;
 
   struct State;

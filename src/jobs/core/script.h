@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A job core and a clock for tests: tells the core what happens and gives back what it wants done, as one line of text.
-// Records are kept apart, as what a store would hold.
+// A job core and a clock for tests: tells the core the events and gives back its commands, as one line of text. Records
+// are kept apart, as what a store would hold.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -39,8 +39,8 @@ class Cgroup {
   base::Status kill() const;
   base::Result<bool> is_empty() const;
   base::Result<std::vector<pid_t>> members() const;
-  // Removes it and what root's jobs have made below it. False: not yet; a process that has just ended may be in it for
-  // a moment.
+  // Removes it and the groups that root's jobs have made below it. False: not yet; a process that has just ended may be
+  // in it for a moment.
   bool remove() const;
 
  private:

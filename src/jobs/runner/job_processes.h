@@ -20,7 +20,7 @@ namespace gpumux::runner {
 
 class JobProcesses {
  public:
-  // Makes this process the subreaper of what it starts.
+  // Makes this process the subreaper of the processes that it starts.
   JobProcesses();
 
   void use_cgroup(Cgroup group) { group_.emplace(std::move(group)); }

@@ -100,7 +100,7 @@ class Supervisor {
   void suspend(std::uint64_t sequence);
   void resume(std::uint64_t sequence);
 
-  // ---- what takes several steps: one step, and when the next one is due
+  // ---- work of several steps: one step, and when the next one is due
   void tick();
   void tick(Waiting&) {}
   void tick(Running& running);
@@ -133,7 +133,7 @@ class Supervisor {
   os::FileDescriptor program_;     // this program, for after the set-up command
   os::ReservedFile end_file_;
 
-  wire::RunnerSpec spec_;  // emptied of what is long once the child has it
+  wire::RunnerSpec spec_;  // without its long parts once the child has it
   JobProcesses processes_;
   Terminal terminal_;
   pid_t main_ = 0;                            // the command's process, also when it has ended

@@ -53,7 +53,7 @@ struct JobDocument {
   std::vector<std::string> environment;
   std::string setup_command;
   std::string output;        // the log's pattern, as given; empty: the user's own folder of logs
-  std::string error_output;  // the same for what goes to standard error; empty: to the log
+  std::string error_output;  // the same for standard error; empty: to the log
   bool append = false;
   bool interactive = false;
   wire::WindowSize window;
@@ -63,7 +63,7 @@ struct JobDocument {
 };
 
 std::string to_text(const JobDocument& document);
-// kInvalid: not what to_text has written.
+// kInvalid: not a text of to_text.
 base::Result<JobDocument> parse_document(std::string_view text);
 
 // Those of its fields that a submission has, too: arguments, directory, environment, ... kInvalid as parse_submission.

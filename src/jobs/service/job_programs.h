@@ -12,7 +12,7 @@ namespace gpumux::daemon {
 
 struct ProgramsState {
   bool is_off = false;    // nothing of it runs on a GPU, and none of its memory is there that can be elsewhere
-  bool is_stuck = false;  // it will not get there as things are; `why` says what keeps it
+  bool is_stuck = false;  // it will not get there as things are; `why` names the cause
   std::string why;        // "waits for its work to drain", "12.0 GiB are still on its GPUs"
 };
 

@@ -79,8 +79,8 @@ class JobQueue {
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
 
-  // Opens the store, and finds again what was there. Once, before the loop runs; takes as long as reading all jobs that
-  // are not done. A daemon without a queue goes on without one: unavailable() says why. `programs` outlives this.
+  // Opens the store, and finds the earlier jobs again. Once, before the loop runs; takes as long as reading all jobs
+  // that are not done. A daemon without a queue goes on without one: unavailable() says why. `programs` outlives this.
   void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
             JobPrograms& programs);
   const std::string& unavailable() const { return unavailable_; }
@@ -98,12 +98,12 @@ class JobQueue {
   void set_sick(base::GpuIndex gpu, bool is_sick);
   void programs_changed();
 
-  // ---- what users ask for. Replies come once, from the loop, when what they say is durable.
+  // ---- users' requests. Replies come once, from the loop, when their content is durable.
 
   struct Submitted {
     jobs::JobId id;
     std::uint32_t count = 1;
-    bool was_known = false;                 // its token was: this is what was handed in then
+    bool was_known = false;                 // its token was: this is the earlier submission
     std::optional<std::int32_t> capped_at;  // its priority counts as this against others' jobs
   };
   void submit(std::shared_ptr<const Submission> submission, std::function<void(base::Result<Submitted>)> reply);
@@ -124,14 +124,14 @@ class JobQueue {
   // Calls back when the job is done (or has started, if that is enough), or after `patience`.
   void wait(jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
 
-  // Stores what belongs to no job. `reply` may be empty.
+  // Stores changes that belong to no job. `reply` may be empty.
   void keep(std::vector<store::Change> changes, std::function<void(base::Result<std::vector<store::Applied>>)> reply);
 
   void set_paused(bool is_paused, std::function<void(base::Status)> reply);
   void set_drained(base::GpuIndex gpu, bool is_drained, std::function<void(base::Status)> reply);
   void set_limits(std::uint32_t uid, std::optional<jobs::UserLimits> limits, std::function<void(base::Status)> reply);
 
-  // ---- what there is
+  // ---- the present state
 
   // A job that is not done.
   struct Owner {
@@ -160,7 +160,7 @@ class JobQueue {
   const JobRuns* runs() const { return runs_.get(); }
   // For any thread; null without a queue.
   const std::shared_ptr<store::JobStore>& store() const { return store_; }
-  // For what may take long and is about jobs.
+  // For work that may take long and is about jobs.
   boost::asio::thread_pool& pool() { return pool_; }
   bool is_paused() const { return is_paused_; }
   const std::vector<GpuOf>& gpus() const { return gpus_; }
@@ -280,7 +280,7 @@ class JobQueue {
   bool is_settling_ = false;
 
   LoopTimer core_timer_;
-  LoopTimer retry_timer_;  // for what could not be stored
+  LoopTimer retry_timer_;  // for changes that could not be stored
   LoopTimer housekeeping_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

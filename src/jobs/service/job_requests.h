@@ -45,7 +45,7 @@ base::Result<store::StoredJob> find_job(const store::JobStore& store, const JobN
 // A user's number, given that or the name.
 base::Result<std::uint32_t> find_uid(const std::string& name);
 
-// {"NAME": true}. `hint`: more to say of what it must be.
+// {"NAME": true}. `hint`: a further word about its form.
 base::Result<bool> parse_flag(const std::string& body, const std::string& name, const std::string& hint = "");
 base::Result<JobQueue::Change> parse_change(const std::string& body);
 // Changes the limits that the body names: {"running": 2, "queued": null}.

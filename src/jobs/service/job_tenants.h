@@ -21,7 +21,7 @@ class Translator;
 
 class JobTenants : public JobPrograms {
  public:
-  // `settle`: brings to rest what follows; soon, not now.
+  // `settle`: brings the consequences to rest; soon, not now.
   JobTenants(const Leases& leases, Translator& translator, std::function<void()> settle);
   void suspend(uid_t uid, const std::string& run) override;
   void resume(uid_t uid, const std::string& run) override;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From a job's document to what its runner is told. Pure.
+// From a job's document to its runner's spec. Pure.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries what programs have had of GPUs from the daemon's ledger (daemon/tenants/ledger.h) into the store
-// (jobs/store/ledger.h), every kFlush. So kill -9 loses what they had since then, and nothing else.
+// Carries programs' use of GPUs from the daemon's ledger (daemon/tenants/ledger.h) into the store
+// (jobs/store/ledger.h), every kFlush. So kill -9 loses the use since then, and nothing else.
 //
 // The keeper takes each figure from the ledger once, and owns it until it is stored. A new daemon's ledger begins at
 // zero, and so do the seats of tenants that come back to it: nothing is counted twice. Figures that cannot be stored
@@ -45,9 +45,9 @@ class LedgerKeeper {
 
   // When the queue is open.
   void open();
-  // Calls back when what programs have had is stored, or could not be.
+  // Calls back when programs' use is stored, or could not be.
   void flush(std::function<void()> done);
-  // Hands in what there is. The queue is closed afterwards, which waits for it.
+  // Hands in the rows that there are. The queue is closed afterwards, which waits for it.
   void close();
 
  private:

@@ -18,7 +18,7 @@ namespace gpumux::daemon {
 class RunnerLink {
  public:
   using OnMessage = std::function<void(const wire::FromRunner&)>;
-  // It has closed, or has said what makes no sense; nothing comes any more.
+  // It has closed, or has sent a senseless message; nothing comes any more.
   using OnClosed = std::function<void()>;
 
   // `connection`: as start_runner() and connect_runner() give it. Either callback may destroy this object.

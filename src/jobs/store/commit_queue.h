@@ -2,7 +2,7 @@
 // Group commit: everything that is handed in while the disk is busy becomes the next commit.
 //
 // A durable write costs the disk's time, some milliseconds, however little it writes. So one thread writes, and the
-// event loop never waits: it hands in changes with what to do when they are durable, and goes on. Handed in by one
+// event loop never waits. It hands in changes with a callback for when they are durable, and goes on. Handed in by one
 // client after the other, eight submissions cost one wait for the disk, not eight. Nothing is delayed to make batches
 // larger: a change that finds the disk idle is written at once.
 //
@@ -29,12 +29,12 @@ inline constexpr std::size_t kMaxCommitChanges = 2048;
 
 class CommitQueue {
  public:
-  // Called on the queue's thread: to be passed on to the loop, and quick. Not called for what is dropped.
+  // Called on the queue's thread: to be passed on to the loop, and quick. Not called for dropped changes.
   using Done = std::function<void(Result<std::vector<Applied>>)>;
 
   // `store` outlives it.
   explicit CommitQueue(JobStore& store);
-  // Commits what has been handed in, then ends.
+  // Commits all changes that were handed in, then ends.
   ~CommitQueue();
   CommitQueue(const CommitQueue&) = delete;
   CommitQueue& operator=(const CommitQueue&) = delete;

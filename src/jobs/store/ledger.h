@@ -2,9 +2,9 @@
 // The ledger that outlives the daemon: programs' use of GPUs, as rows of whole hours and, later, of whole days. Hours
 // and days are UTC's.
 //
-// A row is what one program of one owner and job had of one GPU in one period. An owner has at most kMaxOwnerRows in a
-// period. Further programs are added to the owner's others on that GPU. So an owner with ever new names fills no disk,
-// and loses only its own.
+// A row is the use of one GPU in one period by one program of one owner and job. An owner has at most kMaxOwnerRows in
+// a period. Further programs are added to the owner's others on that GPU. So an owner with ever new names fills no
+// disk, and loses only its own.
 #pragma once
 
 #include <compare>
@@ -99,7 +99,7 @@ struct LedgerQuery {
 
 struct LedgerTotal {
   LedgerOwner owner;               // its pod: by pod and by program only
-  bool others = false;             // by job and by program: a sum of what found no place
+  bool others = false;             // by job and by program: a sum of the rows that found no place
   std::string program;             // by program only
   jobs::JobId job = jobs::kNoJob;  // by job only
   // Of a job that is remembered.
@@ -116,7 +116,7 @@ struct LedgerReport {
   WallTime since = 0;
   WallTime until = 0;
   std::vector<LedgerTotal> rows;   // the longest held first
-  std::optional<LedgerSums> rest;  // of what is beyond `at_most`
+  std::optional<LedgerSums> rest;  // of the rows beyond `at_most`
 };
 
 }  // namespace gpumux::store

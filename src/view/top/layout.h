@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole screen, from what is known, what is looked at and how large the terminal is. Pure.
+// The whole screen, from the model, the user's view and the size of the terminal. Pure.
 //
 // From top to bottom: a head line; the GPUs; programs; jobs; a line for questions, messages and the selected row's
 // reason; the keys. If there is no room for all, jobs are left out first, then programs.

@@ -38,7 +38,7 @@ class Model {
  public:
   explicit Model(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)) {}
 
-  // ---- what comes from the daemon
+  // ---- from the daemon
 
   // Another daemon, or the same one again: its trace begins anew.
   void begin_anew();
@@ -50,7 +50,7 @@ class Model {
   void lose(const base::Error& error, std::int64_t unix_ns);
   void find() { lost_.reset(); }
 
-  // ---- what is shown
+  // ---- for the screen
 
   struct Lost {
     std::string why;

@@ -23,7 +23,7 @@
 
 namespace gpumux::view::web {
 
-// A page shows within a second what happens: so long, and the time that an answer takes.
+// A page shows within a second every change: after at most this long, and the time of an answer.
 inline constexpr std::chrono::milliseconds kLookEvery{900};
 
 class Feed : public std::enable_shared_from_this<Feed> {

@@ -37,7 +37,7 @@ base::Status check_read(std::string_view target);
 base::Result<std::string> job_of(std::string_view target, std::string_view folder);
 
 // The body of a change of a job as the daemon is to get it: one of cancel, held, suspended and priority. Made anew from
-// what was read, so that the daemon reads nothing else. kInvalid: it is another change, or none.
+// the values that were read, so that the daemon reads nothing else. kInvalid: it is another change, or none.
 base::Result<std::string> job_change(std::string_view body);
 
 }  // namespace gpumux::view::web
