@@ -106,12 +106,12 @@ struct Option {
   spank_opt_cb_f take;
 };
 constexpr std::array<Option, 3> kOptions{{
-    {"gpumux", "PERCENT", "share the job's GPUs with other programs by gpumux, at most so much of each", 2,
+    {"gpumux", "PERCENT", "share the job's GPUs with other programs by gpumux, at most PERCENT of each", 2,
      take_percent},
     {"gpumux-mem", "BYTES", "the most GPU memory of the job on each GPU, such as 20G; means --gpumux, too", 1,
      take_memory},
-    {"gpumux-priority", "N", "higher goes first, above 0 for who may change gpumux's settings; means --gpumux, too", 1,
-     take_priority},
+    {"gpumux-priority", "N",
+     "higher goes first; above 0 needs the right to change gpumux's settings; means --gpumux, too", 1, take_priority},
 }};
 
 template <class Value>

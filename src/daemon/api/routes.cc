@@ -109,7 +109,7 @@ std::vector<Route> make_routes() {
        {},
        {number("since", "The first sequence number that is wanted"),
         word("follow", "1: go on with each event as it happens; 0 is the default", {"0", "1"}),
-        number("limit", "Begin with the newest so many of the events that there are")}},
+        number("limit", "Begin with this many of the newest events")}},
   };
 }
 

@@ -253,7 +253,7 @@ void Translator::claim(Session& session, Slot& slot, const wire::SeatOpen& open)
   const bool possible = open.epoch <= leases_.newest_possible_epoch().value;
   if (leased && (open.epoch == 0 || !possible)) {
     // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
-    log_warning("a tenant claims a lease that nobody has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
+    log_warning("a tenant claims a lease that no daemon has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
     session.page.revoke(slot.number);
     send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
     return;

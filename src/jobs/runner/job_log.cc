@@ -114,7 +114,8 @@ Result<os::FileDescriptor> open_job_log(const std::string& path, LogOpening open
   if (!file) {
     const int why = errno;
     if (why == ELOOP) return base::fail(Code::kDenied, "the log " + path + " is a symbolic link: remove it");
-    if (why == ENXIO) return base::fail_errno(why, "the log " + path + " is a FIFO that nobody reads");
+    if (why == ENXIO)
+      return base::fail_errno(why, "the log " + path + " is a FIFO without a reader: start its reader first");
     return base::fail_errno(why, "cannot open the log " + path);
   }
   GPUMUX_TRY(check_opened(file.get(), path, ours));

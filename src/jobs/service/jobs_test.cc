@@ -94,7 +94,7 @@ TEST(Submission, SaysWhatIsWrong) {
       {R"("after": [{"job": 0, "need": "ok"}])", "job must be"},
       {R"("after": [{"job": 1, "need": "maybe"}])", "need is ok or any"},
       {R"("array": "1-0")", "no range"},
-      {R"("array": "0-9999", "after": [)" + dependencies(11) + "]", "too many elements"},
+      {R"("array": "0-9999", "after": [)" + dependencies(11) + "]", "more than 100000 dependencies"},
       {R"("array": "0-9", "interactive": true)", "interactive"},
       {R"("umask": 512)", "umask"},
       {R"("output": "a\u0000b")", "zero byte"},

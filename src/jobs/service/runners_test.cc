@@ -167,7 +167,7 @@ TEST_F(Runners, SayWhyNothingWasStarted) {
   spec.log_opening = wire::LogOpening::kUsersAppend;
   ASSERT_EQ(::mkfifo(spec.log_path.c_str(), 0666), 0);
   ::chmod(spec.log_path.c_str(), 0666);
-  fails(spec, 125, "FIFO that nobody reads");
+  fails(spec, 125, "FIFO without a reader");
 }
 
 TEST_F(Runners, RefuseMoreArgumentsThanTheSystemTakes) {

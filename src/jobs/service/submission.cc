@@ -184,8 +184,9 @@ Result<Submission> parse_submission(std::string_view body) {
     submission.spec.array_limit = elements->at_once;
     if (submission.elements.size() * submission.spec.after.size() > kMaxArrayDependencies)
       return invalid(
-          "the array has too many elements for so many dependencies: let one job come after them all, "
-          "and the array after that job");
+          "the array has more than " + std::to_string(kMaxArrayDependencies) +
+          " dependencies, those of all elements together: let one job come after them all, and the array after that "
+          "job");
     if (submission.document.interactive) return invalid("an array cannot be interactive: it has many terminals");
   }
   if (submission.document.interactive && !submission.document.error_output.empty())
