@@ -129,7 +129,7 @@ class Helper {
 };
 
 // Each round kills one of `count` helpers at work, at a random instant, and stops some of them before. This process's
-// own `work` of that many nanoseconds must go on, whatever the helpers held. GPUMUX_TEST_KILLS overrides `rounds`.
+// own `work` must go on, whatever the helpers held. GPUMUX_TEST_KILLS overrides `rounds`.
 inline void kill_at_random(std::mt19937& random, int rounds, std::size_t count,
                            std::vector<std::unique_ptr<Helper>>& helpers,
                            const std::function<std::unique_ptr<Helper>()>& make,

@@ -127,8 +127,7 @@ struct Job {
   std::int64_t started_unix_ns = 0;
   std::int64_t ended_unix_ns = 0;
   std::string note;
-  std::string command;                  // as a person types it; long ones are cut. Only for a viewer that may change
-                                        // the job
+  std::string command;                  // as a person types it; long ones are cut. Only for a viewer that may change it
   double gpu_seconds = 0;               // that its programs have had
   std::uint64_t peak_memory_bytes = 0;  // of one GPU
   // Only of one job, and for a viewer that may change it.

@@ -234,8 +234,8 @@ enum class Unpageable : std::uint32_t {
 inline constexpr std::size_t kUnpageableReasons = 9;
 
 // A seat's memory, all in bytes unless named otherwise. Sent when the seat has taken note of a new bound
-// (`room_sequence`), has less memory on the GPU, or has finished a job of the pager's. Otherwise it is sent for people,
-// at most some times a second. The daemon believes it up to the GPU's own bounds.
+// (`room_sequence`), has less memory on the GPU, or has finished a pager's job. Otherwise it is sent for people, at
+// most some times a second. The daemon believes it up to the GPU's own bounds.
 struct Memory {
   static constexpr Type kType = Type::kMemory;
   static constexpr std::size_t kMinimumBytes = 200;
@@ -423,9 +423,9 @@ struct Reopen {
   std::uint64_t epoch = 0;
 };
 
-// The page has permits: this many submissions may go through although the gate is closed. After each, or after several:
-// Stepped, and Drained when they are done. A Revoke takes back the permits that are left, and is answered like the
-// first one. A Drained that was sent before its RevokeSeen says nothing of the permitted submissions.
+// The page has permits: one submission for each may go through although the gate is closed. After each, or after
+// several: Stepped, and Drained when they are done. A Revoke takes back the permits that are left, and is answered like
+// the first one. A Drained that was sent before its RevokeSeen says nothing of the permitted submissions.
 struct Step {
   static constexpr Type kType = Type::kStep;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -466,8 +466,7 @@ struct Room {
   std::uint32_t ticket = 0;       // the newest RoomWanted that this answers; 0: none yet
   std::uint32_t refused = 0;      // that one got less than it wanted: kNothingComes or kTooMuch; 0: it was not refused
   base::FrameSizes frames = 0;    // evicted frames of these sizes go on by FrameGiven, and the rest is freed
-  std::uint32_t is_limited = 0;   // 1: there is a quota, within which `commitment` is; it binds all memory of the
-                                  // program's
+  std::uint32_t is_limited = 0;   // 1: `commitment` is within a quota, which binds all of the program's memory
   std::uint32_t is_stranded = 0;  // 1: evicted memory cannot come back while all that is on the GPU stays there
 };
 static_assert(sizeof(Room) == 56);

@@ -34,10 +34,8 @@ namespace gpumux::wire {
 inline constexpr std::uint32_t kRunnerProtocolVersion = 1;
 
 // Names in a job's directory.
-inline constexpr char kSpecFile[] = "spec";    // the command and its conditions: wire/runner_records.h; written by the
-                                               // daemon
-inline constexpr char kClaimFile[] = "claim";  // the runner that has the job, or the mark that none may; locked while
-                                               // its runner lives
+inline constexpr char kSpecFile[] = "spec";    // the command: wire/runner_records.h; written by the daemon
+inline constexpr char kClaimFile[] = "claim";  // the runner that has the job, or that none may; locked while it lives
 inline constexpr char kEndFile[] = "end";      // how it ended
 inline constexpr char kControlSocket[] = "control";
 

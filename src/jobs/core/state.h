@@ -164,8 +164,7 @@ struct User {
   std::uint32_t running = 0, gpus = 0;  // that occupy GPUs
   std::uint32_t suspended_gpus = 0;     // of suspended jobs
   std::uint32_t queued = 0;             // that wait: queued, held, suspended
-  std::uint64_t limited = 0;            // the last look in which a job of the user could not start because of the
-                                        // user's limits
+  std::uint64_t limited = 0;            // the last look in which the user's limits kept a job waiting
   JobId limited_job;                    // the first of those
   std::map<std::pair<std::int32_t, JobId>, std::unique_ptr<Lane>> lanes;
 };

@@ -264,8 +264,7 @@ class JobQueue {
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
   std::map<jobs::JobId, std::string> notes_;
   std::map<jobs::JobId, EndDetails> ends_;                                             // that are being stored
-  std::map<jobs::JobId, store::WallTime> started_at_;                                  // to be stored with the next
-                                                                                       // update
+  std::map<jobs::JobId, store::WallTime> started_at_;                                  // not stored yet
   std::map<jobs::JobId, std::vector<std::uint32_t>> gpu_orders_;                       // the same
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;

@@ -31,8 +31,7 @@ struct Submission {
   store::WallTime begin_at = 0;  // it does not start before; 0: at once
   JobDocument document;          // without the submitter
   bool by_admin = false;         // may change settings: has no priority cap, and sees all jobs
-  std::string document_text;     // the document with its submitter, as it is stored; set by the caller that has looked
-                                 // at the submitter
+  std::string document_text;     // the document with its submitter, as it is stored; set by the caller
 };
 
 // Reads a request's body. kInvalid says which part is wrong, and what is allowed.
