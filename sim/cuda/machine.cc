@@ -70,8 +70,8 @@ bool is_of_this_version(const std::string& path) {
 }
 
 // `state`: the machine's, open to be read. Every process on a machine, of any version, has it mapped to be written. The
-// kernel gives a lease to read only for a file that nobody has open or mapped so. A process that opens it so waits for
-// the lease's end, which comes with `state`.
+// kernel gives a lease to read only for a file that no process has open or mapped so. A process that opens it so waits
+// for the lease's end, which comes with `state`.
 bool take_unused(const os::FileDescriptor& state) {
   // The signal that tells the holder of such a process: by default it does nothing.
   return ::fcntl(state.get(), F_SETSIG, SIGURG) == 0 && ::fcntl(state.get(), F_SETLEASE, F_RDLCK) == 0;

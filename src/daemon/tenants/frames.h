@@ -70,7 +70,7 @@ class Frames {
 
   const std::size_t most_;
   Table frames_;
-  std::size_t waiting_ = 0;  // given, and with nobody
+  std::size_t waiting_ = 0;  // given, and with no seat
   std::uint64_t last_ = 0;
 };
 

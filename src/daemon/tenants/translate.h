@@ -85,7 +85,7 @@ class Translator {
   }
   // Nothing of its run is on its way any more, and its processes may be frozen.
   bool is_parked(const Session& session) const { return suspension_.is_parked(session); }
-  // By GPU index: what the tenants have that belong to none of these runs.
+  // By GPU index: the memory of tenants that belong to none of these runs.
   std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 
   // The priority that a user's run may have beyond the one that any run may ask for, which is 0.
