@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of code that calls the driver: the simulated driver that is linked into this program as a table of entries,
-// and taps on entries. A tap counts the calls of its entry and makes calls fail. It also lets a test act at the moment
-// when the driver has answered and the caller does not have the answer yet.
+// For tests of code that calls the driver: the simulated driver as a table of entries, linked into this program, and
+// taps on entries. A tap counts the calls of its entry and makes calls fail. It also lets a test act at the moment when
+// the driver has answered and the caller does not have the answer yet.
 #pragma once
 
 #include <atomic>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: for any name, through any door, the table names the entry that a real driver would give. Method: compare with
-// the readings of a real driver (tests/data): its exports, its answers to every name, version and stream flag at which
-// they change, and the requests of a PyTorch program.
+// the readings of a real driver (tests/data). They are its exports, its answers to every name, version and stream flag
+// at which they change, and a PyTorch program's requests.
 #include "cuda/entries.h"
 
 #include <gtest/gtest.h>

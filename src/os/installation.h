@@ -15,8 +15,8 @@ inline constexpr char kLibraryName[] = "libgpumux.so";
 // The directory of the running executable, links resolved.
 base::Result<std::string> executable_dir();
 
-// The places of the library, in order, if GPUMUX_LIBRARY does not name it: the folder of an executable in `dir` (build
-// tree, dist/, /usr/local), then where packages put it.
+// The places of the library, in order, if GPUMUX_LIBRARY does not name it. First the folder of an executable in `dir`
+// (build tree, dist/, /usr/local), then where packages put it.
 std::vector<std::string> library_places(const std::string& dir);
 
 // The first file of library_places(dir), or the one that GPUMUX_LIBRARY names, as an absolute path. kNotFound names the

@@ -14,8 +14,8 @@
 //                                                            It is disconnected; the log has everything
 //                       <------------------  AttachEnded     everything has been sent, and the job has ended
 //
-// Detaching is closing. Output is counted in bytes since the job began, so that a client that comes back asks for the
-// part that it has not seen yet. The job never waits for a client.
+// Detaching is closing. Output is counted in bytes since the job began. So a client that comes back asks for the part
+// that it has not seen yet. The job never waits for a client.
 #pragma once
 
 #include <cstddef>

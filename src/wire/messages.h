@@ -317,8 +317,8 @@ struct Measured {
   std::uint64_t submissions = 0;
 };
 
-// This process's seats belong together from now on (it uses peers or collectives), and with those of all processes of
-// the same user that joined the same key. An empty key: only this process's own seats.
+// This process's seats belong together from now on, for it uses peers or collectives. They also belong together with
+// those of all processes of the same user that joined the same key. An empty key: only this process's own seats.
 struct GangJoin {
   static constexpr Type kType = Type::kGangJoin;
   static constexpr std::size_t kMinimumBytes = 64;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: any bytes at all are safe to decode as a message between daemon, runner and attached terminal, or as a file of
-// a job's directory. A decoded value says the same when it is written again. Method: decode the input as each of them;
-// encode what came out, decode that, and compare. A broken promise traps.
+// Goal: any bytes at all are safe to decode as a message between daemon, runner and attached terminal, or as a job's
+// file. A decoded value says the same when it is written again. Method: decode the input as each of them; encode what
+// came out, decode that, and compare. A broken promise traps.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

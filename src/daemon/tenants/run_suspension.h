@@ -29,7 +29,7 @@
 
 namespace gpumux::daemon {
 
-// A suspended run is stuck if no memory has left for kClearingPatience and there is a reason: host memory is used up,
+// A suspended run is stuck if no memory has left for kClearingPatience, for one of two reasons. Host memory is used up,
 // or the tenant reports itself stuck. Host memory is made at 2 GB/s at least, a quarter of a gigabyte at a time.
 // Without either reason the run may be waiting for many others, and counts as stuck after kLongestClearingPatience.
 inline constexpr base::Duration kClearingPatience = std::chrono::seconds(2);

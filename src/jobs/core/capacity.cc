@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Room on GPUs: which jobs fit where now, where the first that does not fit will start, and which may start before it.
 //
-// The first job in order that cannot start has a *reservation*. It names the GPUs on which the job can start soonest,
-// and the latest time of that start, by the time limits of the present jobs. A job behind it may start on these GPUs
-// only if that cannot delay it. Either that job ends by then, or the memory left there is enough for both. If no time
-// limit bounds the start, "enough for both" is strict: it counts all jobs next to which the reserved one could start.
+// The first job in order that cannot start has a *reservation*. It names the GPUs on which the job can start soonest.
+// By the time limits of the present jobs, it also names the latest time of that start. A job behind it may start on
+// these GPUs only if that cannot delay it. Either that job ends by then, or the memory left there is enough for both.
+// If no time limit bounds the start, "enough for both" is strict: it counts all jobs next to which the reserved one
+// could start.
 //
 // Why one reservation, and not one for each waiting job: every event would need a new plan for the whole queue. Most of
 // such a plan never comes true, for jobs end before their limits. With one, the first in order is never delayed. Every

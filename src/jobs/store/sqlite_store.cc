@@ -9,8 +9,8 @@
 // log file complete. A crash would bring them back. So after a failure a small commit of our own (the counter `fence`)
 // is written over them; until that has succeeded nothing else is committed.
 //
-// On a full disk nothing can grow: neither the log, by a commit, nor the database, by a page that splits or by the
-// log's pages for it. So all of it is grown before:
+// On a full disk nothing can grow: not the log, by a commit, and not the database, by a page that splits. Nor can the
+// database grow by the pages that the log holds for it. So all of it is grown before:
 //   - The database's file is as long as its pages in the log need it, before they are written there. So the log can
 //     always be folded into it, and start from its beginning.
 //   - The table `reserve` has one row of kReserveBytes. Writing it makes the log as long, too.
