@@ -17,7 +17,8 @@ constexpr base::Duration kAskAgain = std::chrono::milliseconds(100);
 // A thread that was told of a grant to come stays awake for it this long. The other side's gate closes, or its idle
 // hold ends, within 100 to 300 us where its threads have to be woken first.
 constexpr base::Duration kAwakeForGrant = std::chrono::microseconds(400);
-// Hints that come to nothing, however many, cost a thread this part of its waiting time at most, and so much at once.
+// Staying awake for hints that come to nothing costs a thread this part of its waiting time at most, and this reserve
+// at once.
 constexpr int kAwakeShare = 4;
 constexpr base::Duration kAwakeReserve = std::chrono::milliseconds(2);
 [[gnu::tls_model("initial-exec")]] constinit thread_local os::SpinBudget t_awake(kAwakeShare, kAwakeReserve);
@@ -59,8 +60,8 @@ void Gate::sleep(std::uint32_t slot) {
     if ((seen & wire::kImminent) != 0) {
       if ((word(slot).fetch_and(~wire::kImminent, std::memory_order_relaxed) & wire::kImminent) != 0) stay_awake(slot);
     } else if (has_lease(slot)) {
-      // Nothing that happens to the lease matters to this thread while the seat is barred; a lease that is lost
-      // meanwhile is asked for at the next turn.
+      // While the seat is barred, this thread ignores what happens to the lease. It asks for a lost lease at the next
+      // turn.
       os::futex_wait(bars_[slot], kBarred, kAskAgain - (time - start), os::FutexScope::kProcess);
     } else {
       os::futex_wait(word(slot), seen, kAskAgain - (time - start), os::FutexScope::kShared);
@@ -87,8 +88,8 @@ void Gate::stay_awake(std::uint32_t slot) {
 Passed Gate::try_pass_or_step(ThreadRecord& thread, std::uint32_t slot) {
   const Passed passed = try_pass(thread, slot);
   if (passed != Passed::kNot || !has_permits(slot)) return passed;
-  // Inside first, then the look at the bar and the permit, as with the word: whoever closes the gate behind permits
-  // that were taken back either sees the mark, or this finds no permit any more.
+  // Inside first, then the look at the bar and the permit, as with the word. A closer that took permits back sees the
+  // mark, or this thread finds no permit.
   if (try_hold(thread, slot) == Passed::kNot) return Passed::kNot;
   if (take_permit(slot)) return Passed::kStep;
   std::atomic<std::uint64_t>& passages = thread.passages[slot];
@@ -108,7 +109,7 @@ Passed Gate::try_hold(ThreadRecord& thread, std::uint32_t slot) {
 }
 
 void Gate::unbar(std::uint32_t slot) {
-  // release: whoever sees it sees the memory mapped.
+  // release: a thread that sees it sees the memory mapped.
   if ((bars_[slot].fetch_and(~kBarred, std::memory_order_acq_rel) & kBarred) != 0)
     os::futex_wake(bars_[slot], os::FutexScope::kProcess);
 }
@@ -163,7 +164,7 @@ std::optional<std::uint64_t> Gate::close_if_granted(std::uint32_t slot) {
 
 void Gate::reopen_own(std::uint32_t slot) {
   std::uint32_t seen = word(slot).load(std::memory_order_relaxed);
-  // The daemon's stores never have kReleased: a revocation or anything else that it stored meanwhile stays.
+  // The daemon's stores never have kReleased: a revocation or anything else that it has stored stays.
   if ((seen & wire::kReleased) == 0) return;
   if (word(slot).compare_exchange_strong(seen, (seen | wire::kGranted) & ~wire::kReleased, std::memory_order_seq_cst)) {
     os::futex_wake(word(slot), os::FutexScope::kShared);

@@ -9,27 +9,27 @@
 //     ... the driver call ...
 //     passages[slot] += 1                  even: outside
 //
-// Closing: kGranted is cleared (by the daemon when it revokes, by close_if_granted for a release), then close() runs a
-// process-wide barrier and waits until no thread is inside. After the barrier every thread either has its odd mark
-// visible, and is waited for, or will see the cleared word, and waits. So no submission is made after close() has
-// returned (invariant 3), and nobody pays for a fence but the closer. A thread that is inside a second time (the driver
-// calls back into itself) passes unasked: it is waited for already, and stopping it would make the wait endless.
+// To close, kGranted is cleared: by the daemon when it revokes, by close_if_granted for a release. Then close() runs a
+// process-wide barrier and waits until no thread is inside. After the barrier, a thread either has its odd mark
+// visible, and is waited for, or it sees the cleared word and waits. So no submission is made after close() has
+// returned (invariant 3). Only the closer pays for a fence. A thread that is inside a second time (the driver calls
+// back into itself) passes unasked. It is waited for already, and stopping it would make the wait endless.
 //
-// A seat's gate has a second condition: it may be barred, by the process itself, while memory that its work can reach
-// is not on the GPU (docs/memory.md). bar() is used like a closing: it clears the way for new passages; who needs
-// nobody to be inside then (to unmap memory) runs the barrier and looks, as a closer does. The short way does not look
-// at the bar. It needs no look, because whoever bars makes all memos invalid, and no memo for the short way is made but
-// by a passage that found the gate unbarred after it had read the memo's generation (Passage::note):
+// A seat's gate has a second condition. The process itself may bar it while memory that its work can reach is not on
+// the GPU (docs/memory.md). bar() clears the way for new passages. A thread that then needs every other thread outside,
+// to unmap memory, runs the barrier and looks, as a closer does. The short way does not look at the bar. It needs no
+// look, because bar() is followed by a new generation, which makes all memos invalid. A passage makes a memo for the
+// short way only if it found the gate unbarred after it had read the generation (Passage::note):
 //
-//     who bars:                barred = 1;  generation += 1 (release);  [barrier; is anybody inside?]
+//     the thread that bars:    barred = 1;  generation += 1 (release);  [barrier; is a thread inside?]
 //     the short way:           inside;  generation == the memo's (acquire)?
 //     the long way:            g = generation (acquire);  inside;  barred == 0?;  memo.direct_generation = g
 //
-// A thread on the short way that sees the new generation goes the long way. One that sees the old one was inside before
-// the barrier, and is waited for. One on the long way that has read the new generation sees barred = 1 (release and
-// acquire); one that has read the old one makes a memo that is invalid from the start. Without the barrier (an
-// allocation that is born evicted): a thread that has been given the address has synchronised with the thread that
-// allocated it, so it sees the new generation before it submits.
+// A thread on the short way that sees the new generation goes the long way. A thread that sees the old one was inside
+// before the barrier, and is waited for. A thread on the long way that has read the new generation sees barred = 1
+// (release and acquire). A thread that has read the old one makes a memo that is invalid from the start. An allocation
+// that is born evicted needs no barrier. A thread that has its address has synchronised with the thread that allocated
+// it. So it sees the new generation before it submits.
 //
 // One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes, one
 // (the mover) bars, and so does a thread that allocates outside the gate.
@@ -54,9 +54,9 @@ enum class Passed {
   kStranded,  // it is barred for memory that cannot come back
 };
 
-// try_pass by what the thread remembers of a stream: the same marks and the same look at the word, without asking
-// anybody. Returns what to add one to when outside again; null: go the long way. The memo is looked at when the thread
-// is inside already, so that a drain that has begun meanwhile is seen (StreamSet::begin_drain).
+// try_pass by what the thread remembers of a stream: the same marks and the same look at the word. Returns what to add
+// one to when outside again; null: go the long way. The thread is inside before it looks at the memo, so it sees a
+// drain that has begun since (StreamSet::begin_drain).
 inline std::atomic<std::uint64_t>* pass_directly(ThreadRecord& thread, const StreamMemo& memo, cuda::CUstream stream) {
   if (memo.stream != stream) return nullptr;
   std::atomic<std::uint64_t>& passages = thread.passages[memo.slot];
@@ -80,8 +80,8 @@ inline void leave_directly(std::atomic<std::uint64_t>& passages) {
 
 class Gate {
  public:
-  // `page`: the process's lease page, zeroed, valid as long as the gate. `request`: called (on a waiting thread,
-  // holding nothing) to ask the daemon for a lease; it may be called again while waiting and must not block for long.
+  // `page`: the process's lease page, zeroed, valid as long as the gate. `request` asks the daemon for a lease. A
+  // waiting thread that holds nothing calls it, perhaps several times. It must not block for long.
   Gate(wire::LeasePage& page, void (*request)(void* context, std::uint32_t slot), void* context);
 
   // Marks the thread inside seat `slot` if it may submit now. Anything but kNot and kStranded is followed by leave.
@@ -103,9 +103,9 @@ class Gate {
     return Passed::kNot;
   }
 
-  // Marks the thread inside whether the seat holds a lease or not, unless it is barred: its memory stays where it is
-  // meanwhile. For calls that make the GPU do nothing and need addresses to be real. Anything but kNot and kStranded is
-  // followed by leave.
+  // Marks the thread inside whether the seat holds a lease or not, unless it is barred. The seat's memory stays where
+  // it is until the thread leaves. For calls that make the GPU do nothing and need addresses to be real. Anything but
+  // kNot and kStranded is followed by leave.
   Passed try_hold(ThreadRecord& thread, std::uint32_t slot);
 
   // Like try_hold, and where memory is away it passes as a submission does, which brings it back.
@@ -152,7 +152,7 @@ class Gate {
     Gate& gate_;
     const std::uint32_t slot_;
   };
-  // Sleeps until the word or a permit lets somebody pass, without passing (it may return early, for nothing): for
+  // Sleeps until the word or a permit would let a thread pass. Does not pass, and may return early, for nothing. For
   // callers that need several gates at once. They look at is_stranded first.
   void wait_until_open(const Waiting& waiting);
 
@@ -161,19 +161,19 @@ class Gate {
   bool is_anybody_inside(std::uint32_t slot) const;
 
   // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. Returns the epoch of
-  // the lease that this gives up: that one, and none that the daemon has given meanwhile. Nothing: it is not granted.
+  // the lease that this gives up, never of one that the daemon has given since. Nothing: it is not granted.
   std::optional<std::uint64_t> close_if_granted(std::uint32_t slot);
-  // Takes that back unless the daemon has stored another word meanwhile.
+  // Takes that back unless the daemon has stored another word since.
   void reopen_own(std::uint32_t slot);
 
   // Whether submissions are let through although the gate is closed.
   bool has_permits(std::uint32_t slot) const { return page_.slots[slot].permits.load(std::memory_order_acquire) != 0; }
-  // Takes them all back: those that a daemon has left behind. Close the gate afterwards, for one may have been used.
+  // Takes back all permits that a daemon has left behind. Close the gate afterwards, for one may have been used.
   void drop_permits(std::uint32_t slot);
 
-  // Lets everybody pass from now on (no daemon).
+  // Lets every thread pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
-  // Takes that back: there is a daemon again, and whoever comes now asks it, unless the lease is still held.
+  // Takes that back: there is a daemon again. Threads that come now ask it, unless the lease is still held.
   void clear_ungated(std::uint32_t slot);
 
   // The second condition, see above. bar: true if it was not barred; then the caller makes the memos invalid.
@@ -201,7 +201,7 @@ class Gate {
   std::uint64_t epoch(std::uint32_t slot) const { return page_.slots[slot].epoch.load(std::memory_order_relaxed); }
   // Threads that will come to this gate before they do anything else, asleep at it or not there yet.
   std::uint32_t waiting(std::uint32_t slot) const { return waiting_[slot].load(std::memory_order_seq_cst); }
-  // Sum of all threads' passages: two for each submission, another value whenever anybody passes.
+  // Sum of all threads' passages: two for each submission. It changes with every passage.
   std::uint64_t passages(std::uint32_t slot) const;
 
   // The seat's lease word, for pass_directly.
@@ -209,7 +209,7 @@ class Gate {
   // Whether the short way may be taken at all: not where passing threads have to fence themselves.
   bool has_short_way() const { return !fences_itself_; }
 
-  // In tests: who is told of a grant to come stays awake so long, whatever it costs.
+  // In tests: a thread that is told of a grant to come stays awake this long, at any cost.
   void stay_awake_in_test(base::Duration time) { awake_for_test_ = time; }
 
  private:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: invariant 3, between the gate's check and the submission no lease can be lost; and whoever may submit does get
-// through. Method: threads that submit as fast as they can against a closer that plays the daemon; what a submission
-// would break is a plain variable that only the holder may touch, so that a hole in the gate shows as a wrong value,
-// and as a race under ThreadSanitizer.
+// Goal: invariant 3, no lease can be lost between the gate's check and the submission; and a thread that may submit
+// gets through. Method: threads submit as fast as they can against a closer that plays the daemon. A submission writes
+// a plain variable that only the holder may touch. A hole in the gate shows as a wrong value, and as a race under
+// ThreadSanitizer.
 #include "gate/gate.h"
 
 #include <gtest/gtest.h>
@@ -122,9 +122,9 @@ TEST_F(GateTest, EachPermitLetsOneSubmissionThrough) {
   for (auto& thread : threads) thread.join();
 }
 
-// Goal: permits that were taken back let nobody through once the gate has been closed behind them.
-// Method: threads pass by permits as fast as they can; each round gives more than they can use, takes back what is left
-// while they use them, closes, and then watches that nobody gets on.
+// Goal: once the gate has been closed behind permits that were taken back, these let no thread through. Method: threads
+// pass by permits as fast as they can. Each round gives more permits than they can use, takes back the rest during
+// that, and closes. Then no thread may get on.
 TEST_F(GateTest, PermitsThatWereTakenBackLetNobodyThrough) {
   constexpr int kThreads = 3;
   constexpr std::uint64_t kRounds = 100;
@@ -262,7 +262,7 @@ TEST_F(GateTest, AHintKeepsAWaitingThreadAwake) {
   os::futex_wake(word, os::FutexScope::kShared, 1);
   while ((word.load() & wire::kImminent) != 0) std::this_thread::yield();
   const int asked = requests.load();
-  word.fetch_or(wire::kGranted);  // and nobody is woken
+  word.fetch_or(wire::kGranted);  // and no thread is woken
   waiter.join();
   EXPECT_EQ(requests.load(), asked);
 }

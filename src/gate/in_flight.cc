@@ -20,10 +20,10 @@ using cuda::CUcontext;
 using cuda::CUevent;
 using cuda::CUstream;
 
-// A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound. However short
-// its submissions are, it is of kMostPerMark at most: an event for so many launches is hardly any cost.
+// A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound. A mark has
+// kMostPerMark short submissions at most: an event for that many launches costs hardly anything.
 constexpr double kMarksPerBound = 8;
-// So many marks with something unknown in them may be undone: few enough that an unlucky program's queue stays short.
+// This many marks with unknown work may be undone: few enough that an unlucky program's queue stays short.
 constexpr std::size_t kMostUnknown = 4;
 // Unknown work measured across a pause of the program counts as at most this part of the bound. Usually it is shorter
 // than the pause; a longer estimate lets the GPU idle behind it.
@@ -61,8 +61,8 @@ InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
 
 void InFlight::learn(Stream& stream, const Mark& mark, double elapsed_ns) {
   const double each = std::max(elapsed_ns, 1.0) / static_cast<double>(mark.submissions);
-  // A time measured across a pause, or beside other seats' work, is an upper bound. It may lower an estimate, and never
-  // raises one.
+  // A time is an upper bound if it was measured across a pause, or while other seats' work ran. It may lower an
+  // estimate, and never raises one.
   const bool at_most = mark.after_idling || mark.turn != turns_.load(std::memory_order_relaxed);
   if (at_most && stream.each_ns != 0) {
     stream.each_ns = std::min(stream.each_ns, each);
@@ -181,7 +181,7 @@ void InFlight::submitted(CUcontext context, CUstream which, WorkKind kind, const
   const double expected = times_.of(work);
   next.has_unknown = next.has_unknown || expected == 0;
   next.expected_ns += expected == 0 ? stream.each_ns : expected;
-  // Several threads may have come in at once where one more could; what is not in the list is not learned from.
+  // Several threads may come in at once when there is room for one. Work beyond the list is not learned from.
   if (next.submissions < kMostPerMark) next.works[next.submissions++] = work;
   if (next.submissions < kMostPerMark && next.expected_ns < bound_ns() / kMarksPerBound && !next.has_unknown) return;
   const cuda::RelaxedCapture relaxed(driver_);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // How far ahead of the GPU a seat's threads may submit, as a time: the in-flight bound.
 //
-// Problem: a program can queue seconds of work in a moment. When its lease is taken away, whoever is next waits for all
-// of that, or shares the GPU with it. How much it is cannot be told from the number of launches: one takes a
+// Problem: a program can queue seconds of work in a moment. When its lease is taken away, the next seat waits for all
+// of that, or shares the GPU with it. The number of launches does not tell how much work that is: one takes a
 // microsecond or a second.
 //
-// Idea: behind every so many submissions to a stream an event is recorded, a mark. The time between two marks that are
-// done tells how long the submissions between them ran, each kind by itself (work_times.h). From these times follows
-// how long the work now queued will take. A mark stands for an eighth of the bound's time, or less. A thread whose
-// stream has the bound's time queued waits before it enters the gate. So the GPU always has most of the bound queued
-// and never idles, and the queue never holds more than the bound and one submission. A graph's launch counts as one.
+// Idea: an event, a mark, is recorded behind each group of submissions to a stream. The time between two marks that are
+// done tells how long the submissions between them ran. work_times.h keeps the time of each kind. From these times
+// follows how long the work now queued will take. A mark stands for an eighth of the bound's time, or less. A thread
+// whose stream has the bound's time queued waits before it enters the gate. So the GPU always has most of the bound
+// queued and never idles. The queue never holds more than the bound and one submission. A graph's launch counts as one.
 // A submission of an unknown kind gets a mark at once, and few of those are let in at a time.
 //
-// A thread that waits here must not be the one that the GPU waits for. Work may need something that its thread only
-// does later (a kernel that spins on a flag, a wait for a value). So no thread waits for longer than kPatience without
-// a mark being done. Then the stream has no bound until one is done. After kMostStalls such times, or where the driver
-// makes no marks, it never has one again.
+// A thread that waits here must not be the thread that the GPU waits for. Work may need what its thread does later: set
+// a flag that a kernel spins on, or write a value. So no thread waits for longer than kPatience without a mark being
+// done. Then the stream has no bound until one is done. After kMostStalls such times, or where the driver makes no
+// marks, it never has one again.
 //
 // A mark is only ever made behind a submission, inside the gate, and not while something captures. Any thread may call
 // any function; the driver is called under the lock, briefly.
@@ -60,8 +60,8 @@ class InFlight {
   // After a submission of that kind, still inside the gate.
   void submitted(cuda::CUcontext context, cuda::CUstream stream, WorkKind kind, const base::Clock& clock);
 
-  // The seat's turn ends with what is queued: that is going to run beside somebody else's work, or has to wait for it,
-  // and takes longer than by itself. Any thread; waits for nothing.
+  // The seat's turn ends with work still queued. That work runs together with another seat's work, or waits for it, and
+  // takes longer than by itself. Any thread; waits for nothing.
   void turn_ended() { turns_.fetch_add(1, std::memory_order_relaxed); }
 
   // A thread of the program has waited until all its work in the stream was done, or in any stream of the context.
@@ -92,16 +92,16 @@ class InFlight {
   struct Stream {
     cuda::CUcontext context = nullptr;
     cuda::CUstream stream = nullptr;
-    const void* thread = nullptr;        // whose default stream it is, where each thread has its own
+    const void* thread = nullptr;        // the thread that owns this default stream, if each thread has its own
     std::array<Mark, kMostMarks> marks;  // undone, a ring, oldest at `first`
     std::size_t first = 0;
     std::size_t count = 0;
     std::size_t unknown = 0;  // of these, that have_unknown
     double expected_ns = 0;   // of all of these
     Mark next;                // of what has no event behind it yet
-    WorkKind before = 0;      // what was submitted last, and just before that
+    WorkKind before = 0;      // the last submission's kind, and the one before it
     WorkKind before_that = 0;
-    cuda::CUevent last_done = nullptr;  // what the oldest is measured from
+    cuda::CUevent last_done = nullptr;  // the time of the oldest mark starts here
     std::vector<cuda::CUevent> spare;
     double each_ns = 0;          // a submission's time on the GPU, smoothed; 0: not known yet
     base::TimePoint progress{};  // when the oldest undone mark became that

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a stream's queue stays within the bound, or one submission where that takes longer, whatever its submissions
-// take and however that changes; the GPU never runs dry for it; and nobody waits for ever.
-// Method: a GPU that is arithmetic, in virtual time: a stream is the time until which it is busy. The program submits
-// as fast as it is let.
+// Goal: a stream's queue stays within the bound, or one submission that takes longer, while the work's times change.
+// The GPU never runs dry for it, and no thread waits for ever. Method: a GPU that is arithmetic, in virtual time: a
+// stream is the time until which it is busy. The program submits as fast as it is let.
 #include "gate/in_flight.h"
 
 #include <gtest/gtest.h>
@@ -127,8 +126,8 @@ TEST_F(InFlightTest, FollowsWorkThatChanges) {
   EXPECT_LE(most_queued(a_, 20us, 3000), kBound + kBound / 4);
 }
 
-// A turn that ends leaves work to run beside another seat's, which has nearly all of the GPU. That says nothing of how
-// long it takes otherwise: at its place in the next step as much is queued as ever.
+// A turn that ends leaves work to run together with another seat's, which has nearly all of the GPU. That does not tell
+// how long the work takes by itself: the next step queues the same amount as before.
 TEST_F(InFlightTest, DoesNotLearnFromWhatRanBesideOthers) {
   constexpr base::Duration kOthers = 20ms;
   const auto step = [&] {
@@ -311,7 +310,7 @@ TEST_F(InFlightTest, LeavesNoEventBehind) {
   EXPECT_FALSE(fake_.events.empty());
   in_flight_.forget_context(context_, InFlight::Context::kGoing);
   EXPECT_TRUE(fake_.events.empty());
-  // One that has died has taken its events along: the driver is not asked about them.
+  // A context that has died has taken its events along: the driver is not asked about them.
   most_queued(a_, 1ms, 20);
   fake_.events.clear();
   in_flight_.forget_context(context_, InFlight::Context::kGone);

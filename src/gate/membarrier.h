@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One side of a fence pair paid for by the other: the thread that closes gates makes every running thread of the
-// process pass a full memory barrier, so that the threads that pass gates need none of their own.
+// One side of a fence pair, paid for by the other side. The thread that closes gates makes every running thread of the
+// process pass a full memory barrier. Threads that pass gates need no fence of their own.
 #pragma once
 
 #include <atomic>

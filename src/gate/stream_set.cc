@@ -51,9 +51,9 @@ WorkState StreamSet::state_of(const Entry& entry) {
   const cuda::CurrentContext current(driver_, entry.context);
   if (current.result() != cuda::CUDA_SUCCESS) return state_from(current.result());
   if (entry.event != nullptr) return state_from(driver_.cuEventQuery(entry.event));
-  if (entry.stream == kPerThreadStream)  // of some thread, which may submit while another stream captures
+  if (entry.stream == kPerThreadStream)  // another thread's, which may submit while another stream captures
     return may_ask(entry.context, nullptr) ? state_from(driver_.cuStreamQuery(nullptr)) : WorkState::kRunning;
-  if (!may_ask(entry.context, entry.stream)) return WorkState::kDone;  // what it ran before is fenced
+  if (!may_ask(entry.context, entry.stream)) return WorkState::kDone;  // an event fences what it ran before
   return state_from(driver_.cuStreamQuery(entry.stream));
 }
 

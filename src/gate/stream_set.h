@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// The streams that one seat has used since its GPU work was last known to be done: what a drain has to look at.
+// The streams that one seat has used since its GPU work was last known to be done. A drain looks at these.
 //
-// Problem: when a gate has closed, somebody must know when the work behind it is finished. Synchronising the context is
-// not allowed while any of its streams captures, cannot be given up when a kernel spins for ever, and blocks a thread
-// that is needed. An event behind each launch would cost more than the launch's share of our budget.
+// Problem: when a gate has closed, the drainer must know when the work behind it is finished. Synchronising the context
+// is not allowed while any of its streams captures. It cannot be given up when a kernel spins for ever, and it blocks a
+// thread that is needed. An event behind each launch would cost more than the launch's share of our budget.
 //
-// Idea: each thread notes a stream in this set the first time it uses it after the last drain; later submissions see in
-// the thread's own memo that it is noted (one compare). The drain then asks cuStreamQuery for each noted stream
-// until all say done. The gate is closed, so nothing is added meanwhile, and the answer is exact. Nothing blocks: a
-// full launch queue only answers "not ready".
+// Idea: each thread notes a stream in this set at its first use after the last drain. Later submissions see by one
+// compare with the thread's own memo that it is noted. The drain then asks cuStreamQuery for each noted stream until
+// all say done. The gate is closed, so no stream is added, and the answer is exact. Nothing blocks: a full launch queue
+// only answers "not ready".
 //
 // Three kinds of streams need more (docs/decisions/0004):
-//   - a per-thread default stream has no name that another thread could ask by: the legacy default stream of its
-//   context is asked instead, which answers for all streams that synchronise with it. It cannot be asked while one of
-//   those captures; then the seat counts as running;
-//   - a stream that captures cannot be asked, for the question would break the capture: an event fences what the
-//   stream had submitted before, and the set asks neither it nor its context's legacy stream from before the capture
-//   begins (EnteringCapture);
+//   - a per-thread default stream has no name that another thread could ask by. The set asks the legacy default stream
+//   of its context instead, which answers for all streams that synchronise with it. It cannot be asked while one of
+//   those captures; then the seat counts as running.
+//   - a stream that captures cannot be asked, for the question would break the capture. An event fences what the stream
+//   had submitted before. From before the capture begins, the set asks neither it nor its context's legacy stream
+//   (EnteringCapture).
 //   - a stream about to be destroyed keeps working: an event outlives it (retire).
 //
 // Any thread may call any function; the driver is called under the set's lock, briefly, with capture mode relaxed. The
@@ -51,8 +51,8 @@ class StreamSet {
   void note(cuda::CUcontext context, cuda::CUstream stream);
 
   // Around the call by which `stream` starts to capture or joins a capture. While one lives, the set asks neither the
-  // stream nor its context's legacy stream, which a capture silences, too; what they had submitted before is fenced.
-  // Afterwards the driver says itself which streams capture.
+  // stream nor its context's legacy stream, which a capture silences, too. An event fences what they had submitted
+  // before. Afterwards the driver itself says which streams capture.
   class EnteringCapture {
    public:
     EnteringCapture(StreamSet& set, cuda::CUcontext context, cuda::CUstream stream);
@@ -69,19 +69,19 @@ class StreamSet {
   // Before `stream` is destroyed.
   void retire(cuda::CUstream stream);
 
-  // Around the destruction, reset or release of a context: meanwhile the seat counts as running and the driver is not
-  // asked about it. `gone`: the context that did die, whose streams are forgotten; null: none did.
+  // Around the destruction, reset or release of a context. In between the seat counts as running and the set does not
+  // ask the driver. `gone`: the context that died; its streams are forgotten. Null: none died.
   void begin_teardown();
   void end_teardown(cuda::CUcontext gone);
 
   // Before a drain looks: all memos are forgotten, so that threads note their streams again. Between this and
-  // poll(true) the caller makes sure that nobody who has not seen it is inside the gate (Gate::begin_close,
+  // poll(true) the caller makes sure that every thread inside the gate has seen it (Gate::begin_close,
   // is_anybody_inside).
   void begin_drain();
 
   // Whether everything noted has finished. Streams that have, and were not noted again since begin_drain, are dropped
-  // if `forget`. The gate is closed then, but may be opened at any moment, even between a query and the drop: what
-  // enters meanwhile notes its stream anew, and so is kept.
+  // if `forget`. The gate is closed then, but may be opened at any moment, even between a query and the drop. A thread
+  // that enters then notes its stream anew, so the stream is kept.
   WorkState poll(bool forget);
 
   // The same of `context` alone; nothing is forgotten.

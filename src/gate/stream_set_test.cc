@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a seat is called done exactly when everything that it submitted has finished, whatever became of the streams
-// meanwhile, and no capture is broken by asking. Method: streams of the simulated driver, whose work is done when the
-// test says so.
+// Goal: a seat is called done exactly when everything that it submitted has finished, even if its streams have died
+// since. No capture is broken by asking. Method: streams of the simulated driver. Their work is done when the test says
+// so.
 #include "gate/stream_set.h"
 
 #include <gtest/gtest.h>
@@ -203,7 +203,7 @@ TEST_F(StreamSetTest, TheLegacyStreamAnswersForPerThreadStreams) {
   EXPECT_EQ(drain(), WorkState::kDone) << "it was forgotten, and nobody has noted one again";
 }
 
-// Another thread's per-thread stream may go on working while one captures, and then nobody can be asked.
+// Another thread's per-thread stream may go on working while one captures, and then no stream can be asked.
 TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
   set_.note(context_, kPerThreadStream);
   begin_capture(kPerThreadStream);

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// One record per thread that has submitted work, so that closing a gate can see who is inside without the threads
-// sharing a write.
+// One record per thread that has submitted work. The thread that closes a gate sees by them which threads are inside,
+// and those share no write.
 //
 // A record is written by its thread only and read by the thread that closes gates. Records are never freed: a thread
 // that ends gives its record back, and the next new thread takes it. So the list can be walked without a lock.
 //
-// A record also holds what its thread remembers of streams. All memos of all threads are forgotten at once, by a new
-// generation: when a handle dies, when a drain begins (streams have to be noted again, gate/stream_set.h), when a
-// capture begins, when a second context appears. All of these are rare beside submissions, so that a submission has
-// one number to compare, on a cache line that hardly ever changes.
+// A record also holds what its thread remembers of streams. A new generation forgets all memos of all threads at once.
+// There is one when a handle dies, a drain begins (streams are noted again, gate/stream_set.h), a capture begins, or a
+// second context appears. These are rare, and submissions are not. So a submission compares one number, on a cache line
+// that hardly ever changes.
 #pragma once
 
 #include <atomic>
@@ -27,7 +27,7 @@ struct alignas(64) MemoGeneration {
 };
 extern constinit MemoGeneration g_memo_generation;
 
-// acquire: pairs with forget_memos, so that whoever sees the new number sees why.
+// acquire: pairs with forget_memos, so that a thread that sees the new number sees why.
 inline std::uint64_t memo_generation() { return g_memo_generation.value.load(std::memory_order_acquire); }
 // Returns the new generation. Any thread.
 inline std::uint64_t forget_memos() { return g_memo_generation.value.fetch_add(1, std::memory_order_acq_rel) + 1; }

@@ -6,12 +6,13 @@
 namespace gpumux::gate {
 namespace {
 
-// A group that took so many times more or less than expected was disturbed, or one of its members is another one now:
-// it counts as no more than that.
+// If a group took this many times more or less than expected, it was disturbed, or a member is another one now. It
+// counts as no more than that.
 constexpr double kMostChange = 16;
-// Of an unknown one, however little is left for it beside those that are known: of an equal part of the time.
+// An unknown member gets at least this part of an equal share of the time, even if the known ones leave less.
 constexpr double kLeastPart = 0.25;
-// By this part of the difference a time follows what was measured last; that of a kind in whatever context is a mean.
+// A time moves by this part of the difference towards what was measured last. The time of a kind in any context is a
+// mean.
 constexpr double kFollows = 0.5;
 constexpr double kMeanFollows = 0.125;
 

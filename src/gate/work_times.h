@@ -6,8 +6,8 @@
 // each kind of submission (which kernel, with how many threads; how large a copy) has a time of its own. The same
 // kernel on the same threads may be another matrix: then it comes after other work, and has another time there.
 //
-// Learned from groups, one after the other on a stream: what a group took is shared out in proportion to what was
-// expected of its members, and what was not expected of any belongs to those that nobody knew.
+// The times are learned from groups of submissions that ran one after the other on a stream. A group's time is shared
+// out in proportion to its members' expected times. The rest beyond the known members' times goes to the unknown ones.
 //
 // A table of fixed size, in which a kind may take the place of another; it is then learned again. Not for several
 // threads at a time.
@@ -34,10 +34,10 @@ class WorkTimes {
   // In nanoseconds. Zero: not known.
   double of(const Work& work) const;
 
-  // These ran one after the other and took so long together.
+  // These ran one after the other and took `elapsed_ns` together.
   void learn(std::span<const Work> group, double elapsed_ns);
-  // They took no longer than that, for the GPU idled in between: known ones may be shorter than was thought; of an
-  // unknown one no more than `most_ns` is believed.
+  // They took no longer than `elapsed_ns`, for the GPU idled in between. Known members may turn out shorter. An unknown
+  // member is believed to take `most_ns` at most.
   void learn_at_most(std::span<const Work> group, double elapsed_ns, double most_ns);
 
  private:

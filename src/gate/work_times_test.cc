@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the times of kinds of work are found from groups of them, whatever they are together with.
+// Goal: the times of kinds of work are found from groups of them, in any company.
 #include "gate/work_times.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(WorkTimesTest, FollowsWhatChanges) {
   EXPECT_NEAR(times.of(work(1)), 1e6, 1);
 }
 
-// One kernel on as many threads as the GPU has, whatever the matrix.
+// One kernel on the same number of threads, for different matrices.
 TEST(WorkTimesTest, TheSameIsAnotherAfterOtherWork) {
   WorkTimes times;
   const Work after_short{.kind = 1, .in_context = 10};
