@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to a node, and what it wants done: the whole interface of the machine (machine.h), as plain values.
+// The whole interface of the machine (machine.h), as plain values: events, and the commands that follow.
 //
-// Most events are the lease core's own (sched/events.h). Those that concern memory as well are here.
+// Most events are the lease core's own (sched/events.h). Events that concern memory as well are here.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ using base::TimePoint;
 // ---- events -----------------------------------------------------------------------------------------------
 
 // clang-format off
-// `capacity`: bytes of its memory; 0: nobody knows, and memory is left to the driver.
+// `capacity`: bytes of its memory; 0: unknown, and memory is left to the driver.
 struct GpuAdded { GpuIndex gpu; settings::GpuSettings settings; LeaseEpoch first_epoch; std::uint64_t capacity = 0; };
 struct SettingsChanged { GpuIndex gpu; settings::GpuSettings settings; };
 // Of the ways that memory and standing leave open (Machine::is_open), this one gives more.
@@ -44,12 +44,12 @@ struct SeatOpened {
 };
 // clang-format off
 struct MemoryReported { SeatId seat; sched::MemoryReport report; };
-// A thread of the seat's waits for so much (Residency::wanted), in bytes. `again`: an earlier wish of the same call was
-// refused; that is for people, and decides nothing.
+// A thread of the seat waits for this much (Residency::wanted), in bytes. `again`: an earlier wish of the same call was
+// refused; it is for people, and decides nothing.
 struct RoomWanted {
   SeatId seat; std::uint32_t ticket = 0; std::uint64_t room = 0, commitment = 0, managed = 0; bool again = false;
 };
-// A look at the GPU, begun at `asked_at`: so many bytes of it were used. `other_programs`: it showed programs that are
+// A look at the GPU, begun at `asked_at`: `used` bytes of it were in use. `other_programs`: it showed programs that are
 // no tenants. One look may be too early for a program that is just connecting, so two in a row count.
 struct GpuSampled { GpuIndex gpu; std::uint64_t used = 0; TimePoint asked_at; bool other_programs = false; };
 // All that has come in at once has been told: memory is planned. `host_useless`: bytes of host memory that are lent and

@@ -10,8 +10,8 @@
 namespace gpumux::node {
 namespace {
 
-// A new tenant's context takes about 500 MB before the planner hears of it (H200, CUDA 13.0): room for that, and for
-// what grows in those that are there. A small or simulated GPU keeps back in proportion.
+// A new tenant's context takes about 500 MB before the planner hears of it (H200, CUDA 13.0). The reserve is for that,
+// and for contexts that grow. A small or simulated GPU keeps back in proportion.
 constexpr std::uint64_t kMaxAutomaticReserve = std::uint64_t{1} << 30;
 constexpr std::uint64_t kReserveDivisor = 16;
 
@@ -50,7 +50,7 @@ void Machine::apply(TimePoint now, const Event& event, Commands& commands) {
 #endif
 }
 
-// ---- what is told to whom -------------------------------------------------------------------------
+// ---- events ---------------------------------------------------------------------------------------
 
 Machine::Gpu* Machine::find(GpuIndex gpu) { return gpu.value < gpus_.size() ? &gpus_[gpu.value] : nullptr; }
 const Machine::Gpu& Machine::at(GpuIndex gpu) const {
@@ -139,7 +139,7 @@ void Machine::on(const sched::TenantGone& event) {
   tell(event);
 }
 
-// The planner first: what it is told when the core revokes is then for a seat that is to go.
+// The planner first: when the core then revokes, the planner already knows that the seat's memory must leave.
 void Machine::on(const sched::SeatsSuspended& event) {
   for (const SeatId seat : event.seats) {
     memory_.set_suspended(now_, seat, event.are_suspended);
@@ -250,7 +250,7 @@ bool Machine::wants_plan(GpuIndex index, bool was_any_stale) {
   const Gpu& gpu = gpus_[index.value];
   if (gpu.plan == Plan::kStale || (gpu.due_at && *gpu.due_at <= now_)) return true;
   if (gpu.plan == Plan::kStands) return false;
-  // Host memory is for all GPUs: what has become free for one of them another may wait for.
+  // Host memory is for all GPUs: another GPU's plan may wait for what one has freed.
   if (was_any_stale) return true;
   leases_.turns(index, turns_);
   return turns_ != gpu.turns;
@@ -259,7 +259,7 @@ bool Machine::wants_plan(GpuIndex index, bool was_any_stale) {
 void Machine::rest(GpuIndex index) {
   Gpu& gpu = gpus_[index.value];
   if (const std::uint64_t left = memory_.overdue(now_, index); left > 0) gpu.foreign.keep(left);
-  tell_foreign(index);  // others have come or gone, or what was expected of newcomers has had its time
+  tell_foreign(index);  // others have come or gone, or newcomers' contexts need not be expected any more
   plan(index);
   planned_.set(index.value);
   // Each of these looks at all seats of the GPU, and Rest comes after every message.

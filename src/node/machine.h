@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node machine: who may use which GPU of this machine when, with how much memory, at once or by turns.
+// The node machine: which program may use which GPU of this machine, when, with how much memory, at once or by turns.
 //
 // It owns the lease core (sched/lease_core.h), the residency planner (sched/residency.h), and for each GPU what is
 // known of others' memory and the mode. An event is told to all of them that it concerns. Memory is planned at Rest,
-// once for all that has come in. Only GPUs are planned whose memory has changed or, where memory is tight, whose turns
-// have. Where programs fit together, leases change hands without it.
+// once for all that has come in. A GPU is planned only if its memory has changed or, while memory is tight, its turns
+// have. If programs fit together, leases change hands without it.
 //
 // Pure, as its parts are: no clock, no I/O, no threads. Owned by one thread.
 #pragma once
@@ -46,8 +46,8 @@ class Machine {
   Machine(const Machine&) = delete;
   Machine& operator=(const Machine&) = delete;
 
-  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
-  // change nothing: tenants are hostile and messages cross.
+  // Applies one event and appends the commands that follow, in order. `now` never goes backwards. Events that make no
+  // sense change nothing: tenants are hostile and messages cross.
   void apply(TimePoint now, const Event& event, Commands& commands);
 
   // When TimePassed is wanted, and then Rest; none: only other events can change anything.
@@ -122,7 +122,7 @@ class Machine {
 
   // Null: no such GPU.
   Gpu* find(GpuIndex gpu);
-  // As one that was just added, if there is none.
+  // As a GPU that was just added, if there is none.
   const Gpu& at(GpuIndex gpu) const;
   // Whether its size is known. Without that it has leases only, and its memory is never planned.
   bool has_memory(GpuIndex gpu) const { return memory_.capacity(gpu) > 0; }

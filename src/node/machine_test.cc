@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node machine. Goal: whatever comes, goes and is looked at when, no seat is told to have what somebody else may
-// have, and modes and turns follow memory within one rest. Method: events and the time are written down, and the
-// commands are looked at.
+// The node machine. Goal: in any order of events and looks, no seat is told to have what another seat may have. Modes
+// and turns follow memory within one rest. Method: events and the time are written down, and the commands are looked
+// at.
 #include "node/machine.h"
 
 #include <gtest/gtest.h>
@@ -160,7 +160,8 @@ TEST_F(MachineTest, NobodyIsRefusedForWhatOthersHadBeforeHeAsked) {
   EXPECT_TRUE(bounds[1].refused());
 }
 
-// Another program has ended between two looks, and a tenant has allocated as much and says so after the second.
+// Another program has ended between two looks. A tenant has allocated the same amount, and reports it after the second
+// look.
 TEST_F(MachineTest, WhatATenantSaysLateWasNotAnotherPrograms) {
   open(1);
   has(1, 1);
@@ -179,8 +180,8 @@ TEST_F(MachineTest, WhatATenantSaysLateWasNotAnotherPrograms) {
   }
 }
 
-// Its context was there, and was looked at, before the seat was: it is counted twice for a moment, and the allocation
-// that would be too much beside two of them waits until it is not.
+// Its context was there, and was looked at, before the seat was. So it is counted twice for a moment. An allocation
+// that would not fit with two of them waits until it is counted once.
 TEST_F(MachineTest, NobodyIsRefusedForAContextThatIsOnlyExpected) {
   look(kContext);
   open(1);
@@ -271,7 +272,7 @@ TEST_F(MachineTest, TheDeadsMemoryIsGivenAsItComesBack) {
   close(1);
   EXPECT_TRUE(machine.awaits_look());
   EXPECT_LE(given(), 20 * kGiB);
-  now += sched::kLatestReport;  // nobody says anything
+  now += sched::kLatestReport;  // no seat reports
   for (int i = 0; i < 3; ++i) look(60 * kGiB, 20ms);
   EXPECT_LE(given(), 20 * kGiB);
   for (int i = 0; i < 2; ++i) look(0, 20ms);
