@@ -26,9 +26,9 @@ class Agenda {
     }
   }
 
-  // A gang that is next on `here` gives way to `single`, which is ahead of it on `there`. That one starts in a moment;
-  // or when a drain is over that keeps it, or those before it. Looking again now would find the same, and two GPUs
-  // would look at each other for ever.
+  // A gang that is next on `here` gives way to `single`, which is ahead of it on `there`. That unit starts in a moment,
+  // or when a drain is over that keeps it or those before it. Looking again now would find the same, and two GPUs would
+  // look at each other for ever.
   void give_way(const Gpu& here, const Unit& single, const Gpu& there) {
     if (must_wait_for_drain(single) || gave_way_.has(here.index.value)) return wait_for_drain(here);
     gave_way_.set(here.index.value);
@@ -54,7 +54,7 @@ class Agenda {
     return index;
   }
   GpuSet take_handing_over() { return std::exchange(handing_over_, {}); }
-  // Those that were changed since the last call.
+  // The GPUs that were looked at since the last call.
   GpuSet take_looked_at() { return std::exchange(looked_at_, {}); }
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The agenda by itself: which GPUs are to be looked at, and when.
+// The agenda by itself: which GPUs settle() has to look at, and when.
 #include "sched/agenda.h"
 
 #include <gtest/gtest.h>
@@ -14,7 +14,7 @@ class AgendaTest : public testing::Test {
     b_.index = GpuIndex{70};
   }
 
-  // Whether the GPU is the only one to be looked at.
+  // Whether this is the only GPU left to look at.
   bool takes_only(const Gpu& gpu) {
     return !agenda_.is_at_rest() && agenda_.take_changed() == gpu.index.value && agenda_.is_at_rest();
   }

@@ -3,8 +3,8 @@
 //
 // The allowance grows with time, by the cap's part of it, up to what a window of kCapWindow gives; holding a lease
 // spends it. A lease ends when the allowance is spent, and the seat queues again when half a window's worth has come
-// back. So over any stretch of time the seat has had no more than its part and one window's worth, and it is not
-// switched more than a few times a second.
+// back. So over any stretch of time the seat has had at most its part and one window's worth. It is switched a few
+// times a second at most.
 #pragma once
 
 #include <algorithm>

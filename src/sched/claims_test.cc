@@ -35,7 +35,7 @@ struct Claims : Script {
     wait(1ms);
   }
   double held(SeatId one) const { return static_cast<double>(view(one).held / 1ms); }
-  // The milliseconds that each of them holds meanwhile.
+  // The milliseconds that each of them holds in that time.
   std::vector<double> run(const std::vector<SeatId>& busy, Duration time) {
     std::vector<double> had;
     for (const SeatId one : busy) had.push_back(-held(one));
@@ -101,7 +101,7 @@ TEST(ShareGroup, GivesASeatNoTimeForAnotherOnesLongTurn) {
   script.program(2, "x");
   script.program(3, "y");
   script.request(kA);
-  script.wait(500ms);  // nobody else wants it
+  script.wait(500ms);  // no other seat wants it
   script.request(kB);
   script.request(kC);
   const auto had = script.run({kA, kB, kC}, 2s);
@@ -168,7 +168,7 @@ double with_short_programs(const std::string& claim) {
 
 TEST(ShareGroup, RemembersWhatItOwesWhenItsLastSeatHasGone) {
   EXPECT_NEAR(with_short_programs("x"), 1000, 2 * kTurn);
-  EXPECT_GT(with_short_programs(""), 1500);  // nobody knows that these belong together
+  EXPECT_GT(with_short_programs(""), 1500);  // the core does not know that these belong together
 }
 
 // The core's invariants bound what is remembered. Without another tenant no group is ever caught up with.

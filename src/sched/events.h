@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to the lease core, and what it wants done: its whole interface, as plain values.
+// The lease core's whole interface, as plain values: events, and the commands that follow.
 //
-// The same events at the same times give the same commands, byte for byte: that is what lets a run be replayed and
-// simulated.
+// The same events at the same times give the same commands, byte for byte. So a run can be replayed and simulated.
 #pragma once
 
 #include <cstdint>
@@ -53,18 +52,19 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
 // clang-format on
-// How a seat stands among those that want the same GPU: from the beginning, for a gang has the highest priority of its
-// members, and must not have another one for the moment between two events.
+// A seat's standing among those that want its GPU. It is told from the beginning: a gang has the highest priority of
+// its members, and must not have another one between two events.
 struct SeatOpened {
   SeatId seat;
   std::uint32_t weight = 1;     // its group's part of the time among equals (fair): only ratios count. The daemon gives
                                 // hundredths of a share (base::kOneShare)
-  bool ends_own_turns = false;  // no quantum ends its leases, and who waits for its GPU is served in order of arrival
+  bool ends_own_turns = false;  // no quantum ends its leases, and seats that wait for its GPU are served in order of
+                                // arrival
   std::int32_t priority = 0;    // higher first
-  std::uint32_t cap = kNoCap;   // thousandths of all time that it may have at most, also of a GPU nobody else wants
+  std::uint32_t cap = kNoCap;   // thousandths of all time that it may have at most, even if no other seat wants the GPU
   bool is_suspended = false;    // from the beginning, as by SeatsSuspended: in between it could be granted
-  std::string share_group{};    // all seats of its GPU in this group have one weight and one account of time;
-                                // empty: it is one by itself
+  std::string share_group{};    // all seats of its GPU in this group have one weight and one account of time; empty:
+                                // the seat is a group by itself
 };
 struct StandingChanged {
   SeatId seat;
@@ -78,7 +78,7 @@ enum class Claim { kWaiting, kHolding, kDraining };
 struct SeatClaimed { SeatId seat; Claim claim; LeaseKind kind; LeaseEpoch epoch; };
 struct SeatClosed { SeatId seat; };
 // The core gives these seats no lease until they are resumed (`are_suspended` is false). It revokes what they hold, and
-// remembers what they ask for. All seats of a run are in one event: of two that take turns, the core would otherwise
+// remembers what they ask for. All seats of a run are in one event. Otherwise, of two that take turns, the core would
 // grant the second one what the first one gives up.
 struct SeatsSuspended { std::vector<SeatId> seats; bool are_suspended = true; };
 // A thread waits at the gate. Harmless when repeated, or when a grant has crossed it.
@@ -87,12 +87,12 @@ struct Requested { SeatId seat; };
 struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // unasked while holding: a release
-// So many of the submissions that were let through have been made since it last said so.
+// `count` of the submissions that were let through have been made since it last said so.
 struct Stepped { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
 struct Idling { SeatId seat; LeaseEpoch epoch; };
 // Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
-// not granted beside a predecessor that still drains, and its quantum begins when it says that all is there.
+// not granted while a predecessor drains, and its quantum begins when it says that all is there.
 struct MemoryNeed { SeatId seat; bool pages = false; };
 // Why what the seat lacks cannot come, as the residency planner sees it; kNone: it can. Such a seat waits behind all
 // that can run, and gives its lease to them.
@@ -101,9 +101,9 @@ enum class MemoryObstacle {
 };
 struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
 // The residency planner's expectation of the seat's memory. kComes, of holders and of the seat that is next: what it
-// lacks, or waits to allocate, is on its way, and needs no holder's memory. kStays, of the seat that is next: it lacks
-// nothing, and will lose nothing to the seats before it. kWants, of seats that wait: it asks for more than it has, or
-// will as soon as it holds. `evicted`: what it lacks, in bytes.
+// lacks, or waits to allocate, is on its way. No holder's memory is needed for that. kStays, of the seat that is next:
+// it lacks nothing, and will lose nothing to the seats before it. kWants, of seats that wait: it asks for more than it
+// has, or will as soon as it holds. `evicted`: what it lacks, in bytes.
 enum class MemoryOutlook { kUnknown, kComes, kStays, kWants };
 struct MemoryExpected { SeatId seat; MemoryOutlook outlook = MemoryOutlook::kUnknown; std::uint64_t evicted = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
@@ -117,30 +117,30 @@ using Event =
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
-// `idle_hold`: how long to keep a contended lease while idle. `borrowed`: an exclusive lease beside that of a holder
-// that waits for its memory.
+// `idle_hold`: how long to keep a contended lease while idle. `borrowed`: the seat has an exclusive lease together with
+// a holder that waits for its memory.
 struct Grant {
   SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Limit<Duration> idle_hold{}; bool borrowed = false;
 };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory, kSuspended };
-// Close the gate, take back what Steps were not used, drain, and say so. Always answered by RevokeSeen at once, and by
-// GateClosed and Drained when they are true (again, if they were said before), by every agent whose latest epoch this
-// is, also one that has released that lease already. Sent again for the same epoch while a seat drains for long: then
-// it is above all a question whether anybody is there.
+// Close the gate, take back unused Steps, drain, and say so. Every agent whose latest epoch this is answers RevokeSeen
+// at once, even if it has released that lease already. It says GateClosed and Drained when they are true, and repeats
+// them if it has said them before. Sent again for the same epoch while a seat drains for long. Then it mainly asks
+// whether the agent is alive.
 struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
-// The revocation is taken back: the lease goes on under a new epoch, also where it had drained, so that what the tenant
-// has said about the old one and is still on its way is told apart. Like a Grant whose drain, if one is running, is to
-// be given up; it takes back unused Steps as well.
+// The revocation is taken back, even if the seat had drained. The lease goes on under a new epoch, so the core can tell
+// late messages about the old one apart. Like a Grant, but a drain under way is given up. It takes back unused Steps as
+// well.
 struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // `count` submissions may pass the closed gate of a seat that has been told of the revocation and has drained. Answered
 // by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
 struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
-// Somebody waits for a GPU that this seat's unit holds, or nobody does any more. Also sent when the seat is opened, and
-// when its idle hold or its in-flight bound changes: a Grant says only whether it is contended. `in_flight`: the most
-// work that it may have queued.
+// Whether a seat waits for a GPU that this seat's unit holds. Also sent when the seat is opened, and when its idle hold
+// or its in-flight bound changes: a Grant says only whether it is contended. `in_flight`: the most work that it may
+// have queued.
 struct Contention { SeatId seat; bool contended; Limit<Duration> idle_hold; Limit<Duration> in_flight; };
-// A grant is about to come, as far as anybody can know: to the members of the unit that is next when the one before it
-// is told to go, has closed its gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
+// A grant is likely to come. Sent to the next unit's members when the unit before it is told to go, has closed its
+// gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };
 // The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
 // already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them. `partners`: seats

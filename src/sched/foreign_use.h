@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a GPU's memory is not our tenants', from looks at how much of it is used in all.
+// The foreign memory of a GPU: what its tenants do not report. Found from looks at how much of the GPU is used in all.
 //
 // Use beyond the seats' reports has four causes: other programs, contexts of tenants, memory that tenants have left,
-// and late reports. A program's own allocations and frees are told at most a quarter of a second late, and at once if
-// it has said nothing for so long. So a look may show too much (an allocation that nobody has heard of yet) or too
-// little (a free), and a single one is never believed: more is counted when two in a row show it, and less when none of
-// a while shows more. Too much would cost somebody room, or an allocation; too little would give away memory that is
-// taken, and the driver would refuse it to whoever was told to have it. So what a look shows is taken for others' when
-// reports can no longer be late for it, less what they have explained until then. A look at a moment when a seat was
-// known to move memory says nothing, for the two sums are of different moments. The planner's reserve covers what has
-// come and is not believed yet.
+// and late reports. A program's own allocations and frees are reported a quarter of a second late at most, and at once
+// after as long a silence. So a look may show too much (an allocation not yet reported) or too little (a free). A
+// single look is never believed. More is counted when two in a row show it, and less when no look for a while shows
+// more. Counting too much would cost a seat room, or an allocation. Counting too little would give away memory that is
+// taken, and the driver would refuse it to the seat. So what a look shows counts as foreign when reports can no longer
+// be late for it, less what they have explained until then. A look at a moment when a seat was known to move memory
+// says nothing, for the two sums are of different moments. The planner's reserve covers what has come and is not
+// believed yet.
 //
 // Pure: is told the time.
 #pragma once
@@ -24,8 +24,8 @@
 
 namespace gpumux::sched {
 
-// Reports are late by this much at most, the message included, on a machine that is not overloaded
-// (shim/memory/mover_reports.h tells what changes without anybody waiting for it each 250 ms).
+// Reports are late by this much at most, the message included, on a machine that is not overloaded.
+// (shim/memory/mover_reports.h reports every 250 ms what changes while no thread waits for it.)
 inline constexpr base::Duration kLatestReport = std::chrono::milliseconds(300);
 // A newcomer's context has been seen by then: it takes half a second to be made, and looks are a second apart.
 inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);
@@ -53,19 +53,19 @@ class ForeignUse {
   // before.
   void heard(base::TimePoint now, bool moves, std::uint64_t more = 0);
   void opened(base::TimePoint now);
-  // A seat has said for the first time that it has so much, and had it before anybody looked.
+  // A seat has reported for the first time, and had these bytes before the first look.
   void came_back(std::uint64_t bytes);
-  // A seat is gone: what it had is no longer told by anybody.
+  // A seat is gone: no report tells what it had any more.
   void closed(base::TimePoint now);
   void look(const Look& look);
-  // So much of what the dead have left has not come back in time: it is not theirs any more, whoever has it.
+  // `left` bytes of what the dead have left have not come back in time. They count as foreign from now on.
   void keep(std::uint64_t left);
 
   // When a look last showed that there is so much, and no report has explained it. None: no look has.
   std::optional<base::TimePoint> seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
   std::uint64_t left_behind() const { return left_; }
-  // Memory to keep free on a GPU with so many seats, including newcomers' contexts, which looks show too late.
+  // Memory to keep free on a GPU with `seats` seats, including newcomers' contexts, which looks show too late.
   std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
   // The part of expected() that is only for newcomers. A look may have shown it before they were known.
   std::optional<Unseen> unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
@@ -113,7 +113,7 @@ class ForeignUse {
   std::optional<Newcomers> newcomers_;
 };
 
-// Memory to expect for the contexts of so many seats. Looks show contexts too late.
+// Memory to expect for the contexts of `seats` seats. Looks show contexts too late.
 std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats);
 
 }  // namespace gpumux::sched

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What of a GPU is not ours. Goal: nothing is given away because of a look that shows too little, and nothing taken
-// from anybody for one that shows too much. Method: looks and reports are written down one by one; the last tests have
-// the planner beside them, and look at the room that it gives.
+// The foreign memory of a GPU. Goal: a look that shows too little gives no memory away, and a look that shows too much
+// takes nothing from a seat. Method: looks and reports are written down one by one. The last tests have the planner as
+// well, and look at the room that it gives.
 #include "sched/foreign_use.h"
 
 #include <gtest/gtest.h>
@@ -150,7 +150,7 @@ TEST(ForeignUse, LooksThatFollowEachOtherCloselySayNoMoreThanOne) {
   EXPECT_FALSE(s.use.look_again());
 }
 
-// Nobody has said anything for long: whoever had freed something would have said so at once.
+// No seat has reported for long: a seat that had freed something would have said so at once.
 TEST(ForeignUse, WhereNobodySpeaksTwoLooksAreEnough) {
   Looks s;
   s.look(9);
@@ -228,7 +228,7 @@ TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
   EXPECT_EQ(expected_contexts(8 * kGiB, 0), 0u);
 }
 
-// Beside another program's 20 GiB the contexts of those who have just come are not seen yet either.
+// While another program has 20 GiB, the contexts of newcomers are not seen yet either.
 TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   Looks s;
   s.look(20);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which seats are one unit: joining, merging, leaving; and what tenants say they had before a restart.
 //
-// None of this is on a hot path. Whatever changes a unit's members takes it out of everything that is sorted or counted
-// (unplace), moves the seats, and works out anew from the seats alone what the unit now is (rebuild). That is linear in
-// the gang, and it is one rule for all the cases: a member that joins while the gang waits, holds, or is being revoked;
-// one that dies in any of these.
+// None of this is on a hot path. Every change of a unit's members takes it out of all that is sorted or counted
+// (unplace) and moves the seats. Then it works out the unit anew from the seats alone (rebuild). That is linear in the
+// gang, and one rule for all cases. A member may join, or die, while the gang waits, holds, or is being revoked.
 #include <algorithm>
 
 #include "sched/state.h"
@@ -12,14 +11,14 @@
 namespace gpumux::sched {
 namespace {
 
-// A claimed epoch above this is not believed: nobody may use up the numbers.
+// A claimed epoch above this is not believed: no tenant may use up the numbers.
 constexpr std::uint64_t kMaxClaimedEpoch = std::uint64_t{1} << 62;
 // Keys that one gang can have, by members that join more gangs. A job, and the handles that its processes share, need a
 // few.
 constexpr std::size_t kMaxGangKeys = 64;
 
-// Whether this could have been so beside what is known already. Seats that have drained since the restart, or were
-// silent, prove nothing.
+// Whether the claim can be true, by what is known already. Seats that have drained since the restart, or were silent,
+// prove nothing.
 bool is_believable(const Seat& seat, const SeatClaimed& claim) {
   std::uint32_t overlapping = 0;
   for (const Seat* other : seat.gpu->seats) {
@@ -49,7 +48,7 @@ void LeaseCore::State::destroy_unit(Unit& unit) {
   units.erase(unit.serial);
 }
 
-// Takes the unit out of queues and counts. Its seats keep their phases, except that nobody waits.
+// Takes the unit out of queues and counts. Its seats keep their phases, but none of them waits.
 void LeaseCore::State::unplace(Unit& unit) {
   dequeue(unit);
   charge(unit);
@@ -127,7 +126,7 @@ void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
   queue(unit);
 }
 
-// Takes over the state of `other`, whose seats go to `unit`, that is not in the seats.
+// Takes over that state of `other` which is not in its seats; these go to `unit`.
 void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
   if (other.hold) {
     if (!unit.hold) unit.hold = {.granted_at = other.hold->granted_at};
@@ -249,7 +248,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     seat->epoch = e.epoch;
     return on(Requested{e.seat});
   }
-  if (e.epoch.value == 0) return;  // nobody holds a lease without a number
+  if (e.epoch.value == 0) return;  // every lease has a number
   const bool believable = is_believable(*seat, e);
   Unit& unit = *seat->unit;
   unplace(unit);

@@ -2,8 +2,8 @@
 // Goal: the rule of the idle hold pays (`idle_hold_of` in order.h; "Idle hold" in docs/order.md). Long gaps leave the
 // GPU idle next to never. With short or mixed gaps no more is lost than with one hold for all. A program that pauses
 // often has its share. Method: programs of steps and gaps in virtual time. A change of hands takes as long as on a real
-// machine. The figures are how busy the GPU is, and with whose work. The rows for priorities and for memory that moves
-// are tested in standing_test.cc and paged_turns_test.cc.
+// machine. The figures are how busy the GPU is, and how much of that is each program's work. The rows for priorities
+// and for memory that moves are tested in standing_test.cc and paged_turns_test.cc.
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -117,7 +117,7 @@ std::int64_t busy(std::size_t programs, Duration step, const std::function<Durat
   return std::accumulate(worked.begin(), worked.end(), std::int64_t{0});
 }
 
-// A program that computes on the CPU between its steps, beside one that always has work queued.
+// A program that computes on the CPU between its steps runs with one that always has work queued.
 std::vector<std::int64_t> beside_a_busy_one(Duration step, Duration gap, std::uint32_t weight) {
   const auto done = together({Program{.step = step, .gap = [gap] { return gap; }, .weight = weight},
                               Program{.step = 4ms, .gap = [] { return Duration::zero(); }}},
@@ -157,7 +157,7 @@ TEST(IdleHold, OfOneThatIsAlwaysLongInComingBackIsShort) {
   EXPECT_GE(automatic, 970);
 }
 
-// Keeping the GPU idle for one that never comes back so soon is a loss each time.
+// Keeping the GPU idle for a program that never comes back so soon is a loss each time.
 TEST(IdleHold, FollowsTheLastGaps) {
   OneGpu s(automatic_hold());
   s.request(kA);
@@ -207,7 +207,7 @@ TEST(IdleHold, WhereGapsDifferNothingIsLost) {
   });
 }
 
-// A quantum that somebody has set is what everybody gets, and what is dear is not done more often for fairness.
+// A quantum that is set is what every seat gets. Switches that are dear are not made more often for fairness.
 TEST(IdleHold, ShortTurnsAreForWhereTheyAreCheap) {
   GpuSettings settings = automatic_hold();
   const auto grants_in_a_second = [&](Duration until_drained) {

@@ -31,11 +31,11 @@ class IdleWatch {
 
   // The unit took the GPU back at once. `in_vain`: its successor had no use of it, or less than the switch cost.
   void took_back(bool in_vain) { doublings_ = in_vain ? std::min(doublings_ + 1, kMostDoublings) : 0; }
-  // Idle leases last so many times as long, until such a switch has paid back.
+  // Idle leases last this many times as long, until such a switch has paid back.
   int patience() const { return 1 << doublings_; }
 
  private:
-  // Eight times as long at most. So no unit waits longer than 8 s for an idle GPU, and of a row of bursts at most three
+  // Eight times as long at most. So no unit waits longer than 8 s for an idle GPU. In a row of bursts at most three
   // switches in four are useless.
   static constexpr std::uint32_t kMostDoublings = 3;
 

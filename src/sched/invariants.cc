@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold after every step, checked from the seats up: every counter is counted again, every index compared with
-// what it indexes.
+// The invariants, checked from the seats up: every counter is counted again, every index compared with what it indexes.
 #include <algorithm>
 
 #include "sched/order.h"

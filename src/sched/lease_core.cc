@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One function per event: what it says is checked against what is known, and whatever makes no sense changes nothing.
+// One function per event. Each checks the event against what is known; an event that makes no sense changes nothing.
 #include "sched/lease_core.h"
 
 #include <algorithm>
@@ -246,7 +246,8 @@ void LeaseCore::State::on(const Drained& e) {
   } else if (is_in_revocation(*seat)) {
     seat->poisoned |= e.poisoned;
     heard(*seat);
-    // Said before it knew that what it was let through has been taken back: it will say so again.
+    // If it was said before the tenant knew that its permits were taken back, it does not count. The tenant says it
+    // again.
     if (seat->revocation->closing != Closing::kRecalled) drained(*seat);
   }
 }

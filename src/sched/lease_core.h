@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease core: who may use which GPU, when.
+// The lease core: which seat may use which GPU, when.
 //
 // Pure: no clock, no I/O, no threads, no randomness, no floating point, no iteration over unordered containers. Every
 // GPU of the machine is in one core, because gangs are granted across GPUs in one step. Owned by one thread (the
 // daemon's loop, a simulation, a test).
 //
-// What holds after every step (checked by check_invariants):
-//   1. An exclusive holder is the only one that may submit to its GPU; a shared one shares it only with shared ones.
+// Invariants after every step (checked by check_invariants):
+//   1. No other seat may submit to the GPU of an exclusive holder. A shared holder shares it only with shared holders.
 //   2. A seat is holding, then draining, then drained. A GPU has at most one undrained predecessor of its holders, a
 //      single seat with a closed gate. It has more after a change from concurrent to serial, and grants no new lease
 //      until they have drained. It has more also if seats were silent, or came back from a restart draining.
@@ -72,7 +72,7 @@ struct GpuView {
   GpuIndex gpu;
   GpuSettings settings;
   Limit<Duration> quantum{};  // in effect: what kAutomatic came to
-  Duration switch_cost{};     // smoothed: how long nobody could run, for a drain or for memory that came
+  Duration switch_cost{};     // smoothed: how long no seat could run, for a drain or for memory that came
   std::uint64_t switches = 0;
   Duration held{};              // time with at least one holder
   std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest
@@ -91,7 +91,7 @@ enum class TurnKind {
 struct Turn {
   SeatId seat;
   TurnKind kind = TurnKind::kIdle;
-  TimePoint ends = TimePoint::max();  // of a holder whom somebody waits for: when its time is over, as it looks now
+  TimePoint ends = TimePoint::max();  // of a holder that another seat waits for: when its time is over, as it looks now
   bool operator==(const Turn&) const = default;
 };
 
@@ -109,8 +109,9 @@ class LeaseCore {
   LeaseCore(const LeaseCore&) = delete;
   LeaseCore& operator=(const LeaseCore&) = delete;
 
-  // Applies one event and appends what is to be done, in order. `now` never goes backwards. Events that make no sense
-  // (an unknown tenant or seat, a stale epoch, a second Hello) change nothing: tenants are hostile and messages cross.
+  // Applies one event and appends the commands that follow, in order. `now` never goes backwards. Events that make no
+  // sense (an unknown tenant or seat, a stale epoch, a second Hello) change nothing: tenants are hostile and messages
+  // cross.
   void apply(TimePoint now, const Event& event, std::vector<Command>& commands);
 
   // When TimePassed is wanted next; none: only other events can change anything.
@@ -118,9 +119,9 @@ class LeaseCore {
 
   std::vector<GpuView> view(TimePoint now) const;
 
-  // All seats of a GPU, nearest turn first: holders, whoever is next; then by priority, and of one priority those that
-  // wait, those that are leaving, the idle ones, longest idle last; last of all the suspended ones. Writes over
-  // `turns`.
+  // All seats of a GPU, nearest turn first: holders, then the seat that is next, then the others by priority. Within a
+  // priority, waiting seats come first, then leaving ones, then idle ones, longest idle last. Suspended seats are last
+  // of all. Writes over `turns`.
   void turns(GpuIndex gpu, std::vector<Turn>& turns) const;
 
   // All seats of a GPU that are not suspended, ascending. Writes over `uses`.
@@ -128,9 +129,8 @@ class LeaseCore {
   // In effect: what kAutomatic comes to.
   Limit<Duration> quantum(GpuIndex gpu) const;
 
-  // Whether its seats, suspended ones left out, differ in what the driver's own time slicing does not know (priority,
-  // share, cap; several seats that have one share beside others), so that only exclusive leases can give them what they
-  // are to have.
+  // Whether its seats that are not suspended differ in what the driver's time slicing does not know: priority, share,
+  // cap, a common share. Then only exclusive leases can give them their parts.
   bool wants_turns(GpuIndex gpu) const;
 
   // None: there is no such seat.

@@ -173,7 +173,7 @@ TEST(Lease, WithEverythingUnlimitedLastsUntilItsTenantEnds) {
   EXPECT_EQ(s.request(kB), "contention 1@0 yes unlimited");
   EXPECT_EQ(s.tell(Idling{kA, LeaseEpoch{1}}), "");
   EXPECT_EQ(s.wait(24h), "");
-  // One that gives up its lease all the same (it ends its own turns) has a gap from that moment on.
+  // A seat that gives up its lease all the same (it ends its own turns) has a gap from that moment on.
   EXPECT_EQ(s.drained(kA), "grant 2@0 e2 exclusive");
   EXPECT_EQ(s.wait(1h), "");
   EXPECT_EQ(s.request(kA), "contention 2@0 yes unlimited");
@@ -371,7 +371,7 @@ TEST(Fair, GivesTimeByWeight) {
   EXPECT_NEAR(share, 0.75, 0.02);
 }
 
-// Drains take four quanta, and the next seat works beside them. A seat asks again while it drains.
+// Drains take four quanta, and the next seat works during them. A seat asks again while it drains.
 TEST(Fair, GivesTimeByWeightBesideLongDrains) {
   Script s(1, fixed());
   s.tenant(1, {0}, 1);

@@ -74,7 +74,7 @@ TEST(Loans, ABorrowerKeepsItsPlaceInTheQueue) {
   EXPECT_TRUE(says(script.closed(kA), "grant 2@0")) << "it asked before C";
 }
 
-// The next unit starts beside it then, and not before.
+// The next unit starts then, while the borrower drains, and not before.
 TEST(Loans, ABorrowerThatDrainsLetsNobodyElseIn) {
   Loans script(3);
   script.request(kC);
@@ -124,7 +124,7 @@ TEST(Loans, TheLenderComesFirst) {
   EXPECT_EQ(turns[1].kind, TurnKind::kHolding);
 }
 
-// It waits for the lender, whose memory comes first, and keeps its place.
+// It waits for the lender and keeps its place: the lender's memory comes first.
 TEST(Loans, ABorrowerThatComesToLackMemoryGivesTheTurnBack) {
   Loans script(3);
   script.request(kC);

@@ -20,11 +20,11 @@ Mode MemoryMode::resolve(TimePoint now, const Residency& planner, GpuIndex gpu, 
   if (is_auto) {
     reason_ = Reason::kNotKnown;
     if (all.seats < 2 || all.unknown > 0) return current;
-    // Nobody knows whether it would fit.
+    // It is unknown whether it would fit.
     reason_ = Reason::kLeftToDriver;
     if (all.silent > 0) return Mode::kSerial;
   } else if (all.evicted == 0 && current == Mode::kConcurrent) {
-    return current;  // what does not fit is refused
+    return current;  // allocations that do not fit are refused
   }
   reason_ = Reason::kTooMuch;
   if (!fits) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whether a GPU's programs run all at once or by turns, as far as their memory decides it.
 //
-// `auto`: at once while everybody's memory fits together and all stand alike, by turns otherwise. `concurrent`: at
-// once; where what is there already does not fit, it is had by turns until it does. `serial`: by turns.
+// `auto`: at once while all seats' memory fits together and all stand alike, by turns otherwise. `concurrent`: at once;
+// where what is there already does not fit, it is had by turns until it does. `serial`: by turns.
 //
 // Pure: asks the planner, is told the time, remembers what it last found.
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace gpumux::sched {
 
-// Once everybody's memory has not fitted, it must fit with so much of the GPU to spare, and stay like that for a while,
-// before all run at once again: an allocator that goes up and down would change the mode with each step of its program.
+// When the memory of all has not fitted, it must fit for a while with this part of the GPU to spare. Only then all run
+// at once again. Otherwise an allocator that goes up and down would change the mode with each step of its program.
 inline constexpr std::uint64_t kFitMarginDivisor = 16;
 inline constexpr Duration kFitDwell = std::chrono::seconds(2);
 
@@ -25,7 +25,7 @@ class MemoryMode {
   enum class Reason : std::uint8_t {
     kSetting,
     kStanding /* LeaseCore::wants_turns */,
-    kLeftToDriver /* somebody's memory is */,
+    kLeftToDriver /* a seat's memory is */,
     kTooMuch,
     kFits,
     kNotKnown /* or one seat at most */,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of single seats start from.
+// The start of tests of single seats.
 #pragma once
 
 #include "sched/script.h"
@@ -23,7 +23,7 @@ inline GpuSettings fifo(settings::Auto<Limit<Duration>> quantum = 10ms) {
 
 inline const SeatId kA = seat(1, 0), kB = seat(2, 0), kC = seat(3, 0), kD = seat(4, 0);
 
-// One GPU, and the first so many of these seats.
+// One GPU, and the first `seats` of these seats.
 struct OneGpu : Script {
   explicit OneGpu(const GpuSettings& settings = plain(), std::uint64_t seats = 2) : Script(1, settings) {
     for (std::uint64_t id = 1; id <= seats; ++id) tenant(id, {0});

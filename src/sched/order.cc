@@ -21,15 +21,14 @@ constexpr int kSwitchCostsPerTurn = 20;
 
 // The idle holds of idle_hold_of(): how long an idle holder keeps a contended lease.
 //
-// No idle hold is longer, whatever the switch costs, before IdleWatch::patience() multiplies it: people
-// wait for nothing.
+// No idle hold is longer, at any cost of a switch, before IdleWatch::patience() multiplies it: people wait for nothing.
 constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
-// The hold of a holder to which nothing below applies. To give the lease up sooner saves less than the message costs.
+// The hold of a holder to which nothing below applies. Giving the lease up sooner saves less than the message costs.
 constexpr Duration kUsualIdleHold = std::chrono::microseconds(200);
 // The hold of a holder that is behind the next unit (is_behind): what a change of hands and back takes.
 constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
 // The hold of a holder whose priority is higher than the next unit's. The next unit's queued work (kInFlightBelow in
-// places.cc) would run beside the holder's next kernels, and costs the holder as much (decision 0014).
+// places.cc) would run together with the holder's next kernels, and costs the holder this long (decision 0014).
 constexpr Duration kIdleHoldAbove = std::chrono::milliseconds(1);
 
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.

@@ -17,10 +17,10 @@ namespace gpumux::sched {
 std::int64_t virtual_time_of(const Unit& unit, const Gpu& gpu, TimePoint now);
 // The unit's key there. The fields are those of the table "One key" in docs/order.md, and operator< compares them.
 QueueEntry entry_of(const Unit& unit, const Gpu& gpu, TimePoint now);
-// Of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first GPU.
-// REQUIRES: a unit waits.
+// The key of the first unit in the shape's queue, as it stands on `gpu`. The queue has the order of the shape's first
+// GPU. REQUIRES: a unit waits.
 QueueEntry head_of(const Shape& shape, const Gpu& gpu, TimePoint now);
-// The first, in the GPU's order, of the units that head a queue for it and are so; nullptr: none.
+// The first, in the GPU's order, of the units that head a queue for it and satisfy `is_so`; nullptr: none.
 template <class Predicate>
 Unit* first_of_heads(const Gpu& gpu, TimePoint now, Predicate is_so) {
   std::optional<QueueEntry> first;
@@ -31,7 +31,7 @@ Unit* first_of_heads(const Gpu& gpu, TimePoint now, Predicate is_so) {
   }
   return first ? first->unit : nullptr;
 }
-// Whether any unit is so that holds one of this unit's GPUs, or is the first of a shape in the queue for it.
+// Whether `is_so` holds for a unit that holds one of this unit's GPUs, or that heads a queue for it.
 template <class Predicate>
 bool any_before(const Unit& unit, Predicate is_so) {
   return std::any_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
@@ -75,10 +75,10 @@ Unit* borrower_on(const Gpu& gpu);
 // The unit that is next, as far as it can be told while another one still has the GPU. While a holder waits for its
 // memory, that is one to which its turn can be lent.
 Unit* expected_on(const Gpu& gpu, TimePoint now);
-// The table "Idle hold" of docs/order.md. It is the ski-rental rule: a holder keeps an idle lease for as long as giving
-// it up costs, and so loses at most twice what the best choice would have cost. If no memory has to come for the next
-// unit, a switch costs next to nothing, whatever other switches cost. A holder whose pauses are longer than that gives
-// the lease up as soon as it is seen to idle. A holder that waits for its memory is not idle: it lends its turn.
+// The table "Idle hold" of docs/order.md. By the ski-rental rule, a holder keeps an idle lease for as long as giving it
+// up costs. So it loses at most twice what the best choice would have cost. If no memory has to come for the next unit,
+// this switch costs next to nothing, even if others cost much. A holder whose pauses are longer than that gives the
+// lease up as soon as it is seen to idle. A holder that waits for its memory is not idle: it lends its turn.
 Limit<Duration> idle_hold_of(const Unit& holder, const Gpu& gpu, TimePoint now);
 
 }  // namespace gpumux::sched

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: who ends his turns himself has them as long as he likes, within max_runtime, and where he is everybody is
-// served in order of arrival; and whoever is not alone on a GPU of turns is told how much work he may have queued.
+// Goal: a program that ends its own turns has them as long as it likes, within max_runtime. Seats that wait for its GPU
+// are served in order of arrival. A program that takes turns with others is told how much work it may have queued.
 #include <gtest/gtest.h>
 
 #include "sched/one_gpu.h"
@@ -89,7 +89,7 @@ TEST(InFlightBound, IsToldWhileASeatIsNotAlone) {
   const std::string both =
       "contention 1@0 no 200000ns in_flight=4000000ns; contention 2@0 no 200000ns in_flight=4000000ns";
   EXPECT_EQ(script.tell(SeatOpened{kB}), both + "; contention 2@0 no 200000ns in_flight=4000000ns");
-  // All at once: nobody waits for a turn.
+  // All at once: no seat waits for a turn.
   const std::string neither = "contention 1@0 no 200000ns; contention 2@0 no 200000ns";
   settings.mode = Mode::kConcurrent;
   EXPECT_EQ(script.settings(GpuIndex{0}, settings), neither);

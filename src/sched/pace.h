@@ -48,8 +48,8 @@ class StepPace {
   }
 
  private:
-  // Once somebody is known to be behind, the next step comes after this part of step_delay: 250 us by default, which is
-  // how often a tenant looks at a GPU that drains for long. If that is too early, it shows in a swap.
+  // Once a member is known to be behind, the next step comes after this part of step_delay. By default that is 250 us,
+  // which is how often a tenant looks at a GPU that drains for long. If that is too early, it shows in a swap.
   static constexpr std::int64_t kNextStepsPerDelay = 8;
   static constexpr std::uint32_t kMaxHurry = 3;  // 2^3 = 8: then the first step comes as soon as the next
   // 250 us become 4 s: longer than any kernel that is worth waiting for within the stall_timeout.
@@ -58,7 +58,7 @@ class StepPace {
   static constexpr Duration kShortestStepDelay = std::chrono::microseconds(1);
   // Ranks that run ahead of the GPU are apart by hundreds of submissions, of which one is the collective that is
   // missing. So a member that stays behind is let through by 1, 4, 16 ... of them. It goes too far by three times what
-  // it lacked at most, for what is left is taken back as soon as nobody needs it.
+  // it lacked at most, for unused steps are taken back as soon as no member needs them.
   static constexpr std::uint32_t kStepGrowth = 4;
   static constexpr std::uint32_t kMostStepsAtOnce = 256;
 

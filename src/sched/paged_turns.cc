@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moving memory changes about turns, and the turns as the residency planner sees them.
+// How moving memory changes turns, and the turns as the residency planner sees them.
 //
-// The core knows three things of a seat's memory: whether something of it is not on the GPU (`pages`), what keeps it
-// from coming (`obstacle`), if it cannot, and what the planner expects of it (`outlook`). A unit that cannot have its
-// memory waits behind all that can run. If it holds, it makes way for them at once, and keeps the place that it had
-// before. Five rules are for a unit whose memory is only missing:
+// The core knows three things of a seat's memory. `pages`: something of it is not on the GPU. `obstacle`: what keeps it
+// from coming. `outlook`: what the planner expects of it. A unit that cannot have its memory waits behind all that can
+// run. If it holds, it makes way for them at once, and keeps the place that it had before. Five rules are for a unit
+// whose memory is only missing:
 //
-// 1. It does not start beside a predecessor that still drains. Nothing can be evicted before that has drained, and a
-//    predecessor that turns out not to drain can be given its lease back as long as no unit has started.
-// 2. No holder goes for its sake while its memory comes anyway, and the holder's is not needed for it.
+// 1. It does not start while a predecessor drains. Nothing can be evicted before that has drained. A predecessor that
+//    turns out not to drain can get its lease back as long as no unit has started.
+// 2. No holder is revoked for it while its memory comes anyway, and does not need the holder's.
 // 3. Its quantum begins when its memory is there. max_runtime counts from the grant all the same, so no unit holds for
 //    ever while its memory does not come. The time that it took is part of what a switch costs.
 // 4. A holder's quantum stands still while it waits for room that others are giving up.
@@ -45,7 +45,7 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   if (changes_place) enqueue(unit);
   agenda.touch(unit);
   agenda.drain_is_over();  // or needs no waiting for
-  // How long an idle holder is to wait follows from what the next one would have to move.
+  // An idle holder's hold depends on what the next unit would have to move.
   for (Unit* holder : seat->gpu->holders) {
     if (holder->told_contended) tell_contention(*holder, true);
   }
@@ -80,7 +80,7 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
   }
 }
 
-// A unit that waits changes its place in the queue; one that holds may have to make way.
+// A unit that waits changes its place in the queue; a holder may have to make way.
 void LeaseCore::State::on(const MemoryObstructed& e) {
   Seat* const seat = seat_of(e.seat);
   if (seat == nullptr || seat->memory.obstacle == e.obstacle) return;
@@ -106,9 +106,9 @@ void LeaseCore::State::begin_hold(Unit& unit) {
   }
 }
 
-// `waiter` takes the GPU at once, for its priority, from `holder`, which had got it because that one idled. If memory
-// was moved for that and `holder` had no use of it, or less than it cost, the waiter's idle leases last twice as long
-// from now on: until such a switch has paid back.
+// `waiter` takes the GPU at once, by its priority, from `holder`, which had got it while `waiter` idled. If memory was
+// moved for that, and `holder` got less from it than it cost, the waiter's idle leases last twice as long. That ends
+// when such a switch has paid back.
 void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);
   const Hold& hold = *holder.hold;
@@ -119,7 +119,7 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
-// How long a program by itself has nothing to do: known where it was long enough for the lease to be given up.
+// How long a single unit has nothing to do. That is known if it was long enough for the lease to be given up.
 void LeaseCore::State::begin_gap(const Seat& seat) const {
   if (!seat.unit->single()) return;
   // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
@@ -137,7 +137,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
 
   struct Ranked {
     Turn turn;
-    QueueEntry entry;  // of those that wait
+    QueueEntry entry;  // of a unit that waits
     TimePoint since{};
     std::int32_t priority = 0;
     bool lends = false;  // what it waits for comes before what a borrower may ask for

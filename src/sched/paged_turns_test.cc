@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What moving memory changes about turns. Method: the lease core by script.
+// How moving memory changes turns. Method: the lease core by script.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -26,7 +26,7 @@ TEST(Memory, WhoMustPageDoesNotOverlapADrain) {
   EXPECT_TRUE(says(script.drained(kA), "grant 2@0"));
 }
 
-// Memory that came while it waited makes it start beside the drain after all.
+// Memory that came while it waited lets it start during the drain after all.
 TEST(Memory, PrefetchedMemoryOverlapsAgain) {
   OneGpu script;
   script.request(kA);
@@ -103,7 +103,7 @@ TEST(Memory, TheIdleHoldFollowsWhatTheNextOneLacks) {
   EXPECT_TRUE(says(long_hold, "contention 1@0 yes"));
   EXPECT_NE(long_hold, short_hold);
   EXPECT_EQ(pages(script, kB, false), short_hold);
-  // Where memory came for its sake, a turn that ends early has cost as much as a whole one.
+  // If memory came for a turn that ends early, its cost is that of a whole turn.
   script.tell(MemoryNeed{kB, true});
   script.tell(MemoryExpected{kB, MemoryOutlook::kComes, std::uint64_t{32} << 30});
   EXPECT_EQ(pages(script, kB, false), long_hold);
@@ -197,7 +197,7 @@ TEST(Memory, TurnsAreTheOrderInWhichSeatsComeNearest) {
   EXPECT_EQ(turns[2].kind, TurnKind::kLeaving);
 }
 
-// Each GPU's next seat waits for the drain there, and a gang of both waits behind them: nobody can start, and looking
+// Each GPU's next seat waits for the drain there, and a gang of both waits behind them. No unit can start, and looking
 // from one GPU at the other one changes nothing.
 TEST(Memory, AGangBehindSeatsThatWaitForDrainsComesToRest) {
   Script script(2, fifo());
@@ -218,8 +218,8 @@ TEST(Memory, AGangBehindSeatsThatWaitForDrainsComesToRest) {
   for (const SeatId one : waiters) EXPECT_EQ(script.phase(one), SeatPhase::kHolding);
 }
 
-// A gang is next on a free GPU and waits for a drain on another one, which then goes to somebody else: whoever is
-// behind it on the free GPU must not wait for anything more.
+// A gang is next on a free GPU and waits for a drain on another one. That GPU then goes to another unit. The unit
+// behind the gang on the free GPU must not wait any longer.
 TEST(Memory, WhoIsBehindAGangThatDoesNotGetItsOtherGpuStarts) {
   GpuSettings settings = plain();
   settings.quantum = 10ms;
@@ -232,7 +232,7 @@ TEST(Memory, WhoIsBehindAGangThatDoesNotGetItsOtherGpuStarts) {
   }
   script.tenant(4, {1});
   for (const std::uint64_t gang : {2u, 3u}) pages(script, seat(gang, 0), true);
-  // One that has waited longest, and so keeps the two GPUs of its own, but has used them most, and so goes last.
+  // Gang 5 has waited longest, so its two GPUs are kept for it. It has also used them most, so it goes last.
   script.request(seat(5, 0));
   script.wait(1s);
   for (const std::uint32_t gpu : {0u, 2u}) script.drained(seat(5, gpu));
@@ -250,7 +250,7 @@ TEST(Memory, WhoIsBehindAGangThatDoesNotGetItsOtherGpuStarts) {
   EXPECT_EQ(script.phase(seat(4, 1)), SeatPhase::kHolding);
 }
 
-// The seat holds its GPU, is revoked for somebody who goes away again, and drains.
+// The seat holds its GPU, is revoked for a tenant that goes away again, and drains.
 void leave_draining(Script& script, SeatId one) {
   const SeatId other = seat(one.tenant.value + 10, one.gpu.value);
   script.request(one);
@@ -262,9 +262,8 @@ void leave_draining(Script& script, SeatId one) {
   script.closed(one);
 }
 
-// On each of its two GPUs a gang gives way to a single seat that is ahead of it on the other one; and neither of those
-// starts, for each is behind somebody who waits for a drain elsewhere. The two GPUs must not look at each other for
-// ever.
+// On each of its two GPUs a gang gives way to a single seat that is ahead of it on the other one. Neither of those
+// starts: each is behind a unit that waits for a drain elsewhere. The two GPUs must not look at each other for ever.
 TEST(Memory, AGangThatGivesWayOnTwoGpusToSeatsThatDoNotStartComesToRest) {
   Script script(4, fifo());
   const SeatId drains[] = {seat(1, 2), seat(2, 3)}, singles[] = {seat(5, 0), seat(6, 1)};
@@ -319,7 +318,7 @@ TEST(Memory, WhoIsBehindAGangThatIsKeptOffStarts) {
   EXPECT_EQ(script.phase(seat(2, 0)), SeatPhase::kHolding);
 }
 
-// The same where it is kept off because the one that has the reservation comes to stand before it.
+// The same, but it is kept off because the gang that has the reservation comes to stand before it.
 TEST(Memory, WhoIsBehindAGangThatIsOutrankedByAReservationStarts) {
   GpuSettings settings = plain();
   settings.quantum = 10ms;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The units that a stalled unit may wait for: what an operator is told when a seat stalls.
 //
-// A kernel that waits for work of another process ends as soon as that process has its GPU. If nobody has said that the
-// two belong together, only a stall shows it: one kernel does not end, and another unit waits.
+// A kernel that waits for work of another process ends as soon as that process has its GPU. If no tenant has said that
+// the two belong together, only a stall shows it: one kernel does not end, and another unit waits.
 //
 // Likely partners of a stalled unit are the units of the same user that have waited for a lease during the whole of the
 // revocation. A unit that had a lease in that time could have done what the kernel waits for. A unit that is being
@@ -29,7 +29,7 @@ TimePoint waits_since(const Unit& unit) {
 // Longest wait first.
 std::vector<Unit*> LeaseCore::State::partners_of(const Unit& stalled) const {
   std::vector<Unit*> partners;
-  if (grants_held) return partners;  // everybody waits
+  if (grants_held) return partners;  // every unit waits
   for (const auto& [serial, unit] : units) {
     if (unit->phase != UnitPhase::kWaiting || waits_since(*unit) > stalled.revocation->began) continue;
     if (unit->seats.front()->tenant->uid != stalled.seats.front()->tenant->uid) continue;

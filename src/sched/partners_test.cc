@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a stall names who is likely to belong to it; where so configured they are one unit from then on, until that
-// turns out not to help; and what never drains is killed for others' sake, where so configured. Method: small scripts.
+// Goal: a stall names its likely partners. If so configured, they are one unit from then on, until that turns out not
+// to help. If so configured, a seat that never drains while others wait is killed. Method: small scripts.
 #include <gtest/gtest.h>
 
 #include "sched/two_gangs.h"
@@ -17,8 +17,8 @@ GpuSettings stalling() {
   return settings;
 }
 
-// Two programs of one rank on each of two GPUs, nobody knows of which: 1 and 2 wait for each other, and 3 and 4. Each
-// has got one GPU, where its kernel spins: 1 on GPU 0, 4 on GPU 1.
+// Two programs of one rank on each of two GPUs: 1 and 2 wait for each other, and 3 and 4. The core does not know that.
+// Each has got one GPU, where its kernel spins: 1 on GPU 0, 4 on GPU 1.
 struct Deadlock : Script {
   explicit Deadlock(const GpuSettings& settings) : Script(2, settings) {
     for (std::uint64_t id = 1; id <= 4; ++id) tenant(id, {id % 2 == 1 ? 0u : 1u});
@@ -104,7 +104,7 @@ TEST(Partners, AreNotSuspended) {
   EXPECT_TRUE(says(text, "undrained 1@0;"));
 }
 
-// After a restart everybody waits for a while.
+// After a restart every unit waits for a while.
 TEST(Partners, AreNotKnownWhileGrantsAreHeld) {
   GpuSettings settings = stalling();
   settings.stall_timeout = 100ms;

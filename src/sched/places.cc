@@ -59,8 +59,8 @@ void LeaseCore::State::place(Seat& seat) {
   if (seat.phase == SeatPhase::kHolding) {
     place = Occupancy::kHolding;
   } else if (!unit.passed_over()) {
-    // A gang in revocation keeps all its GPUs, those of drained members too, until the last member has drained: what is
-    // behind may have to be let through there, and a stranger's work in between would make that wait.
+    // A gang in revocation keeps all its GPUs, those of drained members too, until the last member has drained. A
+    // member that is behind may have to be let through there. Another unit's work in between would make it wait.
     if (seat.phase == SeatPhase::kRevoked) place = Occupancy::kBlocking;
     if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Occupancy::kOverlapping : Occupancy::kBlocking;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The places that seats have on one GPU, counted by kind of lease, and who may start beside them.
+// The places that seats have on one GPU, counted by kind of lease, and which seats may start while they are there.
 #pragma once
 
 #include <array>
@@ -14,8 +14,8 @@ namespace gpumux::sched {
 enum class Occupancy : std::uint8_t {
   kNone,
   kHolding,
-  kBlocking,     // revoked; nobody new may start beside it
-  kOverlapping,  // a single seat whose gate is closed and whose work runs out: the next may start beside it
+  kBlocking,     // revoked; no other seat may start
+  kOverlapping,  // a single seat whose gate is closed and whose work runs out: the next seat may start
 };
 
 class Places {
@@ -35,8 +35,9 @@ class Places {
   // Of revoked seats that have not left yet.
   std::uint32_t leaving() const { return count(Occupancy::kBlocking) + count(Occupancy::kOverlapping); }
 
-  // Beside shared leases a shared one may start at any time. Everything else waits for the gates of those before it to
-  // be closed, and beside a draining predecessor starts only if it is the only one and `overlap` allows it.
+  // Among shared leases, a shared one may start at any time; an exclusive one waits until they have drained. Both wait
+  // until exclusive leases have closed their gates. While one of these drains, they start only if it is the only one
+  // and `overlap` allows it.
   bool can_start(LeaseKind kind, bool overlap) const {
     constexpr auto kExclusive = LeaseKind::kExclusive;
     constexpr auto kShared = LeaseKind::kShared;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who goes next, and who must go: docs/order.md has the rules on one page.
+// Which unit goes next, and which must go: docs/order.md has the rules on one page.
 #include <algorithm>
 
 #include "sched/order.h"
@@ -78,7 +78,7 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   Unit* const next = first_of_heads(gpu, now, [&](const Unit& head) {
     return can_start(*head.shape) && !is_reserved_against(head, now) && !gives_way(head, gpu);
   });
-  // Nobody behind it starts instead: it would wait for that one's drain next.
+  // No unit behind it starts instead: it would wait for that one's drain next.
   if (next == nullptr || !must_wait_for_drain(*next)) return next;
   agenda.wait_for_drain(gpu);
   return nullptr;
@@ -113,7 +113,7 @@ void LeaseCore::State::start(Unit& unit) {
   begin_hold(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     Gpu& gpu = *on_gpu.gpu;
-    // A unit that was granted for its priority may have had more time than those that newcomers are to equal.
+    // A unit that was granted for its priority may have had more time than the units that newcomers must equal.
     std::int64_t least = on_gpu.lead->group->virtual_time();
     for (const Shape* shape : gpu.shapes()) {
       if (const Unit* const head = shape->first()) least = std::min(least, virtual_time_of(*head, gpu, now));
@@ -194,7 +194,7 @@ void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
 void LeaseCore::State::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
     if (gpu.reserved() != nullptr) preempt_for(*gpu.reserved());
-    // In the GPU's order, so that a holder goes for the sake of whoever is next.
+    // In the GPU's order, so that a holder goes for the unit that is next.
     heads.clear();
     for (const Shape* shape : gpu.shapes()) {
       if (shape->first() != nullptr) heads.push_back(head_of(*shape, gpu, now));
@@ -208,8 +208,7 @@ void LeaseCore::State::preempt(Gpu& gpu) {
 
 // The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
 void LeaseCore::State::arm_run(Unit& unit) {
-  // It is due, and has not fired yet: that is when all its GPUs are looked at, and not only the one that brought us
-  // here.
+  // It is due, and has not fired yet. When it fires, all its GPUs are looked at, not only this one.
   if (unit.run.armed() && unit.run.at() <= now) return;
   TimePoint next = TimePoint::max();
   const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
@@ -231,8 +230,8 @@ void LeaseCore::State::arm_run(Unit& unit) {
 
 // ---- bringing everything to rest ----------------------------------------------------------------
 
-// A changed mode, brought to those who hold. To concurrent: holders share from now on. To serial: a sole holder becomes
-// exclusive; of several all must go, and nobody new starts before they have drained.
+// Applies a changed mode to the holders. To concurrent: holders share from now on. To serial: a sole holder becomes
+// exclusive. Several holders must all go, and no unit starts before they have drained.
 void LeaseCore::State::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;

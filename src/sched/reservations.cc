@@ -92,7 +92,8 @@ bool is_reserved_against(const Unit& unit, TimePoint now) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     const Unit* const reserved = on_gpu.gpu->reserved();
     if (reserved == nullptr || reserved == &unit) continue;
-    // Of its own shape only those ahead of it come here: the shape's queue has one order, whatever each GPU's would be.
+    // Of its own shape only units ahead of it come here: the shape's queue has one order, even if its GPUs' orders
+    // differ.
     if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
     if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
       return true;

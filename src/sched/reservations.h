@@ -2,7 +2,7 @@
 // When a gang gets its GPUs. It needs all of them in the same moment.
 //
 //  1. A gang starts when its GPUs are free, and no single seat that goes before it on one of them can start there.
-//  2. When each GPU of a gang is free, or its holder has no time left, the core revokes all these holders together, and
+//  2. When each GPU of a gang is free, or its holder has no time left, the core revokes all these holders together. It
 //     *reserves* the GPUs for the gang.
 //  3. The core also reserves them when the gang has waited for gang_ageing. Then each holder goes at its own time.
 //  4. On a reserved GPU no unit of a greater key starts. Units of lesser keys still go first.
@@ -11,9 +11,9 @@
 //  7. A unit that returns from a stall comes before all gangs, and no key is less than its key. Open gates come first,
 //     then the oldest stall.
 //
-// So two gangs never keep half of each other's GPUs. Units of lesser keys are finitely many, because a unit that has
-// had its turn is behind (fair: its virtual time grew; fifo: it asked later). So neither a stream of single seats
-// starves a gang, nor a stream of gangs a single seat. reservations.cc has all of the code, by these numbers.
+// So two gangs never keep half of each other's GPUs. Units of lesser keys are finitely many: a unit that has had its
+// turn is behind. Its virtual time grew (fair), or it asked later (fifo). So neither a stream of single seats starves a
+// gang, nor a stream of gangs a single seat. reservations.cc has all of the code, by these numbers.
 #pragma once
 
 #include <map>
@@ -58,8 +58,8 @@ class Reservations {
   bool is_stale_ = false;
 };
 
-// Rule 6: whether a unit that holds or waits for one of its GPUs has a higher priority, and need not wait for it all
-// the same.
+// Rule 6: whether a unit that holds or waits for one of its GPUs has a higher priority, and does not yield. A lifted
+// unit is never outranked.
 bool is_outranked(const Unit& unit);
 // Rules 4 and 7: whether one of its GPUs is kept free for another unit that goes first.
 bool is_reserved_against(const Unit& unit, TimePoint now);

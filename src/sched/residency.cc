@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens to the planner, and what can be seen of it. residency_plan.cc decides.
+// The planner's events, and its views. residency_plan.cc decides.
 #include "sched/residency.h"
 
 #include <algorithm>
@@ -64,8 +64,8 @@ void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool ge
   seat.left = left;
 }
 
-// It may have got so much since it last said what it has. (If it came back and has said nothing yet, what it left then
-// is expected already.)
+// Bytes that it may have by now, though it has not reported them. (If it came back and has not reported yet, what it
+// left then is expected already.)
 std::uint64_t Residency::left_by(SeatId id) const {
   const Seat* const seat = find(id);
   if (seat == nullptr) return 0;
@@ -112,12 +112,12 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   const std::uint64_t before = counts(*seat) ? charge(*seat) : 0;
   const bool comes_back = report.evicted < seat->report.evicted;
   MemoryReport sane = report;
-  // Nobody has more than the GPU; sums of what is left are then far from overflowing.
+  // No seat has more than the GPU. Sums of such values are far from overflowing.
   sane.unpageable = std::min(sane.unpageable, gpu.capacity);
   sane.hidden = std::min(sane.hidden, sane.unpageable);
   sane.resident = std::min(sane.resident, gpu.capacity - sane.unpageable);
   sane.evicted = std::min(sane.evicted, gpu.capacity);
-  // Of managed memory more than the GPU, but no more than all of it could be given.
+  // Managed memory may exceed the GPU, but a seat never gets more than GPU and host memory together.
   sane.managed = std::min(sane.managed, gpu.capacity + host_budget_);
   sane.allocated = std::min(sane.allocated, 2 * gpu.capacity + sane.managed);
   // A lower bound may be in force by now: what the seat allocated before stays.

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residency planner: how much memory each seat may have on its GPU (its room), and how much it may have allocated
-// in all (its commitment). docs/memory.md is the protocol that it speaks.
+// The residency planner. It decides how much memory each seat may have on its GPU (its room), and may have allocated in
+// all (its commitment). docs/memory.md is the protocol that it speaks.
 //
-// Pure, as the lease core is: reports and turns in, bounds out, time passed in; no clock, no I/O, no floating point.
+// Pure, as the lease core is. Reports, turns and the time go in, bounds come out. No clock, no I/O, no floating point.
 // All GPUs of a machine are in one planner, because they share the host memory that evicted data goes to. It knows
-// nothing of how leases are decided: it is handed each GPU's turns (LeaseCore::turns) when it plans.
+// nothing of how leases are decided: its caller hands it each GPU's turns (LeaseCore::turns) when it plans.
 //
-// A bound that was sent is not in force before the seat has said so, and a lower one may be followed by the higher one
-// that it replaces for as long as that has not been said. So what a seat *counts* for is the most that any of the
-// bounds still under way allows it, or what it has, if that is more. A seat that does not say so for kAnswerPatience
-// (stopped, frozen, in a debugger) takes nothing in that time. It counts for what it has or was last told, whichever is
-// more. If it wakes up and takes what it was told before, the driver refuses it, and that allocation asks for room.
-// What holds after every step (checked by check_invariants):
-//   1. On each GPU, what all seats count for fits beside the reserve and what is not ours, unless somebody has or was
-//      left with more than its bound: then no bound is raised.
+// A bound is in force only when the seat has confirmed it. Until the seat confirms a lower bound, it may still take
+// what the higher one before allowed. So a seat *counts* for the most that any bound under way allows it, or for what
+// it has, if that is more. A seat that confirms nothing for kAnswerPatience (stopped, frozen, in a debugger) takes
+// nothing in that time. It counts for what it has or was last told, whichever is more. If it wakes up and takes what it
+// was told before, the driver refuses it, and that allocation asks for room. Invariants after every step (checked by
+// check_invariants):
+//   1. On each GPU, what all seats count for fits together with the reserve and foreign memory. If a seat has, or was
+//      left with, more than its bound, this may fail, and no bound is raised.
 //   2. The promises to all seats fit on the GPUs and in the host memory budget. A seat counts for what it is promised.
-//      If it says that it has allocated more, the excess is promised to it as far as anything is left, and counts for
-//      nothing otherwise. (Exception: what tenants bring back after a restart, until all are back.)
-//   3. A seat that wants room is answered: with the room; with a refusal, if nothing that can still happen would make
-//      it fit, or nothing has moved for kRoomPatience, or after kLongestRoomWait in any case; or, if it holds no lease,
-//      at once with what there is. No seat is refused while the daemon awaits tenants of an earlier one
-//      (await_tenants).
+//      If it says that it has allocated more, the excess is promised to it as far as memory is left, and otherwise
+//      counts for nothing. (Exception: memory that tenants bring back after a restart, until all are back.)
+//   3. A seat that wants room gets the room, or a refusal. It is refused if no event could make it fit, if nothing has
+//      moved for kRoomPatience, or after kLongestRoomWait. A seat that holds no lease is answered at once with what
+//      there is. No seat is refused while the daemon awaits tenants of an earlier one (await_tenants).
 //   4. A holder is never told to have less than it has.
 //
-// A suspended seat (set_suspended) is to have nothing on the GPU that can leave it, whether anybody needs the room or
-// not, and what it waits for it waits for until it is resumed. For who fits beside whom it counts with what cannot
-// leave, and its other memory is the host memory's.
+// A suspended seat (set_suspended) keeps on the GPU only what cannot leave it, even if no other seat needs the room.
+// Its wishes wait until it is resumed. When the planner decides which programs fit together, it counts only what cannot
+// leave of a suspended seat. The rest is in host memory.
 #pragma once
 
 #include <algorithm>
@@ -50,10 +49,9 @@ struct MemoryReport {
   std::uint64_t resident = 0;
   std::uint64_t evicted = 0;
   std::uint64_t unpageable = 0;
-  std::uint64_t hidden = 0;  // of it, room that the driver has refused: no memory is there
-  // Unified memory, part of `allocated` and of nothing else. Its pages are wherever the driver wants them, and may be
-  // more than the GPU holds; they are wanted on the GPU while the seat holds a lease, and make way for whatever else is
-  // allocated there.
+  std::uint64_t hidden = 0;  // of it, room that the driver has refused: there is no memory behind it
+  // Unified memory, part of `allocated` and of nothing else. The driver moves its pages, and they may exceed the GPU.
+  // They are wanted on the GPU while the seat holds a lease, and make way for other allocations.
   std::uint64_t managed = 0;
   std::uint64_t managed_away = 0;  // of it, moved out of the way by the seat itself
   bool stuck = false;              // it cannot give anything up
@@ -80,12 +78,12 @@ struct SeatOwner {
   std::uint64_t account = 0;  // the unit of sharing: a user, or a container
 };
 
-// Why an allocation cannot be had, or not any more. Trace, metrics and the API have these names (`word_of` in
+// Why an allocation is impossible, or has become so. Trace, metrics and the API have these names (`word_of` in
 // daemon/gpus/refusals.h), the log has sentences (`in_words` in daemon/gpus/leases.cc).
 enum class Refusal {
   kNone,
   kQuota,         // the seats of its quota would have more than that together
-  kGpuMemory,     // its GPU cannot hold it beside what stays there
+  kGpuMemory,     // its GPU cannot hold it together with what stays there
   kHostMemory,    // all allocations would be more than GPUs and host memory hold
   kNothingMoves,  // it could be had, and has not come
 };
@@ -95,19 +93,19 @@ struct RoomBound {
   std::uint32_t sequence = 0;
   std::uint64_t room = 0;
   std::uint64_t commitment = 0;
-  std::uint64_t total = 0;   // what the program is told that its GPU has
+  std::uint64_t total = 0;   // the size of its GPU that the program is told
   bool is_limited = false;   // it has a quota
-  bool is_stranded = false;  // what it lacks cannot come: its program is told so
+  bool is_stranded = false;  // what it lacks cannot come, and its program is told so
   std::uint32_t ticket = 0;  // the newest that is answered
   Refusal refusal = Refusal::kNone;
   bool refused() const { return refusal != Refusal::kNone; }
 };
 
-// The holder's time is nearly over, and it is likely to have to make so much room then.
+// The holder's turn is nearly over, and it is likely to have to make this much room then.
 struct ExpectEviction {
   SeatId seat;
   std::uint64_t bytes = 0;
-  std::uint64_t managed = 0;  // so much of its managed memory is in the way
+  std::uint64_t managed = 0;  // this much of its managed memory is in the way
 };
 
 struct ResidencyCommands {
@@ -121,18 +119,18 @@ struct ResidencyCommands {
 struct SeatMemoryView {
   SeatId seat;
   MemoryReport report;
-  bool speaks = false;     // has reported; what the others have is counted with what is not ours
-  bool answers = true;     // takes note of what it is told; otherwise it is taken to be stopped
-  bool is_behind = false;  // takes none of so much that it is told no more until it does
+  bool speaks = false;     // it has reported; otherwise its memory counts as foreign
+  bool answers = true;     // it confirms its bounds; otherwise it is taken to be stopped
+  bool is_behind = false;  // it has kMaxBoundsUnderWay bounds to confirm, and is told nothing more until it does
   std::uint64_t room = 0;
   std::uint64_t counted = 0;  // as having: what it may have had at most by now
   std::uint64_t commitment = 0;
-  std::uint64_t promised = 0;  // so much it may have allocated at most; what it says beyond that is not believed
+  std::uint64_t promised = 0;  // the most that it may have allocated; reports beyond that are not believed
   std::uint64_t wanted = 0;    // more than that, and waits for it
   std::uint64_t quota = 0;
   bool is_suspended = false;
-  bool is_told = true;         // has taken note of all that it was told, and is not about to be told more
-  bool may_speak_yet = false;  // it does not, but has just come
+  bool is_told = true;         // it has confirmed all bounds, and is not about to be told less
+  bool may_speak_yet = false;  // it has not reported, but has just come
 };
 struct GpuMemory {
   std::uint64_t capacity = 0;
@@ -143,10 +141,10 @@ struct GpuMemory {
 };
 
 // Host memory that a GPU's programs may need, in bytes. An allocation counts from the moment when a thread asks for it.
-// The bytes are for what does not fit on the GPU and for all of suspended ones that can leave; and for copies of what
-// has come back, which spare it the way out if it stays as it is (as much as takes turns, and no more than fits on the
-// GPU). Where two programs or more have nearly filled the GPU, what they have beyond all but this part of it counts as
-// what does not fit: they go on to fill it faster than host memory is made.
+// `evicted` is for what does not fit on the GPU, and for all memory of suspended seats that can leave. `copies` keeps
+// copies of what has come back, so that it need not be copied out again while unchanged. They are at most what takes
+// turns, and at most what fits on the GPU. If two programs or more have nearly filled the GPU, their memory beyond all
+// but this part of it counts as not fitting. They go on to fill it faster than host memory is made.
 inline constexpr std::uint64_t kPreparedPart = 8;
 struct HostDemand {
   std::uint64_t evicted = 0;
@@ -155,46 +153,45 @@ struct HostDemand {
 
 // The facts about a GPU's seats that decide whether they can all run at once.
 struct Togetherness {
-  std::size_t suspended = 0;  // are left out of all that follows
+  std::size_t suspended = 0;  // left out of all that follows
   std::size_t seats = 0;
   std::size_t unknown = 0;    // of them, have not said yet whether they report
   std::size_t silent = 0;     // do not report
   std::uint64_t evicted = 0;  // bytes
 };
 
-// A seat that has not answered its first bound by then leaves its memory to the driver, as far as anybody can tell.
-// (That first bound gives it nothing: who is stopped before he answers has nothing then that is not counted.)
+// A seat that has not answered its first bound by then is taken to leave its memory to the driver. (That first bound
+// gives it nothing: a seat that is stopped before it answers has nothing that is not counted.)
 inline constexpr Duration kFirstReportPatience = std::chrono::seconds(1);
-// A bound is taken note of within a millisecond or so; a machine under load takes longer. As the lease core's silence
+// A seat confirms a bound within a millisecond or so; a machine under load takes longer. As the lease core's silence
 // limit.
 inline constexpr Duration kAnswerPatience = std::chrono::milliseconds(500);
 // The driver has returned a killed tenant's memory by then (40 GiB were back after 68 ms).
 inline constexpr Duration kReturnPatience = std::chrono::seconds(2);
-// Nothing has moved for this long: whoever could make room is stopped, or does not drain. Natively the allocation would
-// have failed at once.
+// Nothing has moved for this long: the seats that could make room are stopped, or do not drain. Without gpumux the
+// allocation would have failed at once.
 inline constexpr Duration kRoomPatience = std::chrono::seconds(10);
 // A program whose memory cannot come back has been told so: it ends by then, or goes on without. A process that exits
 // with 20 GiB of registered host memory takes several seconds.
 inline constexpr Duration kStrandedPatience = std::chrono::seconds(60);
-// Others free something time and again, and it does not help. A whole GPU has left over a slow bus (5 GB/s) by then.
+// Other seats free memory time and again, and it does not help. A whole GPU has left over a slow bus (5 GB/s) by then.
 inline constexpr Duration kLongestRoomWait = std::chrono::seconds(20);
 // A seat takes the room that it was given as soon as its thread has woken up; on a busy machine, a little later. Until
-// then that room is not to spare.
+// then that room is not spare.
 inline constexpr Duration kTakePatience = std::chrono::milliseconds(250);
-// A holder lacks memory, and for this long nothing has been freed for it: others may use the GPU meanwhile. Getting the
+// A holder lacks memory, and for this long nothing has been freed for it: other seats may use the GPU. Getting the
 // first host memory ready takes some tenths of a second.
 inline constexpr Duration kHolderPatience = std::chrono::seconds(2);
-// When it is tried again: after this, doubled each time up to the longest. The GPU is idle for less than a thirtieth of
-// the time then.
+// The holder is tried again after this, doubled each time up to the longest. The GPU is idle for less than a thirtieth
+// of the time then.
 inline constexpr Duration kHolderRetry = std::chrono::seconds(4);
 inline constexpr Duration kLongestHolderRetry = std::chrono::seconds(64);
-// The last look at other programs' memory is up to a second old, and only two looks show that it has become less. No
-// allocation is refused because of it before a new look, or for so long.
+// The last look at other programs' memory is up to a second old, and only two looks show that it has become less.
+// Before a new look, or for this long, no allocation is refused because of it.
 inline constexpr Duration kForeignPatience = std::chrono::seconds(2);
 // How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
-// Managed memory that leaves ahead is missed by the holder's own work: only so large a part of its turn is given to
-// that.
+// Managed memory that leaves ahead is missed by the holder's own work. So it leaves only within this part of the turn.
 inline constexpr int kManagedAheadPart = 8;
 // Bounds under way to one seat; beyond them the newest one waits for an answer. A stopped tenant does not read, and
 // what it does not read must not pile up.
@@ -216,26 +213,28 @@ class Residency {
     host_chunk_ = chunk;
     host_reserved_ = reserved;
   }
-  // So much host memory is lent that no seat has a use for: it is promised to no seat before it has come back.
+  // Bytes of host memory that are lent and that no seat has a use for. The planner promises them to no seat before they
+  // have come back.
   void set_host_useless(std::uint64_t bytes) { host_useless_ = bytes; }
   // Whether a seat waits for a commitment.
   bool awaits_commitment() const;
   // Tenants of an earlier daemon may still come back, until then. Before their first reports, their memory looks like
   // other programs'. So no wish is hopeless.
   void await_tenants(TimePoint until) { awaited_until_ = until; }
-  // Also if its reserve is another one from now on.
+  // For a known GPU: changes its capacity and reserve.
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   // Returns whether it has changed.
   bool set_foreign(TimePoint now, GpuIndex gpu, const Foreign& foreign);
   // Whether programs that are no tenants are on the GPU. Otherwise all that is not told of is tenants' contexts.
   void set_other_programs(GpuIndex gpu, bool any);
-  // Whether somebody waits to know whether it is: look at once.
+  // Whether a seat's answer depends on a new look at the GPU's memory: look at once.
   bool awaits_look(GpuIndex gpu) const;
-  // Nobody is evicted for anybody's sake: allocations beyond what is free are refused.
+  // No seat is evicted for another one: allocations beyond what is free are refused.
   void set_free_only(GpuIndex gpu, bool free_only);
 
   // `gets_bound`: it gets a first bound now. Otherwise it says first what it has: it may be back after a restart.
-  // `left`: what its process had as a seat that was closed: of that, what it says that it has is not to be returned.
+  // `left`: what its process left as a seat that was closed. The part of that which this seat then reports will not be
+  // returned.
   void opened(TimePoint now, SeatId seat, const SeatOwner& owner, bool gets_bound, std::uint64_t left = 0);
   // Its memory, left_by() of it, is taken until the driver has returned it (returned()).
   void closed(TimePoint now, SeatId seat);
@@ -244,41 +243,41 @@ class Residency {
   // Until it is told otherwise. The seat is open.
   void set_suspended(TimePoint now, SeatId seat, bool is_suspended);
   void reported(TimePoint now, SeatId seat, const MemoryReport& report);
-  // A thread of the seat's waits for so much in all; zero: as it is.
-  // `managed`: so much of that commitment need not fit on the GPU.
+  // A thread of the seat waits for this much in all; zero: unchanged. `managed`: this much of that commitment need not
+  // fit on the GPU.
   void wanted(TimePoint now, SeatId seat, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
               std::uint64_t managed = 0);
-  // At most so much of the memory of tenants that are gone has not come back yet. True: that is less than before.
+  // `left`: the most that has not come back of the memory of tenants that are gone. True: that is less than before.
   bool returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
 
-  // Whether turns matter for this GPU's memory: something is evicted, or somebody waits for room. Otherwise plan() need
+  // Whether turns matter for this GPU's memory: something is evicted, or a seat waits for room. Otherwise plan() need
   // be called after the events above only.
   bool is_tight(GpuIndex gpu) const;
-  // Whether a suspended seat has something there still that is to leave: whatever drains, on any GPU, plan() is to be
-  // called.
+  // Whether a suspended seat has memory there that must leave. Then the caller calls plan() whenever a seat drains, on
+  // any GPU.
   bool is_clearing(GpuIndex gpu) const;
-  // Brings the GPU's bounds where they belong. `turns`: as the lease core sees them now.
+  // Moves the GPU's bounds towards where they belong. `turns`: as the lease core sees them now.
   void plan(TimePoint now, GpuIndex gpu, std::span<const Turn> turns, ResidencyCommands& commands);
   // When plan() is wanted although nothing has happened.
   std::optional<TimePoint> next_deadline(GpuIndex gpu) const;
 
-  // Whether everybody's memory, allocations that are waited for included, fits at once and leaves `margin`.
+  // Whether all seats' memory, allocations that they wait for included, fits at once and leaves `margin`.
   bool fits_together(GpuIndex gpu, std::uint64_t margin) const;
   Togetherness together(GpuIndex gpu) const;
   HostDemand host_demand(GpuIndex gpu) const;
-  // Sum of what its seats have said that they have on it. Room that the driver has refused is no memory.
+  // Sum of what its seats report as being on it. Room that the driver has refused is no memory.
   std::uint64_t on_gpu(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const { return at(gpu).returning; }
-  // Of that, what has not come back in time: the next plan counts it no longer, so whoever has it now must be counted
-  // with what is not ours (set_foreign) before.
+  // The part of that which has not come back in time. The next plan counts it no longer. So the caller must count it as
+  // foreign before (set_foreign).
   std::uint64_t overdue(TimePoint now, GpuIndex gpu) const {
     return now < at(gpu).returning_until ? 0 : at(gpu).returning;
   }
   std::uint64_t capacity(GpuIndex gpu) const { return at(gpu).capacity; }
   bool has(SeatId seat) const { return find(seat) != nullptr; }
-  // It may have been there before anybody asked, and has not said yet what it has.
+  // It may be older than this daemon, and has not yet said what it has.
   bool may_be_back(SeatId seat) const;
   GpuMemory view(GpuIndex gpu) const;
   // None: there is no such seat.
@@ -318,7 +317,7 @@ class Residency {
   };
   enum class Voice {
     kNone,    // it has not reported
-    kBack,    // the same, and it gets no bound before it has said what it has
+    kBack,    // the same, and it gets no bound before it has reported
     kSpeaks,  // it has reported
   };
   struct Seat {
@@ -326,9 +325,9 @@ class Residency {
     Quota quota;
     std::uint64_t account = 0;
     MemoryReport report;
-    std::uint64_t promised = 0;  // of report.allocated, once; `bounds` may promise more by now
+    std::uint64_t promised = 0;  // of report.allocated, when it was reported; `bounds` may promise more by now
     Voice voice = Voice::kNone;
-    bool is_awaited = false;  // an earlier daemon had promised it what it says first, and tenants were still awaited
+    bool is_awaited = false;  // what it reports first was promised by an earlier daemon, and tenants are still awaited
     std::uint64_t left = 0;
     bool suspended = false;
     TimePoint opened_at{};
@@ -345,7 +344,7 @@ class Residency {
     std::optional<Hold> hold;
     // Why what it lacks cannot come.
     MemoryObstacle obstacle = MemoryObstacle::kNone;
-    bool is_stranded = false;                // nothing in its way moves, and its program is to be told
+    bool is_stranded = false;                // nothing in its way moves, and its program is told so
     std::optional<TimePoint> lacking_since;  // holding, and nothing has come since
     std::optional<Retry> retry;              // the last one, while it lacks memory
 
@@ -353,7 +352,7 @@ class Residency {
     TurnKind turn = TurnKind::kIdle;
     TimePoint ends = TimePoint::max();
     std::uint64_t need = 0;
-    std::uint64_t fair = 0;  // what it should have of what there is, with nothing to spare
+    std::uint64_t fair = 0;  // its part of the memory there is, with nothing to spare
     std::uint64_t commitment = 0;
 
     std::uint64_t has() const { return report.resident + report.unpageable; }
@@ -361,26 +360,26 @@ class Residency {
     bool is_blocked() const {
       return obstacle == MemoryObstacle::kContexts || obstacle == MemoryObstacle::kOtherTenants;
     }
-    // Once all of its memory is there. (While nothing moves, the sum is believed: `allocated` is what its program asked
-    // for, which may take a little more.)
+    // Its memory once all of it is there. (While nothing moves, the sum is believed: `allocated` is what its program
+    // asked for, which may take a little more.)
     std::uint64_t all() const {
       const std::uint64_t sum = has() + report.evicted;
       if (!report.moving) return sum;
       return std::clamp(report.allocated - std::min(report.allocated, report.managed), has(), sum);
     }
-    // Once it is given what it waits for.
+    // Its managed memory once it is given what it waits for.
     std::uint64_t managed() const { return wish ? std::max(report.managed, wish->managed) : report.managed; }
-    // Of its memory, once it is all there, what can leave.
+    // The part of all() that can leave.
     std::uint64_t pageable() const { return all() - report.unpageable; }
-    // It is suspended, and nothing of it can come to need its memory any more.
+    // It is suspended, and none of its work can need its memory any more.
     bool is_out() const { return suspended && turn > TurnKind::kNext; }
     // It is told less as soon as it has drained.
     bool is_told_too_much() const {
       return suspended && (told_room() > report.unpageable || told_commitment() > report.allocated);
     }
-    // It waits, and is to be answered.
+    // It waits, and must be answered.
     bool asks() const { return wish && !is_out(); }
-    // So much it may have allocated, by any bound that may be in force still.
+    // The most that it may have allocated, by any bound that may still be in force.
     std::uint64_t promise() const {
       std::uint64_t most = promised;
       for (const Bound& bound : bounds) most = std::max(most, bound.commitment);
@@ -406,7 +405,7 @@ class Residency {
     std::optional<TimePoint> prepare_at;         // when a holder is to be told what it has to make way for
     std::map<SeatId, Seat> seats;
   };
-  // One seat's part of something that is dealt out: what it must have, what it was told that it may have.
+  // One seat's part of something that is dealt out: what it must have, and what it was told that it may have.
   struct Share {
     Seat* seat = nullptr;
     std::uint64_t base = 0;
@@ -416,7 +415,7 @@ class Residency {
   };
 
   Gpu* gpu_of(GpuIndex index);
-  // One that is not known has no memory and no seats.
+  // A GPU that is not known has no memory and no seats.
   const Gpu& at(GpuIndex index) const;
   Seat* find(SeatId seat);
   const Seat* find(SeatId seat) const;
@@ -435,7 +434,7 @@ class Residency {
   // Bytes that seats may have together: now, and after the memory of tenants that are gone has come back.
   static std::uint64_t available(const Gpu& gpu);
   static std::uint64_t eventual(const Gpu& gpu);
-  // A seat that never reports leaves its memory to the driver: it is counted with what is not ours.
+  // A seat that never reports leaves its memory to the driver: it counts as foreign.
   static bool counts(const Seat& seat) { return seat.voice == Voice::kSpeaks; }
   bool may_speak_yet(const Seat& seat) const { return !counts(seat) && now_ - seat.opened_at < kFirstReportPatience; }
   std::uint64_t charged(const Gpu& gpu) const;
@@ -453,14 +452,14 @@ class Residency {
   static std::uint64_t left_of_quota(const Gpu& gpu, const Seat& seat);
   std::uint64_t most_commitment(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
                                 std::uint64_t kept_by_all) const;
-  // The next functions are for seats with a wish. `foreign`: if what is not ours were so much.
+  // The next functions are for seats with a wish. `foreign`: as if there were this much foreign memory.
   Refusal refusal_of(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const;
   bool is_possible(const Gpu& gpu, const Seat& seat, std::uint64_t foreign) const {
     return refusal_of(gpu, seat, foreign) == Refusal::kNone;
   }
   bool is_possible(const Gpu& gpu, const Seat& seat) const { return is_possible(gpu, seat, gpu.foreign.bytes); }
   std::uint64_t expected(const Gpu& gpu, const Seat& seat) const;
-  // Room that it takes in a moment.
+  // Room that its seat takes in a moment.
   std::uint64_t taken(const std::optional<Given>& given) const {
     return given && now_ < given->until ? given->bytes : 0;
   }
@@ -484,7 +483,7 @@ class Residency {
   // Those that hold a lease: one, and a second one if it has borrowed the turn.
   struct Holders {
     const Seat* first = nullptr;  // the turn is its own
-    std::uint64_t kept = 0;       // of what they have, so much could leave if they did not hold
+    std::uint64_t kept = 0;       // this much of what they have could leave if they did not hold
     bool any_short = false;       // there is less than they need
   };
   MemoryOutlook outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const;

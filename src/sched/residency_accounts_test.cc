@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tenants that lie or keep can take from others. Goal: a seat counts for what it is promised, whatever it says.
-// Method: seats that say false numbers, and a seat that asks for what it is entitled to.
+// How much tenants that lie or hoard can take from others. Goal: a seat counts for what it is promised, not for what it
+// says. Method: seats that say false numbers, and a seat that asks for what it is entitled to.
 #include <gtest/gtest.h>
 
 #include "sched/residency_desk.h"
@@ -80,7 +80,7 @@ TEST(ResidencyAccounts, AnAccountThatComesLastCanBegin) {
   EXPECT_GE(desk.commitment(3), 70u);
 }
 
-// Two accounts wait for what comes back: the one with less than its share gets it, whatever turns say.
+// Two accounts wait for what comes back: the one with less than its share gets it, in any order of turns.
 TEST(ResidencyAccounts, WhatComesBackGoesToTheAccountThatHasLessThanItsShare) {
   Desk desk(80, 150);
   for (const std::uint64_t greedy : {1u, 2u, 3u}) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // How much each seat may have allocated: its commitment, which is a promise.
 //
-// A seat counts for what it is promised. So whatever tenants say, all promises together fit on the GPUs and in host
-// memory, and no seat takes what another one was promised.
+// A seat counts for what it is promised. So all promises together fit on the GPUs and in host memory, even if tenants
+// lie. No seat takes what another one was promised.
 //
-// Commitments are shared out as rooms are (residency_plan.cc), over the GPU and the host memory together; but to spare
-// there is only what is the GPU's own. Host memory is for the seats of all GPUs, and a seat that asks for some has to
-// find it.
+// Commitments are shared out as rooms are (residency_plan.cc), over the GPU and the host memory together. But only the
+// GPU's own memory is dealt out as spare. Host memory is for the seats of all GPUs, and must be left for a seat that
+// asks for some.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -25,9 +25,9 @@ std::uint64_t Residency::uncommitted(const Gpu& gpu, std::uint64_t capacity) con
   return left;
 }
 
-// Promises to the seat what it says that it has beyond its promise, as far as there is something left; returns how
-// much. A program has more if the driver made it, or if there was no daemon. While seats of other accounts wait its
-// account is promised no more than its share that way. So a seat that lies gets no more than by asking.
+// Promises to the seat what it reports beyond its promise, as far as memory is left; returns how much. A program has
+// more if the driver made it, or if there was no daemon. While seats of other accounts wait its account is promised no
+// more than its share that way. So a seat that lies gets no more than by asking.
 std::uint64_t Residency::believe(const Gpu& gpu, Seat& seat, std::uint64_t capacity, std::uint64_t left) const {
   const std::uint64_t promise = seat.promise();
   if (seat.report.allocated <= promise) return 0;
@@ -60,7 +60,7 @@ std::uint64_t Residency::usable_host(For whom) const {
   return budget - std::min(budget / 2, seats * host_chunk_);
 }
 
-// The host memory that the other GPUs' seats do not need, if each needs as much as `needs` says.
+// The host memory that the other GPUs' seats do not need, by the measure `needs`.
 std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs, For whom) const {
   std::uint64_t elsewhere = 0;
   for (const auto& [index, other] : gpus_) {
@@ -84,7 +84,7 @@ std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs, For whom) c
 std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gpu, Needs needs, For whom) const {
   const std::uint64_t in_host = in_host_memory(gpu, needs, whom);
   if (!gpu.free_only) return on_gpu + in_host;
-  // Nothing is evicted but what is suspended; only managed memory may be more than fits.
+  // Only suspended memory is evicted, and only managed memory may exceed what fits.
   std::uint64_t beside = 0;
   for (const auto& [id, seat] : gpu.seats) {
     if (counts(seat)) beside += seat.managed() + (seat.suspended ? seat.pageable() : 0);
@@ -92,8 +92,8 @@ std::uint64_t Residency::commitment_capacity(const Gpu& gpu, std::uint64_t on_gp
   return on_gpu + std::min(beside, in_host);
 }
 
-// For which accounts' seats there must be enough for it to have so much. Its account begins if all of its seats
-// together are promised no more than is reserved, then.
+// The accounts whose reserve the seat may use for this commitment. Its account begins if all of its seats together,
+// this one with `commitment`, are promised no more than is reserved.
 Residency::For Residency::begins_with(const Seat& seat, std::uint64_t commitment, Needs needs) const {
   std::uint64_t sum = commitment;
   for (const auto& [index, gpu] : gpus_) {
@@ -105,7 +105,7 @@ Residency::For Residency::begins_with(const Seat& seat, std::uint64_t commitment
   return sum <= host_reserved_ ? For::kThoseThatBegin : For::kAll;
 }
 
-// Those of accounts that have less than their share come first: their part of what all accounts here may have.
+// Seats of accounts that have less than an even part of `capacity` come first.
 std::vector<Residency::Share*> Residency::fairest_first(std::vector<Share>& shares, std::uint64_t capacity) {
   std::map<std::uint64_t, std::uint64_t> bytes;  // by account
   for (const Share& share : shares) bytes[share.seat->account] += share.base;
@@ -143,8 +143,8 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
     if (seat->is_out()) share.told = std::min(share.told, share.base);
     (seat->is_out() ? out : shares).push_back(share);
   }
-  // A wish comes before commitment to spare, and the nearest turn first: where not every seat can have what it wants,
-  // one can.
+  // A wish comes before spare commitment, and the nearest turn first. If not every seat can have what it wants, one
+  // can.
   for (Share* const share : fairest_first(shares, capacity)) {
     const Seat& seat = *share->seat;
     if (!seat.wish || seat.wish->commitment <= share->base || !is_possible(gpu, seat)) continue;
@@ -159,7 +159,7 @@ void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) cons
   for (const Share& share : shares) needed += share.base;
   for (const Share& share : out) needed += share.seat->report.unpageable;
   left = std::min(minus(left, reserved), minus(available(gpu), needed));
-  // Of the seats of one quota, each may use what the others of it leave, and no more is spared for them.
+  // Each seat of a quota may use what the quota's other seats leave, and no more is spared for it.
   for (Share& share : shares) {
     const Quota& quota = share.seat->quota;
     if (quota.group == 0) continue;

@@ -37,14 +37,14 @@ class Desk {
     plan();
     say(tenant);
   }
-  // Two of them; the first one has so much, and each has taken note of what that changes.
+  // Opens two seats. The first one has these GiB, and each has confirmed what that changes.
   void open_two(std::uint64_t resident = 0, std::uint64_t evicted = 0, std::uint64_t unpageable = 0) {
     for (const std::uint64_t tenant : {1u, 2u}) open(tenant);
     say(1);
     has(1, resident, evicted, unpageable);
     say(2);
   }
-  // The seat has so much now, and says so.
+  // The seat has this much now, and says so.
   void has(std::uint64_t tenant, std::uint64_t resident, std::uint64_t evicted = 0, std::uint64_t unpageable = 0) {
     MemoryReport& report = reports[tenant];
     report.resident = resident * kGiB;
@@ -54,14 +54,14 @@ class Desk {
     report.moving = false;
     say(tenant);
   }
-  // It is being restored: so much is on its way, has its place on the GPU, and counts as evicted still.
+  // The seat is being restored: `on_its_way` has its place on the GPU, and still counts as evicted.
   void restores(std::uint64_t tenant, std::uint64_t on_its_way) {
     MemoryReport& report = reports[tenant];
     report.resident += on_its_way * kGiB;
     report.moving = true;
     say(tenant);
   }
-  // The same for managed memory: wherever its pages are.
+  // The same for managed memory.
   void has_managed(std::uint64_t tenant, std::uint64_t managed) {
     MemoryReport& report = reports[tenant];
     report.managed = managed * kGiB;
@@ -101,7 +101,7 @@ class Desk {
     sent += commands.bounds.size();
     EXPECT_EQ(planner.check_invariants(), "");
   }
-  // Everybody takes note of everything.
+  // Every seat confirms every bound.
   void settle() {
     for (int i = 0; i < 4; ++i) {
       for (const auto& [tenant, bound] : std::map(bounds)) say(tenant);

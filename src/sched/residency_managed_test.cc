@@ -32,8 +32,8 @@ TEST(Residency, ManagedMemoryMayBeMoreThanTheGpuButNotMoreThanAllThereIs) {
   EXPECT_TRUE(too_much->refused());
 }
 
-// Its pages are on nobody's account, so they are nothing that others have to wait for; but while it runs it is given
-// the GPU, and whoever is next hears of it.
+// Its pages count for no seat, so no seat has to wait for them. While it runs it is given the GPU, and the next seat is
+// told so.
 TEST(Residency, ManagedMemoryIsGivenTheGpuForItsTurnAndMakesWay) {
   Desk desk;
   desk.open_two();
@@ -101,7 +101,7 @@ TEST(Residency, OnlyManagedMemoryMayBeMoreWhereNobodyIsEvicted) {
   desk.has_managed(1, 120);
   desk.say(2);
   desk.want(2, 0, 60);
-  desk.say(1);  // what it was given ahead is taken back
+  desk.say(1);  // it confirms that the room it was given ahead is taken back
   const auto fits = desk.answer(2);
   ASSERT_TRUE(fits);
   EXPECT_FALSE(fits->refused()) << "managed memory makes way";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who cannot have its memory, and why. Goal: nobody is said to be obstructed whose memory comes, and everybody is who
-// would keep a GPU idle. Method: as residency_test.cc.
+// Which seats cannot have their memory, and why. Goal: a seat whose memory comes is never called obstructed, and a seat
+// that would keep a GPU idle is always called so. Method: as residency_test.cc.
 #include <gtest/gtest.h>
 
 #include "sched/residency_desk.h"

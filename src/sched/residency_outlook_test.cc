@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the residency planner expects of each seat's memory, for the lease core. Method: a desk of seats
+// The residency planner's expectation of each seat's memory, for the lease core. Method: a desk of seats
 // (residency_desk.h).
 #include "sched/residency_desk.h"
 
@@ -11,8 +11,8 @@ constexpr auto kComes = MemoryOutlook::kComes;
 constexpr auto kStays = MemoryOutlook::kStays;
 constexpr auto kWants = MemoryOutlook::kWants;
 
-// Three seats on a GPU of 80 GiB, of which two fit: the first and the second have 35 GiB each, the third lacks 30
-// of 35.
+// Three seats on a GPU of 80 GiB, of which two fit. The first and the second have 35 GiB each, the third lacks 30 of
+// 35.
 struct Three : Desk {
   Three() {
     for (const std::uint64_t tenant : {1u, 2u, 3u}) open(tenant);

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who should have how much, and how to get there.
+// How much memory each seat should have, and how to get there.
 //
 // A plan is made from scratch each time, in three steps.
 //
 // Aim. Each seat has a floor below which it cannot go. If it holds a lease or cannot give anything up, that is all that
 // it has; otherwise its unpageable memory. The room above all floors is given away in the order of the turns, nearest
-// first, to each seat as much as it needs. A holder and the next seat need all that they have, evicted or not, and what
-// they wait to allocate. The others need what they have on the GPU. A member of a gang that is being revoked is as good
-// as a holder until all have drained. It may have to be let through, and without its memory the gang would not drain.
-// So the seats that lose something are those whose turn is furthest away. They lose what is lacking and no more, and no
-// seat gets anything back before it is next.
+// first. Each seat gets what it needs, as far as there is room. A holder and the next seat need all that they have,
+// evicted or not, and what they wait to allocate. The others need what they have on the GPU. A member of a gang that is
+// being revoked is as good as a holder until all have drained. It may have to be let through, and without its memory
+// the gang would not drain. So the seats that lose something are the ones whose turn is furthest away. They lose what
+// is lacking and no more, and no seat gets anything back before it is next.
 //
-// A suspended seat that has drained needs nothing. It is told of what it has to give up, and of nothing else: its
-// process may be frozen.
+// A suspended seat that has drained needs nothing. It is told only what it has to give up: its process may be frozen.
 //
 // Share. Room that no seat needs is dealt out ahead, so that allocating seldom has to ask. A seat with less to spare
 // than half an even share gets a share. A seat with more keeps it, until all of it together is more than there is.
 // Without that stickiness, each change of hands would cost messages between programs whose memory fits together.
 //
-// Go there. A lower bound is sent at once, whoever it goes to: who holds a lease keeps what it has, who is draining
-// evicts as soon as it has drained, and nobody has to be asked in which of these states it is. A higher one is sent as
-// far as what everybody *counts* for leaves room: in the order of the turns, and to those who need it before those who
-// may spare it. Each report that makes somebody count for less makes the next plan raise somebody else: that is how a
-// switch moves both ways at once.
+// Go there. A lower bound is sent at once, to any seat. A seat that holds a lease keeps what it has, and a draining one
+// evicts as soon as it has drained. The planner need not know in which of these states a seat is. A higher bound is
+// sent as far as what all seats *count* for leaves room. It goes out in the order of the turns, and to seats that need
+// it before seats to which it is spare. When a report makes a seat count for less, the next plan raises another seat.
+// That is how a switch moves both ways at once.
 //
 // Commitments are shared out in the same way (residency_commitments.cc).
 #include <algorithm>
@@ -36,10 +35,10 @@ namespace {
 
 // Room that is dealt out ahead comes in whole blocks of the driver's.
 constexpr std::uint64_t kGrain = std::uint64_t{2} << 20;
-// A bound is raised by less than this only if it is then where it belongs: the pager moves chunks of 64 MiB and more,
-// and crumbs would be messages that nobody can use.
+// A bound is raised by less than this only if it is then where it belongs. The pager moves chunks of 64 MiB and more,
+// so smaller raises would be messages of no use.
 constexpr std::uint64_t kLeastRaise = std::uint64_t{32} << 20;
-// So much of what is to spare is dealt out; the rest keeps small changes from taking something back from everybody.
+// This part of the spare memory is dealt out. The rest keeps small changes from taking something back from every seat.
 constexpr std::uint64_t kDealtNumerator = 7;
 constexpr std::uint64_t kDealtDenominator = 8;
 
@@ -66,10 +65,11 @@ std::uint64_t Residency::charged(const Gpu& gpu) const {
   return sum;
 }
 
-// The memory that cannot be taken from the seat for another seat's sake.
+// The memory that cannot be taken from the seat for another one.
 std::uint64_t Residency::kept_by(const Gpu& gpu, const Seat& seat) {
   if (gpu.free_only && !seat.suspended) return seat.all();
-  // Not what is stuck: mostly it waits for host memory, which comes. If not, nothing moves, and that has an end.
+  // Memory of a stuck seat is not kept: mostly it waits for host memory, which comes. If it does not come, nothing
+  // moves, and every wait for it has a limit.
   return seat.report.unpageable;
 }
 std::uint64_t Residency::kept(const Gpu& gpu) const {
@@ -78,7 +78,7 @@ std::uint64_t Residency::kept(const Gpu& gpu) const {
   return sum;
 }
 
-// The most that the seat can ever have of `on_gpu` there as long as the others keep what they cannot give up.
+// The most that the seat can ever have of `on_gpu` while the others keep what they cannot give up.
 std::uint64_t Residency::most_room(std::uint64_t on_gpu, const Gpu& gpu, const Seat& seat,
                                    std::uint64_t kept_by_all) const {
   const std::uint64_t own = counts(seat) ? kept_by(gpu, seat) : 0;
@@ -153,12 +153,12 @@ std::vector<Residency::Seat*> Residency::in_order(Gpu& gpu, std::span<const Turn
   return order;
 }
 
-// Sets `need` and `fair`; returns what is left when everybody has that.
+// Sets `need` and `fair`. Returns what is left when every seat has that.
 std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) const {
   const std::uint64_t kept_by_all = kept(gpu);
   const auto floor_of = [&](const Seat& seat) {
     if (seat.turn == TurnKind::kHolding) {
-      // It takes what it was given in a moment, and has no other way to say so.
+      // It takes what it was given in a moment, and does not report that before.
       return std::max(seat.has(), std::min(taken(seat.given_room), most_room(eventual(gpu), gpu, seat, kept_by_all)));
     }
     return seat.turn == TurnKind::kHeldBack || seat.report.stuck ? seat.has() : seat.report.unpageable;
@@ -166,7 +166,7 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
   std::uint64_t floors = 0;
   for (Seat* seat : order) {
     seat->need = seat->fair = 0;
-    // Without the lease it takes nothing, and asks again when it has it.
+    // Without the lease it takes nothing, and asks again when it holds one.
     if (seat->turn != TurnKind::kHolding) {
       seat->given_room.reset();
       seat->grows_until.reset();
@@ -188,13 +188,13 @@ std::uint64_t Residency::aim(const Gpu& gpu, const std::vector<Seat*>& order) co
     const std::uint64_t more = std::min(minus(seat->need, floor), left);
     seat->fair = floor + more;
     left -= more;
-    // It goes on trying where it is stuck, and nobody counts on that.
+    // If it is stuck, it goes on trying, and the plan does not count on that.
     if (seat->is_out()) seat->fair = seat->report.unpageable;
   }
   return left;
 }
 
-// Sets each target to its base and something to spare, out of `left`.
+// Sets each target to its base and a spare part, out of `left`.
 void Residency::deal(std::vector<Share>& shares, std::uint64_t left) {
   if (shares.empty()) return;
   const std::uint64_t dealt = shares.size() == 1 ? left : left / kDealtDenominator * kDealtNumerator;
@@ -231,8 +231,8 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   }
   deal(shares, left);
 
-  // Not above what everybody counts for, as long as that has not become less.
-  // Where somebody has said that he has more than there is, nothing is raised: also not to what he says that he has.
+  // No raise takes the sum of all counts above what is available. If a seat has reported more than there is, nothing is
+  // raised, not even to what it reports.
   const std::uint64_t counted_in_all = charged(gpu);
   const bool is_over = counted_in_all > available(gpu);
   std::uint64_t free = minus(available(gpu), counted_in_all);
@@ -246,14 +246,14 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
   };
   bool all_fair = true;
   for (Share& share : shares) {
-    // A seat that has come back after a restart counts for what it has, even if others have been told too much since.
-    // It is not to evict anything before they have taken note of less.
+    // A seat that has come back after a restart counts for what it has, even if other seats have been told too much
+    // since. It must not evict anything before they have confirmed less.
     if (share.seat->bounds.empty()) share.told = std::min(share.base, share.seat->has());
     if (share.target < share.told) share.told = share.target;
     raise(share, share.base);
     all_fair = all_fair && share.told >= share.base;
   }
-  // A seat that lacks its fair part may need the room to spare in a moment.
+  // A seat that lacks its fair part may need the spare room in a moment.
   for (Share& share : shares) {
     if (all_fair) raise(share, share.target);
   }
@@ -289,7 +289,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     seat.lacking_since = now_;  // something comes, and more than crumbs
   const bool tells_stranded = seat.is_stranded != seat.told_stranded();
   if (!answer && !tells_stranded && (!changes || is_full)) return;
-  if (is_full) {  // it is answered, with what it was told already
+  if (is_full) {  // it is answered with the bound that it was told last
     room = seat.told_room();
     commitment = seat.told_commitment();
   }
@@ -323,8 +323,8 @@ TimePoint Residency::refused_at(const Gpu& gpu, const Seat& seat) const {
   return std::min(latest(since, gpu.moved_at) + kRoomPatience, since + kLongestRoomWait);
 }
 
-// A holder whose work cannot run: because something is still on its way out of the way, the driver refuses it, or it
-// does not fetch what it may have, for it is stopped.
+// A holder whose work cannot run. Memory is still on its way out, the driver refuses the holder's own, or the holder is
+// stopped and does not fetch it.
 bool Residency::is_lacking(const Seat& seat) { return seat.turn == TurnKind::kHolding && seat.report.evicted > 0; }
 
 // When its patience is over, if nothing moves until then.
@@ -333,8 +333,8 @@ std::optional<TimePoint> Residency::impatient_at(const Gpu& gpu, const Seat& sea
   return latest(*seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 
-// Finds the seats that cannot have what they lack, whatever the others give up, and the holders for which nothing
-// moves. Such a holder is tried again later, or when it would fit beside the memory that is there.
+// Finds the seats that cannot have what they lack, even if the others give up all they can, and the holders for which
+// nothing moves. Such a holder is tried again later, or as soon as it would fit together with the memory that is there.
 void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
   const std::uint64_t kept_by_all = kept(gpu);
   std::uint64_t on_gpu = 0;
@@ -349,13 +349,13 @@ void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, Reside
       seat->lacking_since = now_;
     }
     MemoryObstacle found = MemoryObstacle::kNone;
-    // The memory that others keep, or that is not ours, is seen late and goes up and down: it has to last.
+    // The memory that others keep, and foreign memory, is seen late and goes up and down: it has to last.
     const bool lasts = seat->obstacle != MemoryObstacle::kNone ||
                        (is_lacking(*seat) && now_ - *seat->lacking_since >= kHolderPatience);
     if (seat->report.evicted == 0) {
       seat->retry.reset();
     } else if (seat->is_out()) {
-      // It is not to have it.
+      // It may not have it.
     } else if (need > eventual(gpu)) {
       if (lasts) found = gpu.has_other_programs ? MemoryObstacle::kOtherPrograms : MemoryObstacle::kContexts;
     } else if (need > minus(eventual(gpu), kept_by_others)) {
@@ -386,11 +386,11 @@ std::optional<TimePoint> Residency::strands_at(const Gpu& gpu) {
   return gpu.stranded_at ? std::max(at, *gpu.stranded_at + kStrandedPatience) : at;
 }
 
-// Seats that block each other would wait for ever: no seat is left whose work can run and end, and nothing in their way
-// has moved for kRoomPatience. (By then looks have seen what programs that have ended gave back.) Then the newest seat
-// is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the program ends, or destroys its contexts,
-// the others go on. If it does neither within kStrandedPatience, the next newest seat is stranded, too. Programs
-// outside gpumux may end at any time: they are waited for.
+// Seats that block each other would wait for ever. That is so if no seat is left whose work can run and end, and
+// nothing in their way has moved for kRoomPatience. (By then looks have shown what programs that have ended gave back.)
+// Then the newest seat is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the program ends, or
+// destroys its contexts, the others go on. If it does neither within kStrandedPatience, the next newest seat is
+// stranded, too. Programs outside gpumux may end at any time: they are waited for.
 void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
   Seat* newest = nullptr;  // that is not stranded yet
   bool all_blocked = !gpu.seats.empty() && !gpu.has_other_programs;
@@ -469,7 +469,7 @@ void Residency::find_expected(const Gpu& gpu, const std::vector<Seat*>& order, R
   });
 }
 
-// A holder whose time is nearly over hears how much whoever is next will lack then.
+// A holder whose turn is nearly over is told how much the next seat will lack then.
 void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
   gpu.prepare_at.reset();
   std::uint64_t lacking = 0;
@@ -492,7 +492,7 @@ void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, Resi
       continue;
     }
     seat->hold->told_to_prepare = true;
-    // Its managed memory makes way first: it is in nobody's books as being there.
+    // Its managed memory makes way first: no seat counts it as being there.
     const std::uint64_t managed = std::min(lacking, seat->report.managed);
     commands.evictions.push_back({seat->id, std::min(lacking - managed, seat->report.resident), managed});
   }
@@ -518,7 +518,8 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     for (const Share& share : plan_rooms(*gpu, order)) {
       const std::uint64_t before = charge(*share.seat);
       tell(*gpu, *share.seat, share.told, share.seat->commitment, commands);
-      // Nobody waits for the answer of one that does not answer: what it counts for less is there for others now.
+      // The plan does not wait for the answer of a seat that does not answer. The bytes by which it counts for less are
+      // free for other seats now.
       is_settled = is_settled && charge(*share.seat) >= before;
     }
   }

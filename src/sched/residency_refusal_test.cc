@@ -16,13 +16,13 @@ TEST(Residency, WhatNeverFitsIsRefusedAtOnce) {
   EXPECT_TRUE(answer->refused());
   EXPECT_EQ(answer->refusal, Refusal::kGpuMemory);
   desk.want(2, 40);
-  desk.say(1);  // what it had to spare is free
+  desk.say(1);  // its spare room is free
   const auto fits = desk.answer(2);
   ASSERT_TRUE(fits);
   EXPECT_FALSE(fits->refused());
 }
 
-// Another program may have ended since it was seen: nobody is refused for its sake before somebody has looked again.
+// Another program may have ended since it was seen. No seat is refused because of it before a new look.
 TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   Desk desk;
   desk.open(1);
@@ -49,7 +49,7 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   desk.plan();
   ASSERT_TRUE(desk.answer(1));
   EXPECT_TRUE(desk.answer(1)->refused());
-  // Nobody looks.
+  // No look comes.
   desk.now += 1ms;
   EXPECT_FALSE(desk.want(1, 61, 61));
   const TimePoint asked_at = desk.now;
@@ -62,7 +62,7 @@ TEST(Residency, NobodyIsRefusedForWhatOthersHadWhenTheyWereLastLookedAt) {
   EXPECT_EQ(desk.now, asked_at + kForeignPatience);
 }
 
-// A seat that lacks host memory says that it is stuck. Mostly it comes, so nobody is refused for it at once.
+// A seat that lacks host memory says that it is stuck. Mostly that comes, so no seat is refused for it at once.
 TEST(Residency, WhoIsStuckMayStillGiveWay) {
   Desk desk;
   desk.open(1);
@@ -97,7 +97,7 @@ TEST(Residency, WhoHoldsNoLeaseIsAnsweredAtOnce) {
   EXPECT_LT(desk.room(2), 60u);
 }
 
-// A daemon that has just started does not know what its tenants have: nobody is told to evict before he has said.
+// Memory of a dead tenant that is still coming back refuses no seat: the seat waits for it.
 TEST(Residency, NobodyIsRefusedForWhatTheDeadHaveNotGivenBackYet) {
   Desk desk(80, 0);
   desk.open(1);
@@ -134,7 +134,7 @@ TEST(Residency, WhereNothingMovesTheWaitEnds) {
   EXPECT_EQ(answer->refusal, Refusal::kNothingMoves);
 }
 
-// The other one frees a little time and again, and never as much as is wanted.
+// The other one frees a little time and again, and never what is wanted.
 TEST(Residency, WhereWhatMovesDoesNotHelpTheWaitEnds) {
   Desk desk;
   desk.open_two(50);

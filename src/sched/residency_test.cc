@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residency planner by script: one rule of docs/memory.md each. Goal: who gets room, from whom, and when. Method:
-// reports and turns are written down, and the bounds that come out are looked at; seats go where they are told at once
-// unless the script says otherwise.
+// The residency planner by script: one rule of docs/memory.md each. Goal: which seat gets room, from which, and when.
+// Method: reports and turns are written down, and the bounds that come out are looked at. Seats follow their bounds at
+// once unless the script says otherwise.
 #include <gtest/gtest.h>
 
 #include "sched/residency_desk.h"
@@ -15,7 +15,7 @@ TEST(Residency, AloneASeatHasTheWholeGpu) {
   desk.set_foreign(4 * kGiB);
   desk.open(1);
   EXPECT_EQ(desk.room(1), 75u);
-  EXPECT_EQ(desk.commitment(1), 75u);  // what does not fit at once can never run, however much host memory there is
+  EXPECT_EQ(desk.commitment(1), 75u);  // what does not fit at once can never run, even with more host memory
   const std::size_t before = desk.sent;
   desk.has(1, 60);
   desk.has(1, 75);
@@ -52,7 +52,7 @@ TEST(Residency, ProgramsThatFitTogetherCostNoMessages) {
   EXPECT_FALSE(desk.planner.is_tight(kGpu));
 }
 
-// A switch: what the next one lacks is taken from the one that leaves, and handed on as it comes.
+// A switch: what the next seat lacks is taken from the seat that leaves, and handed on as it comes.
 TEST(Residency, ASwitchHandsOnWhatIsFreed) {
   Desk desk;
   desk.open(1);
@@ -114,7 +114,7 @@ TEST(Residency, AHoldersAllocationIsMadeRoomFor) {
   EXPECT_EQ(desk.room(2), 60u);
 }
 
-// Its thread has to wake up first; whatever is said meanwhile must not take back what it was given.
+// Its thread has to wake up first. Until then no report may take back what it was given.
 TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
   Desk desk;
   desk.open_two(50);
@@ -132,7 +132,7 @@ TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
   EXPECT_LT(desk.room(2), 60u) << "nor for ever";
 }
 
-// Two who run at once: what one of them was given is not room for the other one's next wish.
+// Two seats run at once: what one of them was given is not room for the other one's next wish.
 TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
   Desk desk;
   desk.open_two();
@@ -434,7 +434,7 @@ TEST(Residency, WhetherAllFitsTogether) {
   EXPECT_FALSE(desk.planner.fits_together(kGpu, 11 * kGiB));
   desk.turn({{1, kHolding}, {2, kHolding}});
   EXPECT_FALSE(desk.want(1, 60));
-  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));  // what is waited for counts
+  EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));  // what seats wait for counts
 }
 
 TEST(Residency, WhereOnlyFreeMemoryMayBeHadNobodyIsEvicted) {
@@ -467,7 +467,7 @@ TEST(Residency, WhatIsBeingRestoredIsNeededOnce) {
   EXPECT_TRUE(desk.planner.fits_together(kGpu, 0)) << "30 and 50";
 }
 
-// Where nobody is evicted, what was given to one is not taken back because another one restores the last of its own.
+// If no seat is evicted, what one was given is not taken back because another one restores the last of its own.
 TEST(Residency, WhatIsBeingRestoredTakesNothingBackFromOthers) {
   Desk desk;
   desk.open(1);
@@ -502,7 +502,7 @@ TEST(Residency, AbsurdNumbersChangeNothingForOthers) {
   EXPECT_LE(desk.room(1) + desk.room(2), 80u);
 }
 
-// A second GPU of the same planner, whose seats take note of their bounds when they are told to.
+// A second GPU of the same planner. Its seats confirm their bounds when they are told to.
 class OtherGpu {
  public:
   OtherGpu(Desk& desk, std::size_t seats) : desk_(desk), reports_(seats) {
@@ -540,7 +540,7 @@ class OtherGpu {
   std::map<std::size_t, std::uint64_t> commitments_;
 };
 
-// Host memory is everybody's: what programs on another GPU could allocate, and have not, is nobody's need.
+// Host memory belongs to all GPUs: no seat needs what programs on another GPU could allocate, and have not.
 TEST(Residency, HostMemoryIsNotDealtOutAhead) {
   Desk desk(80, 100);
   const OtherGpu other(desk, 2);

@@ -2,32 +2,31 @@
 // Taking leases back: an attempt, which may fail.
 //
 // The problem. A revoked seat stops submitting and waits until its GPU is idle. Three kinds of programs never get
-// there. (1) A gang that was revoked between the submissions of its ranks: the collective kernel of a rank that is
-// ahead spins on its GPU for a rank that is behind, whose next submission waits at the closed gate. (2) A kernel that
-// waits for something that only its own process can do, from behind the gate. (3) A process that is stopped, and says
-// nothing at all. A scheduler that just waits hangs them and everybody behind them.
+// there. (1) A gang that was revoked between the submissions of its ranks. The collective kernel of a rank that is
+// ahead spins on its GPU for a rank that is behind. That rank's next submission waits at the closed gate. (2) A kernel
+// that waits for something that only its own process can do, from behind the gate. (3) A process that is stopped, and
+// says nothing at all. A scheduler that just waits hangs them and all seats behind them.
 //
-// The idea. For (1): once all gates are closed the GPUs tell who is behind, without anybody looking into the
-// collectives. Members with undrained work wait for somebody; those who have drained while others have not are the ones
-// that can be waited for. So each of those is let through by a few submissions (Step), and again by more, until all
-// have drained: then all have submitted the same collectives. For (2), and where stepping does not help in time: the
-// revocation is taken back (Reopen), reported, and tried again later, ever more rarely. For (3): after a while it is
-// passed over; its work may still run beside others', which costs speed and harms nobody.
+// The idea. For (1): once all gates are closed, the GPUs tell which members are behind. The core need not look into the
+// collectives. Members with undrained work wait for another member. Only the members that have drained can be waited
+// for. So each of those is let through by a few submissions (Step), and again by more, until all have drained. Then all
+// have submitted the same collectives. For (2), and if stepping does not help in time: the revocation is taken back
+// (Reopen), reported, and tried again later, ever more rarely. For (3): after a while the seat is passed over. Its work
+// may still run together with other seats' work, which costs speed and harms none of them.
 //
-// Stepping may step the wrong one: a member whose kernel is merely long is not waiting for anybody, and the member let
-// through meanwhile is then ahead and has to be followed. Two members with long kernels could lead each other on like
-// that for ever. It shows in a seat that is to be stepped and was itself undrained at the last round of steps. Each
-// such swap multiplies the pause before a step, until the pause is longer than the kernels, and divides the submissions
-// of one step: those that were let through by many may also have gone on into the next collective, and at the last by
-// one at a time they meet.
+// Stepping may step the wrong member. A member whose kernel is merely long waits for no other member. The member that
+// is let through is then ahead, and the first has to follow it. Two members with long kernels could lead each other on
+// like that for ever. It shows when a seat that is about to be stepped was itself undrained at the last round of steps.
+// Each such swap multiplies the pause before a step, until the pause is longer than the kernels. It also divides the
+// submissions of one step. Members let through by many may have gone on into the next collective; one at a time they
+// meet.
 //
 // A tenant may use a permit at any moment. So its report of a drain is true only of the permits that it has seen taken
 // back. A seat whose permits are taken back (recalled) is undrained from then on. Its reports count again after the
 // RevokeSeen that answers this very Revoke.
 //
-// Every lease that is given again has a new epoch, a reopened one too. Whatever the tenant sent about the revoked lease
-// and is still on its way then names an old epoch, and is ignored: that is what makes the crossing of messages
-// harmless.
+// Every lease that is given again has a new epoch, a reopened one too. Messages about the revoked lease that are still
+// on their way then name an old epoch, and are ignored. So messages may cross without harm.
 #include <algorithm>
 #include <utility>
 
@@ -36,14 +35,14 @@
 namespace gpumux::sched {
 namespace {
 
-// A seat that drains for long is asked whether it is there after this part of the silence limit: the rest of the limit
+// A seat that drains for long is asked whether it is there after this part of the silence limit. The rest of the limit
 // is left for the answer. Each question costs it two messages and a barrier.
 constexpr std::int64_t kProbesPerSilenceLimit = 4;
-// More of them say nothing to whoever reads it.
+// More partners than this tell the operator nothing.
 constexpr std::size_t kMostPartners = 16;
 
-// No seat is let through beside others. It may have become one too many: one that was silent, stalled, or came back too
-// late with a claim finds its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
+// No seat is let through while another seat may submit. A seat that was silent, stalled, or came back too late with a
+// claim may find its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
 bool may_step(const Seat& seat) {
   const Gpu& gpu = *seat.gpu;
   const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
@@ -82,7 +81,7 @@ void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
   progress(unit);
   agenda.touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
-    // Where a closed gate is all that the next one waits for, it is nearly there.
+    // If the next unit waits only for a closed gate, its grant is near.
     const Gpu& gpu = *on_gpu.gpu;
     if (unit.single() && gpu.settings.overlap && gpu.places.count(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0)
       agenda.hand_over(gpu);
@@ -112,7 +111,7 @@ void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
   ask(seat, reason);
 }
 
-// A Revoke is also the question whether anybody is there.
+// A Revoke also asks whether the tenant is there.
 void LeaseCore::State::ask(Seat& seat, RevokeReason reason) {
   seat.revocation->alive_at = now;
   send_revoke(seat, reason);
@@ -139,9 +138,9 @@ void LeaseCore::State::settle_drains(Unit& unit) {
   progress(unit);
 }
 
-// When those that others were let through for have all drained, nobody needs what is left of the steps, and a thread
-// that comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that
-// nothing has slipped through. False: there is nothing to take back, or not yet.
+// When all seats that others were let through for have drained, no seat needs the rest of the steps. A thread that
+// comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that no
+// submission has slipped through. False: there is nothing to take back, or not yet.
 bool LeaseCore::State::take_back_steps(Unit& unit) {
   const auto is_waited_for = [](const Seat& seat) { return is_undrained(seat) && seat.revocation->was_ahead; };
   return (unit.passed_over() || !any_seat(unit, is_waited_for)) && recall_steps(unit);
@@ -182,7 +181,7 @@ void LeaseCore::State::finish(Unit& unit) {
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
       const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->loan.has_value();
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
-      // Beside whoever has started meanwhile its last work cost nobody anything.
+      // If the next unit has started while this one drained, the drain cost no unit anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
       on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now - revocation.began);
     }
@@ -218,7 +217,7 @@ void LeaseCore::State::progress(Unit& unit) {
 }
 
 void LeaseCore::State::step(Unit& unit) {
-  if (unit.is_returning()) return;  // it goes on as a whole, and nobody waits for its drain meanwhile
+  if (unit.is_returning()) return;  // it goes on as a whole, and no unit waits for its drain
   const auto is_behind = [](const Seat& seat) {
     return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
   };
@@ -284,7 +283,7 @@ void LeaseCore::State::take_back(Unit& unit) {
         return on_gpu.gpu->reserved() != nullptr && on_gpu.gpu->reserved()->is_returning();
       });
   if (!others_first && can_reopen(unit)) return reopen(unit);
-  // From now on nobody looks at its gates when others that cannot be drained go on.
+  // From now on, when others that cannot be drained go on, its gates are not looked at.
   recall_steps(unit);
   // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
   // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
@@ -306,9 +305,9 @@ void LeaseCore::State::stop_returning(Unit& unit) {
   agenda.touch(unit);
 }
 
-// Others that cannot be drained either do not stand in the way: two gangs that spin on one GPU each and wait for the
-// other's could not go on. But where the gate of one is still open nobody else may submit, unless neither could close
-// its gate: then one of them has to be let through, or both would wait for ever.
+// Other units that cannot be drained do not stand in the way. Otherwise two gangs that spin on one GPU each, and wait
+// for the other's, could not go on. But while the gate of one is open no other unit may submit, unless neither could
+// close its gate. Then one of them has to be let through, or both would wait for ever.
 bool LeaseCore::State::can_reopen(Unit& unit) {
   if (grants_held) return false;
   const bool any_gate = has_open_gate(unit);
@@ -330,8 +329,7 @@ bool LeaseCore::State::can_reopen(Unit& unit) {
   return can;
 }
 
-// The lease goes on, for all its members, as if it had not been revoked; members that joined meanwhile are granted
-// theirs.
+// The lease goes on, for all its members, as if it had not been revoked. Members that joined since are granted theirs.
 void LeaseCore::State::reopen(Unit& unit) {
   stop_returning(unit);
   agenda.drain_is_over();
@@ -358,7 +356,7 @@ void LeaseCore::State::reopen(Unit& unit) {
   agenda.touch(unit);
 }
 
-// Nobody who is to stand still: whoever wants that gives it up in time. And only for somebody's sake.
+// Never a suspended unit: the caller of the suspension gives that up in time. And only if another unit waits or runs.
 void LeaseCore::State::kill_stuck(const Unit& unit) {
   // (It is no holder itself: it is being revoked.)
   const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
@@ -397,14 +395,13 @@ void LeaseCore::State::heard(Seat& seat) {
   }
 }
 
-// When a seat that was heard of is asked again. The limit counts from its last sign of life, not from the question: who
-// is stopped just after it has answered holds the others up no longer than one who never did.
+// When a seat that has answered is asked again. The limit counts from its last sign of life, not from the question. So
+// a seat that stops just after it has answered holds the others up no longer than a seat that never did.
 TimePoint LeaseCore::State::probe_at(const Seat& seat) const {
   return after(seat.revocation->alive_at, seat.gpu->settings.silence_limit / kProbesPerSilenceLimit);
 }
 
-// A unit that was passed over is so no longer: beside the seats that were granted meanwhile, its own may be one too
-// many.
+// A unit that was passed over is so no longer. With the seats that were granted since, its own may be one too many.
 void LeaseCore::State::count_again(Unit& unit) {
   for (Seat* seat : unit.seats) {
     seat->charged_to = now;
@@ -434,7 +431,7 @@ void LeaseCore::State::unanswered(Seat& seat) {
   charge(unit);
   for (Seat* member : unit.seats) {
     if (!has_permits(*member)) continue;
-    // Nobody waits for its members' gates from now on: they are closed at least.
+    // No unit waits for its members' gates from now on: they are closed at least.
     member->revocation->recall();
     if (member != &seat) {
       ask_again(*member);

@@ -38,7 +38,7 @@ struct SeatRevocation {
   bool gate_closed() const { return closing >= Closing::kClosed; }
   bool drained() const { return closing >= Closing::kDrained; }
   // Its permits are void. A Revoke must follow. Submissions may have been made since the tenant last said that it had
-  // drained, and it may have said that before it knew of the Revoke: what it says counts again when it has answered.
+  // drained. It may have said so before it knew of the Revoke. Its reports count again when it has answered.
   void recall() {
     permits = 0;
     closing = Closing::kRecalled;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The queues of units that wait.
 //
-// A *shape* is a set of GPUs that units wait for together. All units of one shape can start at the same moments, so the
-// queue is kept by shape: finding who goes next on a GPU looks at the first units of the shapes that contain it, of
-// which there are few, and never at the waiters behind them.
+// A *shape* is a set of GPUs that units wait for together. All units of one shape can start at the same moments, so
+// each shape has one queue. To find the next unit of a GPU, the core looks at the first units of the few shapes that
+// contain it.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,7 @@ class Shape {
   std::uint32_t units_ = 0;
 };
 
-// All shapes that units have, and of each GPU those that contain it.
+// All shapes that units have, and the shapes that contain each GPU.
 class Shapes {
  public:
   // A unit has this shape from now on. REQUIRES: the GPUs ascend, and there is one at least.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The queues by themselves: which GPUs share one, and who is first in it.
+// The queues by themselves: which GPUs share one, and which unit is first in it.
 #include "sched/shapes.h"
 
 #include <gtest/gtest.h>

@@ -9,8 +9,8 @@
 namespace gpumux::sched {
 namespace {
 
-// However long one seat held, it owes the others at most this much of it: after minutes of an unlimited quantum or of a
-// stall, nobody is shut out for minutes in return.
+// However long one seat held, it owes the others at most this much of it. So minutes of an unlimited quantum, or of a
+// stall, shut no seat out for minutes in return.
 constexpr std::int64_t kMaxDebtQuanta = 8;
 constexpr Duration kMinDebt = std::chrono::seconds(10);
 // A group that comes back after idling is ahead of the others by at most this much, and at most by one quantum.

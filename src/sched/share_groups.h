@@ -3,7 +3,7 @@
 //
 // A group's virtual time grows by what its seats hold, divided by its weight. So two seats of one group have together
 // what one seat of that weight has. A seat without a claim is a group by itself. All of a group's units that wait on a
-// GPU have one rank there, and ties go by time of request: within a group the unit that has waited longest is first.
+// GPU have one rank there, and ties go by time of request. So within a group the unit that has waited longest is first.
 //
 // A unit's time on a GPU counts once for each group: a gang with several seats of one group has the GPU once.
 #pragma once
@@ -68,8 +68,8 @@ class ShareGroups {
   // than its share. A group that owes nothing stands like a new one, and is forgotten.
   void leave(Seat& seat, ShareGroup& group);
 
-  // Where newcomers start: the least virtual time of the unit that was granted last and of those that waited then. It
-  // never goes back.
+  // Where newcomers start: the least virtual time among the unit that was granted last and the units that waited then.
+  // It never goes back.
   std::int64_t present() const { return present_; }
   void advance(std::int64_t to) { present_ = std::max(present_, to); }
   const std::map<std::string, std::shared_ptr<ShareGroup>>& named() const { return named_; }

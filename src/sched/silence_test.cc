@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: who gives no sign of life holds nobody up, and who comes back after a restart is believed as far as it can be
-// true. Method: small scripts.
+// Goal: a seat that gives no sign of life holds no other up. A seat that comes back after a restart is believed as far
+// as it can be true. Method: small scripts.
 #include <gtest/gtest.h>
 
 #include "sched/two_gangs.h"
@@ -76,7 +76,7 @@ TEST(Silence, WhileDrainingIsNoticed) {
   EXPECT_EQ(s.phase(seat(3, 0)), SeatPhase::kHolding);
   s.request(seat(2, 0));
   s.wait(10ms);
-  s.closed(seat(3, 0));  // 1 and 3 are undrained: nobody new
+  s.closed(seat(3, 0));  // 1 and 3 are undrained: no unit starts
   EXPECT_EQ(s.phase(seat(2, 0)), SeatPhase::kWaiting);
   std::string text;
   for (int i = 0; i < 10; ++i) {

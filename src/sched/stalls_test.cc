@@ -219,7 +219,7 @@ Duration pause_after_stall(Script& s, SeatId stuck) {
   return s.view(stuck).since - reopened;
 }
 
-// Nobody looks at its gates from then on, and others that cannot be drained may go on beside them.
+// From then on its gates are not looked at, and others that cannot be drained may go on.
 TEST(Stall, OfAGangThatReturnsLeavesNoStepsBehind) {
   GpuSettings settings = fifo();
   settings.stall_timeout = 1s;
@@ -314,7 +314,8 @@ TEST(Stall, OfTwoHalfGangsIsResolved) {
       << "whole, beside the other one's spinning kernel: " << text;
 }
 
-// Neither of two seats can be drained: they take turns, each beside the other's stuck work, and neither is forgotten.
+// Neither of two seats can be drained. They take turns, each while the other's stuck work is there, and neither is
+// forgotten.
 TEST(Stall, OfTwoSeatsLetsThemTakeTurns) {
   Script s(1, fifo());
   for (const std::uint64_t id : {1u, 2u}) s.tenant(id, {0});
@@ -336,8 +337,8 @@ TEST(Stall, OfTwoSeatsLetsThemTakeTurns) {
   EXPECT_GE(turns, 6) << "in 200 s";
 }
 
-// 2 never closes its gate (a thread is inside, in a launch that waits for room), while 1 waits to have its lease back:
-// whoever is inside may submit, so 1 must not.
+// 2 never closes its gate (a thread is inside, in a launch that waits for room), while 1 waits to have its lease back.
+// That thread may submit, so 1 must not.
 TEST(Stall, WithAnOpenGateKeepsItsGpu) {
   GpuSettings settings = fifo();
   settings.stall_timeout = 1s;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The order of units, whatever the policy: priorities, ageing, caps.
+// The order of units under every policy: priorities, ageing, caps.
 //
 // Priorities. In every queue the higher one is ahead; a holder goes at once for it, and for a lower one only when
 // max_runtime is over. Two things keep that from shutting any unit out. First, a unit whose lease max_runtime has ended
 // for a lower one's sake *yields*. It queues behind all others until one of them has started, and that one is *safe*
 // from it for a quantum. Second, where priority_ageing is set, a unit that has waited that long is *lifted*. It is
 // ahead of all that are not, the longest wait first, an equal of the holders, and safe for a quantum when it starts. A
-// unit that lifted ones hold up is lifted in its turn, whatever its priority. So many of low priority do not shut one
-// of high priority out, nor it them. (Also on a GPU where no unit ages: gangs are lifted by what holds on their other
-// GPUs.) A gang has the highest priority of its members.
+// unit that lifted units hold up is lifted in its turn, at any priority. So a crowd of low priority does not shut out a
+// unit of high priority, nor the other way round. (Also on a GPU where no unit ages: gangs are lifted by what holds on
+// their other GPUs.) A gang has the highest priority of its members.
 //
 // Caps. A capped seat has an allowance of lease time (cap_budget.h). A seat that computes on the CPU with a lease would
 // spend it. So capped holders are told that their lease is contended, and give an idle lease up.
@@ -53,7 +53,7 @@ void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint
 
 // ---- priorities ---------------------------------------------------------------------------------
 
-// Where something that decides its place in the queue has changed.
+// Called when something that decides the unit's place in the queue has changed.
 void LeaseCore::State::requeue(Unit& unit) {
   unit.shape->erase(unit);
   insert_in_queue(unit);
@@ -79,7 +79,7 @@ void LeaseCore::State::lift(Unit& unit) {
   unit.yields_since.reset();
   requeue(unit);
   if (!ages) return;
-  // Those that wait where they do not age are looked at when they have waited for this one as long as it has.
+  // Units that wait where they do not age are looked at when they have waited for this unit as long as it has waited.
   for (const UnitGpu& on_gpu : unit.gpus) {
     for (const Shape* shape : on_gpu.gpu->shapes()) {
       for (const QueueEntry& entry : shape->queue()) {
@@ -89,7 +89,7 @@ void LeaseCore::State::lift(Unit& unit) {
   }
 }
 
-// It yields, and somebody has started since it was told to go: that is over.
+// It yields, and another unit has started since it was told to go: that is over.
 void LeaseCore::State::settle_yielded(Unit& unit) {
   if (!unit.yields_since) return;
   const TimePoint since = *unit.yields_since;
@@ -102,14 +102,14 @@ void LeaseCore::State::settle_yielded(Unit& unit) {
   }
 }
 
-// Those that yielded to whoever starts now stand where they stood; it has a quantum before them.
+// Units that yielded to the unit that starts now stand where they stood; it has a quantum before them.
 void LeaseCore::State::settle_yielding(Unit& started) {
   started.hold->is_safe = started.lifted;
   started.lifted = false;
   started.yields_since.reset();
   for (const UnitGpu& on_gpu : started.gpus) {
     for (const Shape* shape : on_gpu.gpu->shapes()) {
-      // Behind them are only those that cannot run at all.
+      // Behind them are only units that cannot run at all.
       std::vector<Unit*> yielding;
       for (auto entry = shape->queue().rbegin(); entry != shape->queue().rend(); ++entry) {
         if (entry->unit->yields_since) yielding.push_back(entry->unit);
@@ -173,7 +173,7 @@ bool LeaseCore::State::freeze(Unit& unit) {
   return unit.thaw.armed();
 }
 
-// A holder has spent its allowance, or who had spent it has enough again.
+// A holder has spent its allowance, or a unit that had spent it has enough again.
 void LeaseCore::State::cap_is_due(Unit& unit) {
   if (unit.phase == UnitPhase::kHolding) {
     if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who stands before whom: priorities, shares, caps. Method: the lease core by script, and loads that always want more,
-// for seconds of its time.
+// The order of units: priorities, shares, caps. Method: the lease core by script, and loads that always want more, for
+// seconds of its time.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -58,7 +58,7 @@ TEST(Priority, IsWhatOthersAreSaidToWaitFor) {
   script.request(kC);
   EXPECT_EQ(script.view(kB).waits_for, "quantum of tenant 1");
   EXPECT_EQ(script.view(kC).waits_for, "higher priority of tenant 1");
-  script.wait(2s);  // whoever has waited for so long goes before them
+  script.wait(2s);  // by then C has waited so long that it goes first
   EXPECT_FALSE(says(script.view(kC).waits_for, "higher priority"));
 }
 
@@ -136,7 +136,7 @@ TEST(Priority, AgeingGivesAQuantum) {
   EXPECT_LT(held, 2.5e9);
 }
 
-// There are so many others that one of them has always waited long enough: the high one waits among them.
+// One of the many others has always waited long enough: the high one waits among them.
 TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
   GpuSettings settings = fixed(50ms);
   settings.priority_ageing = 100ms;
@@ -152,7 +152,7 @@ TEST(Priority, AgeingOfManyDoesNotShutAHigherOneOut) {
   for (const SeatId one : seats) EXPECT_GT(script.view(one).held, 1s) << one.tenant.value;
 }
 
-// Gangs age by what holds on the other one of their GPUs. Here nobody ages but for their sake.
+// Gangs age by what holds on the other one of their GPUs. Here units age only because of the gangs.
 TEST(Priority, AgeingGangsDoNotShutAHigherOneOutWhereNobodyAges) {
   GpuSettings settings = fixed(50ms);
   Script script(2, settings);
@@ -171,7 +171,7 @@ TEST(Priority, AgeingGangsDoNotShutAHigherOneOutWhereNobodyAges) {
   for (const SeatId one : seats) EXPECT_GT(script.view(one).held, 1s) << one.tenant.value;
 }
 
-// Among equals shares decide, however long somebody waits.
+// Among equals shares decide, however long a unit waits.
 TEST(Priority, AgeingChangesNothingAmongEquals) {
   GpuSettings settings = fixed(50ms);
   settings.priority_ageing = 100ms;
@@ -198,7 +198,7 @@ TEST(Priority, OnesChangedWhileItWaitsCountsAtOnce) {
   EXPECT_NEAR(static_cast<double>((script.view(kA).held - had).count()), 0.5e9, 0.1e9);
 }
 
-// A newcomer is the equal of those that wait, not of the one that has had all the time.
+// A newcomer is the equal of the units that wait, not of the unit that has had all the time.
 TEST(Priority, ANewcomerDoesNotPayForWhoWentBefore) {
   Script script(1, fixed(10ms));
   for (const std::uint64_t tenant : {1u, 2u}) script.tenant(tenant, {0});
@@ -242,7 +242,7 @@ TEST(Priority, ASingleSeatTakesOneGpuOfAGang) {
   EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
 }
 
-// A gang that waits behind a higher priority on one GPU keeps no other one free meanwhile.
+// A gang that waits behind a higher priority on one GPU keeps no other one free.
 TEST(Priority, AGangBehindAHigherOneReservesNothing) {
   GpuSettings settings = fixed(10ms);
   settings.max_runtime = 1s;
@@ -346,7 +346,7 @@ TEST(Priority, TheHigherOneKeepsAnIdleGpuForLonger) {
   EXPECT_TRUE(says(script.tell(StandingChanged{kA, 0}), "contention 1@0 yes 200000ns"));
 }
 
-// A low one that always has work, and a high one that works for 10 ms each `period`; what one has on the GPU is in the
+// A low unit that always has work, and a high one that works for 10 ms each `period`. The memory of each is in the
 // other's way, and takes 200 ms to come. How often the low one gets the GPU, and how long it runs.
 struct Bursts {
   int switches = 0;
@@ -434,7 +434,7 @@ Bursts run_bursts(Duration period, Duration time) {
   return bursts;
 }
 
-// The high one is back before the low one's memory is there, each time: a switch brings nobody anything.
+// The high one is back before the low one's memory is there, each time: a switch is of use to neither.
 TEST(Priority, SwitchesThatCannotPayBackAreNotMade) {
   const Bursts often = run_bursts(600ms, 60s);
   EXPECT_LE(often.switches, 6) << "of 100 pauses";

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lease core's state. Private to src/sched: everybody else sees lease_core.h.
+// The lease core's state. Private to src/sched: all other folders see lease_core.h.
 //
 // An event puts the GPUs that it changes on the agenda. settle() then brings those to rest: modes, whole gangs, grants,
-// revocations, and at the end the contention that tenants are told. Counters replace scans: each seat has a *place* on
-// its GPU (holding, blocking, overlapping) and each GPU counts its places by kind of lease; check_invariants() counts
+// revocations, and at the end the contention that tenants are told. Counters replace scans. Each seat has a *place* on
+// its GPU (holding, blocking, overlapping), and each GPU counts its places by kind of lease. check_invariants() counts
 // again and compares.
 //
 // README.md says what each class owns, and where a decision is made. The headings below name the files of the

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seats that are to have no lease until they are resumed: those of a job that stands still.
+// Suspended seats have no lease until they are resumed: the seats of a job that stands still.
 //
-// A unit with a suspended seat is in no queue: nobody waits for it, nothing is kept free for it, and what its seats ask
-// for is remembered for later. If it holds, it is revoked as soon as it may be. A gang is granted whole or not at all,
-// so one suspended member suspends all of it, members of other runs too: the collectives of these would spin for a
-// partner who cannot come.
+// A unit with a suspended seat is in no queue. No unit waits for it, and nothing is kept free for it. Its seats'
+// requests are remembered for later. If it holds, it is revoked as soon as it may be. A gang is granted whole or not at
+// all. So one suspended member suspends all of it, members of other runs too: their collectives would spin for a
+// partner that cannot come.
 //
-// Drained, a suspended seat is out of everybody's reckoning: modes, order, bounds on queued work, gains. Its process
-// may be frozen then and reads nothing, so nothing is said to it either before it is resumed.
+// A drained suspended seat counts for nothing: not for modes, order, bounds on queued work, or gains. Its process may
+// be frozen then and read nothing. So the core tells it nothing before it is resumed.
 //
 // Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps. If
 // it does not drain in time, it gets its lease back and is asked again later (revocation.cc). Its process may be frozen
@@ -30,7 +30,7 @@ void LeaseCore::State::on(const SeatsSuspended& e) {
       seat->keeps_place = false;
       unit.lifted = false;
     } else if (seat->wants_since) {
-      seat->wants_since = now;  // it competes as one that asks now
+      seat->wants_since = now;  // it competes as a seat that asks now
     }
     seat->suspended = e.are_suspended;
     note_in_part(unit);

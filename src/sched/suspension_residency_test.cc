@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of suspended seats. Goal: it leaves the GPU, all of it that can and whether anybody needs the room or not;
-// it is in nobody's way there, and it comes back in its turn. Method: scripts, as in residency_test.cc.
+// The memory of suspended seats. Goal: all of it that can leave the GPU does, even if no seat needs the room. It is in
+// no seat's way there, and it comes back in its turn. Method: scripts, as in residency_test.cc.
 #include <gtest/gtest.h>
 
 #include "sched/memory_mode.h"
@@ -107,7 +107,7 @@ TEST(SuspendedMemory, AWishWaitsUntilItIsResumed) {
   EXPECT_FALSE(desk.answer(1)->refused());
 }
 
-// One that fits with the other one, and one that would not: the GPU is the other one's alone.
+// One suspended seat fits with the other one, one would not: the GPU is the other one's alone.
 TEST(SuspendedMemory, MakesNoGpuTightOrSerial) {
   Suspended desk;
   for (std::uint64_t tenant = 1; tenant <= 3; ++tenant) desk.open(tenant);
@@ -133,7 +133,7 @@ TEST(SuspendedMemory, MakesNoGpuTightOrSerial) {
   EXPECT_FALSE(desk.planner.fits_together(kGpu, 0));
 }
 
-// Where nobody's memory is moved for anybody's sake, what stands still is all the same, and comes back by turns.
+// In this mode no seat's memory is moved for another one, but that of suspended seats is, and comes back by turns.
 TEST(SuspendedMemory, LeavesInModeConcurrentToo) {
   Suspended desk;
   desk.planner.set_free_only(kGpu, true);
@@ -152,7 +152,8 @@ TEST(SuspendedMemory, LeavesInModeConcurrentToo) {
   EXPECT_EQ(desk.mode(settings::Mode::kConcurrent), MemoryMode::Reason::kTooMuch) << "by turns until it fits";
 }
 
-// Host memory that is used up: it stays where it is, is asked all the same, and nobody is promised its place.
+// Host memory is used up. The memory stays where it is, the seat is asked all the same, and its place is promised to no
+// seat.
 TEST(SuspendedMemory, ThatIsStuckIsCountedOn) {
   Suspended desk;
   desk.open_two(50);
@@ -182,7 +183,7 @@ TEST(SuspendedMemory, ComesToWhoCannotDrainWithoutIt) {
   EXPECT_EQ(desk.room(2), 0u);
 }
 
-// It is told to give up, and of nothing else: nobody may be there to read it.
+// It is told what to give up, and nothing else: its process may be frozen.
 TEST(SuspendedMemory, IsNeverRaised) {
   Suspended desk;
   desk.open_two(70);

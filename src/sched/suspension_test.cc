@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seats that are to have no lease. Goal: what is suspended gives its GPUs up, gets none, is in nobody's way or
-// reckoning, and competes as before when it is resumed. Method: scripts; every step checks the core's invariants.
+// Seats that may have no lease. Goal: a suspended seat gives its GPUs up, gets none, counts for nothing, and competes
+// as before when it is resumed. Method: scripts; every step checks the core's invariants.
 #include <gtest/gtest.h>
 
 #include "sched/one_gpu.h"
@@ -63,7 +63,7 @@ TEST(Suspension, IsNoWaiting) {
   EXPECT_LE(one.view(kA).wait_p99, 1ms);
 }
 
-// fifo: who was suspended asks anew.
+// fifo: a resumed seat asks anew.
 TEST(Suspension, GoesBehindThoseThatAskedMeanwhile) {
   OneGpu one(fifo(10s), 3);
   one.request(kC);
@@ -133,13 +133,13 @@ TEST(Suspension, EndsWithTheTenant) {
   EXPECT_EQ(one.request(kB), "grant 2@0 e1 exclusive");
 }
 
-// ---- who counts ---------------------------------------------------------------------------------
+// ---- which seats count ------------------------------------------------------------------------------
 
 TEST(Suspension, LeavesAGpuToTheOthersAsIfTheyWereAlone) {
   GpuSettings settings = fixed();
   settings.in_flight = 4ms;
   OneGpu one(settings);
-  // Two are bounded; who is alone with a suspended one is not.
+  // Two seats are bounded; a seat that is alone with a suspended one is not.
   EXPECT_EQ(one.tell(SeatsSuspended{{kA}}), "contention 2@0 no 200000ns");
   settings.idle_hold = 5ms;
   EXPECT_EQ(one.settings(GpuIndex{0}, settings), "contention 2@0 no 5000000ns") << "nothing is said to the suspended";
@@ -176,7 +176,7 @@ TEST(Suspension, OfOneThatEndsItsOwnTurnsGivesTheOrderBack) {
   EXPECT_TRUE(script.core().wants_turns(GpuIndex{0}));
 }
 
-// Whatever its priority: nobody's turn is further away.
+// At any priority, no seat's turn is further away.
 TEST(Suspension, IsFurthestFromItsTurnOfAll) {
   OneGpu one(fixed(), 3);
   one.tell(StandingChanged{kA, 100, 1, kNoCap});
@@ -187,7 +187,8 @@ TEST(Suspension, IsFurthestFromItsTurnOfAll) {
   EXPECT_EQ(turns.back().seat, kA);
 }
 
-// An urgent waiter that is suspended leaves the lower one alone; a cap's spent allowance brings nobody back.
+// An urgent waiter that is suspended leaves the lower one alone, and no allowance of a cap brings a suspended seat
+// back.
 TEST(Suspension, StopsWhatItsPriorityAndItsCapWouldDo) {
   OneGpu one(fixed(), 2);
   one.tell(StandingChanged{kA, 10, 1, 100});
@@ -287,7 +288,7 @@ TEST(Suspension, ThatEndsBeforeItCouldBeginLeavesNobodyOut) {
   EXPECT_EQ(gangs.phase(kX1), SeatPhase::kHolding);
 }
 
-// A rank that is ahead spins for one that is behind: both are let through as in any revocation.
+// A rank that is ahead spins for a rank that is behind: both are let through as in any revocation.
 TEST(Suspension, StepsAGangOutOfItsCollective) {
   TwoGangs gangs;
   gangs.request(kX0);
@@ -346,7 +347,7 @@ TEST(Suspension, OfASilentHolderPassesItOver) {
   EXPECT_EQ(one.phase(kB), SeatPhase::kHolding);
 }
 
-// Drained and frozen: nobody asks whether it is there, and it is not killed for saying nothing.
+// Drained and frozen: it is not asked whether it is there, and it is not killed for its silence.
 TEST(Suspension, LetsItSayNothing) {
   GpuSettings settings = fixed();
   settings.kill_silent_after = 1s;

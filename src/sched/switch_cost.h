@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What it costs a GPU to change hands, smoothed, and the automatic quantum that follows from that.
+// The smoothed cost of a GPU's change of hands, and the automatic quantum that follows from it.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@ namespace gpumux::sched {
 
 class SwitchCost {
  public:
-  // No unit had the GPU for so long while a predecessor drained. The first drain counts as it is.
+  // No unit had the GPU for this long while a predecessor drained. The first drain counts as it is.
   void add_drain(Duration cost) {
     cost = std::min(cost, kMost);
     drain_ = drain_ ? *drain_ + (cost - *drain_) / kDrainSmoothing : cost;
   }
-  // A granted unit's memory came so long after the grant. Zero: nothing had to move.
+  // A granted unit's memory came this long after the grant. Zero: nothing had to move.
   void add_paging(Duration cost) {
     paging_ += (std::min(cost, kMost) - paging_) / kPagingSmoothing;
     // The remainder of a cost that is gone says nothing.
@@ -32,16 +32,16 @@ class SwitchCost {
   // An automatic quantum is this many times the cost of a switch: 33 / 34 of the time is then left, so switching takes
   // under 3 %.
   static constexpr std::int64_t kQuantaPerCost = 33;
-  // An automatic quantum is never shorter. A switch costs 0.3 to 0.7 ms that nobody can measure while it happens: the
-  // GPU's change of context, cold caches, a queue that is filled again. Two programs that always have work kept 93 % of
-  // what one gets done alone with quanta of 5 ms, 97.5 % with 20 ms and 98.5 to 99 % with 50 ms (experiment 008).
+  // An automatic quantum is never shorter. A switch costs 0.3 to 0.7 ms that cannot be measured while it happens:
+  // change of context, cold caches, a queue that is filled again. Two busy programs together get 93 % of one program's
+  // work done with quanta of 5 ms. With 20 ms it is 97.5 %, with 50 ms 98.5 to 99 % (experiment 008).
   static constexpr Duration kMinQuantum = std::chrono::milliseconds(40);
   // No automatic quantum is longer, and no cost counts for more: people wait.
   static constexpr Duration kMost = std::chrono::seconds(30);
   // Each measured drain moves the smoothed cost by one part in this many: a few outliers do not move the quantum much.
   static constexpr std::int64_t kDrainSmoothing = 8;
-  // A switch that moves memory raises the smoothed cost by this part of the difference, one that moves none lowers it
-  // by this part: when programs fit together again, quanta of many seconds are short again after a few.
+  // A switch that moves memory raises the smoothed cost by this part of the difference, and a switch that moves none
+  // lowers it. When programs fit together again, quanta of many seconds are short again after a few switches.
   static constexpr std::int64_t kPagingSmoothing = 4;
 
   std::optional<Duration> drain_;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Deadlines, earliest first: an indexed binary heap.
 //
-// A Timer lives inside the thing that it belongs to and knows its place in the heap, so arming, moving and stopping are
-// O(log n) without allocation, and the earliest deadline is at the front. Timers of the same moment fire in the order
-// in which they were armed, which makes runs repeatable. A Timer that is destroyed stops. Not thread-safe.
+// A Timer lives inside its owner and knows its place in the heap. So arming, moving and stopping are O(log n) without
+// allocation, and the earliest deadline is at the front. Timers of the same moment fire in the order in which they were
+// armed, which makes runs repeatable. A Timer that is destroyed stops. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +36,7 @@ class Timer {
   inline ~Timer();
 
   bool armed() const { return in_ != nullptr; }
-  base::TimePoint at() const { return at_; }  // of one that is armed
+  base::TimePoint at() const { return at_; }  // REQUIRES: it is armed
 
   const TimerKind kind;
   Unit* const unit = nullptr;  // the owner is one of the two; neither: the core

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What tests of gangs start from.
+// The start of tests of gangs.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace gpumux::sched {
 
-// Two GPUs; tenants 1 and 2 are one gang, on GPU 0 and 1; tenants 3 and 4 another one; 5 and 6 are by themselves on GPU
-// 0 and 1.
+// Two GPUs. Tenants 1 and 2 are a gang on GPU 0 and 1, tenants 3 and 4 another one. Tenants 5 and 6 are by themselves
+// on GPU 0 and 1.
 struct TwoGangs : Script {
   explicit TwoGangs(const GpuSettings& settings = fifo()) : Script(2, settings) {
     for (std::uint64_t id = 1; id <= 6; ++id) tenant(id, {id % 2 == 1 ? 0u : 1u});

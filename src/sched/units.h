@@ -63,10 +63,10 @@ struct Seat {
   LeaseEpoch epoch;
   Occupancy place = Occupancy::kNone;
   bool poisoned = false;
-  bool suspended = false;  // to have no lease
+  bool suspended = false;  // may have no lease
   MemoryWait memory;
   bool keeps_place =
-      false;  // it waits as from before its last lease: it gave that up for want of memory, or borrowed it
+      false;  // it waits as from before its last lease: it gave that up for lack of memory, or borrowed it
 
   bool ends_own_turns = false;
   Limit<Duration> told_in_flight;
@@ -173,7 +173,7 @@ struct Unit {
 inline bool runs(const Seat& seat) {
   return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
 }
-// Whether any of its seats is so.
+// Whether `is_so` holds for any of its seats.
 template <class Predicate>
 bool any_seat(const Unit& unit, Predicate is_so) {
   for (const Seat* seat : unit.seats) {
@@ -271,9 +271,9 @@ struct Gpu {
   Duration held{};
   TimePoint held_since{};
 
-  // Those that contain it.
+  // The shapes that contain it.
   const std::vector<Shape*>& shapes() const { return shapes_; }
-  // The one that has no other GPU; nullptr: no unit has it.
+  // The shape that has no other GPU; nullptr: no unit has it.
   const Shape* single_shape() const {
     for (const Shape* shape : shapes_) {
       if (shape->gpus().size() == 1) return shape;

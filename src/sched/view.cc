@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What people see of the core. Linear in the seats; nothing here decides anything.
+// Views of the core, for people. Linear in the seats; nothing here decides anything.
 #include <algorithm>
 
 #include "sched/order.h"
@@ -139,7 +139,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     view.switches = gpu->switches;
     view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.now - gpu->held_since);
 
-    // How far each unit is from the GPU: those that return to it, then all shapes' queues in this GPU's order.
+    // How far each unit is from the GPU: units that return to it, then all shapes' queues in this GPU's order.
     std::vector<QueueEntry> order;
     for (const Shape* shape : gpu->shapes()) {
       for (const QueueEntry& queued : shape->queue()) order.push_back(entry_of(*queued.unit, *gpu, state.now));
