@@ -2,8 +2,8 @@
 // Network adapters that read and write GPU memory by themselves (GPUDirect RDMA).
 //
 // Memory that is given to one by cuMemGetHandleForAddressRange is seen, and pinned. The legacy way is not: a kernel
-// module (nvidia-peermem) answers the adapter's driver, and the CUDA driver tells nobody. It is open to a process that
-// has an adapter's device open, and to no other.
+// module (nvidia-peermem) answers the adapter's driver, and the CUDA driver reports it nowhere. It is open to a process
+// that has an adapter's device open, and to no other.
 #pragma once
 
 #include <string>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: allocations behave as the driver's own: sizes, alignment, error codes, what is known of an address; and cost
-// the GPU what they must, no more. Method: the simulated driver's capacity before and after; the figures that a real
-// driver (580.159) gave are written beside what they decide.
+// Goal: allocations behave as the driver's own: sizes, alignment, error codes, facts about an address. They cost the
+// GPU no more than they must. Method: the simulated driver's capacity before and after. Figures that a real driver
+// (580.159) gave stand next to what they decide.
 #include <thread>
 
 #include "pager/pager_test_support.h"

@@ -13,7 +13,7 @@ namespace gpumux::pager {
 HashSeed HashSeed::random() {
   HashSeed seed;
   if (::getrandom(&seed, sizeof seed, GRND_NONBLOCK) == static_cast<ssize_t>(sizeof seed)) return seed;
-  // A sandbox without the call: nobody attacks here, the seed only must not be something that data may depend on.
+  // A sandbox without the call. The seed need not be secret: data only must not depend on it.
   timespec time{};
   ::clock_gettime(CLOCK_MONOTONIC, &time);
   seed.low = hash_mix(static_cast<std::uint64_t>(time.tv_nsec) ^ (static_cast<std::uint64_t>(::getpid()) << 32));

@@ -7,7 +7,7 @@
 
 namespace gpumux::pager {
 
-// 128 bits. That two different blocks have the same has a probability under 2^-121; see block_hash_function.h.
+// 128 bits. Two different blocks have the same hash with a probability under 2^-121; see block_hash_function.h.
 struct BlockHash {
   std::uint64_t low = 0;
   std::uint64_t high = 0;

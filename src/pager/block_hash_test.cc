@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the hash tells all blocks apart that a program may leave, by content and by position, and the GPU (here the
-// simulated one, which has an implementation of its own) computes the same as the reference.
-// Method: blocks that differ in ways that weaker hashes miss; random blocks through both implementations.
+// Goal: the hash tells all blocks apart that a program may leave, by content and by position. The GPU (here the
+// simulated one, with an implementation of its own) computes the same as the reference. Method: blocks that differ in
+// ways that weaker hashes miss; random blocks through both implementations.
 #include "pager/block_hash.h"
 
 #include <gtest/gtest.h>

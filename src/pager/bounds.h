@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much a seat may have on the GPU (its room), and how much its program may have allocated in all (its commitment);
-// and how much it has of both.
+// A seat's bounds: what it may have on the GPU (its room), and what its program may have allocated in all (its
+// commitment). Also what it has of both.
 //
-// Everything that takes physical memory takes room first, so what the driver has given never exceeds the bound that was
-// in force when it was asked; and whoever lowers a bound and then reads what is used knows the most that there is. That
+// A thread takes room before it takes physical memory. So what the driver has given never exceeds the bound that was in
+// force when it was asked. A thread that lowers a bound and then reads what is used knows the most that there is. That
 // is why it is a lock and not two atomics. It is a leaf: nothing is called under it.
 #pragma once
 
@@ -42,8 +42,8 @@ class Bounds {
   // Memory that counts as allocated, or will.
   enum class Part : std::uint8_t {
     kPaged,     // live allocations of the pager's, in whole blocks, on the GPU or not
-    kBeside,    // others that never take room (managed memory)
-    kReserved,  // kept back for what somebody else makes, and counts by itself when it is made
+    kBeside,    // other memory that never takes room (managed memory)
+    kReserved,  // kept back for memory that another part makes, and that counts by itself when it is made
   };
   bool commit(std::uint64_t bytes, Part part = Part::kPaged) {
     const base::Locked locked(mutex_);

@@ -115,7 +115,7 @@ CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
   chunk.handle = 0;
   chunk.owner = Chunk::Owner::kSeat;
   const std::optional<std::uint64_t> frame = std::exchange(chunk.frame, std::nullopt);
-  // Before the room is another's: who is told of that looks for the frame.
+  // Before the room is another seat's: a seat that hears of that looks for the frame.
   if (is_given) {
     frames_->give(frame.value_or(0), chunk.bytes, fd);
   } else if (frame) {

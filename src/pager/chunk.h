@@ -6,12 +6,12 @@
 // they are, next to where the valid content is:
 //
 //     step: kCreated -> kMapped -> kAccessible     each needs the one before
-//     kCreated -> each view: kMapped -> kGranted   the same, where the program maps by itself
-//     place: kNowhere, kDevice, kHost              where the content is that the program would read
+//     kCreated -> each view: kMapped -> kGranted   the same, if the program maps by itself
+//     place: kNowhere, kDevice, kHost              where the program's content is
 //
 // Resident means kDevice (then it is complete). A chunk that is not resident may still hold memory, if the driver
-// refused to take it back: the next attempt at anything goes on from there. A failure thus never loses content: place
-// changes only after the new place is complete.
+// refused to take it back. The next attempt goes on from there. A failure thus never loses content: place changes only
+// after the new place is complete.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ enum class ChunkPlace : std::uint8_t {
 // 2 MiB of a chunk, as it was when it last was evicted.
 struct Block {
   enum class Kind : std::uint8_t {
-    kNone,      // nothing is known (or the content never was defined)
+    kNone,      // nothing is known, or the content was never defined
     kCopied,    // `slot` holds the content
     kConstant,  // `word`, all over
   };
@@ -59,7 +59,7 @@ struct View {
     kAway,     // the driver has no such mapping
     kMapped,   // `rights` are not in force
     kGranted,  // `rights` are in force
-    kGone,     // the program has no such mapping, but the driver still has: goes when it can
+    kGone,     // the program has no such mapping, but the driver still has; it is unmapped when the driver allows it
   };
   State state = State::kAway;
 };
@@ -74,19 +74,19 @@ struct Chunk {
   // The owner of its memory, from kCreated on.
   enum class Owner : std::uint8_t {
     kSeat,
-    kShared,   // the seat; but others may have it, now or later: it is freed, and given to nobody
+    kShared,   // the seat, but others may have it, now or later: it is freed, and given to no seat
     kForeign,  // another process: it takes none of the seat's room
   };
   Owner owner = Owner::kSeat;
   // The number under which its memory was taken from Options::frames; none: made here.
   std::optional<std::uint64_t> frame;
   ChunkPlace place = ChunkPlace::kNowhere;
-  // Somebody works on it without holding the pager's lock: nobody else touches it until that is over.
+  // A thread works on it without holding the pager's lock. No other thread touches it until that is over.
   bool claimed = false;
   // The last eviction had nothing to copy; it may be so again.
   bool was_cheap = false;
-  // Of a handle of the program's: what it is created as. Such a chunk is mapped where the program wants it (views), and
-  // at `address` only if the pager cannot reach it there. Null: `address` is the program's.
+  // For a handle of the program's: the properties that it is created with. Such a chunk is mapped where the program
+  // wants it (views), and at `address` only if the pager cannot reach it there. Null: `address` is the program's.
   const cuda::CUmemAllocationProp* as = nullptr;
   std::vector<View> views;
   cuda::CUdeviceptr reach = 0;      // where the pager copies it; valid after Mapper::reach
@@ -95,7 +95,8 @@ struct Chunk {
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
   // Host memory that evicting it will take, if it goes as the last time.
   std::uint64_t likely_host_bytes() const;
-  // It may be restored into memory that holds anything: all of it is known, and none of it the program's to choose.
+  // It may be restored into memory with any content: all of its own is known, and the program does not choose the
+  // memory.
   bool fits_frames() const { return place == ChunkPlace::kHost && as == nullptr; }
   // Restoring it means copying something in.
   bool has_content() const { return place == ChunkPlace::kHost && blocks != nullptr; }
@@ -113,16 +114,16 @@ class Mapper {
   Mapper(const cuda::Driver& driver, cuda::CUdevice device, Bounds& bounds, Frames* frames)
       : driver_(driver), device_(device), bounds_(bounds), frames_(frames) {}
 
-  // Memory, mapped, accessible to the own device and to `peers`; CUDA_ERROR_OUT_OF_MEMORY without asking the driver
-  // where the bound leaves no room. Goes on where an earlier attempt stopped. A failure
-  // gives back what the driver takes back, and is the error of the step that failed.
-  // kOverwritten: the caller writes all of it before anybody reads it, so it may hold anything.
+  // Memory, mapped, accessible to the own device and to `peers`. Without asking the driver, CUDA_ERROR_OUT_OF_MEMORY if
+  // the bound leaves no room. Goes on where an earlier attempt stopped. If it fails, it gives back what the driver
+  // takes back, and returns the error of the step that failed. kOverwritten: the caller writes all of it before any
+  // work reads it, so it may hold anything.
   enum class Content : std::uint8_t { kAny, kOverwritten };
   cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, Content content = Content::kAny) const;
 
-  // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. An error, and the
-  // chunk still complete: the program sees no change. An error otherwise: the rest goes the next time.
-  // kHandedOver: the memory goes to whoever waits for it, if anybody does.
+  // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. If it fails and
+  // the chunk is still complete, the program sees no change. If it fails otherwise, the next call does the rest.
+  // kHandedOver: the memory goes to a seat that waits for it, if there is one.
   enum class Fate : std::uint8_t { kFreed, kHandedOver };
   cuda::CUresult detach(Chunk& chunk, Fate fate = Fate::kFreed) const;
 
@@ -135,7 +136,7 @@ class Mapper {
   // Changes one peer's rights to a mapped chunk.
   cuda::CUresult set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const;
 
-  // How chunks are created, for who imports them.
+  // The properties that chunks are created with, for a process that imports them.
   cuda::CUmemAllocationProp properties() const;
 
  private:

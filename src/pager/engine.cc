@@ -78,7 +78,7 @@ void Engine::close() {
       if (module_ != nullptr) driver_.cuModuleUnload(module_);
     }
   }
-  // Where the context is gone or broken, what was in it goes with it.
+  // If the context is gone or broken, everything in it goes with it.
   forget();
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the pager keeps in a context of the program's: streams, events, the hash kernel and its lists.
+// The pager's own objects in a context of the program's: streams, events, the hash kernel and its lists.
 //
 // All of it is made before memory is short (open), for a full GPU has no room for a module either. One thread at a time
-// uses an engine: the one that steps a job. Nothing here waits for the GPU, but close.
+// uses an engine: the thread that steps a job. Nothing here waits for the GPU, but close.
 #pragma once
 
 #include <atomic>
@@ -32,12 +32,12 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Makes everything in `context`, unless it is there. An engine without the hash kernel is open all the same: it
-  // copies everything.
+  // Makes everything in `context`, unless it is there. An engine without the hash kernel still opens: it copies
+  // everything.
   cuda::CUresult open(cuda::CUcontext context);
   // Gives everything back. Waits for what the streams still do.
   void close();
-  // In a forked child, or when the context is gone: forgets everything, calls nobody.
+  // In a forked child, or when the context is gone: forgets everything, without a call of the driver.
   void forget();
 
   cuda::CUcontext context() const { return context_.load(); }
@@ -68,7 +68,7 @@ class Engine {
   const cuda::CUdevice device_;
   const bool hashing_;
   const HashSeed seed_;
-  std::atomic<cuda::CUcontext> context_{nullptr};  // read by whoever wants it current
+  std::atomic<cuda::CUcontext> context_{nullptr};  // read by any thread that makes it current
   cuda::CUstream out_ = nullptr;
   cuda::CUstream in_ = nullptr;
   cuda::CUstream hash_ = nullptr;

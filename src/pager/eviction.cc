@@ -73,7 +73,7 @@ JobState Eviction::step() {
   }
   if (window_.empty() && (is_stopping() || next_ == plan_.size())) {
     if (is_stopping()) return over(outcome_);
-    // Claimed by somebody else the first time, or failed to be enough.
+    // Chunks were claimed by other threads the first time, or were not enough.
     if (freed_ < wanted_ && !plan_.empty()) plan(wanted_ - freed_);
     if (freed_ >= wanted_ || plan_.empty()) return over(JobState::kDone);
   }
@@ -254,7 +254,7 @@ bool Eviction::advance(Entry& entry) {
   return true;
 }
 
-// Host memory for every block that is to be copied. False: there is not enough; what was found is kept.
+// Host memory for every block that needs a copy. False: there is not enough; what was found is kept.
 bool Eviction::find_slots(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   if (chunk.blocks == nullptr) chunk.blocks = std::make_unique<Block[]>(chunk.block_count());
@@ -262,7 +262,7 @@ bool Eviction::find_slots(Entry& entry) {
   for (std::uint32_t i = 0; i < chunk.block_count(); ++i) {
     if (entry.blocks[i].fate != Fate::kCopy || chunk.blocks[i].slot) continue;
     if (found.empty()) {
-      // As many as are missing in a row from here on, so that one copy can fill them.
+      // All that are missing in a row from here on, so that one copy can fill them.
       std::uint32_t row = 0;
       while (i + row < chunk.block_count() && entry.blocks[i + row].fate == Fate::kCopy && !chunk.blocks[i + row].slot)
         ++row;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Taking a drained seat's memory off the GPU, chunk by chunk.
 //
-//   claim ... hash on the GPU ... what has changed? ... copy to host memory ... unmap, release ... say so
+//   claim ... hash on the GPU ... which blocks have changed? ... copy to host memory ... unmap, release ... say so
 //
-// Several chunks are on their way at once: while the GPU copies one, the next one's host memory is registered and the
+// Several chunks are on their way at once. While the GPU copies one, the host memory of the next is registered and the
 // one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it.
 //
-// Blocks that need no copy: unchanged ones, whose hash is that of the copy that host memory still has, and constant
-// ones, which are one value all over. A chunk without any other block goes without waiting for the bus.
+// Two kinds of blocks need no copy. An unchanged one has the hash of the copy in host memory. A constant one is one
+// value all over. A chunk without any other block goes without waiting for the bus.
 //
 // A failure loses nothing: a chunk is either still on the GPU as it was, or complete in host memory.
 //
@@ -26,8 +26,9 @@ namespace gpumux::pager {
 
 class Eviction : public Job {
  public:
-  // Frees at least `bytes` if there are so many, memory kept for reuse first. `discard`: copies nothing; the content is
-  // lost. For a context that is broken (nobody can read it any more, and copies fail), by its sticky error.
+  // Frees at least `bytes`, or all there is if that is less; memory kept for reuse first. `discard`: copies nothing;
+  // the content is lost. For a context that is broken by its sticky error: no work can read the content any more, and
+  // copies fail.
   Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes, bool discard);
   ~Eviction();
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Physical memory that goes from one seat to another without being freed in between: the driver scrubs freed memory, by
-// the engine that the next one's copies need (docs/decisions/0015).
+// Physical memory that goes from one seat to another without being freed in between. The driver scrubs freed memory, by
+// the engine that the next seat's copies need (docs/decisions/0015).
 //
-// A frame is the memory of one chunk. A seat that evicts gives it away. A seat that restores takes it, with whatever it
-// holds, and writes all of it before any work can read it. The process that made a frame exports it once. A process
+// A frame is the memory of one chunk. A seat that evicts gives it away. A seat that restores takes it, with any
+// content, and writes all of it before any work can read it. The process that made a frame exports it once. A process
 // that has imported memory cannot export it. So the keeper of frames has the descriptor, and knows the frame by a
 // number from then on.
 #pragma once
@@ -24,20 +24,22 @@ class Frames {
     int fd = -1;  // the taker's to close
   };
 
-  // Somebody waits for a frame of exactly so many bytes, and this one (as below) can be given. No: it is freed.
+  // Whether a seat waits for a frame of exactly `bytes` bytes, and this one (as below) can be given. No: it is freed.
   virtual bool wants(std::uint64_t number, std::uint64_t bytes) = 0;
-  // It is no longer this seat's. As it was lent; or number 0: a new one, whose descriptor is the keeper's from now on.
+  // It is no longer this seat's. The frame's number if it was lent. Number 0: a new frame; the keeper owns its
+  // descriptor from now on.
   virtual void give(std::uint64_t number, std::uint64_t bytes, int fd) = 0;
-  // Sizes of which there is one to be taken.
+  // Sizes of which there is one to take.
   virtual base::FrameSizes at_hand() = 0;
-  // None: the seat makes its memory. While the program does not fork (base/no_fork.h): a child closes what is at hand.
+  // None: the seat makes its memory. Called inside base::NoFork (base/no_fork.h): a forked child would inherit the
+  // descriptor.
   virtual std::optional<Lent> take(std::uint64_t bytes) = 0;
-  // None of what could be taken is of any use.
+  // None of the frames that could be taken is of any use.
   virtual void drop() = 0;
   // The seat has freed a frame that it had taken. Forgetting the frame frees its memory.
   virtual void freed(std::uint64_t number) = 0;
-  // A descriptor of a frame that this seat has taken, for somebody else to import; the caller's to close. Negative:
-  // there is none any more. From then on the frame is given to nobody.
+  // A descriptor of a frame that this seat has taken, for another process to import. The caller closes it. Negative:
+  // there is none any more. From then on no seat gets the frame.
   virtual int descriptor(std::uint64_t number) = 0;
 
  protected:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: physical memory goes from seat to seat without being freed, data and all errors as without; what others may
-// have, and what was never written, is given to nobody and taken from nobody. Method: two pagers of one process with a
+// Goal: physical memory goes from seat to seat without being freed, and data and errors are the same as without. Memory
+// that others may have, or that was never written, is neither given nor taken. Method: two pagers of one process with a
 // keeper between them, calls of the driver counted, failures of each of its steps.
 #include "base/no_fork.h"
 #include "pager/pager_test_support.h"
@@ -69,7 +69,7 @@ TEST_F(FramesTest, WhatOneEvictsTheOtherRestoresInto) {
   EXPECT_EQ(pager().counters().moved.handed_over, 2 * kBytes);
 }
 
-// A child that the program forks meanwhile would keep the memory for as long as it lives.
+// A child that the program forks in that time would keep the memory for as long as it lives.
 TEST_F(FramesTest, NobodyForksWhileAFrameIsInHand) {
   int imported = 0;
   int exported = 0;
@@ -106,7 +106,7 @@ TEST_F(FramesTest, SizesThatNobodyHasAreMade) {
   EXPECT_EQ(frames_.here(), 2u);
 }
 
-// Chunks that a frame is there for come first, and a frame that fits nothing is not kept from everybody.
+// Chunks that a frame is there for come first, and a frame that fits nothing is left to others.
 TEST_F(FramesTest, ChunksOfTheSizesAtHandComeFirst) {
   options_.chunk_bytes = base::kMostFrameBytes / 2;
   const CUdeviceptr mine = get(options_.chunk_bytes);
@@ -181,7 +181,7 @@ TEST_F(FramesTest, WhatTheDriverRefusesCostsNothingButTheHandingOver) {
   ASSERT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(data, words.size()), changed);
   EXPECT_GE(frames_.given, given + 2);
-  // Not mapped: what was taken is nobody's any more, and the next attempt makes its own.
+  // Not mapped: the frame that was taken is lost, and the next attempt makes its own memory.
   ASSERT_EQ(evict(), JobState::kDone);
   fail_next("cuMemSetAccess");
   EXPECT_EQ(restore(), JobState::kFailed);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program's own virtual memory: what it creates by cuMemCreate and maps by itself, paged as the rest is.
+// The program's own virtual memory: it creates memory by cuMemCreate and maps it by itself. It is paged as the rest is.
 //
 // A handle of the program's is a range whose addresses are the pager's own and normally without memory: a *home*. Each
 // mapping that the program makes is a *view* of every chunk (chunk.h). Attaching a chunk maps all its views again, with
@@ -10,11 +10,11 @@
 // The driver maps handles as a whole and in no other way (CUDA_ERROR_NOT_SUPPORTED; 580.159), and gives rights to whole
 // mappings only. That is why there are no parts here: a mapping is an address and a list of rights.
 //
-// Nobody can touch memory that no device has a right to. So such a handle need not be on the GPU (Range::needed): it
-// may wait there for its mapping, or not, and holds nobody up. It is cuMemSetAccess that makes it count.
+// Memory that no device has a right to cannot be touched. So such a handle need not be on the GPU (Range::needed): it
+// may wait for its mapping there or not, and holds no program up. cuMemSetAccess makes it count.
 //
-// A call of the program's claims all chunks of the handle, as a job claims one: what it finds on the GPU it changes by
-// the driver, what is away it only notes.
+// A call of the program's claims all chunks of the handle, as a job claims one. It changes chunks that are on the GPU
+// by the driver, and notes the change for the rest.
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,9 +26,9 @@ namespace {
 
 using cuda::CUresult;
 
-// A handle that may be exported is one of the driver's, for whoever imports it gets one. Larger ones than this would be
-// too much to move at once, and are several of the driver's, which cannot be exported: JAX asks for all of its memory
-// in one handle that could be, and exports none of it; no library is known to export more in one.
+// A handle that may be exported is one of the driver's, because the importer gets one. Larger handles would be too much
+// to move at once, and are several of the driver's, which cannot be exported. JAX asks for all of its memory in one
+// exportable handle, and exports none of it. No library is known to export more in one.
 constexpr std::uint64_t kLargestWhole = 1024 * kMebibyte;
 
 View& view_of(Chunk& chunk, cuda::CUdeviceptr mapping, cuda::CUdeviceptr home) {
@@ -54,7 +54,7 @@ std::vector<cuda::CUmemAccessDesc> merged(std::vector<cuda::CUmemAccessDesc> rig
   return rights;
 }
 
-// Calls `change(address, bytes)` for each row of neighbouring chunks that `is_in` holds for: one call of the driver's
+// Calls `change(address, bytes)` for each row of neighbouring chunks that `is_in` holds for: one call of the driver
 // does for all of them. `done(chunk)` follows for each. The first failure ends it.
 template <class IsIn, class Change, class Done>
 CUresult for_rows(Range& range, cuda::CUdeviceptr mapping, IsIn is_in, Change change, Done done) {
@@ -133,8 +133,8 @@ CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationPr
   return cuda::CUDA_SUCCESS;
 }
 
-// With the lock held; lets go of it while somebody has claimed a chunk. Takes the range out of the table if nobody has
-// the handle nor maps it any more. False: somebody does.
+// With the lock held; lets go of it while a chunk is claimed. Takes the range out of the table if the program has no
+// reference to the handle and no mapping of it. False: it has.
 bool Pager::let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) {
   const auto is_over = [](const Range& range) {
     return range.handle->references == 0 && range.handle->mappings.empty();
@@ -190,7 +190,7 @@ CUresult Pager::map_handle(std::uint64_t handle, cuda::CUdeviceptr address) {
     range = state_.table.by_id(handle);
     if (range == nullptr || range->handle == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     range = state_.claim_all(handle);
-    // Released meanwhile, by another thread: natively it would have been a handle no more.
+    // Another thread has released it since: natively it would be no handle any more.
     if (range == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
     if (range->handle->references == 0) {
       state_.unclaim_all(*range);
@@ -314,8 +314,8 @@ CUresult Pager::set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDes
   if (result == cuda::CUDA_SUCCESS) {
     for (Chunk& chunk : range->chunks) view_of(chunk, address, range->base).rights = after;
   } else if (!changed.empty()) {
-    // All or nothing: the locations get their former rights back. Where that fails, the new rights stay, and the
-    // program is not told.
+    // All or nothing: the locations get their former rights back. If that fails, the new rights stay, and the program
+    // is not told.
     std::vector<cuda::CUmemAccessDesc> back(rights, rights + count);
     for (cuda::CUmemAccessDesc& right : back) {
       right.flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_NONE;

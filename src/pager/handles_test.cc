@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: memory that the program creates and maps by itself behaves as the driver's own, and pages: whatever is evicted
-// meanwhile, what it reads at each of its addresses is what was written at any of them, and its rights are those that
-// it gave. Method: the simulated driver's kernels, which fault on what is not mapped or not allowed; its capacity
-// before and after; its failures at every call.
+// Goal: memory that the program creates and maps by itself behaves as the driver's own, and pages. Across evictions,
+// what it reads at each address is what was written at any of them. Its rights are as the program gave them. Method:
+// the simulated driver's kernels, which fault on what is not mapped or not allowed; its capacity before and after; its
+// failures at every call.
 #include <unistd.h>
 
 #include <thread>
@@ -401,8 +401,8 @@ TEST_F(HandlesTest, ACallDuringAnEvictionIsNotHeldUpByIt) {
   expect_words(second, random_words(kBytes, 4));
 }
 
-// Every call that the driver may refuse, at each of its times: the program hears of it or not, but what it is told is
-// true, and nothing is lost or left behind.
+// Every call that the driver may refuse, at each of its times. If the program is told, it is told the truth. Nothing is
+// lost or left behind.
 TEST_F(HandlesTest, EachFailureOfTheDriverLosesNothing) {
   const std::uint64_t before = sim::free_bytes();
   constexpr std::uint64_t kSmall = 6 * kMebibyte;  // two chunks

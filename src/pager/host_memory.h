@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where evicted data lies: host memory that belongs to somebody else (the daemon) and is lent.
+// Host memory for evicted data. It belongs to the daemon, which lends it.
 #pragma once
 
 #include <cstddef>
@@ -16,16 +16,16 @@ struct HostChunk {
   std::uint64_t id = 0;  // the lender's own
 };
 
-// Lends host memory. Called by the thread that steps evictions, and by whoever calls Pager::shrink_host; holding no
-// lock of the pager's. Implementations answer from what they have at hand and do not wait: an eviction that gets
-// nothing says so and is stepped again.
+// Lends host memory. Called by the thread that steps evictions, and by callers of Pager::shrink_host, without any lock
+// of the pager's. Implementations answer from what they have and do not wait. An eviction that gets nothing starves
+// (kStarved) and is stepped again.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  // About so many bytes (never more than twice). Nothing: not now.
+  // About `bytes` (never more than twice). Nothing: not now.
   virtual std::optional<HostChunk> lend(std::uint64_t bytes) = 0;
-  // Nobody uses it any more, no copy of the GPU's either. It stays registered with the driver, so that it need not be
-  // when it is lent again: before it is unmapped, Pager::unregister_host.
+  // No seat uses it any more, no copy of the GPU's either. It stays registered with the driver, so that it need not be
+  // registered when it is lent again. Before it is unmapped, Pager::unregister_host.
   virtual void give_back(const HostChunk& chunk) = 0;
 };
 

@@ -110,7 +110,7 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
   }
 }
 
-// Where the driver refuses, its registration ends with the context; the memory goes either way.
+// If the driver refuses, its registration ends with the context; the memory goes either way.
 void HostSlots::unregister(const std::byte* address, std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   auto at = registered_.lower_bound(const_cast<std::byte*>(address));
@@ -134,7 +134,7 @@ void HostSlots::forget_registrations() {
 void HostSlots::forget_registrations_locked() {
   registered_.clear();
   for (const auto& chunk : chunks_) {
-    // One that is under way ends as done.
+    // A registration that is under way ends as done.
     if (chunk->registration == LentChunk::Registration::kDone) chunk->registration = LentChunk::Registration::kNone;
   }
 }

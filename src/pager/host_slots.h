@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Borrowed host memory, divided into slots of one block each.
 //
-// A chunk is registered with the driver (pinned) right before it is first copied to or from, and stays so until its
-// memory is unmapped, borrowed or not: registering runs at about the bus's speed and holds locks of the driver's, which
-// is far too slow for every switch, and fast enough to be done once for each chunk while the copies of the one before
-// are under way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
+// A chunk is registered with the driver (pinned) right before it is first copied to or from. It stays registered until
+// its memory is unmapped, borrowed or not. Registering runs at about the bus's speed and holds locks of the driver's.
+// That is too slow for every switch. It is fast enough once for each chunk, while the copies of the one before are
+// under way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
 //
 // Any thread may call any function. The lock is a leaf: under it the lender is never called, and the driver only to
 // unregister.
@@ -53,7 +53,7 @@ inline std::byte* HostSlot::address() const { return chunk->memory.address + std
 
 class HostSlots {
  public:
-  // `lender` null: nothing can be evicted but what needs no copy.
+  // `lender` null: only what needs no copy can be evicted.
   HostSlots(const cuda::Driver& driver, HostMemory* lender) : driver_(driver), lender_(lender) {}
   // Gives everything back. The driver must still be there, with the context in which chunks were registered.
   ~HostSlots();
@@ -96,7 +96,7 @@ class HostSlots {
   HostMemory* const lender_;
   mutable base::Mutex mutex_;
   std::vector<std::unique_ptr<LentChunk>> chunks_;
-  std::set<std::byte*> registered_;  // where they begin, also of those that are given back
+  std::set<std::byte*> registered_;  // where registered chunks begin, even if they are given back
   std::uint64_t borrowed_bytes_ = 0;
   std::uint64_t used_blocks_ = 0;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What evictions and restorations have in common: they are stepped.
+// The common part of evictions and restorations: they are stepped.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ enum class JobState : std::uint8_t {
   kWaiting,    // step again when the GPU has had time to copy (kPollInterval)
   kStarved,    // the same, but something is missing: host memory (eviction) or room on the GPU (restoration)
   kDone,       // over: all that was asked for
-  kCancelled,  // over: cancelled, or the seat is no longer drained; what had been begun was finished
+  kCancelled,  // over: cancelled, or the seat is no longer drained; chunks that were begun were finished
   kFailed,     // over: the driver refused something; every chunk is where it was, or where it was to go
 };
 
@@ -23,14 +23,14 @@ inline bool is_over(JobState state) { return state >= JobState::kDone; }
 // Copies that are under way at once. Two keep the bus busy while one is unmapped; four forgive a late step.
 inline constexpr std::uint32_t kCopiesInFlight = 4;
 
-// Chunks that a restoration has made and not yet filled, for memory that another process has just freed is still being
-// scrubbed when it is made, by the engine that copies in (experiment 004).
+// Chunks that a restoration has made and not yet filled. The engine that copies in also scrubs memory that another
+// process has just freed (experiment 004), so new chunks are made ahead.
 inline constexpr std::uint32_t kRestoredInFlight = 8;
 
 // Chunks that one step unmaps or maps at most, before the caller may look whether to go on: about 1 ms.
 inline constexpr std::uint32_t kChunksPerStep = 8;
 
-// A waiting job wants to be stepped again after so many microseconds: a sixth of what copying a chunk takes.
+// A waiting job wants to be stepped again after this: a sixth of the time that copying a chunk takes.
 inline constexpr std::uint32_t kPollMicroseconds = 200;
 
 // How far a job is and how it ends. Owned and stepped by one thread.
@@ -39,7 +39,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Begins with nothing more. Step on until it is over.
+  // Begins no further chunk. Step on until it is over.
   void cancel() { stop(JobState::kCancelled); }
   // Of kFailed: the first failure.
   cuda::CUresult error() const { return error_; }
@@ -50,7 +50,7 @@ class Job {
     kPlanning,   // an eviction's plan is not made
     kMoving,     // chunks are on their way
     kStopping,   // no further chunk is begun; what is copied still goes
-    kUndrained,  // the same of an eviction, but the seat runs again: nothing may be unmapped
+    kUndrained,  // the same for an eviction whose seat runs again: nothing may be unmapped
     kOver,
   };
   Job(State& state, Stage stage) : state_(state), stage_(stage) {}
@@ -60,9 +60,9 @@ class Job {
   void stop(JobState outcome, Stage stage = Stage::kStopping);
   JobState over(JobState outcome);
   bool is_stopping() const { return stage_ >= Stage::kStopping; }
-  // The engine's context could not be made current, and the job fails. Is it gone, and with it all that was under way?
-  // Else copies may still run, and the job must not let go of their memory: it is stepped again. Counts, for no error
-  // may be waited out for ever.
+  // The engine's context could not be made current, and the job fails. True: it is gone, and with it all that was under
+  // way. False: copies may still run, and the job must not let go of their memory; it is stepped again. It counts
+  // failures, for no error may be waited out for ever.
   bool engine_lost(cuda::CUresult error);
 
   State& state_;

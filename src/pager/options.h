@@ -27,7 +27,7 @@ struct Options {
   bool hashing = true;
   // Compare every block that is not copied with what it is believed to be, byte by byte. Slow.
   bool verify = false;
-  // Of the block hashes; all zero: one is drawn.
+  // The seed of the block hashes; all zero: one is drawn.
   HashSeed seed;
 };
 

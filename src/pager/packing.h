@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A slab: one block of device memory that small allocations share, as the driver's own allocator does it. Only
-// addresses; whoever owns the block owns its memory. Belongs to the pager's lock.
+// addresses: the owner of the block owns its memory. Belongs to the pager's lock.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ class Slab {
 
   Slab() { free_.emplace(0, kBlockBytes); }
 
-  // An offset for so many bytes, the lowest that fits; nothing: no room.
+  // An offset for `bytes`, the lowest that fits; nothing: no room.
   std::optional<std::uint64_t> take(std::uint64_t bytes, std::uint64_t id);
   // The piece that begins at (find) or holds (holding) this offset; null: none.
   Piece* find(std::uint64_t offset);

@@ -37,7 +37,7 @@ CUresult Pager::prepare(cuda::CUcontext context) {
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     if (context == nullptr) context = state_.any_context();
     if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
-    state_.job_running = true;  // nobody else uses the engine meanwhile
+    state_.job_running = true;  // no other thread uses the engine
   }
   const CUresult result = state_.engine.open(context);
   state_.end_job();
@@ -52,7 +52,7 @@ CUresult Pager::context_error() const {
 
 Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
   Range* range = state_.table.find(address);
-  // Where the pager keeps memory of a handle is no address of the program's.
+  // The home of a handle (handles.cc) is no address of the program's.
   if (range == nullptr || range->handle != nullptr) return find_mapping_locked(address);
   if (range->slab == nullptr) {
     // Addresses reserved beyond the requested size belong to no allocation.
@@ -201,7 +201,7 @@ CUresult Pager::allocate(cuda::CUcontext context, std::size_t bytes, Placement p
   range->context = context;
   Range* inserted = nullptr;
   const CUresult result = insert(std::move(range), &inserted);
-  // Nobody else knows the address yet: the range cannot have gone.
+  // No other thread knows the address yet: the range cannot have gone.
   if (result == cuda::CUDA_SUCCESS) *address = inserted->base;
   return result;
 }
@@ -235,7 +235,7 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
   range->context = context;
   range->slab = std::make_unique<Slab>();
   {
-    // The first piece is taken before anybody else can see the slab, and take all of it.
+    // The first piece is taken before another thread can see the slab, and take all of it.
     const base::Locked locked(state_.mutex);
     take(*range);
   }
@@ -327,7 +327,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   {
     const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
-    // Its context may have been destroyed meanwhile, by another thread, and somebody else may have the address.
+    // Another thread may have destroyed its context since, and the address may be another allocation's.
     if (found.range == nullptr || found.id() != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     Range& range = *found.range;
     if (waited != cuda::CUDA_SUCCESS) {
@@ -340,7 +340,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
     }
     if (found.piece != nullptr) {
       range.slab->give(address - range.base);
-      // An empty slab that is being moved stays, for whoever comes next. One that is pinned goes like any other.
+      // An empty slab that is being moved stays, for the next allocation. A slab that is pinned goes like any other.
       if (!range.slab->empty() || range.claims != 0) {
         if (std::find(open_slabs_.begin(), open_slabs_.end(), &range) == open_slabs_.end())
           open_slabs_.push_back(&range);

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pager of one seat (one process on one GPU): the program's device memory, at addresses that never change, with
+// The pager of one seat (one process on one GPU). The program's device memory has addresses that never change, and
 // physical memory that comes and goes.
 //
-// Who calls what:
+// Callers and threads:
 //   - the program's threads (through the shim's hooks): allocate, free, find, pin, peers. Any number at a time, also
-//     while a job runs. None of them waits for a lease; free and context_going wait for the GPU, by the caller's
-//     means, and for the job that holds a chunk of the same memory.
+//     while a job runs. None of them waits for a lease. free and context_going wait for the GPU, by the caller's means,
+//     and for the job that holds a chunk of the same memory.
 //   - one thread (the drainer): begin_eviction, begin_restoration, and stepping the job until it is over.
-//   - anybody: counters, bounds, shrink_host, trim.
+//   - any thread: counters, bounds, shrink_host, trim.
 //
 // Placement. A thread that is inside the gate (its seat holds a lease) allocates kResident: the memory is there when
-// the call returns, or there is no room (CUDA_ERROR_OUT_OF_MEMORY; leave the gate, have room made, try again: nothing
-// here waits for room). A thread outside allocates kEvicted: addresses only, which the next restoration brings to life.
-// So the gate must not let anybody pass while evicted_bytes() is not zero.
+// the call returns. If there is no room, the call fails with CUDA_ERROR_OUT_OF_MEMORY. The caller then leaves the gate,
+// has room made, and tries again: nothing here waits for room. A thread outside allocates kEvicted: addresses only,
+// which the next restoration brings to life. So the gate must let no thread pass while evicted_bytes() is not zero.
 //
 // docs/pager.md has the picture.
 #pragma once
@@ -44,11 +44,11 @@ constexpr bool lacks_memory(cuda::CUresult result) {
 
 // The facts about an address, for cuMemGetAddressRange and the pointer attributes. Never asks the driver.
 struct AddressInfo {
-  cuda::CUdeviceptr base = 0;  // of the allocation
+  cuda::CUdeviceptr base = 0;  // the allocation's
   std::uint64_t bytes = 0;     // as requested
   cuda::CUcontext context = nullptr;
   std::uint64_t buffer_id = 0;
-  cuda::CUdeviceptr mapping_base = 0;  // of what it lies in: itself, or the block that it shares
+  cuda::CUdeviceptr mapping_base = 0;  // of the memory that it lies in: itself, or the block that it shares
   std::uint64_t mapping_bytes = 0;
   bool resident = false;  // all of it
   bool pinned = false;
@@ -110,16 +110,16 @@ class Pager {
   // cuMemFree, for addresses that this pager owns. CUDA_ERROR_INVALID_VALUE for an inner address, or twice.
   cuda::CUresult free(cuda::CUdeviceptr address, WaitForWork wait, void* argument);
 
-  // Does the address lie in memory of this pager's (freed but reserved addresses are nobody's)?
+  // Whether the address lies in memory of this pager's. Freed addresses that are still reserved do not.
   bool owns(cuda::CUdeviceptr address) const;
   std::optional<AddressInfo> find(cuda::CUdeviceptr address) const;
 
   // ---- the program's own virtual memory (handles.cc). Handles are named by number; mappings are of whole handles. No
   // call waits for the GPU, or for room; each waits for the job that holds a chunk of the same memory.
 
-  // Whether memory of such properties can be the pager's. The rest is the driver's alone.
+  // Whether memory of these properties can be the pager's. The rest is the driver's alone.
   static bool can_page(const cuda::CUmemAllocationProp& properties, std::uint64_t bytes);
-  // cuMemCreate. kResident: it is on the GPU when this returns. While nobody may reach it, it may be away all the same.
+  // cuMemCreate. kResident: it is on the GPU when this returns. Even so it may be away while no device may reach it.
   cuda::CUresult create_handle(std::uint64_t bytes, const cuda::CUmemAllocationProp& properties, Placement placement,
                                std::uint64_t* handle);
   // cuMemRelease. Mapped memory lives on. CUDA_ERROR_INVALID_VALUE: released as often as it was retained.
@@ -134,28 +134,29 @@ class Pager {
   cuda::CUresult unmap_handle(cuda::CUdeviceptr address);
   cuda::CUresult set_access(cuda::CUdeviceptr address, const cuda::CUmemAccessDesc* rights, std::size_t count);
   std::optional<MappingInfo> find_mapping(cuda::CUdeviceptr address) const;
-  // It must be on the GPU though nobody may reach it: it counts as evicted until it is there. Counted.
+  // It must be on the GPU although no device may reach it: it counts as evicted until it is there. Counted.
   void want_handle(std::uint64_t handle, bool want);
-  // Only a context that is not there could bring it to the GPU: it has content.
+  // Whether the handle's content cannot come to the GPU because there is no context.
   bool lacks_context(std::uint64_t handle) const;
-  // As pin. The driver's handles stay what they are until unpin_handle.
+  // As pin. The driver's handles do not change until unpin_handle.
   cuda::CUresult pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces);
   cuda::CUresult unpin_handle(std::uint64_t handle, PinReason reason);
 
-  // A context on this device, in which memory may be copied; and that it will be no more, if nothing of it is ours.
+  // know_context: a context on this device, in which memory may be copied. forget_context: it is about to go, and has
+  // no memory of the pager's (otherwise: context_going).
   void know_context(cuda::CUcontext context);
   void forget_context(cuda::CUcontext context);
 
   // Whether there is a context to copy in.
   bool has_context() const;
 
-  // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it.
-  // Its work must be over. Ends a running job, so not to be called by the thread that steps jobs. kGone: it is
-  // no more (the last release of a primary context is known only afterwards); no job may have been running.
+  // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it. Its
+  // work must be over. Ends a running job. So the thread that steps jobs must not call it. kGone: the context is dead
+  // already (the last release of a primary context is known only afterwards). No job may have been running.
   enum class Context : std::uint8_t { kAlive, kGone };
   void context_going(cuda::CUcontext context, Context state = Context::kAlive);
 
-  // Memory that must stay. Counted: as many unpins as pins. CUDA_ERROR_NOT_READY: it is not resident now; pin inside
+  // Memory that must stay. Counted: each pin needs an unpin. CUDA_ERROR_NOT_READY: it is not resident now; pin inside
   // the gate.
   cuda::CUresult pin(cuda::CUdeviceptr address, PinReason reason);
   cuda::CUresult unpin(cuda::CUdeviceptr address, PinReason reason);
@@ -177,14 +178,14 @@ class Pager {
   std::uint64_t evicted_bytes() const { return state_.evicted_bytes.load(); }
 
   // The seat's bounds: physical memory on the GPU, and allocations in all. Beyond them allocations fail with
-  // CUDA_ERROR_OUT_OF_MEMORY and restorations starve, without asking the driver. Evicting down to them is the caller's
-  // to do. Any thread, at any moment.
+  // CUDA_ERROR_OUT_OF_MEMORY and restorations starve, without asking the driver. The caller evicts down to them. Any
+  // thread, at any moment.
   Bounds& bounds() { return state_.bounds; }
   const Bounds& bounds() const { return state_.bounds; }
 
   // Jobs: one at a time. Null: another one is running, or the seat has no context to work in (*error says which).
   std::unique_ptr<Eviction> begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, cuda::CUresult* error);
-  // Of a seat whose context is broken: releases its memory, whatever it holds.
+  // For a seat whose context is broken: releases its memory and discards the content.
   std::unique_ptr<Eviction> begin_discard(const DrainedSeat& drained, cuda::CUresult* error);
   std::unique_ptr<Restoration> begin_restoration(cuda::CUresult* error);
 
@@ -192,25 +193,25 @@ class Pager {
   std::uint64_t trim(std::uint64_t bytes) { return state_.trim(bytes); }
   // Gives borrowed host memory back: what is unused, then the copies of resident blocks; returns how much.
   std::uint64_t shrink_host(std::uint64_t bytes);
-  // As much as that could give back at most.
+  // The most that shrink_host could give back.
   std::uint64_t host_spare_bytes() const;
-  // Borrowed, and holding evicted data or copies of what is on the GPU; and what holds neither.
+  // Borrowed host memory that holds evicted data or copies of what is on the GPU; and the rest.
   std::uint64_t host_used_bytes() const;
   std::uint64_t host_unused_bytes() const;
   // Gives back what is unused until no more than `keep` bytes are; copies stay. Returns how much.
   std::uint64_t release_unused_host(std::uint64_t keep);
-  // The lender's: what lies there was given back, and is about to be unmapped.
+  // For the lender: the memory there was given back, and is about to be unmapped.
   void unregister_host(const std::byte* address, std::uint64_t bytes);
-  // An estimate of the host memory that evicting so many bytes takes, beyond existing copies. It assumes that blocks
-  // that were constant the last time take none, and that memory that was never evicted takes all.
+  // An estimate of the host memory that evicting `bytes` takes, beyond existing copies. It assumes that blocks that
+  // were constant the last time take none, and that memory that was never evicted takes all.
   std::uint64_t likely_host_bytes(std::uint64_t bytes) const;
-  // Borrows and registers host memory ahead of an eviction (a hint that one is coming) until so many bytes are unused;
-  // returns how many are. By the thread that steps jobs, while none runs.
+  // Borrows and registers host memory ahead of an eviction until `bytes` are unused; returns how many are. By the
+  // thread that steps jobs, while none runs.
   std::uint64_t prepare_host(std::uint64_t bytes);
 
   Counters counters() const;
 
-  // Fails unless every table agrees with every other; what is wrong, for tests. No job may be running.
+  // Checks that all tables agree. Returns null, or what is wrong. For tests. No job may be running.
   const char* check() const;
 
  private:

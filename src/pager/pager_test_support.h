@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the pager's tests: the simulated driver of this very process, which fails on demand, a lender of host
-// memory, a seat that is drained when the test says so.
+// For the pager's tests: the simulated driver of this process, which fails on demand; a lender of host memory; a seat
+// that the test drains.
 #pragma once
 
 #include <sys/mman.h>
@@ -23,8 +23,8 @@
 
 namespace gpumux::pager {
 
-// Before the machine is made (its header's own settings are for tests of the driver): more memory, and copies that cost
-// little more than the copying.
+// Before the machine is made: more memory, and copies that cost little more than the copying. (Its header's own
+// settings are for tests of the driver.)
 inline const bool kMachineIsLarger = [] {
   for (const auto& [name, value] : {std::pair{"GPUMUX_SIM_MEMORY", "256M"},
                                     {"GPUMUX_SIM_H2D_BANDWIDTH", "64G"},
@@ -49,8 +49,8 @@ inline std::map<std::string, Fault*>& the_faults() {
   return faults;
 }
 
-// The same driver, whose entries that the pager calls while it works fail on demand, before they do anything. Not
-// among them are those whose failure means that the process or the context is lost (cuStreamQuery, say).
+// The same driver. Entries that the pager calls while it works fail on demand, before they do anything. Entries whose
+// failure means that the process or the context is lost (cuStreamQuery, say) are not among them.
 inline const cuda::Driver& faulty_driver() {
   static const cuda::Driver driver = [] {
     cuda::Driver made = simulated_driver();

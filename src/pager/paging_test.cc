@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what a program wrote is there again after any eviction and restoration, at the same addresses; what need not be
-// copied is not; what is freed or taken counts at once; and whatever the driver refuses, nothing is lost.
-// Method: random data, read back bit for bit; the simulated driver's free memory; counters of bytes moved; failures of
-// each call that a job makes, one after the other.
+// Goal: what a program wrote is there again after any eviction and restoration, at the same addresses. Blocks that need
+// no copy are not copied. Freed and taken memory counts at once. No refusal of the driver loses anything. Method:
+// random data, read back bit for bit; the simulated driver's free memory; counters of bytes moved. Each call that a job
+// makes fails, one after the other.
 #include <thread>
 
 #include "pager/pager_test_support.h"
@@ -263,8 +263,9 @@ TEST_F(PagingTest, HostMemoryIsPreparedForWhatIsLikelyToNeedIt) {
   EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 15));
 }
 
-// Goal: host memory is registered once, however often it is given back and lent again, until it is to go or its
-// registration is gone. Method: calls are counted; what is given back has no rights, so whoever touches it crashes.
+// Goal: host memory is registered once, however often it is given back and lent again. It is unregistered only when it
+// is about to go. Method: calls are counted. Memory that is given back has no rights, so a thread that touches it
+// crashes.
 TEST_F(PagingTest, HostMemoryThatWasGivenBackIsStillRegistered) {
   const std::atomic<std::uint64_t>& registered = the_faults()["cuMemHostRegister_v2"]->calls;
   const std::atomic<std::uint64_t>& unregistered = the_faults()["cuMemHostUnregister"]->calls;
@@ -374,7 +375,7 @@ TEST_F(PagingTest, MemoryIsFreedWhileItIsMoved) {
 TEST_F(PagingTest, ABrokenContextsMemoryIsGivenUp) {
   const CUdeviceptr data = get(16 * kMebibyte);
   EXPECT_CUDA(pager().prepare(context_));
-  EXPECT_CUDA(increment(nullptr, data + 64 * kMebibyte, 1));  // nobody's
+  EXPECT_CUDA(increment(nullptr, data + 64 * kMebibyte, 1));  // no allocation's
   EXPECT_EQ(simulated_driver().cuCtxSynchronize(), CUDA_ERROR_ILLEGAL_ADDRESS);
   EXPECT_EQ(pager().bounds().used(), 16 * kMebibyte);
   CUresult error = CUDA_SUCCESS;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device allocations of one seat: stretches of reserved addresses, in chunks.
 //
-// A range is one large allocation, or a slab: one block of 2 MiB that small allocations share. Nothing here is locked:
-// it all belongs to the pager's lock, except the chunks that somebody has claimed (chunk.h).
+// A range is one large allocation, or a slab: one block of 2 MiB that small allocations share. Nothing here locks: it
+// all belongs to the pager's lock, except the chunks that a thread has claimed (chunk.h).
 #pragma once
 
 #include <array>
@@ -17,7 +17,8 @@
 
 namespace gpumux::pager {
 
-// Why memory must stay where it is. Somebody knows its physical place, who would not notice that it moves.
+// Why memory must stay where it is. A party outside the pager knows its physical place, and would not notice that it
+// moves.
 enum class PinReason : std::uint8_t {
   kExported,    // another process may have opened it
   kImported,    // another process owns it
@@ -30,27 +31,27 @@ inline constexpr std::size_t kPinReasons = 4;
 // refuses other mappings (CUDA_ERROR_NOT_SUPPORTED, 580.159). docs/pager.md says how it pages.
 struct ProgramHandle {
   struct Mapping {
-    std::uint64_t id = 0;  // what pointer attributes call the buffer's id
+    std::uint64_t id = 0;  // the buffer's id in pointer attributes
     cuda::CUdeviceptr address = 0;
     std::vector<cuda::CUmemAccessDesc> rights;  // one for each location
   };
   cuda::CUmemAllocationProp properties{};
   std::uint32_t references = 1;  // of the program's; mapped memory lives on without
-  std::uint32_t wanted = 0;      // by whom it must be on the GPU though nobody may reach it
+  std::uint32_t wanted = 0;      // number of reasons to have it on the GPU although no device may reach it
   std::vector<Mapping> mappings;
 
-  // Somebody may reach it.
+  // Whether a device may reach it.
   bool is_accessible() const;
 };
 
 struct Range {
-  std::uint64_t id = 0;  // never used again in this process; what pointer attributes call the buffer's id
+  std::uint64_t id = 0;  // never used again in this process; the buffer's id in pointer attributes
   cuda::CUdeviceptr base = 0;
   std::uint64_t bytes = 0;            // reserved: a multiple of 2 MiB
   std::uint64_t requested_bytes = 0;  // as the program said; 0: a slab
   cuda::CUcontext context = nullptr;  // in which it was allocated; its end is the allocation's
   std::vector<Chunk> chunks;
-  std::vector<cuda::CUdevice> peers;  // devices that have rights beside the own one
+  std::vector<cuda::CUdevice> peers;  // devices with rights, other than its own
   std::array<std::uint32_t, kPinReasons> pins{};
   std::uint32_t claims = 0;  // chunks of it that are claimed
   bool doomed = false;       // being freed: nothing new begins with it
@@ -68,7 +69,7 @@ struct Range {
   std::uint64_t resident_bytes() const;
 };
 
-// Divides a range's addresses into chunks of so many bytes, the last one perhaps less. None has memory yet.
+// Divides a range's addresses into chunks of `chunk_bytes`; the last one may be smaller. None has memory yet.
 std::vector<Chunk> make_chunks(cuda::CUdeviceptr base, std::uint64_t bytes, std::uint64_t chunk_bytes);
 
 class RangeTable {

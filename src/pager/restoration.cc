@@ -57,8 +57,8 @@ bool Restoration::nothing_evicted() {
   return state_.evicted_bytes.load() == 0;
 }
 
-// The next chunk, by address, that is not on the GPU; after the last one the first again. One that a frame is there
-// for, if there is one. False: there is none that nobody works on.
+// The next chunk, by address, that is not on the GPU; after the last one the first again. A chunk that a frame is there
+// for goes first. False: all that are away are claimed, or there is none.
 bool Restoration::claim_next(Entry* entry) {
   Frames* const frames = state_.options.frames;
   const base::FrameSizes at_hand = frames != nullptr ? frames->at_hand() : 0;
@@ -67,7 +67,7 @@ bool Restoration::claim_next(Entry* entry) {
     if (at_hand != 0 && claim_locked(at_hand, entry)) return true;
     if (!claim_locked(0, entry)) return false;
   }
-  // The driver has to have this memory back before the seat can have it in another form.
+  // The driver must get this memory back before the seat can have it in another form.
   if (at_hand != 0) frames->drop();
   return true;
 }

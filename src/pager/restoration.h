@@ -3,8 +3,8 @@
 //
 //   claim ... create, map, rights ... copy from host memory, set constants ... say so
 //
-// Needs no drained seat: nobody can use what is not there. It takes no more than the seat's bound allows, and goes on
-// when that is raised: memory which another seat gives up piece by piece is taken piece by piece.
+// Needs no drained seat: no thread can use what is not there. It takes no more than the seat's bound allows, and goes
+// on when that is raised. So memory that another seat gives up piece by piece is taken piece by piece.
 //
 // A chunk that was never written needs no context: a process may create memory and export it without ever having one.
 //
@@ -32,7 +32,7 @@ class Restoration : public Job {
   // Device memory that is usable again.
   std::uint64_t restored_bytes() const { return restored_; }
   // Of kStarved: the seat's bound leaves no room for the next chunk. Otherwise the driver has no memory, though it
-  // should: whose it was may not have given it back yet.
+  // should: the process that had it may not have given it back yet.
   bool lacks_room() const { return lacks_room_; }
 
  private:

@@ -11,10 +11,10 @@ inline constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
 // The driver's granularity of physical memory; what is hashed, kept in host memory and skipped as one.
 inline constexpr std::uint64_t kBlockBytes = 2 * kMebibyte;
 
-// One physical handle: what is evicted, handed on and restored as one. Each handle costs the driver about 120 us from
-// creation to release whatever its size (H100: create 20, map 5, access 36, unmap 24, release 35), and copying 64 MiB
-// takes 1.2 ms. Large allocations have larger chunks, so that evicting 20 GiB without copying anything (all of it
-// unchanged) takes under a twentieth of the time that copying takes.
+// One physical handle: what is evicted, handed on and restored as one. Each handle of any size costs the driver about
+// 120 us in all (H100: create 20, map 5, access 36, unmap 24, release 35). Copying 64 MiB takes 1.2 ms. Large
+// allocations have larger chunks. So evicting 20 GiB without a copy (all of it unchanged) takes under a twentieth of
+// the time of copying it.
 inline constexpr std::uint64_t kChunkBytes = 64 * kMebibyte;
 inline constexpr std::uint64_t kLargeChunkBytes = 128 * kMebibyte;
 inline constexpr std::uint64_t kLargeRangeBytes = 1024 * kMebibyte;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the parts of the pager share, and the rules for touching it.
+// The state that the parts of the pager share, and the rules for touching it.
 //
 // One lock, `mutex`, guards the tables. It is never held across a call of the driver: mapping takes tens of
 // microseconds, and programs look up pointers all the time. A thread that needs the driver for a chunk claims it under
-// the lock, lets go of the lock, works, and takes the lock again to record the result. A claimed chunk is touched by
-// nobody else; a range with claims is not destroyed. So there are two kinds of waiting, and no more:
+// the lock and lets go of the lock. It works, and takes the lock again to record the result. No other thread touches a
+// claimed chunk; a range with claims is not destroyed. So there are only two kinds of waiting:
 //
 //   - for the lock: always short;
-//   - for a claim to end (mutex.wait): who frees a range or changes its peers waits for the job that works on it. Jobs
-//     do not wait for anybody: they skip what is claimed and drop what is doomed, each time they are stepped.
+//   - for a claim to end (mutex.wait): a thread that frees a range or changes its peers waits for the job that works on
+//     it. Jobs wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped.
 //
 // The waiter holds nothing then, and is not inside the gate: the thread that steps a job closes gates too.
 #pragma once
@@ -53,8 +53,8 @@ struct State {
   Moved moved;
   bool job_running = false;
 
-  // Bytes of ranges that hold somebody up (Range::holds_up) and are not resident. Written under the lock, read by
-  // anybody: a thread may only submit while it is zero. Sequentially consistent, as it is rarely written.
+  // Bytes of ranges that hold their program up (Range::holds_up) and are not resident. Written under the lock, read by
+  // any thread: a thread may only submit while it is zero. Sequentially consistent, as it is rarely written.
   std::atomic<std::uint64_t> evicted_bytes{0};
   std::atomic<bool> cancel_jobs{false};
 
@@ -69,17 +69,18 @@ struct State {
   void unclaim(Range& range, Chunk& chunk);
   // The chunk's copies in host memory are no longer needed.
   void forget_copies(Chunk& chunk);
-  // The range with this id, when nobody has claimed a chunk of it; null: it is gone.
+  // The range with this id, when no chunk of it is claimed; null: it is gone.
   Range* wait_for_claims(std::uint64_t id);
-  // Waits until nobody has claimed a chunk of the range, and claims all of them; null: it is gone.
+  // Waits until no chunk of the range is claimed, and claims all of them; null: it is gone.
   Range* claim_all(std::uint64_t id);
   void unclaim_all(Range& range);
-  // A doomed range holds nobody up any more; one that is spared after all does again.
+  // A doomed range no longer holds its program up; a range that is spared after all does again.
   void set_doomed(Range& range, bool doomed);
-  // The same of a handle, whose memory somebody may reach or not.
+  // The same when a device may reach a handle's memory, or no longer may.
   void update_needed(Range& range);
-  // The chunks that an eviction of so many bytes takes, in its order: what nobody can reach first, then those that
-  // needed no copy the last time, they are the cheapest; then by address. `each` gets the range and the chunk's number.
+  // The chunks that an eviction of `bytes` takes, in its order. First come chunks that no device can reach, then the
+  // cheapest, which needed no copy the last time. Within each kind they go by address. `each` gets the range and the
+  // chunk's number.
   template <typename Each>
   void for_victims(std::uint64_t bytes, Each each) const;
   // A context to copy in; null: there is none.
@@ -91,7 +92,7 @@ struct State {
   void uncommit(Range& range);
   // Gives all back to the driver; what it refuses is kept in `stuck`.
   void destroy(std::unique_ptr<Range> range);
-  // Destroys reusable ranges, the oldest first, until so many bytes of device memory are free; returns how many are.
+  // Destroys reusable ranges, the oldest first, until `bytes` of device memory are free; returns how many are.
   std::uint64_t trim(std::uint64_t bytes);
   void retry_stuck();
 

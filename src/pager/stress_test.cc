@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: whatever a program does between and during switches, and whatever the driver refuses, what it reads is what it
-// wrote. Method: random allocations, writes, kernels, pins and frees, memory that is mapped by hand here and there,
-// evictions and restorations of all or some, given up in the middle or not, with failures by chance in every call that
-// the pager makes; every live allocation is compared with a copy. A run is told by its seed: GPUMUX_STRESS_SEED,
-// GPUMUX_STRESS_ROUNDS.
+// Goal: a program reads what it wrote, after any of its own actions between and during switches, and any refusals of
+// the driver. Method: random allocations, writes, kernels, pins and frees, and memory that is mapped by hand. Evictions
+// and restorations of all or some, given up in the middle or not. Every call that the pager makes fails by chance.
+// Every live allocation is compared with a copy. A run is told by its seed: GPUMUX_STRESS_SEED, GPUMUX_STRESS_ROUNDS.
 #include <thread>
 
 #include "pager/pager_test_support.h"
@@ -29,7 +28,7 @@ class StressTest : public PagerTest {
   struct Live {
     CUdeviceptr address;
     std::vector<std::uint32_t> words;
-    std::vector<std::uint32_t> earlier = {};  // what it held before that
+    std::vector<std::uint32_t> earlier = {};  // its content before that
     int pins = 0;
     std::uint64_t handle = 0;  // mapped by hand
     CUdeviceptr other = 0;     // mapped a second time, to be read
