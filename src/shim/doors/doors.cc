@@ -16,8 +16,8 @@ void* gpumux_override_symbol(void* handle, const char* symbol) {
   using namespace gpumux;
   shim::find_real_doors();
   if (symbol == nullptr || symbol[0] != 'c' || symbol[1] != 'u') return nullptr;
-  // RTLD_DEFAULT finds our symbols by itself, being first in the search order; RTLD_NEXT asks for what is behind the
-  // caller, and another interposer that asks so must get it.
+  // RTLD_DEFAULT finds our symbols by itself, because they are first in the search order. RTLD_NEXT asks for what is
+  // behind the caller, and another interposer that asks so must get it.
   if (handle == RTLD_DEFAULT || handle == RTLD_NEXT) return nullptr;
   const auto entry = cuda::find_symbol(symbol);
   if (!entry) return nullptr;

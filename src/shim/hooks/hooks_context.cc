@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work; destroying
-// one ends what we remember of its streams, and counts as work on the GPU until it is over.
+// Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work. Destroying
+// one forgets its streams, and counts as work on the GPU until it is over.
 #include "cuda/current_context.h"
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
@@ -32,8 +32,8 @@ CUresult create(CUdevice device, CUcontext* context, CUresult (*function)(Parame
   return created(create(device, [=] { return function(arguments...); }), device, context);
 }
 
-// Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that will
-// die by it whatever happens; null: that is known only afterwards.
+// Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that is
+// sure to die by it; null: that is known only afterwards.
 template <class Destroy, class Gone>
 CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gone) {
   Tenant* const mine = tenant_if_any();
@@ -43,7 +43,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   gate::InFlight& in_flight = mine->seats().in_flight(*slot);
   Memories& memories = mine->memories();
   DeviceMemory& memory = memories.of(*slot);
-  // Nothing is moved meanwhile. The context's memory goes while it can still be spoken to, and its work is over.
+  // No job runs until `resume`. The context's memory goes while it can still be spoken to, and its work is over.
   memories.pause(*slot);
   if (certain != nullptr && (memory.has_anything() || memories.has_pools())) {
     memories.wait_for_work(memory, certain);
@@ -70,7 +70,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   return result;
 }
 
-// Destroys a context: a plain one, or a green one that this is the plain one of. Null: not known.
+// Destroys a context: a plain one, or the plain one of a green one. Null: not known.
 template <class Destroy>
 CUresult destroy_context(CUcontext context, Destroy destroy) {
   CUdevice device = -1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Device memory that the program asks for. Memory from cuMemAlloc is the pager's, which can take it off the GPU and
-// bring it back. The rest is the driver's and stays where it is: it is counted, so that the daemon knows. An allocation
-// that fails for lack of memory is tried once more when others have made room.
+// bring it back. The rest is the driver's and stays where it is. It is counted, so that the daemon knows it. An
+// allocation that fails for lack of memory is tried once more when others have made room.
 #include <algorithm>
 
 #include "shim/hooks/hooks.gen.h"
@@ -55,7 +55,7 @@ CUresult advise(CUdeviceptr pointer, std::size_t bytes, CUmem_advise advice, CUm
 // How much an array takes is the driver's business.
 struct ArrayBytes {
   std::uint64_t about = 0;
-  std::uint64_t least = 0;  // its elements; 0: of formats that are compressed or have several planes nobody else knows
+  std::uint64_t least = 0;  // its elements; 0: unknown, for compressed formats and formats with several planes
 };
 
 ArrayBytes array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array) {
@@ -159,8 +159,8 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
     if (const std::uint64_t told = memory->await_total(); told != 0) *bytes = told;
     return result;
   }
-  // Programs ask this before they have a context: then nobody has said anything yet, and nothing is started for it. But
-  // its quota the process knows by itself.
+  // Programs ask this before they have a context. The daemon has said nothing then, and nothing is started for this
+  // call. But the process knows its own quota.
   const Settings settings = read_settings();
   if (!settings.disabled && settings.memory_limit != 0) *bytes = std::min(*bytes, settings.memory_limit);
   return result;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a program asks about addresses. For memory of the pager's the answers come from its tables, as the driver gives
-// them for what cuMemAlloc made, or for what the program has mapped by itself: the driver itself knows only of a
-// reserved range, and of nothing at all while it is evicted.
+// The program's questions about addresses. For memory of the pager's the answers come from its tables. They are as the
+// driver's for memory from cuMemAlloc, or for memory that the program has mapped by itself. The driver knows only of a
+// reserved range, and of nothing while it is evicted.
 #include <cstring>
 
 #include "shim/hooks/hooks.gen.h"

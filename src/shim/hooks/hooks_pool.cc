@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream-ordered allocation: what comes from plain pools of a paged seat's GPU is the pager's (shim/memory/pools.h).
-// Left to the driver, counted, and staying on the GPU is the rest: pools that can be shared with other processes, in
-// host or managed memory, or of another GPU than the stream's; everything where nothing is paged; and the memory of
-// graphs, to which allocations and frees belong that are captured.
+// The rest is left to the driver, counted, and stays on the GPU. That is pools that can be shared with other processes,
+// in host or managed memory, or of another GPU than the stream's. It is everything if nothing is paged, and the memory
+// of graphs, which captured allocations and frees belong to.
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 
 namespace gpumux::shim::hooks {
 namespace {
 
-// Handles of per-thread streams are the same in all threads: what they are told apart by.
+// Handles of per-thread streams are the same in all threads; this number tells them apart.
 std::uint64_t number_of_this_thread() {
   static constinit std::atomic<std::uint64_t> next{1};
   static constinit thread_local std::uint64_t number = 0;
@@ -58,7 +58,7 @@ template <class Call>
 CUresult left_to_driver(const StreamPlace& place, CUmemoryPool pool, std::size_t bytes, Call call) {
   DeviceMemory& memory = *place.memory;
   const CUresult result = place.tenant->memories().with_room(memory, bytes, [&] {
-    // Out of the gate again before anybody waits for room.
+    // The thread leaves the gate before it waits for room.
     const Passage passage(Where{place.name.stream});
     return passage.is_stranded() ? CUDA_ERROR_OUT_OF_MEMORY : call();
   });
@@ -68,7 +68,7 @@ CUresult left_to_driver(const StreamPlace& place, CUmemoryPool pool, std::size_t
   return result;
 }
 
-// `pool` null: the current one of the stream's GPU.
+// `pool` null: the current pool of the stream's GPU.
 template <class Call>
 CUresult allocate_from(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream,
                        StreamVariant variant, Call call) {
@@ -87,7 +87,7 @@ CUresult allocate_from(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool poo
   return place.tenant->memories().allocate_in_order(*place.memory, pool, place.name, bytes, pointer);
 }
 
-// Where nothing can be recorded behind the stream's work, that is waited for.
+// If no event can be recorded behind the stream's work, the thread waits for that work.
 CUresult free_after(DeviceMemory& owner, CUdeviceptr pointer, CUstream stream) {
   const auto freeing = owner.pools.begin_free(pointer);
   if (!freeing) return CUDA_ERROR_INVALID_VALUE;
@@ -152,7 +152,7 @@ CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, C
   return pool != nullptr ? allocate_from(pointer, bytes, pool, stream, StreamVariant::kPtsz, call) : call();
 }
 
-// Neither gated nor waited for: it only says from where on in the stream the memory is nobody's.
+// Neither gated nor waited for: it only says from where on in the stream the memory is free.
 CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
   return free_in_order(pointer, stream, StreamVariant::kLegacy, driver().cuMemFreeAsync);
 }
@@ -170,7 +170,7 @@ CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
 }
 
 CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  // Before it is gone: nobody may ask it anything then.
+  // Before it is gone: no thread may ask it anything then.
   for_each_seat([pool](DeviceMemory& memory) { memory.forget_pool(pool); });
   const CUresult result = driver().cuMemPoolDestroy(pool);
   if (result != CUDA_SUCCESS) return result;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that several GPUs or processes reach. The calls themselves are the driver's; what is seen here is who belongs
-// together: work on one GPU may now wait for, or read what is written by, work on another, so their leases are granted
-// and revoked together.
+// Memory that several GPUs or processes reach. The calls themselves are the driver's. The hooks see which seats belong
+// together. Work on one GPU may now wait for work on another, or read what it writes. So their leases are granted and
+// revoked together.
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 #include "shim/tenant/gangs.h"
@@ -47,9 +47,9 @@ CUresult open_ours(CUdeviceptr* pointer, const CUipcMemHandle& handle) {
 
 }  // namespace
 
-// Peer access does not cover mapped memory, and the pager's is mapped: so the pager gives the rights itself, to all
-// that it has and will have. From then on the two seats are complete or not together, for work on one reaches the
-// other's memory.
+// Peer access does not cover mapped memory, and the pager's is mapped. So the pager itself gives the rights, to all
+// memory that it has and will have. From then on the two seats are complete or not together, for work on one reaches
+// the other's memory.
 CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
   const CUresult result = own_gang(driver().cuCtxEnablePeerAccess(peer_context, flags));
   if (result != CUDA_SUCCESS) return result;

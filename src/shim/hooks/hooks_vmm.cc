@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The program's own virtual memory: PyTorch's expandable segments, vLLM's sleep mode, NCCL and many others create,
-// reserve, map and give rights by themselves. The memory that cuMemCreate gives them is the pager's (pager/handles.cc),
-// by handles of ours; what the pager cannot have is the driver's, by handles of its own.
+// reserve, map and give rights by themselves. Their cuMemCreate gets memory of the pager's (pager/handles.cc), by
+// handles of the library's. The driver has what the pager cannot have, by handles of its own.
 //
-// Order and errors are the driver's, as a real one (580.159) was seen to give them: whole handles are mapped, nothing
-// else; rights are given to rows of whole mappings; unmapping passes over what is not mapped.
+// Order and errors are the driver's, as a real one (580.159) was seen to give them. Whole handles are mapped, nothing
+// else. Rights are given to rows of whole mappings. Unmapping passes over what is not mapped.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -83,7 +83,7 @@ void connect(Tenant& mine, const DeviceMemory& memory, const CUmemAccessDesc* ri
   }
 }
 
-// Once: who wonders why a program's memory stays on the GPU finds it in the daemon's log.
+// Once: an operator who asks why a program's memory stays on the GPU finds it in the daemon's log.
 void note_left_to_driver(Tenant& mine, const CUmemAllocationProp& properties, std::size_t bytes,
                          unsigned long long flags) {
   static std::atomic<bool> told{false};
@@ -270,7 +270,7 @@ CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUm
   return result;
 }
 
-// Waits for nobody's work, as the driver: what still uses the memory dies of it.
+// Waits for no work, as the driver: work that still uses the memory dies of it.
 CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
   const auto real = driver().cuMemUnmap;
   Tenant* const mine = tenant_if_any();

@@ -17,13 +17,13 @@ bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
          status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-// The program has given its GPU up, if it is unlocked and somebody waits.
+// The program has given its GPU up, if it is unlocked and another seat waits.
 void unlock(Tenant& tenant, std::uint32_t slot) {
   if (tenant.lock_modes().synchronised(slot, os::SystemClock().now()) && tenant.gate().is_contended(slot))
     tenant.drainer().give_up(slot);
 }
 
-// After a submission to `stream`, outside the gate. (A stream that began to capture meanwhile is refused, and waited
+// After a submission to `stream`, outside the gate. (A stream that has begun to capture since is refused, and waited
 // for at the next one.)
 void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) {
   if (!tenant.lock_modes().wants_synchronisation(slot, os::SystemClock().now())) return;
@@ -93,12 +93,12 @@ void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
 // The thread's memo of the stream, filled in if need be. Null: no seat.
 gate::StreamMemo* Passage::look_up(cuda::CUstream stream) const {
   gate::StreamMemo& memo = thread_->memo_of(stream);
-  // Before asking anything: what changes meanwhile makes the memo stale.
+  // Read before the other questions: a change after this makes the memo stale.
   const std::uint64_t generation = gate::memo_generation();
   return remembers(memo, stream, generation) || find_seat(memo, stream, generation) ? &memo : nullptr;
 }
 
-// Nothing runs, so no lease is needed; but the driver looks up some of the addresses now, so the memory has to be
+// Nothing runs, so no lease is needed. But the driver looks up some of the addresses now, so the memory has to be
 // there, and stay until the call returns.
 void Passage::hold(std::uint32_t slot) {
   slot_ = slot;
@@ -126,15 +126,15 @@ bool Passage::find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint
   return true;
 }
 
-// Inside. A memo that is of the present generation stays true until the next: then, where nothing captures and the seat
-// does not depend on which context is current, the next submission may take the short way.
+// Inside. A memo of the present generation stays true until the next. So the next submission may take the short way, if
+// nothing captures and the seat does not depend on which context is current.
 void Passage::note(gate::StreamMemo& memo) const {
   const bool is_fresh = memo.generation == gate::memo_generation();
   if (is_fresh && memo.is_noted) return;
   memo.streams->note(memo.context, memo.stream);
   memo.is_noted = is_fresh;
   const bool is_sure = !is_default(memo.stream) || tenant_->is_only_context(memo.context);
-  // By the lease, and not nested: so that it was found unbarred after the memo's generation was read (gate.h).
+  // By the lease, and not nested: so it was found unbarred after the memo's generation was read (gate.h).
   const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
                          tenant_->captures.load(std::memory_order_relaxed) == 0 && !tenant_->lock_modes().are_set() &&
                          !tenant_->seats().in_flight(slot_).is_bounded();
@@ -191,7 +191,7 @@ MemoryHold::~MemoryHold() {
 }
 
 cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {
-  // A module, or a graph's nodes, and twice as much each time that this was not enough.
+  // A module, or a graph's nodes. It doubles each time that this was not enough.
   constexpr std::uint64_t kFirstGuess = 32 * pager::kMebibyte;
   Tenant* const mine = tenant();
   // Waiting for a turn is nothing to do in the middle of a capture.

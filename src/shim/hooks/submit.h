@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What every hooked entry does, for the generated exports (exports.gen.cc): submissions pass the gate of the seat they
-// go to, waiting calls are watched for idleness. This header is the fast path: while the lease is held, everything here
-// is a few loads and stores.
+// The steps of every hooked entry, for the generated exports (exports.gen.cc). Submissions pass the gate of the seat
+// that they go to. Waiting calls are watched for idleness. This header is the fast path: while the lease is held,
+// everything here is a few loads and stores.
 //
-// A submission that belongs to no seat goes to the driver as it is: no context is current (the driver will say so), the
-// stream captures (nothing runs), or gpumux is disabled.
+// A submission that belongs to no seat goes to the driver as it is. That is so if no context is current (the driver
+// says so), the stream captures (nothing runs), or gpumux is disabled.
 #pragma once
 
 #include <optional>
@@ -92,8 +92,8 @@ Here here();
 // ---- passing ----
 
 // The calling thread inside the gate of one stream's seat, for as long as this lives. Nearly always it gets in and out
-// by what it remembers of the stream (gate::pass_directly); the long way finds the seat, asks whether the stream
-// captures, waits for the lease, notes the stream for a later drain, and remembers all that.
+// by what it remembers of the stream (gate::pass_directly). The long way finds the seat, asks whether the stream
+// captures, and waits for the lease. It notes the stream for a later drain, and remembers all that.
 class Passage {
  public:
   // `kind()` tells what is submitted (work_kind.h); asked on the long way only.
@@ -105,7 +105,7 @@ class Passage {
     if (direct_ == nullptr) [[unlikely]]
       enter_slowly(where.stream, kind());
   }
-  // For calls that the GPU has next to nothing to do for.
+  // For calls that give the GPU next to nothing to do.
   explicit Passage(Where where) : Passage(where, [] { return gate::WorkKind{0}; }) {}
   ~Passage() {
     if (direct_ != nullptr) [[likely]]
@@ -127,7 +127,7 @@ class Passage {
   bool find_seat(gate::StreamMemo& memo, cuda::CUstream stream, std::uint64_t generation) const;
   void note(gate::StreamMemo& memo) const;
 
-  std::atomic<std::uint64_t>* direct_ = nullptr;  // what the short way ends with
+  std::atomic<std::uint64_t>* direct_ = nullptr;  // the short way leaves by this
   gate::Passed passed_ = gate::Passed::kNot;      // by the long way, as are all that follow
   bool runs_;                                     // not captured: the GPU has more to do now
   std::uint32_t slot_;
@@ -172,9 +172,9 @@ class SeveralPassages {
   std::size_t count_ = 0;
 };
 
-// The memory of a context's GPU is there for as long as this lives, for calls that submit nothing and name addresses
-// that the driver looks up at once: the nodes of graphs that a program builds by itself. As with what is captured, no
-// lease is needed if all is there; else this waits for one, and with it for the memory.
+// The memory of a context's GPU is there for as long as this lives. For calls that submit nothing and name addresses
+// that the driver looks up at once: the nodes of graphs that a program builds by itself. No lease is needed if all
+// memory is there, as with captured work. Otherwise this waits for a lease, and so for the memory.
 class MemoryHold {
  public:
   explicit MemoryHold(const std::optional<WholeContext>& whole);
@@ -191,10 +191,10 @@ class MemoryHold {
   gate::Passed passed_ = gate::Passed::kNot;
 };
 
-// A copy to memory of the program's own, which the driver waits in for all work before it: always, or, if it is
-// asynchronous, where that memory is pageable. While others want the GPU nobody should wait for that inside the gate,
-// which could not close meanwhile; so it is waited for before. For as long as this lives the thread counts as one that
-// waits for its gate: that its GPU is done does not mean that the program has nothing to do for it.
+// A copy to memory of the program's own that waits in the driver for all work before it. An asynchronous copy does so
+// only if that memory is pageable. While others want the GPU, a thread must not wait for that inside the gate, which
+// could not close. So it waits before the gate. For as long as this lives, the thread counts as one that waits for its
+// gate. An idle GPU does not mean that the program has nothing to do for it.
 class CopyWait {
  public:
   enum class Blocks { kAlways, kIfPageable };
@@ -240,11 +240,11 @@ inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda
 }
 
 // ---- calls for which the driver takes memory of its own: contexts, modules, streams, events, graphs, what kernels
-// need for their stacks. That is nobody's to page, and how much it is only the driver knows.
+// need for their stacks. That memory is not paged, and only the driver knows how much it is.
 
-// Such a call has failed for lack of memory, and has done nothing: asks the daemon for room and makes it again, until
-// there is enough or no more to be had. Not inside the gate, holding nothing. `device`: a context is being made there;
-// nothing: the call is for the current one.
+// Such a call has failed for lack of memory, and has done nothing. This asks the daemon for room and makes the call
+// again, until it succeeds or no more room can be had. Not inside the gate, holding nothing. `device`: a context is
+// being made there; nothing: the call is for the current one.
 [[gnu::cold, gnu::noinline]] cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device,
                                                             cuda::CUresult (*call)(void*), void* argument);
 template <class Call>
@@ -285,8 +285,8 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
   return function(arguments...);
 }
 
-// The program has waited for its GPU. Idleness is seen here: if somebody else waits for the GPU, the drainer looks at
-// once. And what has been waited for is no longer in flight.
+// The program has waited for its GPU. Idleness is seen here: if another seat waits for the GPU, the drainer looks at
+// once. Work that was waited for is no longer in flight.
 void synchronised(Anywhere);
 void synchronised(Where where);
 void synchronised(WholeContext whole);

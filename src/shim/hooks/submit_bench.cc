@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a submission costs on top of the driver's call while the lease is held: a call to a driver that does nothing,
+// The cost of a submission on top of the driver's call while the lease is held. A driver that does nothing is called
 // directly and through the gate. The goal is 15 ns (bench/gpu measures the same against the real driver). A program
 // with several contexts also asks the driver which one is current when it submits to a default stream: some 10 ns more.
 #include <benchmark/benchmark.h>
@@ -77,7 +77,7 @@ void through_the_gate(benchmark::State& state, std::uintptr_t handle) {
   }
 }
 
-// Where others use the GPU too, and a program may have only so much queued. The driver's events cost besides.
+// While others use the GPU too, and the queue of a program is bounded. The driver's events are an additional cost.
 void through_the_gate_bounded(benchmark::State& state) {
   static const bool made = (make_tenant(), true);
   benchmark::DoNotOptimize(made);

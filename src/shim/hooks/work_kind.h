@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which submissions are likely to take the same time (gate/work_times.h): the same kernel on as many threads, a copy of
-// as many bytes, the same graph. Addresses, streams and kernels' parameters do not count, and sizes only roughly, so
-// that a sequence that grows by a word each time is not a new kind each time.
+// Submissions of one kind are likely to take the same time (gate/work_times.h). They have the same kernel and number of
+// threads, the same size of copy, or the same graph. Addresses, streams and kernels' parameters do not count, and sizes
+// only roughly. So a sequence that grows by a word each time keeps its kind.
 #pragma once
 
 #include <algorithm>

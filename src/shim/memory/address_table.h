@@ -2,9 +2,9 @@
 // The device addresses that the program has reserved, and what it has mapped there: memory of the pager's, or the
 // driver's own.
 //
-// Addresses stay the driver's to give. But where memory is evicted the driver knows of no mapping, and would give the
-// place to another, or take the addresses back; and a mapping that is made while there is no memory for it must be
-// one that the driver will accept later. So it is decided here what is reserved and free.
+// Addresses stay the driver's to give. But the driver knows of no mapping while its memory is evicted. It would give
+// the place to another mapping, or take the addresses back. And a mapping made while there is no memory for it must be
+// one that the driver accepts later. So this table decides what is reserved and free.
 //
 // One lock for all of it, held across the driver's call that goes with a change: the two change together.
 #pragma once

@@ -12,7 +12,7 @@ namespace {
 using namespace std::chrono_literals;
 using Part = pager::Bounds::Part;
 
-// A daemon says how much room there is right behind SeatOpened. This long after that without a word, it is one that
+// A daemon says how much room there is right behind SeatOpened. After this long without a word, it is a daemon that
 // leaves memory to the driver.
 constexpr base::Duration kFirstRoom = 3s;
 constexpr base::Duration kLook = 100ms;
@@ -85,7 +85,7 @@ bool DeviceMemory::set_room(const wire::Room& room) {
   room_ = room;
   if (room.total != 0) total_.store(room.total, std::memory_order_relaxed);
   is_limited_.store(room.is_limited != 0, std::memory_order_relaxed);
-  rule_.store(Rule::kBounded, std::memory_order_release);  // last: who sees it sees these
+  rule_.store(Rule::kBounded, std::memory_order_release);  // last: a thread that sees it sees these
   if (room.ticket != 0 && is_newer(room.ticket, answered_)) {
     answered_ = room.ticket;
     if (room.refused != 0) {
@@ -134,7 +134,7 @@ std::optional<base::Duration> DeviceMemory::expire_asking(base::TimePoint now) {
 
 void DeviceMemory::await_bounds(base::Duration at_most) {
   const base::Locked locked(mutex_);
-  // As in expire_asking. (Somebody may wake it much sooner.)
+  // As in expire_asking. (Another thread may wake it much sooner.)
   base::Duration waited{};
   while (rule_.load(std::memory_order_relaxed) == Rule::kAsking && waited < at_most) {
     const base::TimePoint before = os::SystemClock().now();
@@ -206,7 +206,7 @@ wire::RoomWanted DeviceMemory::open_wish() {
 void DeviceMemory::add_outside(wire::Unpageable reason, std::uint64_t key, std::uint64_t bytes, cuda::CUcontext context,
                                std::uint64_t reserved) {
   const base::Locked locked(mutex_);
-  // The allocation that had this key before is gone: the thread that has freed it has not come to say so.
+  // The allocation that had this key before is gone: the thread that has freed it has not yet said so.
   if (const auto gone = outside_.find(key); gone != outside_.end()) remove_locked(gone);
   outside_[key] = {reason, bytes, context, next_number_++};
   outside_by_reason_[static_cast<std::size_t>(reason)] += bytes;
@@ -260,7 +260,7 @@ void DeviceMemory::context_gone(cuda::CUcontext context) {
 std::uint64_t DeviceMemory::claim_hidden(std::uint64_t bytes) {
   const base::Locked locked(mutex_);
   if (rule_.load(std::memory_order_relaxed) != Rule::kBounded) return 0;
-  // Taken first, so that nobody else has it meanwhile: a seat never counts for more than its room.
+  // Taken first, so that no other thread gets it: a seat never counts for more than its room.
   const std::uint64_t claimed = std::min(bytes, pager.bounds().left());
   if (claimed == 0 || !pager.bounds().take(claimed)) return 0;
   hidden_ += claimed;
@@ -346,7 +346,7 @@ bool DeviceMemory::has_unreported_room() const {
 wire::Memory DeviceMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   wire::Memory memory{.slot = slot, .epoch = epoch, .flags = flags};
   {
-    // The bounds were in force before what follows is counted: that is what a sequence promises.
+    // The sequence promises that these bounds were in force before the rest of the report is counted.
     const base::Locked locked(mutex_);
     memory.room_sequence = room_.sequence;
     reported_sequence_ = room_.sequence;
@@ -364,7 +364,7 @@ wire::Memory DeviceMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   };
   add(wire::Unpageable::kExported, pinned(pager::PinReason::kExported));
   add(wire::Unpageable::kRegistered, pinned(pager::PinReason::kRegistered) + pinned(pager::PinReason::kRdma));
-  // Counted once: what is pinned is not pageable; what is imported is told by the process that exports it.
+  // Counted once: pinned memory is not pageable, and the process that exports imported memory reports it.
   std::uint64_t stays = 0;
   for (std::size_t i = 0; i < counters.unpageable.size(); ++i) {
     if (static_cast<pager::PinReason>(i) != pager::PinReason::kImported) stays += counters.unpageable[i];

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// One seat's memory, as the tenant sees it: the pager, the bounds that the daemon has set (docs/memory.md), what of the
-// seat's memory is out of the pager's reach, and the threads that wait for more room.
+// One seat's memory, as the tenant sees it. It has the pager, the daemon's bounds (docs/memory.md), the seat's memory
+// outside the pager, and the threads that wait for more room.
 //
-// Until the daemon has said how much the seat may have it may have nothing: whoever allocates waits for that, a moment
-// after the first context was made. So there is no time in which a quota is not in force. Without a daemon there are no
-// bounds.
+// Until the daemon has said how much the seat may have, it may have nothing. A thread that allocates waits for that, a
+// moment after the first context was made. So there is no time in which a quota is not in force. Without a daemon there
+// are no bounds.
 //
 //     kAsking --Room--> kBounded --no daemon any more, and told to go on without--> kUnbounded --Room--> kBounded
-//        \--no daemon, or one that does not speak of memory--> kUnbounded
+//        \--no daemon, or a daemon that does not speak of memory--> kUnbounded
 //
 // Any thread may call any function, but not while it holds another lock of the shim's than `asking` and the agent's (an
 // Announcement). This one (mutex_) is held for moments, never across a call of the driver.
@@ -54,7 +54,7 @@ class DeviceMemory {
   bool has_anything() const {
     return pager.is_prepared() || pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
   }
-  // Freed memory that is kept for reuse goes back to the driver, so much at least; returns how much.
+  // Freed memory that is kept for reuse goes back to the driver, at least `bytes`; returns how much.
   std::uint64_t trim(std::uint64_t bytes) {
     pools.release(bytes);
     return pager.trim(bytes);
@@ -70,8 +70,8 @@ class DeviceMemory {
   void unbind();
   // A new connection: bounds stay, but the daemon has not said them yet.
   void on_connected();
-  // The seat is known to a daemon, which will say how much room there is if it ever does. After a while that it does
-  // not (expire_asking) there are no bounds.
+  // The seat is known to a daemon, which says how much room there is, if it ever does. If it does not for a while
+  // (expire_asking), there are no bounds.
   void on_opened(base::TimePoint now);
   // How long until it must be called again; nothing: not needed.
   std::optional<base::Duration> expire_asking(base::TimePoint now);
@@ -79,7 +79,7 @@ class DeviceMemory {
   bool is_bounded() const { return rule_.load(std::memory_order_acquire) == Rule::kBounded; }
   // The size of its GPU as the program is told; 0: as the driver says.
   std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
-  // The same, when the daemon has said it, or has not for some seconds.
+  // The same, once the daemon has said it, or has not for some seconds.
   std::uint64_t await_total();
   // Whether there is a quota. Waits as await_bounds does.
   bool await_is_limited();
@@ -90,8 +90,8 @@ class DeviceMemory {
     bool is_managed = false;       // the commitment is for managed memory, which never takes room
     bool again = false;            // the daemon has refused an earlier need of the same call
   };
-  // Held by the thread that asks the daemon, from its wish to the answer. So an answer is about what that thread needs,
-  // and not about what another one needs as well. Before all other locks.
+  // Held by the thread that asks the daemon, from its wish to the answer. So an answer is about the need of that thread
+  // alone. Before all other locks.
   base::Mutex asking;
   struct Wish {
     // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet.
@@ -102,9 +102,9 @@ class DeviceMemory {
   };
   // The message to the daemon. REQUIRES: `asking`; the agent's lock, so that tickets are sent in order.
   Wish wish(const Need& need);
-  // Waits for the answer: what the daemon refuses it for (wire::Room::refused), or 0: it is given.
+  // Waits for the answer: the reason for which the daemon refuses (wire::Room::refused), or 0: it is given.
   std::uint32_t await(std::uint32_t ticket);
-  // Waits until the first bounds are known, or that there are none: as long as the tenant looks for a daemon at most.
+  // Waits until the first bounds are known, or that there are none: at most as long as the tenant looks for a daemon.
   void await_bounds() { await_bounds(base::Duration::max()); }
   // The newest wish that is not answered, to be said again on a new connection. ticket 0: none.
   wire::RoomWanted open_wish();
@@ -117,8 +117,8 @@ class DeviceMemory {
                    std::uint64_t reserved);
   // False: it is not known here.
   bool remove_outside(std::uint64_t key);
-  // The same in two steps, around the driver's call that frees it: another thread may be given the same name before
-  // this one is back. Managed memory, too.
+  // The same in two steps, around the driver's call that frees it. Another thread may be given the same name before
+  // that call returns. Managed memory, too.
   struct Freeing {
     std::uint64_t key = 0;
     std::uint64_t number = 0;  // of the entry
@@ -126,13 +126,13 @@ class DeviceMemory {
   };
   std::optional<Freeing> begin_free(std::uint64_t key);
   void end_free(const Freeing& freeing, bool freed);
-  // The context is gone, and with it what was in it.
+  // The context is gone, and with it all memory in it.
   void context_gone(cuda::CUcontext context);
-  // The driver has refused what the room allows. So much of the room, as far as there is still so much left, counts as
-  // taken from now on; returns how much.
+  // The driver has refused what the room allows. Up to `bytes` of the room that is left count as taken from now on;
+  // returns how many.
   std::uint64_t claim_hidden(std::uint64_t bytes);
   void release_hidden(std::uint64_t bytes);
-  // For what is asked for and not followed (pools).
+  // For memory that is asked about and not followed (pools).
   void set_outside(wire::Unpageable reason, std::uint64_t bytes);
   // A pool of the driver's has been allocated from: what it has reserved is counted from now on.
   void count_pool(cuda::CUmemoryPool pool);
@@ -177,12 +177,12 @@ class DeviceMemory {
   std::atomic<std::uint64_t> total_{0};
   std::atomic<bool> is_limited_{false};
   std::atomic<std::uint64_t> outside_total_{0};
-  std::uint64_t hidden_ = 0;  // under mutex_; beside that
+  std::uint64_t hidden_ = 0;  // under mutex_; in addition to outside_total_
 
-  mutable base::Mutex mutex_;  // those who wait for rule, room or answers wait at it
+  mutable base::Mutex mutex_;  // threads that wait for rule, room or answers wait at it
   wire::Room room_;
   std::optional<base::TimePoint> looked_at_;  // nothing: no daemon knows the seat
-  base::Duration asked_for_{};                // since one does, less the time that nobody looked
+  base::Duration asked_for_{};                // since one does, less the time in which no thread looked
   std::uint32_t reported_sequence_ = 0;
   std::uint32_t last_ticket_ = 0;
   std::uint32_t answered_ = 0;
@@ -208,8 +208,8 @@ class HiddenClaim {
 
  private:
   // A dead tenant's memory is usually back within a tenth of a second. NVML's next looks tell the daemon of other
-  // programs' memory within two seconds. From then on the driver's word is believed, and twice as much each time: 4 GiB
-  // before a thread stops waiting.
+  // programs' memory within two seconds. From then on the driver's word is believed, and the claim doubles each time: 4
+  // GiB before a thread stops waiting.
   static constexpr base::Duration kEvery = std::chrono::milliseconds(250);
   static constexpr std::uint64_t kFirst = std::uint64_t{64} << 20;
 

@@ -240,10 +240,10 @@ bool HostLender::forget_one() {
   take_messages();
   if (const auto vain = find(State::kVain); vain != chunks_.end()) {
     unmap(vain);
-    // A connection that was lost meanwhile has taken the question with it.
+    // A connection that was lost since has taken the question with it.
     take_messages();
   } else if (!asked_to_forget_) {
-    // The process is about to end. The daemon may still lend by its number what is no longer here, and hears so.
+    // The process is about to end. The daemon may still lend by its number what is no longer here, and is told so.
     return keeps_nothing_ && give_up(1) != 0;
   }
   if (asked_to_forget_ && find(State::kVain) == chunks_.end()) {

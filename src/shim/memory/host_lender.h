@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Host memory for one seat's evicted data: the daemon's, lent chunk by chunk (files), handed to the pager in pieces.
 //
-// The pager asks and takes what is at hand; it never waits. So what it will need is asked for ahead (want), and what
-// the daemon cannot give at once is asked for again after a while. Memory that the pager has given back stays here
-// until the daemon recalls it: the next switch will want it.
+// The pager takes what is here; it never waits. So host memory that it will need is asked for ahead (want). If the
+// daemon cannot give it at once, it is asked again after a while. Memory that the pager has given back stays here until
+// the daemon recalls it: the next switch will want it.
 //
 // Memory that goes back to the daemon is *kept*: mapped without any rights, and registered with the driver. So it costs
 // nothing when the daemon lends it to this seat again. Other seats may have it in between. It is unmapped when the
@@ -31,7 +31,7 @@ namespace gpumux::shim {
 
 class HostLender final : public pager::HostMemory {
  public:
-  // How the daemon is spoken to; false: it cannot be reached now.
+  // The way to the daemon; false: it cannot be reached now.
   struct Port {
     virtual bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) = 0;
     virtual void return_host(std::uint64_t id, bool kept) = 0;
@@ -52,28 +52,28 @@ class HostLender final : public pager::HostMemory {
   std::optional<pager::HostChunk> lend(std::uint64_t bytes) override;
   void give_back(const pager::HostChunk& chunk) override;
 
-  // Asks the daemon for so much that `bytes` are at hand beside what the pager has, and maps what has come. Cheap, and
+  // Asks the daemon for enough that `bytes` are here in addition to the pager's, and maps what has come. Cheap, and
   // does nothing more if it has been asked already.
   void want(std::uint64_t bytes);
 
-  // Unused chunks go back to the daemon until so many bytes have; returns how many.
+  // Unused chunks go back to the daemon until `bytes` bytes have; returns how many.
   std::uint64_t give_up(std::uint64_t bytes);
 
-  // Unmaps one chunk that is kept in vain. False: there is none.
+  // Unmaps one chunk in kVain. False: there is none.
   bool forget_one();
-  // Nothing is kept from now on, and what is kept, or at hand and unused, is kept in vain.
+  // From now on nothing is kept: kept chunks become kVain, and forget_one gives up unused ones.
   void keep_nothing();
   bool has_any() const { return !chunks_.empty(); }
 
   // From the daemon. No bytes: it has none now. No memory: it is kept here.
   void on_lent(const wire::HostLent& message, os::FileDescriptor memory);
   void on_forget(const wire::HostForget& message);
-  // The connection is lost: what was asked for will not be answered, and what was lent is nobody's but ours.
+  // The connection is lost: what was asked for gets no answer, and what was lent is this seat's alone.
   void on_lost();
 
-  // So many bytes are at hand and not with the pager.
+  // Bytes that are here and not with the pager.
   std::uint64_t unused_bytes() const;
-  // Of those, what can go back to the daemon: chunks of which nothing is used.
+  // Of these, bytes that can go back to the daemon: chunks of which nothing is used.
   std::uint64_t whole_unused_bytes() const;
 
   // Null, or what is wrong with the chunks. For tests.
@@ -82,7 +82,7 @@ class HostLender final : public pager::HostMemory {
  private:
   enum class State : std::uint8_t {
     kLent,    // the daemon has lent it
-    kOrphan,  // the same, but that daemon is gone: it is nobody's but ours
+    kOrphan,  // the same, but that daemon is gone: it is this seat's alone
     kKept,    // the daemon has it again, and may lend it by its number
     kVain,    // it was kept, and is not lent again: forget_one unmaps it
   };
@@ -124,7 +124,7 @@ class HostLender final : public pager::HostMemory {
   base::TimePoint refused_until_{};   // under the mutex
   Chunks chunks_;                     // the mover's
   bool keeps_nothing_ = false;        // the mover's
-  bool asked_to_forget_ = false;      // the mover's: the daemon waits to hear that nothing is kept in vain
+  bool asked_to_forget_ = false;      // the mover's: the daemon waits to hear that no chunk is in kVain
 };
 
 }  // namespace gpumux::shim

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Host memory as a seat has it. Goal: what goes to and fro between seats is registered by each of them once, is right
-// bit for bit, and cannot be touched by who does not have it; when the daemon wants it gone, or is gone, it is
+// Host memory as a seat has it. Goal: memory that goes to and fro between seats is registered by each of them once, and
+// is right bit for bit. A seat that does not have it cannot touch it. When the daemon recalls it, or is gone, it is
 // unmapped.
 //
-// Method: two seats, each with a pager of its own on the simulated driver, as two processes would be, and between them
-// a little daemon of the test's, which lends memfds and knows who has kept which. Calls of the driver are counted, and
-// mappings looked for in /proc/self/maps.
+// Method: two seats, each with a pager of its own on the simulated driver, as two processes would be. Between them is a
+// little daemon of the test's, which lends memfds and knows which seat has kept which. Calls of the driver are counted,
+// and mappings looked for in /proc/self/maps.
 #include "shim/memory/host_lender.h"
 
 #include <fcntl.h>

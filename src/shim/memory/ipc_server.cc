@@ -18,7 +18,7 @@
 namespace gpumux::shim {
 namespace {
 
-// Both ends are threads that do nothing else meanwhile; longer than this only a stopped process takes.
+// Both ends are threads with nothing else to do; only a stopped process takes longer than this.
 constexpr int kPatienceMs = 10'000;
 // More than a GPU has chunks.
 constexpr std::uint64_t kMostPieces = 65'536;

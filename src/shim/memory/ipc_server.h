@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Legacy IPC (cuIpcGetMemHandle, cuIpcOpenMemHandle) for memory of the pager's. The driver's own handles do not cover
-// mapped memory, so a handle of ours says where to ask: which process, by the name of an abstract unix socket, and
+// mapped memory. So a handle of ours says where to ask: which process, by the name of an abstract unix socket, and
 // which allocation. The other process asks there and gets the physical memory's descriptors.
 //
 //   bytes of a handle   0 magic, 8 name of the socket (16), 24 allocation, 32 offset in its block, 40 bytes
 //
-// The descriptors are made when the handle is, and kept here as long as the allocation lives: a program makes few
-// handles, and who asks later must not have to wait for a lease of ours. The memory is pinned from then on. A process
+// The descriptors are made with the handle, and kept here as long as the allocation lives. A program makes few handles,
+// and a process that asks later must not wait for a lease of this one. The memory is pinned from then on. A process
 // that asks must belong to the same user, as the kernel says. The driver's handles are open to the same processes.
-// Abstract names belong to a network namespace, as the socket that the daemon is found by does not: processes in two
-// containers that share memory by legacy IPC share that namespace as well.
+// Abstract names belong to a network namespace, unlike the socket that the daemon is found by. Containers whose
+// processes share memory by legacy IPC share that namespace as well.
 #pragma once
 
 #include <array>

@@ -157,7 +157,7 @@ void ManagedMemory::note() {
   is_at_home_.store(aim_ == Aim::kStay && !is_running && away_bytes() == 0, std::memory_order_relaxed);
 }
 
-// Where host and GPU cannot both reach it at any time (some virtual GPUs) the driver takes no such advice.
+// If host and GPU cannot both reach it at any time (some virtual GPUs), the driver takes no such advice.
 bool ManagedMemory::can_move() {
   if (can_move_ < 0) {
     int value = 0;
@@ -186,7 +186,7 @@ bool ManagedMemory::is_running() {
 
 // ---- piece by piece
 
-// Where the first of what is known of the page at `begin` ends or changes.
+// The first address after `begin` where one of the maps changes, at most `end`.
 std::uint64_t ManagedMemory::cut(std::uint64_t begin, std::uint64_t end) const {
   const auto cut_by = [begin, &end](const auto& map) {
     const auto piece = map.find(begin);

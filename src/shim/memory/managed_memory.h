@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // A seat's managed memory (cuMemAllocManaged, GPUMUX_MEMORY=managed): what there is of it, and getting it out of the
-// way of whoever is next.
+// way of the next seat.
 //
-// Problem: managed memory moves by itself, page by page, when somebody touches it. So it needs no pager; but a GPU full
-// of another program's pages gives them up one fault at a time, at a fraction of the bus's speed, and in the middle of
-// somebody's kernel.
+// Problem: managed memory moves by itself, page by page, when work touches it. So it needs no pager. But a GPU full of
+// another program's pages gives them up one fault at a time, at a fraction of the bus's speed. The faults come in the
+// middle of a kernel.
 //
 // Idea: the daemon says ahead that a seat's turn ends and how much of its managed memory is in the way
-// (PrepareSwapOut). So much of it is asked for in host memory: its preferred location is set there, so that a late
-// kernel does not fetch it back, and it is prefetched. When the seat has a lease again the preference is taken back,
-// and what there is room for is prefetched to the GPU. All of it is advice: the driver keeps every page right without
-// it, and a hint that is lost, late or half followed costs time and nothing else.
+// (PrepareSwapOut). That part is asked for in host memory. Its preferred location is set there, so that a late kernel
+// does not fetch it back, and it is prefetched. When the seat has a lease again, the preference is taken back. Pages
+// that there is room for are prefetched to the GPU. All of it is advice: the driver keeps every page right without it.
+// A hint that is lost, late or half followed costs time and nothing else.
 //
 // The program's own advice stands above it. Pages with a preferred location of the program's keep that: they are moved
-// if it is this GPU, and left alone if it is not. So are ranges that it last prefetched to the host as a whole (of
-// parts the driver does not say which). Advice goes by whole pages, so only those count that lie in one allocation:
-// small ones, which share pages, are not moved.
+// if it is this GPU, and left alone if it is not. So are ranges that it last prefetched to the host as a whole. (The
+// driver does not say so of parts.) Advice goes by whole pages. Small allocations, which share pages, are not moved.
 //
-// In bites, one under way at a time, on a stream of our own that waits for nobody and that nobody waits for: whoever
-// steps (the mover) never waits, and can turn round after each bite. A piece is asked for under the lock, and under the
-// lock a range is taken out of it all before the driver hears that it is freed: so no call of ours names memory that
-// has gone, or that is somebody else's by now.
+// Memory moves in bites, one under way at a time, on a stream of the library's own. That stream waits for no other, and
+// no other waits for it. The mover steps without waiting, and can turn round after each bite. A piece is asked for
+// under the lock. A range is taken out under the lock before the driver is told that it is freed. So no call of the
+// library names memory that has gone, or that is another allocation's by now.
 #pragma once
 
 #include <atomic>
@@ -38,7 +37,8 @@ class ManagedMemory {
  public:
   // The host's pages, by which advice goes. Allocations are counted in them.
   static constexpr std::uint64_t kPageBytes = 4096;
-  // At 21 to 50 GB/s (docs/pager.md) 6 to 12 ms: how late it turns round. Far more than a call costs.
+  // At 21 to 50 GB/s (docs/pager.md) a bite takes 6 to 12 ms: that is how late the mover turns round. Far more than a
+  // call costs.
   static constexpr std::uint64_t kBiteBytes = std::uint64_t{256} << 20;
 
   struct Range {
@@ -56,7 +56,7 @@ class ManagedMemory {
 
   // ---- the program's threads
 
-  // Returns how much, as counted, has turned out to be gone: another thread has freed it, and has not come to say so.
+  // Returns how much, as counted, has turned out to be gone: another thread has freed it, and has not yet said so.
   std::uint64_t add(const Range& range);
   // Around the driver's cuMemFree. Nothing: no range begins there.
   struct Freeing {
@@ -67,7 +67,7 @@ class ManagedMemory {
   std::optional<Freeing> begin_free(cuda::CUdeviceptr address);
   // True: it is gone by this call.
   bool end_free(const Freeing& freeing, bool freed);
-  // The context is gone, and all that was in it; returns how much, as counted.
+  // The context is gone, and all memory in it; returns how much, as counted.
   std::uint64_t context_gone(cuda::CUcontext context);
   // Advice of the program's own, given by `call()`. Nothing: this address is none of the seat's.
   template <class Call>
@@ -82,11 +82,11 @@ class ManagedMemory {
 
   // ---- the mover's thread
 
-  // So many bytes are to go to host memory.
+  // `bytes` bytes should go to host memory.
   void evict(std::uint64_t bytes);
-  // All of it may be as the program wants it again, and as much as there may be `room` for is fetched. (No more has
-  // left than others lacked, and they give that up now. So there is room next to the memory that has not left, although
-  // that may be more than the GPU holds.)
+  // All of it may be as the program wants it again. Up to `room` bytes are fetched. (No more has left than others
+  // lacked, and they give that up now. So there is room next to the memory that has not left, although that may be more
+  // than the GPU holds.)
   void come_back(std::uint64_t room);
   // The lease is lost: no more is fetched.
   void stop_coming_back();
@@ -107,7 +107,7 @@ class ManagedMemory {
     std::uint64_t id = 0;   // another allocation may come to lie where one was
     bool is_going = false;  // a thread frees it
   };
-  // A row of whole pages of one range, of which one thing is true throughout.
+  // A row of whole pages of one range that are all in the same state.
   struct Piece {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -149,12 +149,13 @@ class ManagedMemory {
   std::uint64_t next_id_ = 1;
   base::IntervalMap<cuda::CUmemLocation> preferred_;  // by the program
   base::IntervalMap<Away> away_;
-  base::IntervalMap<bool> not_fetched_;  // came back to where it was wanted by nobody: our prefetch was the last
+  base::IntervalMap<bool> not_fetched_;  // came back to where the program had not asked for them: our prefetch was the
+                                         // last
   std::map<cuda::CUcontext, Stream> streams_;
   int can_move_ = -1;  // not known yet
   Aim aim_ = Aim::kStay;
   std::uint64_t to_go_ = 0;   // bytes that are still to leave, or may still be fetched
-  std::uint64_t cursor_ = 0;  // up to where that has been looked at
+  std::uint64_t cursor_ = 0;  // the walk for that has come up to here
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> away_bytes_{0};
   std::atomic<bool> is_at_home_{true};

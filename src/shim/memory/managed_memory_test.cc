@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: managed memory leaves and comes back as it is told to, nothing that the program has said is lost by it, and no
-// call names memory that has been freed. Method: on the simulated driver, which says where each page was asked to be;
-// a table in between counts what it refuses. The test takes the mover's part, step by step.
+// Goal: managed memory leaves and comes back as it is told to. Nothing that the program has said is lost, and no call
+// names memory that has been freed. Method: on the simulated driver, which says where each page was asked to be; a
+// table in between counts what it refuses. The test takes the mover's part, step by step.
 #include "shim/memory/managed_memory.h"
 
 #include <gtest/gtest.h>
@@ -162,7 +162,7 @@ TEST_F(ManagedMemoryTest, WhatTheProgramPrefersStays) {
   EXPECT_EQ(preferred(part(3), kMebibyte), kDeviceCpu);
   EXPECT_EQ(prefetched(part(3), kMebibyte), kNowhere) << "the program has it where it wants it";
   EXPECT_EQ(preferred(left, kMebibyte), kNowhere) << "the program has put it there";
-  // Meanwhile the program changes its mind.
+  // The program then changes its mind.
   EXPECT_CUDA(advise(part(0) + 4096, 4096, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kHost));
   EXPECT_CUDA(advise(part(1), kMebibyte, CU_MEM_ADVISE_UNSET_PREFERRED_LOCATION, kHost));
   EXPECT_CUDA(advise(part(2), kMebibyte, CU_MEM_ADVISE_SET_PREFERRED_LOCATION, kDevice));

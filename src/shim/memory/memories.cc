@@ -178,8 +178,8 @@ bool Memories::remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack 
   }
 }
 
-// cuMemFree waits for what may still use the memory: the work that has been submitted in its context. The streams are
-// asked, and the context is not synchronised: that would break a capture which another thread begins meanwhile.
+// cuMemFree waits for work that may still use the memory: all that has been submitted in its context. The streams are
+// asked. Synchronising the context would break a capture that another thread begins.
 CUresult Memories::wait_for_work(DeviceMemory& memory, cuda::CUcontext context) {
   gate::StreamSet& streams = seats_.streams(memory.slot);
   const os::SystemClock clock;
@@ -251,8 +251,8 @@ void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
 }
 
 bool Memories::await_frees(DeviceMemory& memory, std::uint64_t bytes) {
-  // Longer than any kernel that one would wait for in an allocation; a wait that this thread itself should end, by work
-  // that it has not submitted yet, must end all the same.
+  // Longer than any kernel that an allocation is worth waiting for. The wait must end even if only this thread could
+  // end it, by work that it has not yet submitted.
   constexpr base::Duration kLongest = 30s;
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();
@@ -322,7 +322,7 @@ CUresult Memories::pin_handle(DeviceMemory& memory, std::uint64_t handle, pager:
   gate::ThreadRecord* const thread = gate::this_thread();
   if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   if (memory.pager.lacks_context(handle)) return cuda::CUDA_ERROR_INVALID_CONTEXT;
-  // Nobody may be able to reach it yet, and then it need not be there.
+  // If no device may reach it yet, it need not be there.
   memory.pager.want_handle(handle, true);
   on_reach_changed(memory);
   const gate::Passed passed = gate_.hold(*thread, memory.slot);
@@ -435,8 +435,8 @@ CUresult Memories::disable_peer_locked(std::uint32_t own, std::uint32_t peer) {
   return of(peer).pager.disable_peer(of(own).device);
 }
 
-// Rights are the whole seat's: the pager knows nothing of pools, and a program that gives them to a pool's memory has
-// no use for keeping them from the rest.
+// Rights are the whole seat's, because the pager knows nothing of pools. A program that gives rights to a pool's memory
+// has no use for keeping them from the rest.
 CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may) {
   if (owner == accessor) return cuda::CUDA_SUCCESS;
   const base::Locked locked(peers_mutex_);
@@ -483,8 +483,8 @@ void Memories::set_broken(std::uint32_t slot) {
   update_bars_locked(connected_[slot] | bit(slot));
 }
 
-// The lock makes what is read and what is stored one step: a thread that has made something evicted comes after a mover
-// that has not seen it, and bars again.
+// The lock makes reading and storing one step. A thread that has evicted something comes after a mover that has not
+// seen it, and bars again.
 void Memories::update_bars_locked(std::uint64_t mask) {
   bool complete = true;
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
@@ -502,7 +502,7 @@ void Memories::update_bars_locked(std::uint64_t mask) {
       barred = true;
     }
   }
-  // Under the lock: who finds a seat barred already can rely on the memos being invalid.
+  // Under the lock: a thread that finds a seat barred already can rely on the memos being invalid.
   if (barred) gate::forget_memos();
 }
 

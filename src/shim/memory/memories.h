@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory of all seats of this process: allocating and freeing for the program, and whether each seat is complete.
 //
-// A seat is complete when nothing is evicted of what its work can reach: of its own, and of the seats that it is
-// connected to as a peer. While it is not, its gate is barred (gate/gate.h). The bar follows from three things, under
-// one lock: what the pagers say (evicted_bytes), whether an eviction is about to begin or under way, and who is
-// connected with whom. update_bars() is to be called whenever one of them may have changed, and before anybody can act
-// on it:
+// A seat is complete when all memory that its work can reach is on the GPU: its own, and its peers'. While it is not,
+// its gate is barred (gate/gate.h). The bar follows from three facts, under one lock: the pagers' evicted_bytes,
+// evictions that are about to begin or under way, and connections between seats. update_bars() must be called whenever
+// one of them may have changed, before a thread can act on the change:
 //
 //   - an allocation that was born evicted: before its address is handed out;
-//   - an eviction: before it looks whether anybody is inside;
+//   - an eviction: before it looks whether a thread is inside;
 //   - a restoration that is over: afterwards.
 #pragma once
 
@@ -63,7 +62,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   // The memory of an open seat; made at the first call. Calls no driver, so that the agent may ask.
   DeviceMemory& of(std::uint32_t slot);
-  // Null: nobody has asked for it yet.
+  // Null: it was not made yet.
   DeviceMemory* if_any(std::uint32_t slot) { return seats_memory_[slot].load(std::memory_order_acquire); }
   // The first seat's memory for which `is` is true; null: none.
   template <class Is>
@@ -103,13 +102,13 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       return result;
     });
   }
-  // For what only the driver can make. `lack`: of the call if it was made already.
+  // For memory that only the driver can make. `lack`: what the call lacked, if it was made already.
   template <class Call>
   cuda::CUresult with_room(DeviceMemory& memory, std::uint64_t bytes, Call call, Lack lack = Lack::kNone) {
     return acquire(memory, Part::kReserved, bytes, lack, [&](const Remedies&, Lack* its) { return make(call, its); });
   }
-  // The same for memory of about `bytes` that is counted as the seat's: under a quota not made before so much of that
-  // is left as it takes at `least`. `count(reserved)` counts it (DeviceMemory::add_outside).
+  // The same for memory of about `bytes` that counts as the seat's. Under a quota, the call is not made before `least`
+  // bytes of the quota are left. `count(reserved)` counts it (DeviceMemory::add_outside).
   template <class Call, class Count>
   cuda::CUresult within_quota(DeviceMemory& memory, std::uint64_t bytes, std::uint64_t least, Call call, Count count) {
     const std::uint64_t reserved = memory.await_is_limited() ? least : 0;
@@ -121,8 +120,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       });
     });
   }
-  // Managed memory, of which the driver gives as much as the host has: bounds are all that it can lack.
-  // `call(address)` asks the driver.
+  // Managed memory. The driver gives all that the host has, so it can lack only bounds. `call(address)` asks the
+  // driver.
   template <class Call>
   cuda::CUresult allocate_managed(DeviceMemory& memory, cuda::CUcontext context, std::uint64_t bytes,
                                   cuda::CUdeviceptr* address, Call call) {
@@ -164,30 +163,30 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       if (memory.pools.has_surplus()) memory.pools.release_surplus();
     });
   }
-  // Seat `accessor` may reach what is allocated from a pool of `owner`, or no longer.
+  // Seat `accessor` may, or may no longer, reach what is allocated from a pool of `owner`.
   cuda::CUresult set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may);
-  // Ends that concern pools: before a stream is destroyed, a context's end, a pool's after it.
+  // Ends that concern pools: before a stream is destroyed; a context's end. has_pools: whether any seat has one.
   void stream_gone(cuda::CUstream stream);
   void context_gone_from_pools(cuda::CUcontext context);
   bool has_pools();
-  // A context's end: what of the driver's own memory was in it is gone.
+  // A context's end: the driver's own memory in it is gone.
   void context_gone_from_outside(cuda::CUcontext context);
 
-  // Memory of the driver's own making has gone (DeviceMemory::add_outside), whichever seat it was of.
+  // Memory of the driver's own making has gone (DeviceMemory::add_outside), of any seat.
   void forget_outside(std::uint64_t key);
 
-  // The program's own virtual memory (hooks_vmm.cc): what it has reserved and mapped where.
+  // The program's own virtual memory (hooks_vmm.cc): its reservations and mappings.
   AddressTable& addresses() { return addresses_; }
-  // The mapping of the pager's memory that holds the address, and whose it is.
+  // The mapping of the pager's memory that holds the address, and the seat's memory that it belongs to.
   std::optional<pager::MappingInfo> find_mapping(cuda::CUdeviceptr address, DeviceMemory** owner);
-  // A call of it has changed what the program may reach, or has: before it returns.
+  // A call has changed what the program has, or may reach. Called before the hook returns.
   void on_reach_changed(DeviceMemory& memory);
   // Brings a handle's memory to the GPU, where it stays until unpin_handle. Waits for the seat's turn, as a submission.
   cuda::CUresult pin_handle(DeviceMemory& memory, std::uint64_t handle, pager::PinReason reason,
                             std::vector<pager::DriverPiece>* pieces);
 
-  // Makes `call()`, which gives others addresses of the program's mappings, with the memory of these on the GPU, where
-  // it stays if the call succeeds. At the first address that is of no mapping of ours the rest is the driver's.
+  // Makes `call()`, which gives others addresses of the program's mappings. The memory of these is on the GPU then, and
+  // stays there if the call succeeds. From the first address that is in no mapping of ours, the rest is the driver's.
   template <class Call>
   cuda::CUresult with_pinned(cuda::CUdeviceptr address, std::uint64_t bytes, pager::PinReason reason, Call call) {
     std::vector<std::pair<DeviceMemory*, std::uint64_t>> pinned;
@@ -223,7 +222,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Around the end of a context: no job runs between these two.
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
-  // Waits for the work of a context, whatever captures.
+  // Waits for the work of a context, even if streams capture.
   cuda::CUresult wait_for_work(DeviceMemory& memory, cuda::CUcontext context);
 
   // Contexts of `own` get, or lose, access to the memory of `peer`. Counted: contexts share a device.
@@ -238,7 +237,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void update_bars(std::uint32_t slot);
   // The mover: an eviction of this seat begins, or is over.
   void set_evicting(std::uint32_t slot, bool evicting);
-  // Its context is broken and its memory discarded: it counts as complete, so that its program hears of the error.
+  // Its context is broken and its memory discarded. It counts as complete, so that its program gets the error.
   void set_broken(std::uint32_t slot);
   bool is_broken(std::uint32_t slot) const { return broken_[slot].load(std::memory_order_relaxed); }
 
@@ -279,7 +278,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   using Answer = Remedies::Answer;
   using Part = pager::Bounds::Part;
 
-  // Makes an attempt, and again after each remedy. `attempt(remedies, &lack)` says what it lacks. `lack`: of an attempt
+  // Makes an attempt, and again after each remedy. `attempt(remedies, &lack)` sets what it lacks. `lack`: of an attempt
   // that the caller has made. `part`: what the memory counts as.
   template <class Attempt>
   cuda::CUresult acquire(DeviceMemory& memory, Part part, std::uint64_t bytes, Lack lack, Attempt attempt) {
@@ -291,7 +290,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       if (lack == Lack::kNone) return result;
     }
   }
-  // Carries remedies out until the call is to be made again. False: it is not.
+  // Carries remedies out until the call should be made again. False: it should not.
   bool remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack lack);
   // The driver's call.
   template <class Call>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the memories of all seats hear from the daemon, on the agent's thread, and what they tell it, on any.
+// Messages from the daemon to the memories of all seats, on the agent's thread, and theirs to the daemon, on any
+// thread.
 #include <utility>
 
 #include "os/system_clock.h"
@@ -11,7 +12,7 @@ namespace gpumux::shim {
 
 void Memories::on_connected() {
   unbound_.store(false, std::memory_order_seq_cst);
-  mover_.spare_host(UINT64_MAX, 0);  // what an earlier daemon was short of says nothing of this one
+  mover_.spare_host(UINT64_MAX, 0);  // an earlier daemon's shortages say nothing of this one
   each([](DeviceMemory& memory) { memory.on_connected(); });
 }
 

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: whatever room the daemon gives and takes, and whatever the driver refuses, a program reads what it has written,
-// gets memory or CUDA_ERROR_OUT_OF_MEMORY, and gets on; and the seat never has more than its bounds allow.
+// Goal: for any room that the daemon gives and takes, and any refusals of the driver, a program reads what it has
+// written. It gets memory or CUDA_ERROR_OUT_OF_MEMORY, and gets on. The seat never has more than its bounds allow.
 //
-// Method: the process's real tenant (agent, drainer, mover, gate, pager) on the simulated driver, whose kernels and
-// copies fault on memory that is not there, and a daemon in many moods (memory_test_daemon.h). Threads allocate, free,
-// write, copy, capture, replay and verify meanwhile. GPUMUX_TEST_SEED repeats a run (as far as threads allow),
+// Method: the process's real tenant (agent, drainer, mover, gate, pager) on the simulated driver. Its kernels and
+// copies fault on memory that is not there. A daemon plays many moods (memory_test_daemon.h). Threads allocate, free,
+// write, copy, capture, replay and verify all the time. GPUMUX_TEST_SEED repeats a run (as far as threads allow),
 // GPUMUX_TEST_ROOMS and GPUMUX_TEST_LEASES say how many changes of room and leases it lasts.
 #include <gtest/gtest.h>
 
@@ -324,7 +324,7 @@ class Program {
   std::vector<Live> live_;
 };
 
-// Memory that was freed in the order of a stream, and whose stream waits until `go` is true.
+// Memory that was freed in the order of a stream that waits until `go` is true.
 struct FreeUnderWay {
   explicit FreeUnderWay(std::uint64_t bytes) {
     EXPECT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
@@ -428,14 +428,14 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
       fault.code = std::string_view(name) == "cuMemCreate" ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_ERROR_UNKNOWN;
       fault.per_million = round % 2 == 0 ? 0 : 3000;
     }
-    // And in some it has nothing at all, for longer than anybody believes the daemon that there is something.
+    // And in some it has nothing at all, for longer than the seat believes the daemon that there is something.
     if (round % 8 == 5) pager::the_faults()["cuMemCreate"]->per_million = 1'000'000;
     std::this_thread::sleep_for(round % 8 == 5 ? 700ms : 100ms);
     // On a busy machine that takes longer, the first time.
     const base::TimePoint believed = now() + 10s;
     while (round % 8 == 5 && kMeetsClaims && daemon.claims() == 0 && now() < believed)
       std::this_thread::sleep_for(10ms);
-    // Everybody gets on, if not while the room changes faster than memory moves, then when it stays.
+    // Every thread gets on, if not while the room changes faster than memory moves, then when it stays.
     pager::clear_faults();
     daemon.calm(true);
     const base::TimePoint patience = now() + 60s;

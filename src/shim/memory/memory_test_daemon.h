@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // For memory_test: the daemon at the other end of the process's tenant. It grants, revokes and changes the room as fast
-// as it can, lends host memory in its moods, and checks each report against the bounds that it has set. It runs in a
+// as it can, and lends host memory in its moods. It checks each report against the bounds that it has set. It runs in a
 // thread of its own.
 #pragma once
 
@@ -51,8 +51,8 @@ constexpr std::uint64_t kHostBudget = 256 * kMebibyte;
 
 enum class Phase { kIdle, kHolding, kRevoked, kDrained };
 
-// Whether the driver is sure to be without memory for as long as it takes to claim it, while the room stays. Beside
-// what a sanitizer takes it was not in one of three runs.
+// Whether the driver is sure to be without memory for as long as it takes to claim it, while the room stays. With a
+// sanitizer it was not so in one of three runs.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr bool kMeetsClaims = false;
 #else
@@ -188,7 +188,7 @@ class RoomDaemon {
     ++reports_;
     std::uint64_t on_gpu = memory.resident;
     for (const std::uint64_t bytes : memory.unpageable) on_gpu += bytes;
-    // The most that it may have: by a bound since the one that was in force the last time, or what it had then.
+    // The most that it may have: by any bound since the one in force last time, or what it had then.
     std::uint64_t most = had_;
     for (const Given& given : given_) most = std::max(most, given.room);
     while (!given_.empty() && given_.front().sequence < memory.room_sequence) given_.pop_front();
@@ -287,7 +287,7 @@ class RoomDaemon {
     if (drained.poisoned != 0) complain("the context is poisoned");
     phase_ = Phase::kDrained;
     if (!calm_ && dice(2) == 0) give_room(0);
-    // Long enough to be evicted in, as a rule.
+    // Usually long enough to be evicted in.
     next_whim_ = now() + std::chrono::microseconds(dice(3) == 0 ? dice(2000) : slowness_ * dice(60'000));
   }
   template <class Other>
@@ -360,7 +360,7 @@ class RoomDaemon {
   std::optional<wire::Memory> just_reported_;  // the last message, if that was a report
   std::uint64_t had_ = 0;
   std::set<std::uint64_t> lent_, kept_;  // host memory, on this connection
-  std::uint64_t told_ = 0;               // so many chunks are to be forgotten
+  std::uint64_t told_ = 0;               // this many chunks must be forgotten
   std::uint64_t last_id_ = 0;
   std::atomic<std::uint64_t> lent_again_{0}, forgotten_{0}, claims_{0};
   std::atomic<std::uint64_t> rooms_{0}, grants_{0}, reports_{0}, refusals_{0};

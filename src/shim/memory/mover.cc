@@ -137,7 +137,7 @@ void Mover::prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t manag
 
 // ---- one seat
 
-// If not, whoever pauses it from now on waits for set_idle.
+// If not, a thread that pauses it from now on waits for set_idle.
 bool Mover::is_paused(Moving& moving) {
   const base::Locked locked(pause_mutex_);
   moving.idle = false;
@@ -181,7 +181,7 @@ bool Mover::may_evict(std::uint64_t group) const {
   return true;
 }
 
-// Nobody inside, and all work done.
+// No thread inside, and all work done.
 bool Mover::is_quiet(std::uint64_t group) {
   gate_.begin_close();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
@@ -208,10 +208,10 @@ Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Mo
   if (step) return view;
   if (view.excess != 0 || view.evicted == 0 || view.is_broken) memory.frames.drop();
   if (view.excess == 0 || view.is_broken) return view;
-  // Freed memory goes, whatever the seat holds: nothing uses it.
+  // Freed memory goes, even of a holder: nothing uses it.
   if (memory.trim(view.excess) != 0) moving.reports.hurry();
   view.excess = memory.pager.bounds().excess();
-  // Before the look: a drain that is over meanwhile is seen by it, or wakes us.
+  // Before the look: it sees a drain that is over by then, or that drain wakes us.
   waits_for_drain_.store(true, std::memory_order_seq_cst);
   view.may_evict = may_evict(memories_.group(slot));
   return view;
@@ -237,7 +237,7 @@ Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
   if (step.state == JobState::kDone || step.state == JobState::kCancelled) {
     moving.reports.hurry();
   } else if (!step.lacks_room) {
-    // The frames at hand may be all the memory that is missing, and of other sizes.
+    // The unused frames may be all the memory that is missing, and of other sizes.
     memory.frames.drop();
   }
   step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
@@ -298,7 +298,7 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
                                                     base::TimePoint time) {
   const std::uint64_t group = memories_.group(memory.slot);
   if (!moving.door) {
-    // Shut before it is asked whether anybody is inside. The lease is not held, so this keeps nobody from anything.
+    // Shut before the look for threads inside. The lease is not held, so this stops no thread.
     moving.door.emplace(*this);
     memories_.set_evicting(memory.slot, true);
   }
@@ -340,7 +340,7 @@ bool Mover::is_sticky(DeviceMemory& memory, cuda::CUresult error) {
 
 // ---- host memory
 
-// For an eviction of so many bytes. Returns how much is to be at hand, the pager's unused memory included.
+// For an eviction of `bytes`. Returns how much there should be, the pager's unused memory included.
 std::uint64_t Mover::want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
   const std::uint64_t ahead =
       moving.host.ahead(bytes, memory.pager.likely_host_bytes(bytes), memory.pager.host_used_bytes());
@@ -380,8 +380,8 @@ std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& mov
   return forgot ? 0ns : next.again;
 }
 
-// Gives back what the seat could do without: what others wait for, as far as the seat has it now, and what it may not
-// keep. More of it comes free as the seat is restored, and then the mover looks again.
+// Gives back what the seat could do without: what other seats wait for, as far as it is here, and what it may not keep.
+// More of it comes free as the seat is restored, and then the mover looks again.
 void Mover::share_host(DeviceMemory& memory) {
   if (std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed); awaited != 0) {
     // Copies lie scattered over chunks, which go back as a whole.
@@ -390,7 +390,7 @@ void Mover::share_host(DeviceMemory& memory) {
       if (memory.pager.shrink_host(awaited - whole) == 0) break;
     }
     const std::uint64_t given = memory.lender.give_up(awaited);
-    // Unless it has been taken back meanwhile, which is then true of all of it.
+    // If it has been taken back since, it stays taken back.
     while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
                                                                 std::memory_order_relaxed)) {
     }
@@ -406,8 +406,8 @@ void Mover::share_host(DeviceMemory& memory) {
 
 // ---- managed memory
 
-// Beside whatever else is done, and behind no door: what leaves is missed by nobody but for speed, so it may go while
-// the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
+// Independent of all other moves, and behind no door. Memory that leaves costs its program only speed. So it may go
+// while the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
 std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mover: the thread that takes each seat's memory to where its bounds want it, and says how far it has come.
+// The mover: the thread that takes each seat's memory to where its bounds want it, and reports how far it has come.
 //
 //   above its room, and drained            -> evict
 //   below its room, and something evicted  -> restore, lease or not
 //
-// It is apart from the drainer because moving takes long: a call that maps or pins a chunk lasts a millisecond, and
-// longer where the driver is busy; a revocation of another seat must not wait for it. One thread serves all seats: jobs
+// It is apart from the drainer because moving takes long. A call that maps or pins a chunk lasts a millisecond, and
+// longer if the driver is busy. A revocation of another seat must not wait for it. One thread serves all seats: jobs
 // are stepped in turn, about a millisecond at a time, and the copying is the GPU's.
 //
-// Evicting begins only behind three doors: the lease is not held (the daemon's word), the gate is barred (our own word,
-// so a lease that is given in the middle lets nobody in), and after a barrier nobody is inside and all work that was
-// noted is done. While it goes on, a lease that is given ends it: what holds a lease wants its memory back.
+// Evicting begins only behind three doors. The lease is not held (the daemon's word). The gate is barred (the library's
+// own word, so a lease given in between lets no thread in). After a barrier no thread is inside and all noted work is
+// done. While it goes on, a lease that is given ends it: a holder wants its memory back.
 //
 // Four objects decide for each seat what comes next: Move, HostAhead, ManagedMove and Reports. They call no driver and
 // no gate, and read no clock. The mover looks at the seat, asks them, and carries out what they say.
@@ -68,23 +68,25 @@ class Mover {
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
 
-  // Each seat may keep so much host memory that it could do without. `awaited`: so much more of it, of all seats
-  // together, goes back once, for others wait for it; calls add up, and 0 takes back what has not gone yet.
+  // `bytes`: the host memory that each seat may keep without needing it. `awaited`: this much more, of all seats
+  // together, goes back once, because other seats wait for it. Calls add up. 0 takes back what has not gone yet.
   void spare_host(std::uint64_t bytes, std::uint64_t awaited);
-  // The process is about to end, and has given up its leases: returns when what others want of its memory has moved,
-  // and its unused host memory is unregistered and unmapped; or after `at_most`. Not from the mover's thread.
+  // The process is about to end, and has given up its leases. Returns when what others want of its memory has moved,
+  // and its unused host memory is unregistered and unmapped. Returns after `at_most` at the latest. Not from the
+  // mover's thread.
   void wind_down(base::Duration at_most);
-  // The seat is likely to have to evict so much soon, and so much of its managed memory is in the way. 0: no longer, or
-  // none.
+  // The seat is likely to have to evict `bytes` soon, and `managed` of its managed memory are in the way. 0: no longer,
+  // or none.
   void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
-  // A thread has passed the gate the long way, as the first one after a grant does: what is wanted back comes back.
+  // A thread has passed the gate the long way, as the first one after a grant does. Managed memory that is wanted back
+  // then comes back.
   void on_passed(std::uint32_t slot) {
     if ((out_.load(std::memory_order_relaxed) >> slot & 1) != 0) wake();
   }
 
  private:
-  // A program with the lease waits no longer than this for memory that the driver fails to bring back, however often it
-  // is tried. An allocation that lacks memory is no failure: others make way for it.
+  // A program with the lease waits no longer than this for memory that the driver fails to bring back, after any number
+  // of tries. An allocation that lacks memory is no failure: others make way for it.
   static constexpr base::Duration kGiveUpAfter = std::chrono::seconds(10);
 
   // The gate is shut for an eviction.
@@ -118,7 +120,7 @@ class Mover {
   // One look at each seat.
   struct Round {
     std::optional<base::TimePoint> leaving_since;  // as it was when the round began
-    bool forgets = false;                          // something was forgotten, or is to be
+    bool forgets = false;                          // something was forgotten, or should be
   };
 
   void run();
@@ -151,14 +153,14 @@ class Mover {
   std::atomic<std::uint64_t> awaited_host_{0};
   std::atomic<base::Duration> give_up_after_{kGiveUpAfter};
   std::atomic<bool> waits_for_drain_{false};
-  std::atomic<std::uint64_t> out_{0};  // seats with managed memory that is to come back, as bits
+  std::atomic<std::uint64_t> out_{0};  // seats with managed memory that must come back, as bits
   os::Thread thread_;
   std::atomic<bool> stopping_{false};
-  std::optional<base::TimePoint> leaving_since_;  // under pause_mutex_; nothing: the process is to stay
+  std::optional<base::TimePoint> leaving_since_;  // under pause_mutex_; nothing: the process stays
   std::atomic<std::uint32_t> left_{0};            // 1: there was nothing more to forget
   Round round_;                                   // the mover's
   std::atomic<std::uint32_t> wakes_{0};
-  base::Mutex pause_mutex_;  // those who wait for a seat to be idle wait at it
+  base::Mutex pause_mutex_;  // threads that wait for a seat to be idle wait at it
 };
 
 }  // namespace gpumux::shim

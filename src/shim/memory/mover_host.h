@@ -20,13 +20,13 @@ namespace gpumux::shim {
 
 class HostAhead {
  public:
-  // Host memory is asked for ahead as far as it is likely to be needed, and so much more, in case it is not as it was:
-  // 5 ms of copying.
+  // The mover asks ahead for the host memory that an eviction is likely to need, and for this much more: 5 ms of
+  // copying.
   static constexpr std::uint64_t kWindow = 256 * pager::kMebibyte;
   // Host memory that an eviction has left over goes back after this: the eviction may go on before.
   static constexpr base::Duration kReturnAfter = std::chrono::seconds(1);
-  // Until it is known whether a process that ends is to be evicted first: the daemon has to hear of its leases, grant
-  // the next one, and lower its bound.
+  // By then it is known whether a process that ends is evicted first. The daemon has to hear of its leases, grant the
+  // next one, and lower its bound.
   static constexpr base::Duration kLeaveAfter = std::chrono::milliseconds(100);
 
   struct View {
@@ -42,13 +42,13 @@ class HostAhead {
   enum class Forget : std::uint8_t { kNotNow, kUseless, kUnused };
   struct Decision {
     Act act = Act::kKeep;
-    std::uint64_t prepare = 0;  // for an eviction of so many bytes
+    std::uint64_t prepare = 0;  // for an eviction of this many bytes
     Forget forget = Forget::kNotNow;
     std::optional<base::Duration> again{};
   };
 
   Decision next(const View& view, base::TimePoint now);
-  // There is as much as kPrepare asked for.
+  // There is all that kPrepare asked for.
   void prepared() { hint_.reset(); }
   // An eviction begins while `used` bytes are in use; an eviction is over.
   void begin_eviction(std::uint64_t used) { used_before_ = used; }
@@ -58,9 +58,9 @@ class HostAhead {
   }
 
   // How many unused bytes there should be for an eviction of `bytes`, if it is likely to take `likely`, and `used` are
-  // in use. Host memory registered and not used costs the running program driver locks, and others the memory. So it is
-  // no more than the last eviction took, and the window. A seat whose memory is no longer as constant as it was runs
-  // out of that, and is given each time as much again as the eviction has come to use.
+  // in use. Host memory that is registered and not used costs the running program driver locks, and other seats the
+  // memory. So it is no more than the last eviction took, and the window. A seat whose memory is less constant than
+  // before runs out of that. So it gets, during an eviction, the amount again that the eviction has used so far.
   std::uint64_t ahead(std::uint64_t bytes, std::uint64_t likely, std::uint64_t used) const {
     const std::uint64_t taken = used - std::min(used, used_before_.value_or(used));
     return std::min(bytes, std::max(likely + kWindow, taken));

@@ -27,7 +27,7 @@ Move::Decision Move::next(const View& view, base::TimePoint now) {
   if (phase_.again_at && now < *phase_.again_at) return {Act::kWait, *phase_.again_at - now};
   if (way == Way::kReturning) return {Act::kRestore};
   if (view.may_evict) return {Act::kEvict};
-  // A holder keeps what it has. The drainer wakes the mover when it is drained; looking besides costs next to nothing.
+  // A holder keeps what it has. The drainer wakes the mover when it is drained; looking as well costs next to nothing.
   phase_.pause = std::clamp(2 * phase_.pause, kDrainLook, kLongestDrainLook);
   return {view.is_shut ? Act::kOpen : Act::kWait, phase_.pause};
 }
@@ -65,7 +65,7 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
   }
   switch (step.state) {
     case JobState::kRunning: return {Act::kWait, 0ns};
-    // A bound that was lowered meanwhile ends it; what had been taken stays until it is evicted again.
+    // A bound that was lowered since ends it; chunks that were taken stay until they are evicted again.
     case JobState::kWaiting: return {view.excess != 0 ? Act::kCancel : Act::kWait, kPoll};
     case JobState::kDone:
     case JobState::kCancelled: return {Act::kWait, 0ns};
@@ -75,14 +75,14 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
       return {Act::kWait, later(now)};
     case JobState::kStarved:
       if (!step.lacks_room) return {Act::kClaim, later(now)};
-      // Without room it is the daemon's next word that matters, or a free; or that a claim was in vain.
+      // Without room it waits for the daemon's next word, or a free, or the end of a claim without effect.
       if (!phase_.claimed_at) return {};
       return {Act::kWait, std::max(base::Duration(0), *phase_.claimed_at + kClaimHolds - now)};
   }
   return {};
 }
 
-// The program's next work meets memory that is not there, so its program hears of it.
+// The program's next work meets memory that is not there, so its program gets the error.
 bool Move::gives_up(const View& view, base::TimePoint now) {
   const cuda::CUresult error = view.step->error;
   const bool is_failure = error != cuda::CUDA_ERROR_NOT_READY && error != cuda::CUDA_ERROR_OUT_OF_MEMORY;

@@ -21,19 +21,19 @@ namespace gpumux::shim {
 class Move {
  public:
   static constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
-  // A seat that is to be evicted is looked at this often until it is drained: a drain takes its work's time, at most
-  // some milliseconds where the daemon bounds it.
+  // A seat that waits for eviction is looked at this often until it is drained. A drain takes its work's time, at most
+  // some milliseconds if the daemon bounds it.
   static constexpr base::Duration kDrainLook = std::chrono::microseconds(200);
   static constexpr base::Duration kLongestDrainLook = std::chrono::milliseconds(20);
   // A job is tried again after this; twice as long each time, up to the second.
   static constexpr base::Duration kRetry = std::chrono::milliseconds(2);
   static constexpr base::Duration kLongestRetry = std::chrono::milliseconds(100);
-  // An eviction that is starved for longer is told to the daemon, which may count on others.
+  // An eviction that is starved for longer is reported to the daemon, which may count on other seats.
   static constexpr base::Duration kStuckAfter = std::chrono::milliseconds(500);
   // A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
   static constexpr base::Duration kClaimHolds = std::chrono::seconds(1);
 
-  // A step of a job. A job that cannot begin counts as one that has failed.
+  // A step of a job. A job that cannot begin counts as a failed one.
   struct Step {
     pager::JobState state = pager::JobState::kFailed;
     std::uint64_t moved = 0;         // bytes, in this step

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the mover reports to the daemon what a seat has. Seats wait for memory that comes free, so the mover reports
+// When the mover reports a seat's memory to the daemon. Seats wait for memory that comes free, so the mover reports
 // that at once. It reports changes that only people want to see each kReportEvery at most.
 //
 // A Reports is the time since one report; the next report begins a new one. The mover's thread owns it.
@@ -20,7 +20,7 @@ class Reports {
   struct View {
     std::uint64_t used = 0;            // bytes on the GPU
     bool is_moving = false;            // a job runs
-    bool has_unreported_room = false;  // a bound is in force that the daemon has not been told of
+    bool has_unreported_room = false;  // a bound is in force that has not been reported
     bool has_changed = false;          // something that people want to see
   };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the mover tells and keeps, message by message. Goal: the daemon knows at each moment what the seat has, and what
-// one daemon was short of says nothing of the next. Method: the process's real tenant on the simulated driver; the test
-// itself is the daemon at the other end, and waits for what it is to be told.
+// What the mover reports and keeps, message by message. Goal: the daemon knows at each moment what the seat has, and
+// one daemon's shortages say nothing of the next. Method: the process's real tenant on the simulated driver. The test
+// itself is the daemon at the other end, and waits for the messages that it should get.
 #include "shim/memory/mover.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +70,7 @@ class DaemonEnd {
   Message expect() {
     return expect<Message>([](const Message&) { return true; });
   }
-  // So much of its memory is there, and nothing moves. (While the last of it is being restored it counts as there.)
+  // This much of its memory is there, and nothing moves. (While the last of it is being restored it counts as there.)
   wire::Memory expect_resident(std::uint64_t bytes) {
     return expect<wire::Memory>([&](const wire::Memory& memory) {
       return memory.resident == bytes && (memory.flags & wire::kMemoryBusy) == 0;
@@ -92,7 +92,7 @@ class DaemonEnd {
     send(wire::Revoke{.slot = 0, .epoch = epoch_});
     expect<wire::Drained>();
   }
-  // A seat says what it has, and is answered with so much room.
+  // A seat reports its memory, and gets this room.
   void open_seat(std::uint64_t room) {
     expect<wire::SeatOpen>();
     sequence_ = 0;
@@ -100,7 +100,7 @@ class DaemonEnd {
     give_room(room);
   }
   std::uint64_t epoch() const { return epoch_; }
-  // So many chunks from now on, each smaller than what is asked for; then there are none.
+  // This many chunks from now on, each smaller than what is asked for; then there are none.
   void lend_at_most(std::uint64_t chunks) { chunks_left_ = chunks; }
   // The daemon is gone, and another one there.
   void break_off() { socket_.reset(); }
@@ -221,7 +221,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
     return daemon.expect_resident(kAll);
   };
   EXPECT_EQ(evict_and_restore().host_clean, kAll) << "it keeps copies of what does not change";
-  // Somebody waits for host memory: once it is given up, however much it keeps; and later on it keeps copies again.
+  // Another seat waits for host memory: all of it is given up once. Later on the seat keeps copies again.
   daemon.send(wire::HostSpare{.bytes = ~std::uint64_t{0}, .awaited = kHostChunk});
   daemon.expect<wire::HostReturned>();
   EXPECT_EQ(evict_and_restore().host_clean, kAll);
@@ -229,8 +229,8 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.expect<wire::HostReturned>();
   EXPECT_EQ(evict_and_restore().host_clean, 0u) << "somebody needs the host memory";
 
-  // It is told to get ready to leave, which takes more host memory than there is, and is not revoked: what it has got
-  // for that goes to somebody else.
+  // It is told to get ready to leave, which takes more host memory than there is, and is not revoked. The memory that
+  // it has got for that goes to another seat.
   daemon.grant();
   daemon.lend_at_most(1);
   daemon.send(wire::PrepareSwapOut{.slot = 0, .epoch = daemon.epoch(), .bytes = kAll});
@@ -254,7 +254,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
     }
     return count;
   };
-  // (The first time it may use what it still has from the daemon before, which nobody wants back.)
+  // (The first time it may use what it still has from the daemon before, which never asks for it.)
   daemon.send(wire::HostSpare{.bytes = 0});
   while (kept() == 0) evict_and_restore();
   daemon.grant();
@@ -278,7 +278,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
     }
   }).get();
 
-  // The driver fails to bring it back, whatever is tried. The program has its lease, and waits; it is not left waiting.
+  // The driver fails to bring it back, at every try. The program has its lease, and waits; it is not left waiting.
   daemon.revoke();
   daemon.give_room(0);
   daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });

@@ -138,7 +138,7 @@ Pools::Blocks::iterator Pools::take_free(Pool& pool, const StreamName& stream, s
   return blocks_.end();
 }
 
-// The smallest of those that something of other streams may still use. It belongs to the caller, with its fence.
+// The smallest block that work of other streams may still use. It belongs to the caller, with its fence.
 Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes) {
   if (!pool.may_depend()) return blocks_.end();
   for (FreeList& list : pool.free) {
@@ -184,7 +184,7 @@ void Pools::merge_finished(std::size_t questions) {
     const StreamName stream = block->second.stream;
     if (std::find(busy.begin(), busy.end(), stream) == busy.end()) {
       --questions;
-      // An error that stays, of a broken context, leaves the block where it is: nobody will miss it there.
+      // A lasting error, of a broken context, leaves the block where it is: the program does not miss it there.
       if (driver_.cuEventQuery(block->second.fence.event) == cuda::CUDA_SUCCESS) {
         pending_.erase(next);
         drop_fence(block->second);

@@ -11,7 +11,7 @@ using cuda::CUresult;
 using pager::lacks_memory;
 using pager::round_up;
 
-// An event costs 1.3 us to ask about. Where memory is not short, no more than these are asked in one call.
+// An event costs 1.3 us to ask about. While memory is not short, one call asks about this many at most.
 constexpr std::size_t kFewQuestions = 16;
 constexpr std::size_t kAllQuestions = SIZE_MAX;
 
@@ -67,7 +67,7 @@ bool Pools::has(cuda::CUmemoryPool handle) {
 
 cuda::CUmemoryPool Pools::current() {
   const base::Locked locked(mutex_);
-  // Under the lock: who changes it comes to forget_current afterwards.
+  // Under the lock: a thread that changes it calls forget_current afterwards.
   if (current_ == nullptr && driver_.cuDeviceGetMemPool != nullptr) driver_.cuDeviceGetMemPool(&current_, device_);
   return current_;
 }
@@ -196,7 +196,7 @@ CUresult Pools::allocate(cuda::CUmemoryPool pool, const StreamName& stream, std:
   CUresult result = grow(pool, stream, bytes, placement, address);
   if (!lacks_memory(result) && result != kBeyondLimit) return result;
   if (take_again(pool, stream, bytes, Fit::kAny, kAllQuestions, address)) return cuda::CUDA_SUCCESS;
-  // Free memory of the pools is released to make room for it: of this pool, where it is the pool that is full.
+  // Free memory of the pools is released to make room for it: of this pool only, if the pool is full.
   if (result == kBeyondLimit ? trim(pool, 0) != 0 : release(segment_bytes(bytes)) != 0) {
     result = grow(pool, stream, bytes, placement, address);
     if (!lacks_memory(result) && result != kBeyondLimit) return result;
@@ -229,7 +229,7 @@ std::optional<Pools::Freeing> Pools::begin_free(cuda::CUdeviceptr address) {
 void Pools::end_free(const Freeing& freeing, bool freed) {
   const base::Locked locked(mutex_);
   const auto block = blocks_.find(freeing.address);
-  // Its context may have gone meanwhile.
+  // Its context may have gone since.
   if (block == blocks_.end() || block->second.id != freeing.id) return;
   if (!freed) {
     block->second.use = Use::kLive;
@@ -284,12 +284,12 @@ CUresult Pools::free(cuda::CUdeviceptr address, const StreamName& stream) {
   const bool is_made = result == cuda::CUDA_SUCCESS;
   if (is_made) result = driver_.cuEventRecord(fence.event, stream.stream);
   const bool is_fenced = result == cuda::CUDA_SUCCESS;
-  // A stream of a green context may be one that no event of ours fits. Where it is so, its work is waited for.
+  // A stream of a green context may accept no event of the library's. Then its work is waited for.
   if (!is_fenced && !is_about_capture(result)) result = driver_.cuStreamSynchronize(stream.stream);
   const base::Locked locked(mutex_);
   const auto block = blocks_.find(address);
   const bool is_there = block != blocks_.end() && block->second.id == id;
-  // Its context has gone meanwhile, and with it, as a rule, the event.
+  // Its context has gone since, and usually the event with it.
   if (!is_there) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
   if (!is_fenced && is_made) keep_event(fence);
   if (result != cuda::CUDA_SUCCESS) {

@@ -2,31 +2,31 @@
 // Stream-ordered allocation (cuMemAllocAsync and its pools) out of the pager's memory, for the pools of one seat.
 //
 // Problem: the driver's pools map and unmap by themselves, so what they have cannot be taken off the GPU. Memory of the
-// pager's can; but cuMemAlloc and cuMemFree wait, and programs use pools because these do not.
+// pager's can. But cuMemAlloc and cuMemFree wait, and programs use pools because these do not.
 //
 // Idea: a pool takes *segments* from the pager and divides them into *blocks*. An allocation may be used at once, which
-// is more than a program may expect. A free is where the order of streams matters: the block goes to the free ones at
-// once, with the name of the stream that freed it and a *fence*, an event that was recorded behind what the stream had
-// been given until then. Fences have *ticks*, numbers that grow with each free. A stream that has come to one tick has
-// come to all that are older. So a block has one fence at most: blocks of one stream merge behind the newer tick, and
-// blocks of several streams merge when they are done. A block may be handed out again
+// is more than a program may expect. For a free the order of streams matters. The block becomes free at once, and keeps
+// the name of the stream that freed it and a *fence*. That is an event behind what the stream had been given until
+// then. Fences have *ticks*, numbers that grow with each free. A stream that has come to one tick has come to all that
+// are older. So a block has at most one fence. Blocks of one stream merge behind the newer tick, and blocks of several
+// streams merge when they are done. A block may be handed out again
 //
 //     on the same stream            at once: what comes there comes after what was there
 //     on any other                  when the fence is done, which is asked and never waited for
 //     on any other, out of memory   behind a cuStreamWaitEvent for the fence, as the driver does it
-//     to anybody else (the pager)   when the fence is done and no other block of the segment is in use
+//     to the pager again            when the fence is done and no other block of the segment is in use
 //
 // Memory from cuMemAlloc may be freed in the order of a stream, too. Such memory is adopted: it becomes a segment of a
-// pool that nothing is allocated from, and goes back to the pager when its fence is done.
+// pool that nothing is allocated from. It goes back to the pager when its fence is done.
 //
-// Pools keep their handles: the driver made them, has nothing in them, and still answers for whatever is not asked
-// here. Of its memory a pool keeps what its release threshold says, and kKept beyond that, so that a program which
-// allocates and frees in turn calls the driver once for each free (to record the fence), and not to map. The rest is
-// given back when the program synchronises, when another allocation lacks memory, or when the seat is evicted: what is
-// free in a pool is not worth copying.
+// Pools keep their handles: the driver made them, has nothing in them, and still answers all other questions. A pool
+// keeps the free memory that its release threshold allows, and kKept beyond that. So a program that allocates and frees
+// in turn calls the driver once for each free, to record the fence, and never to map. The rest is given back when the
+// program synchronises, another allocation lacks memory, or the seat is evicted. Free memory of a pool is not worth
+// copying.
 //
-// The lock is held for moments; under it the driver is asked about events (as in gate/stream_set.h), so that none is
-// asked about when its context has gone. Memory is taken from and given to the port without it.
+// The lock is held for moments. Under it the driver is asked about events (as in gate/stream_set.h), so that no event
+// is asked about after its context has gone. Memory is taken from and given to the port without it.
 #pragma once
 
 #include <atomic>
@@ -44,7 +44,7 @@
 
 namespace gpumux::shim {
 
-// A stream, told from all others that there are and have been, once whoever destroys streams says so (stream_gone).
+// A stream, told apart from all others that exist or existed, as long as stream_gone is called for each destruction.
 struct StreamName {
   cuda::CUcontext context = nullptr;
   cuda::CUstream stream = nullptr;  // null: the legacy one of the context
@@ -66,22 +66,21 @@ class Pools {
     ~Port() = default;
   };
 
-  // A pool keeps this much even if its threshold says less: as much as the driver's own pools take from the GPU at a
-  // time.
+  // A pool keeps this much even if its threshold says less: what the driver's own pools take from the GPU at a time.
   static constexpr std::uint64_t kKept = 32 * pager::kMebibyte;
-  // Segments are taken in steps that grow with the pool, up to this: each costs the driver 120 us in its life, and
-  // again whenever it moves (pager/sizes.h). Larger allocations, and all where memory is short, get segments of their
-  // own size.
+  // Segments are taken in steps that grow with the pool, up to this. Each costs the driver 120 us in its life, and
+  // again whenever it moves (pager/sizes.h). Larger allocations get segments of their own size, and so do all
+  // allocations if memory is short.
   static constexpr std::uint64_t kLargestStep = 32 * pager::kMebibyte;
   // Up to this size allocations share segments of one block of the pager's.
   static constexpr std::uint64_t kLargestSmall = 256 * 1024;
   static constexpr std::uint64_t kSmallStep = 512;
   static constexpr std::uint64_t kLargeStep = 64 * 1024;
-  // Free memory of a segment that is larger than a step is divided only for an allocation of at least this part of it,
-  // except if memory is short. Otherwise small allocations would keep the segment from ever being whole again.
+  // Free memory of a segment that is larger than a step is divided only for an allocation of at least this part of it.
+  // Exception: memory is short. Otherwise small allocations would keep the segment from ever being whole again.
   static constexpr std::uint64_t kLargestWaste = 8;
 
-  // An allocation that the pool's maxSize forbids: others can make no room for it.
+  // An allocation that the pool's maxSize forbids: no other seat can make room for it.
   static constexpr cuda::CUresult kBeyondLimit = cuda::CUDA_ERROR_NOT_PERMITTED;
 
   Pools(const cuda::Driver& driver, Port& port, cuda::CUdevice device, std::uint32_t slot);
@@ -90,12 +89,12 @@ class Pools {
 
   // ---- which pools
 
-  // From now on allocations from this pool are ours. `largest`: all that it may have; 0: no bound. Settings that the
-  // driver has hold here, too.
+  // From now on allocations from this pool are served here. `largest`: all that it may have; 0: no bound. Settings that
+  // the driver has hold here, too.
   void add(cuda::CUmemoryPool pool, std::uint64_t largest);
-  // Whether they are. The device's default pool is ours from the first time that it is asked for.
+  // Whether they are. For the device's default pool, that begins when it is first asked for.
   bool has(cuda::CUmemoryPool pool);
-  // Which one the device's allocations come from where they name none.
+  // The pool that the device's allocations come from if they name none.
   cuda::CUmemoryPool current();
   // The program has chosen another.
   void forget_current();
@@ -104,7 +103,7 @@ class Pools {
 
   // ---- the program's threads
 
-  // The least that an allocation of so many bytes takes from the port if nothing is free.
+  // The least that an allocation of `bytes` takes from the port if nothing is free.
   static std::uint64_t segment_bytes(std::uint64_t bytes);
 
   // Out of what is free, without asking the driver anything. False: there is nothing that fits.
@@ -114,16 +113,16 @@ class Pools {
   cuda::CUresult allocate(cuda::CUmemoryPool pool, const StreamName& stream, std::uint64_t bytes,
                           pager::Placement placement, cuda::CUdeviceptr* address);
 
-  // Is the address that of an allocation? (An address inside one is not.)
+  // Whether an allocation begins at the address.
   bool owns(cuda::CUdeviceptr address) const;
-  // Does it lie in memory of a pool's, allocated or free?
+  // Whether it lies in memory of a pool's, allocated or free.
   bool covers(cuda::CUdeviceptr address) const;
   // An allocation of the pager's becomes one of a pool, so that it can be freed in the order of a stream. False: it is
   // one already.
   bool adopt(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUcontext context);
   // cuMemFreeAsync. Inside the gate.
   cuda::CUresult free(cuda::CUdeviceptr address, const StreamName& stream);
-  // cuMemFree, in two steps; between them whoever calls waits for what may use it. `context`: in which that is.
+  // cuMemFree, in two steps; between them the caller waits for work that may use it. `context`: where that work runs.
   struct Freeing {
     cuda::CUdeviceptr address = 0;
     std::uint64_t id = 0;
@@ -141,7 +140,7 @@ class Pools {
   // The allocation that the address lies in.
   std::optional<Allocation> find(cuda::CUdeviceptr address) const;
 
-  // Attributes. Of what the driver has in the pool itself nothing is known here.
+  // Attributes. They do not count memory that the driver itself has in the pool.
   cuda::CUresult get(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, void* value) const;
   cuda::CUresult set(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, const void* value);
   // Gives back what is free until the pool has no more than this; returns how much.
@@ -149,13 +148,13 @@ class Pools {
 
   // ---- giving back
 
-  // So many bytes at least, of what is free in any pool, whatever it may keep; returns how much.
+  // At least `bytes` of what is free in any pool, even what a pool may keep; returns how much.
   std::uint64_t release(std::uint64_t bytes);
   // Releases memory beyond what pools may keep. Called when the program has synchronised.
   void release_surplus();
   bool has_surplus() const { return surplus_.load(std::memory_order_relaxed); }
-  // Whether there are free blocks that something may still use, and will be done with some time; of those that were
-  // freed before this moment.
+  // Whether there are free blocks that work may still use, but not for ever; of blocks that were freed before this
+  // moment.
   std::uint64_t moment() const;
   bool has_pending(std::uint64_t before = UINT64_MAX);
 
@@ -179,7 +178,7 @@ class Pools {
     bool is_small = false;
   };
   struct Fence {
-    cuda::CUevent event = nullptr;  // null: nothing uses the block any more
+    cuda::CUevent event = nullptr;  // null: no work uses the block any more
     cuda::CUcontext context = nullptr;
     std::uint64_t tick = 0;   // given when the event was recorded
     std::uint64_t began = 0;  // the recording came after all ticks below this one
@@ -196,7 +195,7 @@ class Pools {
     cuda::CUdeviceptr segment = 0;
     Use use = Use::kFree;
     std::uint64_t id = 0;
-    StreamName stream;  // that freed it; no context: nobody's
+    StreamName stream;  // that freed it; no context: none
     Fence fence;        // until it is known to be done
 
     bool is_pending() const { return fence.event != nullptr; }

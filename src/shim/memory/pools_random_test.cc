@@ -219,7 +219,7 @@ class RandomPrograms : public PoolsTest, public testing::WithParamInterface<unsi
   static inline Seen seen_{};
   std::mt19937_64 random_;
   std::array<std::size_t, kStreams> opened_{};  // the newest stream of each number
-  CUdeviceptr being_freed_ = 0;                 // by a thread in whose call another one acts
+  CUdeviceptr being_freed_ = 0;                 // by a thread in whose call another thread acts
   std::map<CUdeviceptr, Live> live_;
   std::vector<Freed> freed_;
   const CUmemoryPool small_ = reinterpret_cast<CUmemoryPool>(0x55);

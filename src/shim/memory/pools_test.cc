@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: stream-ordered memory is never handed out while work that came before its free may still use it, unless what
-// is handed out comes after that work by itself; pools keep their books; and whatever the driver or the pager refuses,
-// nothing is lost.
+// Goal: stream-ordered memory is never handed out while work before its free may still use it. Exception: its new use
+// comes after that work by itself. Pools keep their books, and no refusal of the driver or the pager loses anything.
 //
 // Method: a GPU of which the test says what it has done (pools_test_support.h).
 #include "shim/memory/pools_test_support.h"
@@ -37,7 +36,7 @@ TEST_F(PoolsTest, AStreamsNameIsNotItsHandle) {
   const CUdeviceptr first = allocate(4 * kMebibyte, kA);
   submit(kA);
   free(first, kA);
-  // Another stream with the same handle is not behind the work of the one that was.
+  // Another stream with the same handle is not behind the work of the earlier one.
   pools_.stream_gone(kA);
   gpu_.open(kA, kContext);
   EXPECT_NE(allocate(4 * kMebibyte, kA), first);
@@ -322,7 +321,7 @@ TEST_F(PoolsTest, OnlyAllocationsAreFreedAndOnlyOnce) {
   EXPECT_TRUE(pools_.covers(address));
   const CUdeviceptr again = allocate(4 * kMebibyte, kA);
   EXPECT_NE(pools_.find(again)->id, found->id);
-  // cuMemFree: nobody needs to be asked afterwards.
+  // cuMemFree: no stream needs to be asked afterwards.
   const auto freeing = pools_.begin_free(again);
   ASSERT_TRUE(freeing);
   EXPECT_EQ(freeing->context, kContext);

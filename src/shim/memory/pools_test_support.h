@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// For tests of pools: a GPU that does what the test says, a pager that has so much, pools over both.
+// For tests of pools: a GPU that does what the test says, a pager of limited memory, pools over both.
 //
-// The simulated driver cannot serve here. Its streams run by themselves, so a test could not say what is done and what
+// The simulated driver cannot serve here. Its streams run by themselves. So a test could not say what is done and what
 // is not, nor repeat a random program by its seed. Here a stream is two numbers, what was submitted and what is done.
-// Each stream also knows how far of every other it is ordered behind (by waits for events), so for any allocation it
-// can be said whether it is one too early.
+// Each stream also knows how far it is ordered behind every other (by waits for events). So the test can tell for any
+// allocation whether it comes too early.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -80,7 +80,7 @@ struct Gpu {
     }
     return true;
   }
-  // Submissions to `later` from now on come after those that `earlier` has been given up to `at`.
+  // Submissions to `later` from now on come after what `earlier` has been given up to `at`.
   void order(std::size_t later, std::size_t earlier, std::uint64_t at,
              std::map<std::size_t, std::uint64_t> needs = {}) {
     if (later == earlier) return;
@@ -92,7 +92,7 @@ struct Gpu {
       streams[later].behind[other] = std::max(streams[later].behind[other], point);
     }
   }
-  // Does as much of one stream as can be done, up to a point.
+  // Does what can be done of one stream, up to a point.
   void run(std::size_t index, std::uint64_t upto) {
     Stream& stream = streams[index];
     while (stream.done < std::min(upto, stream.submitted) && may_do(stream, stream.done + 1)) ++stream.done;
@@ -180,7 +180,7 @@ inline Driver fake_driver() {
   return driver;
 }
 
-// ---- a pager that has so much
+// ---- a pager of limited memory
 
 class Pages final : public Pools::Port {
  public:

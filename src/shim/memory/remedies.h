@@ -6,9 +6,9 @@
 // makes a difference leads to the next try, and a try that fails begins the order anew. Calls differ only in what they
 // lack, and each lack has its own order (Remedies::kOrders).
 //
-// The end of an order is a proof and no number of attempts: the seat keeps nothing for reuse, the daemon has said no,
-// and no free is under way, or the driver has had time to return what it owed. Other threads of the process may take
-// what a remedy has brought. Each such round is an allocation of theirs that succeeded, so the process as a whole gets
+// The end of an order is a proof, not a number of attempts. The seat keeps nothing for reuse, and the daemon has said
+// no. And no free is under way, or the driver has had time to return what it owed. Other threads of the process may
+// take what a remedy has brought. Each such round is a successful allocation of theirs, so the process as a whole gets
 // on.
 //
 // One wish of a seat is open at a time (DeviceMemory::asking), so a no is always about the thread that asked.
@@ -28,10 +28,10 @@ class Remedies {
  public:
   enum class Lack : std::uint8_t {
     kNone,
-    kRoom,        // the pager was to place it on the GPU, and has no room there
-    kCommitment,  // the seat may not have so much allocated
+    kRoom,        // the pager should place it on the GPU, and has no room there
+    kCommitment,  // its commitment does not allow it
     kDriver,      // only the driver can make it, and has too little memory
-    kOther,       // the pager has no addresses, or the size is no size: a driver fails there, too
+    kOther,       // the pager has no addresses, or the size is invalid: the driver fails then, too
   };
   enum class Remedy : std::uint8_t {
     kReleasePools,      // give the pools' free memory back to the pager
@@ -45,7 +45,7 @@ class Remedies {
     kTry,
     kGiveUp,
   };
-  // The daemon's. kTooMuch: the daemon refuses so much, and may give less. kNoBounds: there is no daemon, and the
+  // The daemon's. kTooMuch: the daemon refuses this amount, and may give less. kNoBounds: there is no daemon, and the
   // driver alone decides.
   enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds };
 
@@ -82,7 +82,7 @@ class Remedies {
       return ended(answer == Answer::kGiven);
     }
     search(answer);
-    return kTry;  // whatever the answer: what was given before may have come by now
+    return kTry;  // after any answer: what was given before may have come by now
   }
 
   std::uint64_t bytes() const { return bytes_; }
@@ -97,8 +97,8 @@ class Remedies {
   // mover is done.
   //
   // The driver alone knows how much its memory takes. So the thread searches for the most free room that it can have:
-  // search(). When it has been given that, all that can leave the GPU has left it. After that nothing moves any more
-  // but what the driver itself still owes: the memory of processes that have ended.
+  // search(). When it has been given that, all that can leave the GPU has left it. After that only what the driver
+  // still owes can come: the memory of processes that have ended.
   static constexpr Remedy kOrders[][4] = {
       {},                                                        // kNone
       {kReleasePools, kAskForRoom, kDoWithoutRoom},              // kRoom
@@ -106,7 +106,7 @@ class Remedies {
       {kTrim, kAskInTurn, kAwaitDriver, kGiveUp},                // kDriver
       {kReleasePools, kGiveUp},                                  // kOther
   };
-  static constexpr std::uint64_t kNever = std::uint64_t{1} << 60;  // no GPU has so much
+  static constexpr std::uint64_t kNever = std::uint64_t{1} << 60;  // no GPU has that much
   static constexpr base::Duration kFirstPause = std::chrono::milliseconds(1);
   static constexpr base::Duration kLongestPause = std::chrono::milliseconds(100);
   // The memory of a process that was killed with 40 GiB is back after 68 ms; a busy machine takes longer.
@@ -116,9 +116,9 @@ class Remedies {
     if (remedy == kAwaitDriver) return owed_for_ >= kDriverOwes;
     return (remedy == kAskForRoom || remedy == kAskInTurn) && has_proof_;
   }
-  // It asks for twice as much after each try, and after a refusal for half of what lies between that and what it was
-  // given. When less than a block lies between, it asks once more for what it was given: others may have taken that
-  // since, and then the search goes on below it.
+  // After each success it doubles the request. After a refusal it asks for the middle between that and what it was
+  // given. When less than a block lies between, it asks once more for what it was given. Other seats may have taken
+  // that since, and then the search goes on below it.
   void search(Answer answer) {
     if (answer == Answer::kGiven) {
       given_ = room_;
@@ -127,7 +127,7 @@ class Remedies {
       if (given_ >= refused_) given_ = 0;
     }
     const bool is_narrow = refused_ - given_ <= pager::kBlockBytes;
-    // Nothing moves for less either if the daemon refuses whatever it is asked.
+    // If the daemon refuses every request, nothing moves for a smaller one either.
     has_proof_ = answer == Answer::kRefused || (is_narrow && (answer == Answer::kGiven || given_ == 0));
     if (refused_ == kNever) {
       room_ = std::min(room_ * 2, kNever - 1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: no allocation that GPU and host memory can hold together is ever refused, whatever crosses on its way.
-// Method: the planner that ships, the bounds that ship and the remedies that ship, between model tenants of several
-// threads. One random actor makes one small step at a time: a thread tries, asks or frees, a tenant reads, reports,
-// evicts or restores a chunk, the daemon reads, changes turns or is restarted. A failing seed is printed;
-// GPUMUX_TEST_SEED repeats it, GPUMUX_TEST_ALLOCATIONS says how many allocations there are.
+// Goal: no allocation that GPU and host memory can hold together is ever refused, even if messages cross. Method: the
+// planner that ships, the bounds that ship and the remedies that ship, between model tenants of several threads. One
+// random actor makes one small step at a time. A thread tries, asks or frees. A tenant reads, reports, evicts or
+// restores a chunk. The daemon reads, changes turns or is restarted. A failing seed is printed; GPUMUX_TEST_SEED
+// repeats it, GPUMUX_TEST_ALLOCATIONS says how many allocations there are.
 #include "shim/memory/remedies.h"
 
 #include <gtest/gtest.h>
@@ -142,7 +142,7 @@ class World {
   }
 
   void begin(Tenant& tenant, Thread& thread) {
-    // A program that holds its turn allocates more than one that waits for it.
+    // A program that holds its turn allocates more than a program that waits for it.
     if (below(tenant.holds ? 4 : 64) != 0) return;
     const std::uint64_t bytes = kBlock << below(below(4) == 0 ? 9 : 3);
     if (tenant.held + bytes > kShare || below(8) == 0) return free_one(tenant);
@@ -564,8 +564,8 @@ TEST(Remedies, TheDriverGetsAllThatCanLeaveTheGpu) {
   }
 }
 
-// The room that was given may be gone when the search ends: other contexts were made meanwhile, or were seen late. A
-// search that believed in it ended without asking for what could still leave.
+// The room that was given may be gone when the search ends: other contexts were made since, or were seen late. A search
+// that believed in it ended without asking for what could still leave.
 TEST(Remedies, TheDriverGetsAllThatCanStillLeaveTheGpu) {
   constexpr std::uint64_t kBefore = 512, kAfter = 448;  // MiB
   for (int change = 0; change < 30; ++change) {

@@ -35,7 +35,7 @@ base::FrameSizes SeatFrames::at_hand() {
   return sizes;
 }
 
-// With the mutex held: one of so many bytes, or a free place (0 bytes). Null: there is none.
+// With the mutex held: a frame of `bytes`, or a free place (0 bytes). Null: there is none.
 SeatFrames::AtHand* SeatFrames::find_at_hand(std::uint64_t bytes) {
   const auto found = std::find_if(at_hand_.begin(), at_hand_.end(), [&](const AtHand& frame) {
     return bytes == 0 ? frame.fd.load() < 0 : frame.fd.load() >= 0 && frame.bytes == bytes;
@@ -142,7 +142,7 @@ void SeatFrames::on_lost() {
   wanted_.store(0, std::memory_order_relaxed);
   close_all();
   freed_.clear();
-  // As many daemons as there are numbers for: the next one's are taken for those of the first.
+  // After all numbers of daemons are used, the next daemon's frames are taken for those of the first.
   daemon_.store(std::max<std::uint64_t>((daemon_.load() + 1) % (UINT64_MAX / wire::kFrameNumbers), 1));
   if (asked_.number != 0) asked_.answered = true;
   mutex_.wake_all();

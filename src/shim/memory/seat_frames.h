@@ -4,11 +4,11 @@
 //     evicted --give--> FrameGiven      FrameLent --on_lent--> at hand --take--> restored into --give, freed--> ...
 //                                                                 \--drop--> FrameFreed
 //
-// Frames that are lent and of no use keep memory from every seat. So a seat drops all of them if it has nothing to
-// restore, is to give memory up, or lacks that memory in another form. Frames are known by the number that the daemon
-// has given them; those of a daemon that is gone are memory like any other, until they are freed.
+// Frames that are lent and not used keep memory from every seat. So a seat drops all of them if it has nothing to
+// restore, must give memory up, or lacks that memory in another form. Frames are known by the number that the daemon
+// has given them. Frames of a daemon that is gone are memory like any other, until they are freed.
 //
-//   agent's thread: on_*.   The mover's: what pager::Frames says, drop, tell_freed.   Any: freed, descriptor.
+//   The agent's thread: on_*. The mover's: the functions of pager::Frames, drop, tell_freed. Any: freed, descriptor.
 #pragma once
 
 #include <array>
@@ -27,12 +27,12 @@ namespace gpumux::shim {
 
 class SeatFrames final : public pager::Frames {
  public:
-  // How the daemon is spoken to; false: it cannot be reached now.
+  // The way to the daemon; false: it cannot be reached now.
   struct Port {
     virtual bool give_frame(const wire::FrameGiven& frame, int fd) = 0;
     virtual bool freed_frame(const wire::FrameFreed& frame) = 0;
     virtual bool ask_for_frame(const wire::FrameWanted& frame) = 0;
-    // The mover is to call tell_freed.
+    // Makes the mover call tell_freed.
     virtual void wake_mover() = 0;
 
    protected:
@@ -49,39 +49,39 @@ class SeatFrames final : public pager::Frames {
   void give(std::uint64_t number, std::uint64_t bytes, int fd) override;
   base::FrameSizes at_hand() override;
   std::optional<Lent> take(std::uint64_t bytes) override;
-  // Told by the mover: whoever frees may hold any lock.
+  // The mover tells the daemon: the thread that frees may hold any lock.
   void freed(std::uint64_t number) override;
   // Waits for the daemon's answer, or its end.
   int descriptor(std::uint64_t number) override;
 
   // Lent frames that are not used go back.
   void drop() override;
-  // Tells the daemon which frames were freed, as many at once as a busy daemon has room for. False: call it again.
+  // Tells the daemon which frames were freed, up to what a busy daemon has room for. False: call it again.
   bool tell_freed();
 
   // From the daemon.
   void on_lent(const wire::FrameLent& message, os::FileDescriptor frame);
-  // A newer bound. One that is lower takes back what was lent ahead of it.
+  // A newer bound. A lower bound takes back what was lent ahead of it.
   void on_room(const wire::Room& room);
   // The connection is lost, and with it what its daemon knew.
   void on_lost();
 
-  // Closes what is at hand and says nothing. Also in a forked child, in which nobody holds the mutex: the parent's
-  // frames are not to live as long as it does.
+  // Closes the frames that are lent and not used, and says nothing. Also in a forked child, in which no thread holds
+  // the mutex: the parent's frames must not live as long as the child.
   void close_all();
 
  private:
   struct AtHand {
-    // Negative: none. A forked child reads it, in which nobody holds the mutex; so it changes only where nobody forks.
+    // Negative: none. A forked child reads it without the mutex. So it changes only inside base::NoFork.
     std::atomic<int> fd{-1};
     std::uint64_t number = 0;
     std::uint64_t bytes = 0;
   };
-  // More than a restoration gets ahead by; what comes beyond goes back.
+  // More than a restoration gets ahead by. Frames beyond that go back.
   static constexpr std::size_t kMostAtHand = 64;
   // One thread asks for one descriptor at a time; the others wait for it.
   struct Asked {
-    std::uint64_t number = 0;  // 0: nobody asks
+    std::uint64_t number = 0;  // 0: no thread asks
     bool answered = false;
     os::FileDescriptor fd;
   };
@@ -93,7 +93,7 @@ class SeatFrames final : public pager::Frames {
   const std::uint32_t slot_;
   std::atomic<base::FrameSizes> wanted_{0};
   std::uint64_t room_ = 0;                // the agent's
-  std::atomic<std::uint64_t> daemon_{1};  // counts them, up to what fits beside a number
+  std::atomic<std::uint64_t> daemon_{1};  // counts daemons, up to what fits next to a frame's number
   base::Mutex mutex_;
   std::array<AtHand, kMostAtHand> at_hand_;  // under the mutex
   std::vector<std::uint64_t> freed_;         // under the mutex

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: frames are given, taken and freed once each, a daemon hears of its own only, and nobody waits for one that is
-// gone. Method: a port that writes down what the daemon would be told, descriptors of files.
+// Goal: frames are given, taken and freed once each. A daemon hears of its own only, and no thread waits for a daemon
+// that is gone. Method: a port that writes down what the daemon would be told, descriptors of files.
 #include "shim/memory/seat_frames.h"
 
 #include <fcntl.h>
@@ -41,7 +41,7 @@ class Daemon final : public SeatFrames::Port {
   void wake_mover() override { ++wakes; }
 
   bool is_there = true;
-  int reads = 1'000'000;  // so many messages
+  int reads = 1'000'000;  // this many messages
   std::vector<wire::FrameGiven> given;
   std::vector<std::uint64_t> freed;
   std::function<void(std::uint64_t)> on_asked = [](std::uint64_t) {};
@@ -185,7 +185,7 @@ TEST_F(SeatFramesTest, ADescriptorIsAskedForAndAwaited) {
   agent.join();
   EXPECT_TRUE(is_open(fd));
   ::close(fd);
-  // The daemon has it no more; there is none; it ends meanwhile.
+  // The daemon no longer has it; there is no daemon; it ends during the wait.
   daemon_.on_asked = [&](std::uint64_t) { frames_.on_lent({.slot = 3, .number = 7}, {}); };
   EXPECT_EQ(frames_.descriptor(number), -1);
   daemon_.is_there = false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included before everything else in libgpumux.so (cmake): binds what glibc has given newer versions to the versions
-// that every glibc has (2.2.5 and later on x86-64, 2.17 on 64-bit Arm), so that a library built here loads in old
+// Included before everything else in libgpumux.so (cmake). Binds functions of which glibc has newer versions to the
+// versions that every glibc has (2.2.5 and later on x86-64, 2.17 on 64-bit Arm). So a library built here loads in old
 // containers. tools/check_exports.py holds us to GLIBC_2.28.
 #pragma once
 

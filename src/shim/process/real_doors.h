@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The C library's own dlsym and dlopen, whatever this process has interposed. Any thread.
+// The C library's own dlsym and dlopen, even if this process has interposed others. Any thread.
 #pragma once
 
 namespace gpumux::shim {

@@ -22,7 +22,7 @@ std::optional<std::uint32_t> Seats::open(cuda::CUdevice device, bool& opened) {
   std::memcpy(seat->uuid.bytes.data(), &uuid, sizeof uuid);
   seats_[slot] = seat;
   slot_of_device_[index] = static_cast<int>(slot);
-  count_.store(slot + 1, std::memory_order_release);  // pairs with count(): whoever sees the slot sees the seat
+  count_.store(slot + 1, std::memory_order_release);  // pairs with count(): a thread that sees the slot sees the seat
   opened = true;
   return slot;
 }

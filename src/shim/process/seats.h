@@ -23,12 +23,12 @@ namespace gpumux::shim {
 // Where the closing of a seat's gate stands. The lease word alone says whether threads may submit.
 enum class Closing {
   kNot,
-  kClosing,   // revoked: waiting until nobody is inside
+  kClosing,   // revoked: waiting until no thread is inside
   kDraining,  // told the daemon "gate closed": waiting until the GPU is done
   kStepping,  // drained, but submissions are let through: waiting for one
 };
 
-// As an idle hold: however long the seat is idle, it keeps its lease.
+// As an idle hold: the seat keeps its lease however long it is idle.
 inline constexpr base::Duration kHoldsWhileIdle = base::Duration::max();
 
 struct Seat {
@@ -52,8 +52,8 @@ struct Seat {
   base::TimePoint idle_since{};
   bool idling_told = false;                     // the daemon was told of the idle hold that runs
   std::uint32_t false_alarms = 0;               // of the last times that it was told, in a row: nothing was released
-  std::uint32_t idlings_to_skip = 0;            // so many are not told
-  std::atomic<std::uint32_t> waits_to_skip{0};  // so many of the program's waits for its GPU are not looked at
+  std::uint32_t idlings_to_skip = 0;            // this many are not told
+  std::atomic<std::uint32_t> waits_to_skip{0};  // this many of the program's waits for its GPU are not looked at
 
   gate::StreamSet streams;
   gate::InFlight in_flight;
@@ -77,7 +77,7 @@ class Seats {
    public:
     explicit Locked(Seats& seats) : locked_(seats.mutex_), seats_(seats) {}
     Seat& operator[](std::uint32_t slot) { return *seats_.seats_[slot]; }
-    // Null for a slot that was never opened: the daemon's messages are checked like anybody's.
+    // Null for a slot that was never opened: the daemon's messages are checked as any peer's.
     Seat* find(std::uint32_t slot) { return slot < seats_.count() ? seats_.seats_[slot] : nullptr; }
 
    private:

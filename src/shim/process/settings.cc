@@ -76,7 +76,7 @@ void read_gang(Settings& settings) {
 template <class Complain>
 void read_lock_modes(Settings& settings, const Complain& complain) {
   constexpr std::uint64_t kMost = 1u << 30;
-  // True: the variable is set, and sets the lock modes with it, whatever its value.
+  // A variable that is set sets the lock modes, with any value.
   const auto read = [&](const char* name, const auto& take) {
     const char* value = variable(name);
     if (value == nullptr) return;

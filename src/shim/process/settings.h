@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's environment variables, read once, when a process first needs the daemon (docs/environment.md has the
-// table). In a setuid program they are ignored. A bad value is logged and the default used: this is somebody else's
-// process.
+// table). In a setuid program they are ignored. A bad value is logged and the default used: the process is the
+// program's, not the library's.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,10 @@ struct Settings {
   std::string gang;                                  // the gang this process is born into; empty: none
   std::uint32_t gang_world = 0;
   std::uint64_t memory_limit = 0;              // GPUMUX_MEM_LIMIT; 0: none
-  std::string run;                             // GPUMUX_RUN_ID: who has it together
+  std::string run;                             // GPUMUX_RUN_ID: the run; its processes have the limit together
   base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
   std::optional<bool> mps;                     // GPUMUX_USE_MPS; unset: as the daemon says
-  bool never_in_gang = false;                  // GPUMUX_GANG=none, whatever the program does
+  bool never_in_gang = false;                  // GPUMUX_GANG=none: no gang for anything the program does
   std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
   std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set
   MemorySettings memory;                       // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY

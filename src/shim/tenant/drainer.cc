@@ -13,9 +13,9 @@ namespace {
 using namespace std::chrono_literals;
 using gate::WorkState;
 
-// While somebody waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer
-// besides; this is for work that ends unobserved, and for programs that wait often and go on at once. A look costs
-// about a microsecond when something has been submitted meanwhile.
+// While another seat waits for a busy GPU, how often its idleness is looked for. Synchronising calls wake the drainer,
+// too. This is for work that ends unobserved, and for programs that wait often and go on at once. A look costs about a
+// microsecond if something has been submitted since the last one.
 constexpr base::Duration kIdleLook = 250us;
 constexpr std::int64_t kLooksPerIdleHold = 8;
 
@@ -28,8 +28,8 @@ constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
 
-// A program that is idle for moments only, again and again, tells the daemon of one idle hold in so many at least, and
-// wakes the drainer at one wait in so many.
+// A program that is idle for moments only, again and again, tells the daemon of ever fewer idle holds, and wakes the
+// drainer at ever fewer waits. The doubling ends after this many false alarms.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
 base::TimePoint now() { return os::SystemClock().now(); }
@@ -39,7 +39,7 @@ base::TimePoint now() { return os::SystemClock().now(); }
 constexpr base::Duration kStepPause = 100us;
 
 // Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
-// waited. A gang's member may wait for one that is let through meanwhile, and both for this look.
+// waited. A gang's member may wait for a member that is let through, and both for this look.
 base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, kIdleLook); }
 
 wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
@@ -79,7 +79,7 @@ void Drainer::stepped(std::uint32_t slot) {
     Seats::Locked seats(seats_);
     first = seats[slot].steps_left++ == 0;
   }
-  // Those between find it awake, or are found by it.
+  // Steps between the first and the last find the drainer awake, or it finds them.
   if (first || !gate_.has_permits(slot)) wake();
 }
 
@@ -136,9 +136,9 @@ std::optional<base::Duration> Drainer::close(std::uint32_t slot, const Revocatio
   return drain(slot, revocation, time);
 }
 
-// False: somebody is inside. True: nobody is, and that has been said, unless it is no longer what is asked for.
+// False: a thread is inside. True: none is, and that has been said, unless it is no longer what is asked for.
 bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
-  // Once more at each look: it is cheap beside the waiting, and makes no assumption about earlier ones.
+  // Once more at each look: it is cheap compared with the waiting, and assumes nothing of earlier ones.
   gate_.begin_close();
   if (gate_.is_anybody_inside(slot)) return false;
   std::uint32_t steps;
@@ -147,7 +147,8 @@ bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
     Seat& seat = seats[slot];
     if (seat.closing != Closing::kClosing || seat.closing_epoch != epoch) return true;
     seat.closing = Closing::kDraining;
-    // Nobody is inside: these are all that were made. None is left for a later Step, which would count it as its own.
+    // No thread is inside: these are all that were made. None is left for a later Step, which would count it as its
+    // own.
     steps = std::exchange(seat.steps_left, 0);
     seat.steps_seen = 0;
   }
@@ -182,8 +183,8 @@ void Drainer::give_up(std::uint32_t slot) {
 }
 
 // Whether all that was submitted is done; then it is forgotten. The gate is closed, but the daemon may open it at any
-// moment. So what enters is made to note its stream again (which keeps it) before anybody is looked for inside: a
-// thread that has not seen that is visible after the barrier.
+// moment. So a thread that enters is made to note its stream again (which keeps it) before the look for threads inside.
+// A thread that has not seen that is visible after the barrier.
 WorkState Drainer::look_at_work(std::uint32_t slot) {
   gate::StreamSet& streams = seats_.streams(slot);
   streams.begin_drain();
@@ -210,7 +211,7 @@ std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Revocatio
     ordered.send(drained_message(slot, revocation.epoch, state));
   }
   ask_for_waiting(slot);
-  // Somebody may have been let through between the last look and now.
+  // A thread may have been let through between the last look and now.
   return may_step_again ? std::optional<base::Duration>(0ns) : std::nullopt;
 }
 
@@ -234,8 +235,8 @@ std::optional<base::Duration> Drainer::step(std::uint32_t slot, const Revocation
   return drain(slot, {revocation.number, revocation.epoch, time}, time);
 }
 
-// A thread that came to the closed gate before it was said to be drained asked while the daemon still thought we held:
-// it is asked for again.
+// A thread that came to the closed gate before Drained was sent has asked while the daemon still took the lease for
+// held. So the drainer asks again for it.
 void Drainer::ask_for_waiting(std::uint32_t slot) {
   if (drained_call_ != nullptr) drained_call_(drained_argument_);
   if (gate_.waiting(slot) != 0) agent_.send(wire::Request{.slot = slot});
@@ -245,7 +246,7 @@ std::optional<base::Duration> Drainer::watch_idleness(std::uint32_t slot, base::
   if (!gate_.is_granted(slot) || !gate_.is_contended(slot)) return std::nullopt;
   if (lock_modes_.are_set()) {
     if (!lock_modes_.is_locked(slot)) give_up(slot);
-    return std::nullopt;  // whoever unlocks gives up by himself
+    return std::nullopt;  // the thread that unlocks gives up by itself
   }
   const std::uint64_t epoch = gate_.epoch(slot);
   const std::uint64_t passages = gate_.passages(slot);

@@ -2,14 +2,14 @@
 // The drainer: the thread that closes gates, watches the GPU finish, and gives up leases that are not used.
 //
 // It is apart from the agent because it calls the driver, which may make it wait (for a lock that a blocked launch
-// holds, say); the agent must answer the daemon all the same, and nothing that opens a gate needs either of them.
+// holds, say). The agent must answer the daemon all the same. Nothing that opens a gate needs either of them.
 //
 // For each seat:
 // clang-format off
-//   revoked    -> process barrier; wait until nobody is inside; GateClosed -> ask the streams until done; Drained
+//   revoked    -> process barrier; wait until no thread is in; GateClosed -> ask the streams until done; Drained
 //   stepping   -> wait for submissions that were let through; Stepped -> ask the streams until done; Drained;
 //                 again, until a Revoke takes back what is left
-//   contended  -> nobody inside, no new passage and the streams done for the whole idle hold: clear the word, then look
+//   contended  -> no thread in, no new passage and the streams done for the whole idle hold: clear the word, then look
 //                 again and send Drained
 //   given up   -> as revoked: the program does so itself (lock_modes.h)
 // clang-format on
@@ -40,13 +40,13 @@ class Drainer {
   // Any thread: something has changed (a revocation, a step made, contention).
   void wake();
 
-  // Any thread: the program has waited for its GPU, which others wait for, and may be idle now. If that was a false
-  // alarm again and again, it is left to the drainer's own looks nearly always: waking it costs a short step as much as
+  // Any thread: the program has waited for its GPU, which others wait for, and may be idle now. After several false
+  // alarms in a row, the drainer's own looks nearly always find it. Waking the drainer costs a short step as much as
   // several launches.
   void synchronised(std::uint32_t slot);
 
-  // The agent: a revocation has been noted. Closes the gate if nobody is inside, and says so, without the time that it
-  // takes to wake the drainer. Never calls the driver.
+  // The agent: a revocation has been noted. Closes the gate if no thread is inside, and says so, without the time that
+  // it takes to wake the drainer. Never calls the driver.
   void close_at_once(std::uint32_t slot, std::uint64_t epoch);
 
   // Any thread, not inside the gate: the program gives its lease up, if it has one. Its gate is closed, and what it has

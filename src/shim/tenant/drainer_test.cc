@@ -97,8 +97,8 @@ class DrainerTest : public sim::SimTest {
 };
 
 // A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
-// has looked before that, and found nothing; it comes to say so when a submission has been made that was let through
-// meanwhile, and the gate has closed again.
+// has looked before that, and found nothing. It comes to say so when a submission has been let through since, and the
+// gate has closed again.
 TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   constexpr std::uint64_t kEpoch = 7;
   page.slots[0].epoch.store(kEpoch);
@@ -178,7 +178,8 @@ TEST_F(DrainerTest, IsWokenLessOftenTheMoreAlarmsWereFalse) {
   };
   page.slots[0].word.store(wire::kGranted | wire::kExclusive | wire::kContended);
   submits_and_waits();
-  ASSERT_TRUE(drainer.start());  // not before: nobody waits for this grant, so it would be given back at the first look
+  ASSERT_TRUE(drainer.start());  // not before: no seat waits for this grant, so it would be given back at the first
+                                 // look
   await([](const Seat& seat) { return seat.idling_told; });
   EXPECT_EQ(seats.waits_to_skip(0), 0u);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// For hooks of calls by which GPUs or processes come to reach each other's memory: who belongs together from then on.
+// For hooks of calls by which GPUs or processes come to reach each other's memory: these belong together from then on.
 #pragma once
 
 #include "shim/process/real_driver.h"

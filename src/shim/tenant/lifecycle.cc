@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // When this process becomes a tenant, and what becomes of it in a forked child.
 //
-// The library does nothing until the program creates a context or submits work: a process that does not use CUDA pays
-// for being loaded and no more. There are no destructors: the program may call CUDA from its own until the very end,
-// and the kernel closes the connection, by which the daemon knows. A tenant that has been lent host memory gives up its
-// leases before exit(), and unmaps host memory that is not in use (Tenant::wind_down).
+// The library does nothing until the program creates a context or submits work. A process that does not use CUDA pays
+// only for being loaded. There are no destructors: the program may call CUDA from its own until the very end. The
+// kernel closes the connection, and so the daemon knows. A tenant that has been lent host memory gives up its leases
+// before exit(), and unmaps host memory that is not in use (Tenant::wind_down).
 //
-// fork copies one thread. The child has no agent, its copy of the page would be its parent's page, and its copy of the
-// socket would speak with its parent's voice (and hold the connection open after the parent's death). So the child
-// forgets the tenant, closes what it inherited, and becomes a tenant of its own if it ever uses CUDA. (The driver
-// refuses children of an initialised process; then their calls find no context and pass to the driver, which says so.)
+// fork copies one thread. The child has no agent. Its copy of the page would be its parent's page. Its copy of the
+// socket would speak for the parent, and hold the connection open after the parent's death. So the child forgets the
+// tenant, closes what it inherited, and becomes a tenant of its own if it ever uses CUDA. (The driver refuses children
+// of an initialised process; then their calls find no context and pass to the driver, which says so.)
 #include <pthread.h>
 
 #include <cstdlib>

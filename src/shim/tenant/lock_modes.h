@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lock modes of the CUDA wrapper (CUDA_OVERRIDE_*): a program with any of them takes exclusive turns that it ends
-// itself, by what it has submitted, rather than turns of the daemon's quantum.
+// The lock modes of the CUDA wrapper (CUDA_OVERRIDE_*). A program with any of them takes exclusive turns that it ends
+// itself, by what it has submitted. They are not turns of the daemon's quantum.
 //
-//   CUDA_OVERRIDE_KERNEL_N_SYNC    so many submissions after taking the GPU, it synchronises and gives the GPU up (10)
-//   CUDA_OVERRIDE_MAX_SYNC_MS      not 0: it does so at the first submission by which it has held for so long, instead
-//   CUDA_OVERRIDE_ALWAYS_LOCK      not 0: it does so after each submission, instead of both
-//   CUDA_OVERRIDE_SYNC_LOCK_SKIPS  it keeps the GPU through so many synchronisations, forced or the program's own; it
+//   CUDA_OVERRIDE_KERNEL_N_SYNC    it synchronises, and gives the GPU up, after this many submissions (10)
+//   CUDA_OVERRIDE_MAX_SYNC_MS      not 0: instead, it does so at the first submission by which it has held that long
+//   CUDA_OVERRIDE_ALWAYS_LOCK      not 0: instead of both, it does so after each submission
+//   CUDA_OVERRIDE_SYNC_LOCK_SKIPS  it keeps the GPU through this many synchronisations, forced or its own; it
 //                                  gives the GPU up at the next, and counts afresh (0)
 //
-// Giving up is a release, if somebody waits. If nobody does the lease stays, and goes as soon as somebody comes: what
-// counts is that the program has not locked again meanwhile, which is at its next submission. A synchronisation begins
-// a new count of submissions, and a new time, whether the GPU is kept through it or not.
+// Giving up is a release, if another seat waits. If none does, the lease stays, and goes as soon as one comes, unless
+// the program has locked again by then. It locks at its next submission. A synchronisation begins a new count of
+// submissions, and a new time, whether the GPU is kept through it or not.
 //
 // Any thread may call any function. A program that sets none of them has none of this.
 #pragma once
@@ -37,7 +37,7 @@ class LockModes {
   void entered(std::uint32_t slot, base::TimePoint now);
   // After one. True: the caller waits for its stream now, outside the gate, and says synchronised.
   bool wants_synchronisation(std::uint32_t slot, base::TimePoint now);
-  // A thread has waited for the GPU. True: it is unlocked, and given up if somebody waits.
+  // A thread has waited for the GPU. True: it is unlocked, and given up if another seat waits.
   bool synchronised(std::uint32_t slot, base::TimePoint now);
   // Whether the program would keep the GPU from others now.
   bool is_locked(std::uint32_t slot);

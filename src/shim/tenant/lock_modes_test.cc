@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: each lock mode synchronises and gives the GPU up where it says. Method: a program of one thread in virtual
-// time; what it does is written as a line: a letter for each submission, `s` for one that is synchronised, `u` where
-// that gives the GPU up.
+// time. Its actions are written as a line: a letter for each submission, `s` for a synchronised one, `u` if that gives
+// the GPU up.
 #include "shim/tenant/lock_modes.h"
 
 #include <gtest/gtest.h>

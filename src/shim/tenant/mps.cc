@@ -16,7 +16,7 @@ namespace {
 constexpr char kPipeDirectory[] = "CUDA_MPS_PIPE_DIRECTORY";
 constexpr char kThreadPercentage[] = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE";
 
-// Of the daemon that the process would be a tenant of; empty: there is none.
+// The folder of the daemon that the process would be a tenant of; empty: there is none.
 std::string servers_folder() {
   const auto folder = os::find_runtime_dir();
   return folder ? *folder + "/" + os::kMpsDir : std::string();

@@ -5,7 +5,7 @@
 // before the program's first cuInit, waits for the answer, and sets the variables. The daemon takes the process for a
 // client from its answer on, until the process ends.
 //
-// The program's own CUDA_MPS_PIPE_DIRECTORY stays as it is, unless it came from a parent that the daemon had told: a
+// The program's own CUDA_MPS_PIPE_DIRECTORY stays as it is, unless it came from a parent that the daemon had told. A
 // child asks for itself, for the parent's server may have ended.
 #pragma once
 
@@ -31,8 +31,8 @@ class Mps {
   // Cheap, and before there is a tenant: whether the program says something of MPS, or the daemon invites programs.
   static bool may_be_asked();
 
-  // Whether the daemon is to be asked: true at most once. `is_possible`: the tenant's connection begins after this, so
-  // that an answer comes. Else the process stays without.
+  // Whether to ask the daemon: true at most once. `is_possible`: the tenant's connection begins after this, so that an
+  // answer comes. Else the process stays without.
   bool begin_asking(bool is_possible);
   // On threads of the program's, after that: until the daemon has answered, or will not.
   void await_answer() const;
@@ -46,8 +46,8 @@ class Mps {
   void on_ungated() { finish(Phase::kWithout); }
 
  private:
-  // kOutside: nobody has asked. kAsking: to be told, or told and not answered. kWithout: it stays without. kClient: it
-  // has its server.
+  // kOutside: the process has not asked. kAsking: the agent is about to ask, or has asked and has no answer. kWithout:
+  // it stays without. kClient: it has its server.
   enum Phase : std::uint32_t { kOutside, kAsking, kWithout, kClient };
 
   void finish(Phase phase);

@@ -81,7 +81,7 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
   const auto slot = seats_.open(device, opened);
   if (!opened) return slot;
   {
-    // Under the lock that a seat is announced under: either it is announced after this, which gates it again, or the
+    // Under the lock that a seat is announced under. Either it is announced after this, which gates it again, or the
     // daemon is known to be back.
     const Seats::Locked seats(seats_);
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
@@ -133,7 +133,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
   }
   client::Agent::Announcement announcement(tenant.agent_);
   Seats::Locked seats(tenant.seats_);
-  // Before it is announced the daemon would not know what we speak of; the announcement itself asks for those who wait.
+  // Before the announcement the daemon would not know the seat. The announcement itself asks for threads that wait.
   if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
 }
 
@@ -166,15 +166,15 @@ void Tenant::announce_seats() {
   announce_gangs(announcement);
 }
 
-// Tells a daemon of a seat: nothing but its GPU the first time; after a restart also the lease that it still has. A
-// seat whose gate is closed may have work on the GPU whatever was last said about it, so it is draining until the
-// drainer has looked.
+// Tells a daemon of a seat. The first time that is only its GPU; after a restart it is also the lease that it still
+// has. A seat whose gate is closed may have work on the GPU, even if it was last said to be drained. So it is draining
+// until the drainer has looked.
 void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t slot, Seat& seat) {
   wire::SeatOpen open{.slot = slot};
   static_assert(sizeof open.gpu_uuid == sizeof seat.uuid.bytes);
   for (std::size_t i = 0; i < sizeof open.gpu_uuid; ++i) open.gpu_uuid[i] = seat.uuid.bytes[i];
-  // It ran without a daemon; this one may serve it (a SeatRefused says if not). Where no lease is held it may have work
-  // on the GPU, and so is draining.
+  // It ran without a daemon; this one may serve it (a SeatRefused says if not). Without a lease it may have work on the
+  // GPU, and so is draining.
   gate_.clear_ungated(slot);
   open.epoch = gate_.epoch(slot);
   open.exclusive = gate_.is_exclusive(slot) ? 1 : 0;
@@ -221,7 +221,8 @@ void Tenant::handle(const wire::Revoke& message) {
 }
 
 void Tenant::handle(const wire::HostLent& message, os::FileDescriptor& memory) {
-  // Not before: exit handlers run backwards, and the driver's own, of its first context, are to come after this one.
+  // Not before: exit handlers run backwards, and those that the driver made with its first context must run after this
+  // one.
   if (message.bytes != 0) wind_down_at_exit();
   memories_.on_host_lent(message, std::move(memory));
 }
@@ -259,7 +260,7 @@ void Tenant::handle(const wire::Step& message) {
     Seat* seat = seats.find(message.slot);
     if (seat == nullptr || seat->closing_epoch != message.epoch) return;
     seat->stepping = true;
-    // Otherwise a drain runs, which goes over to it: the Revoke before this was only the question who is there.
+    // Otherwise a drain runs, which goes over to it: the Revoke before this only asked whether the tenant is there.
     if (seat->closing == Closing::kNot) seat->closing = Closing::kStepping;
   }
   drainer_.wake();
@@ -282,8 +283,8 @@ void Tenant::handle(const wire::Contention& message) {
   drainer_.wake();
 }
 
-// Threads of a process with several GPUs are not bounded: one that fills one GPU's queue before it turns to the next
-// may have to, for work there that the first one waits for.
+// Threads of a process with several GPUs are not bounded. A thread may have to fill one GPU's queue before it turns to
+// the next, for work there that the first GPU waits for.
 void Tenant::bound_in_flight() {
   bool changed = false;
   {
@@ -325,8 +326,8 @@ void Tenant::on_ungated(const std::string& why) {
 }
 
 void Tenant::run_ungated() {
-  // seq_cst: pairs with the load in seat_of_device. A seat opened meanwhile is either in the count here or sees the
-  // flag there.
+  // seq_cst: pairs with the load in seat_of_device. A seat opened at the same time is either in the count here or sees
+  // the flag there.
   ungated_.store(true, std::memory_order_seq_cst);
   mps_.on_ungated();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) set_ungated(slot);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // This process as a tenant: its lease page, gate, seats, agent and drainer, tied together. Made when the process first
-// creates a context or submits work, never destroyed (programs call CUDA until their last instruction), and begun
-// afresh in a forked child.
+// creates a context or submits work, and begun afresh in a forked child. Never destroyed, because programs call CUDA
+// until their last instruction.
 #pragma once
 
 #include <atomic>
@@ -44,8 +44,8 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
-  // The process is about to exit, though the program may still call CUDA: leases are given up, and host memory that is
-  // not in use is unregistered. The kernel would do so in one go, and no other process could allocate or map anything
+  // The process is about to exit, though the program may still call CUDA. Leases are given up, and host memory that is
+  // not in use is unregistered. The kernel would do that in one go, and no other process could allocate or map anything
   // on the GPU for that second. Returns when it is done, or after some seconds.
   void wind_down();
 
@@ -69,7 +69,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 
   void close_after_fork();
 
-  // Streams that capture now, in all contexts. Zero nearly always; while it is not, nobody passes by the short way.
+  // Streams that capture now, in all contexts. Nearly always zero. While it is not, no thread passes by the short way.
   std::atomic<int> captures{0};
 
   // Memories::Owner.
@@ -100,7 +100,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
     memories_.on_frame_lent(message, std::move(frame));
   }
   template <class Message>
-  void handle(const Message& message, os::FileDescriptor&) {  // of the others, which come without one
+  void handle(const Message& message, os::FileDescriptor&) {  // all other messages come without a descriptor
     handle(message);
   }
   void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
@@ -125,7 +125,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   Seats seats_;
   LockModes lock_modes_;
   Mps mps_;
-  Memories memories_;  // outlives the agent, whose thread speaks to it
+  Memories memories_;  // outlives the agent, whose thread calls it
   client::Agent agent_;
   Drainer drainer_;
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};

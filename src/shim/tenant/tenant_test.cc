@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: whatever the daemon does and whenever it does it, no submission is made through a closed gate, nothing runs
-// after the tenant has said that it is drained, and every thread gets on.
+// Goal: for any actions of the daemon at any time, no submission is made through a closed gate. Nothing runs after the
+// tenant has said that it is drained, and every thread gets on.
 //
 // Method: the process's real tenant (agent, drainer, gate, seats) on the simulated driver, which breaks a capture that
-// is looked at. A daemon grants, revokes, takes back, steps, flips contention and goes away at random by seed, while
-// threads submit, make and destroy streams, capture, and make and destroy contexts. The daemon believes only what it
-// was told, and checks it against the GPU at that moment:
+// is looked at. A daemon grants, revokes, takes back, steps, flips contention and goes away at random by seed. Threads
+// submit, make and destroy streams and contexts, and capture. The daemon believes only what it was told, and checks it
+// against the GPU at that moment:
 //   - at each submission the seat's lease must be granted, or not yet reported closed, or a permit must be out;
 //   - when Drained comes, the GPU must be idle.
 // GPUMUX_TEST_SEED repeats a run (as far as threads allow).
@@ -46,7 +46,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// An answer may be old when it arrives: what happens meanwhile is where drains go wrong.
+// An answer may be old when it arrives: drains go wrong by what happens in between.
 cuda::CUresult answer_late(cuda::CUresult result);
 
 }  // namespace
@@ -145,7 +145,7 @@ struct SeatBelief {
   base::TimePoint next_whim{};
   std::atomic<bool> may_submit{false};
   std::atomic<int> permits{0};   // submissions that may still be made
-  std::uint32_t unreported = 0;  // of those that were let through, not told by Stepped
+  std::uint32_t unreported = 0;  // of the submissions let through, not told by Stepped
   std::uint32_t revokes_unseen = 0;
   std::atomic<std::uint64_t> granted{0}, drained{0}, stepped{0}, recalled{0}, reopened{0};
   // The daemon's newest question how much the seat has submitted, and the answers.
@@ -493,7 +493,7 @@ void program_thread(int device, unsigned thread_seed, const std::atomic<bool>& s
     ASSERT_CUDA(driver().cuModuleGetFunction(&kernel.function, module, "gpumux_spin"));
     std::vector<cuda::CUstream> streams(3, nullptr);  // the first one is the legacy stream
     const auto make_stream = [&streams](std::size_t i) {
-      // One that the legacy stream waits for, so that a capture of it silences both; and one that it does not.
+      // The legacy stream waits for stream 1, so a capture of that one silences both. It does not wait for stream 2.
       return driver().cuStreamCreate(&streams[i], i == 1 ? 0u : unsigned{cuda::CU_STREAM_NON_BLOCKING});
     };
     for (std::size_t i = 1; i < streams.size(); ++i) ASSERT_CUDA(make_stream(i));
@@ -550,7 +550,7 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
     std::array<std::uint64_t, kThreads> before{};
     const base::TimePoint end = now() + run_time();
     while (now() < end && daemon.complaints().empty()) {
-      // Everybody gets on, again and again; the bound is for a machine that is very busy.
+      // Every thread gets on, again and again; the bound is for a machine that is very busy.
       const base::TimePoint patience = now() + 30s;
       for (std::size_t i = 0; i < before.size(); ++i) {
         while (submissions[i] < before[i] + 20 && now() < patience) std::this_thread::sleep_for(1ms);
