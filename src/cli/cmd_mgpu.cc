@@ -55,7 +55,7 @@ int srun(const std::vector<char*>& arguments) {
       ->type_name("COMMAND");
   auto* interactive = app.add_flag("--interactive", wishes.interactive,
                                    "Show the job's output here; Ctrl+C leaves, and the job goes on");
-  app.add_flag("--background", "Return when the job is submitted (the default)")->excludes(interactive);
+  app.add_flag("--background")->description("Return when the job is submitted (the default)")->excludes(interactive);
   app.footer(R"(Examples:
   mgpu_srun --gpu-ids 0 --interactive -- python train.py
   mgpu_srun --gpu-ids 0,1 --mem 8000 --time-limit 600 -- torchrun train.py
