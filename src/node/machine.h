@@ -60,7 +60,7 @@ class Machine {
   sched::MemoryMode::Reason mode_reason(GpuIndex gpu) const { return at(gpu).memory_mode.reason(); }
   // Whether memory and standing leave it open whether its programs run at once or by turns.
   bool is_open(GpuIndex gpu) const { return at(gpu).is_open; }
-  sched::Way way(GpuIndex gpu) const { return at(gpu).way; }  // the last one that was chosen
+  sched::Way way(GpuIndex gpu) const { return at(gpu).way; }  // chosen last
   // GPUs whose memory has been planned anew since the last call.
   std::bitset<base::kMaxGpus> take_planned() { return std::exchange(planned_, {}); }
 
