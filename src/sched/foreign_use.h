@@ -61,7 +61,7 @@ class ForeignUse {
   // `left` bytes of what the dead have left have not come back in time. They count as foreign from now on.
   void keep(std::uint64_t left);
 
-  // When a look last showed that there is so much, and no report has explained it. None: no look has.
+  // When a look last showed this foreign memory, and no report has explained it. None: no look has.
   std::optional<base::TimePoint> seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
   std::uint64_t left_behind() const { return left_; }
@@ -107,7 +107,7 @@ class ForeignUse {
   std::optional<base::TimePoint> seen_at_;
   // Looks that reports may still be late for, oldest first, less what was reported since.
   std::deque<Look> unsettled_;
-  std::optional<std::uint64_t> settled_;  // what the last one that is not has shown
+  std::optional<std::uint64_t> settled_;  // what the last settled look has shown
   std::optional<Series> series_;
   std::uint64_t left_ = std::numeric_limits<std::uint64_t>::max();
   std::optional<Newcomers> newcomers_;

@@ -39,8 +39,8 @@ void LeaseCore::State::enqueue(Unit& unit) {
   agenda.touch(unit);
 }
 
-// If a seat of it wants, and it may wait. A unit that has spent an allowance freezes whether it wants or not: it would
-// not be frozen any more if it asked a moment later.
+// If a seat of it wants, and it may wait. A unit that has spent an allowance freezes whether it wants or not. Otherwise
+// it would not be frozen if it asked a moment later.
 void LeaseCore::State::queue(Unit& unit) {
   if (unit.phase == UnitPhase::kIdle && !is_suspended(unit) && !freeze(unit) && wants(unit)) enqueue(unit);
 }

@@ -206,8 +206,8 @@ inline TimePoint latest(TimePoint at, const std::optional<TimePoint>& other) {
 
 class Residency {
  public:
-  // Evicted data lies in chunks of a seat's own, of so many bytes each. `reserved`: so much more is there for accounts
-  // that are promised no more than that in all, so an account that comes last can begin.
+  // Evicted data lies in chunks that belong to one seat, of `chunk` bytes each. `reserved`: more bytes, only for
+  // accounts that are promised no more than that in all. So an account that comes last can begin.
   void set_host_budget(std::uint64_t bytes, std::uint64_t chunk, std::uint64_t reserved) {
     host_budget_ = bytes;
     host_chunk_ = chunk;
@@ -225,7 +225,8 @@ class Residency {
   void add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve);
   // Returns whether it has changed.
   bool set_foreign(TimePoint now, GpuIndex gpu, const Foreign& foreign);
-  // Whether programs that are no tenants are on the GPU. Otherwise all that is not told of is tenants' contexts.
+  // Whether programs that are no tenants are on the GPU. Otherwise all memory that seats do not report is tenants'
+  // contexts.
   void set_other_programs(GpuIndex gpu, bool any);
   // Whether a seat's answer depends on a new look at the GPU's memory: look at once.
   bool awaits_look(GpuIndex gpu) const;
@@ -402,7 +403,7 @@ class Residency {
     std::optional<TimePoint> all_blocked_since;  // all of its seats are (Seat::is_blocked)
     std::optional<TimePoint> stranded_at;        // since then, the last one
     std::optional<TimePoint> moved_at;           // when memory last became free
-    std::optional<TimePoint> prepare_at;         // when a holder is to be told what it has to make way for
+    std::optional<TimePoint> prepare_at;         // when a holder hears what it must make way for
     std::map<SeatId, Seat> seats;
   };
   // One seat's part of something that is dealt out: what it must have, and what it was told that it may have.
@@ -480,7 +481,7 @@ class Residency {
   TimePoint looked_for_since(const Seat& seat) const { return latest(seat.wish->since, awaited_until_); }
   bool awaits_tenants() const { return is_before(now_, awaited_until_); }
   static std::optional<TimePoint> comes_until(const Gpu& gpu, const Seat& seat);
-  // Those that hold a lease: one, and a second one if it has borrowed the turn.
+  // The seats that hold a lease: one, or two if a seat has borrowed the turn.
   struct Holders {
     const Seat* first = nullptr;  // the turn is its own
     std::uint64_t kept = 0;       // this much of what they have could leave if they did not hold

@@ -272,7 +272,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
         !awaits_tenants() && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
     const bool refused = !has_all && (is_hopeless || now_ >= refused_at(gpu, seat));
     if (refused) refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign.bytes) : Refusal::kNothingMoves;
-    // Without a lease it may never be its turn: it asks again when it holds one.
+    // Without a lease its turn may never come: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
       seat.given_room = {.bytes = wish.room, .until = now_ + kTakePatience};

@@ -506,7 +506,7 @@ TEST(Cap, IsNotGivenBackInLittles) {
   EXPECT_TRUE(says(script.wait(10ms), "grant 1@0 e2 exclusive"));
 }
 
-// It gives an idle lease up as if somebody waited, so that its allowance is for its work.
+// It gives an idle lease up as if another seat waited, so that its allowance is for its work.
 TEST(Cap, IsNotSpentIdle) {
   Script script(1, fixed(20ms));
   script.tenant(1, {0});

@@ -112,7 +112,8 @@ struct Hold {
   // Its quantum counts from then, as if it had never stood still since. None: from `granted_at`, for no core granted
   // the lease to this unit. It was claimed, or a seat had it before it joined the gang.
   std::optional<TimePoint> began{};
-  std::optional<TimePoint> stands_since{};  // the quantum does: the unit's memory is not all there, or is to be more
+  std::optional<TimePoint> stands_since{};  // the quantum stands still: not all of the unit's memory is there, or more
+                                            // is to come
   Duration lent{};                          // the time of other units on the GPU, in loans that have ended
   bool is_safe = false;                     // higher priorities wait for the end of its quantum
 };
