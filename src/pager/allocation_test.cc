@@ -118,7 +118,7 @@ TEST_F(AllocationTest, FreedMemoryIsUsedAgainAndGivenBackWhenWanted) {
   const CUdeviceptr third = get(10 * kMebibyte);
   for (const CUdeviceptr address : {first, second, third}) EXPECT_CUDA(release(address));
   EXPECT_EQ(before - sim::free_bytes(), 16 * kMebibyte) << "the oldest goes when there is too much";
-  // An allocation that finds no room takes what is kept, whatever its size.
+  // An allocation of any size that finds no room takes what is kept.
   const std::uint64_t nearly_all = (before - 2 * kMebibyte) / kBlockBytes * kBlockBytes;
   const CUdeviceptr all = get(nearly_all);
   EXPECT_EQ(before - sim::free_bytes(), nearly_all);
