@@ -110,7 +110,7 @@ class Mover {
     std::optional<Door> door;
     std::unique_ptr<pager::Eviction> eviction;
     std::unique_ptr<pager::Restoration> restoration;
-    HiddenClaim hidden;                        // for what is to be restored
+    HiddenClaim hidden;                        // for memory that waits to be restored
     bool has_tried_to_prepare = false;         // and failed
     std::uint32_t paused = 0;                  // under pause_mutex_
     bool idle = true;                          // under pause_mutex_

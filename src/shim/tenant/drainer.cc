@@ -28,8 +28,8 @@ constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
 
-// A program that is idle for moments only, again and again, tells the daemon of ever fewer idle holds, and wakes the
-// drainer at ever fewer waits. The doubling ends after this many false alarms.
+// A program that is often idle for moments only tells the daemon of ever fewer idle holds, and wakes the drainer at
+// ever fewer waits. The doubling ends after this many false alarms.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
 base::TimePoint now() { return os::SystemClock().now(); }

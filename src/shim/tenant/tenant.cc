@@ -221,8 +221,7 @@ void Tenant::handle(const wire::Revoke& message) {
 }
 
 void Tenant::handle(const wire::HostLent& message, os::FileDescriptor& memory) {
-  // Not before: exit handlers run backwards, and those that the driver made with its first context must run after this
-  // one.
+  // Not before: exit handlers run backwards, and the driver's handlers of its first context must run after this one.
   if (message.bytes != 0) wind_down_at_exit();
   memories_.on_host_lent(message, std::move(memory));
 }
