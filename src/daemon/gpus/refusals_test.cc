@@ -15,6 +15,9 @@ constexpr base::GpuIndex kGpu{0};
 
 base::SeatId seat(std::uint64_t tenant) { return {{tenant}, kGpu}; }
 base::TimePoint at(base::Duration time) { return base::TimePoint(time); }
+node::RoomWanted wish(base::SeatId seat, std::uint64_t commitment, bool again = false) {
+  return {.seat = seat, .ticket = 1, .room = 0, .commitment = commitment, .managed = 0, .again = again};
+}
 
 class RefusalsTest : public testing::Test {
  protected:
@@ -31,10 +34,10 @@ class RefusalsTest : public testing::Test {
 
 TEST_F(RefusalsTest, TheLastOneOfEachSeatIsKept) {
   EXPECT_TRUE(refusals.on(kGpu).empty());
-  refusals.wanted(seat(1), 20 * kGiB);
+  refusals.wanted(wish(seat(1), 20 * kGiB));
   refusals.refused(at(1s), seat(1), sched::Refusal::kGpuMemory, memory);
   refusals.refused(at(2s), seat(2), sched::Refusal::kNothingMoves, memory);
-  refusals.wanted(seat(1), 30 * kGiB);
+  refusals.wanted(wish(seat(1), 30 * kGiB));
   refusals.refused(at(3s), seat(1), sched::Refusal::kHostMemory, memory);
   const auto all = refusals.on(kGpu);
   ASSERT_EQ(all.size(), 2u);
@@ -46,9 +49,20 @@ TEST_F(RefusalsTest, TheLastOneOfEachSeatIsKept) {
   EXPECT_TRUE(refusals.on({1}).empty());
 }
 
+TEST_F(RefusalsTest, ACallThatAsksAgainIsToldOnce) {
+  refusals.wanted(wish(seat(1), 20 * kGiB));
+  EXPECT_NE(refusals.refused(at(1s), seat(1), sched::Refusal::kGpuMemory, memory), nullptr);
+  refusals.wanted(wish(seat(1), 10 * kGiB, true));
+  EXPECT_EQ(refusals.refused(at(2s), seat(1), sched::Refusal::kGpuMemory, memory), nullptr);
+  EXPECT_EQ(refusals.on(kGpu)[0].wanted, 20 * kGiB);
+  refusals.wanted(wish(seat(1), 10 * kGiB));
+  ASSERT_NE(refusals.refused(at(3s), seat(1), sched::Refusal::kGpuMemory, memory), nullptr);
+  EXPECT_EQ(refusals.on(kGpu)[0].wanted, 10 * kGiB);
+}
+
 TEST_F(RefusalsTest, OfSeatsThatAreGoneTheLastOneIsKept) {
   for (std::uint64_t tenant = 1; tenant <= 1000; ++tenant) {
-    refusals.wanted(seat(tenant), tenant * kGiB);
+    refusals.wanted(wish(seat(tenant), tenant * kGiB));
     refusals.refused(at(tenant * 1s), seat(tenant), sched::Refusal::kGpuMemory, memory);
   }
   for (std::uint64_t tenant = 1000; tenant >= 1; --tenant) refusals.gone(seat(tenant));
