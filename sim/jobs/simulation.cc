@@ -51,7 +51,7 @@ class Simulation {
       later_.erase(later_.begin());
       happen(what);
     }
-    if (outcome_.wrong.empty() && (!book_.jobs.empty() || core_->size() != 0))
+    if (outcome_.wrong.empty() && (!book_.jobs.empty() || core_->counts() != jobs::JobCounts{}))
       wrong("job " + std::to_string(book_.jobs.empty() ? 0 : book_.jobs.begin()->first.value) + " never ends");
     outcome_.time = now_ - TimePoint{};
     return std::move(outcome_);
