@@ -200,9 +200,12 @@ bool Eviction::matches(const Entry& entry, std::uint32_t block, const BlockPlan&
       state_.driver.cuMemcpyDtoHAsync_v2(content.data(), address, kBlockBytes, state_.engine.hash_stream());
   const CUresult waited = state_.driver.cuStreamSynchronize(state_.engine.hash_stream());
   if (result != cuda::CUDA_SUCCESS || waited != cuda::CUDA_SUCCESS) return false;
-  if (plan.fate == Fate::kConstant)
-    return std::all_of(content.begin(), content.end(), [&](std::uint32_t word) { return word == plan.word; });
-  return std::memcmp(content.data(), entry.chunk->blocks[block].slot.address(), kBlockBytes) == 0;
+  const bool same =
+      plan.fate == Fate::kConstant
+          ? std::all_of(content.begin(), content.end(), [&](std::uint32_t word) { return word == plan.word; })
+          : std::memcmp(content.data(), entry.chunk->blocks[block].slot.address(), kBlockBytes) == 0;
+  if (!same) ++wrong_hashes_;
+  return same;
 }
 
 bool Eviction::advance(Entry& entry) {

@@ -38,6 +38,9 @@ class Eviction : public Job {
   // Device memory that the driver has got back so far.
   std::uint64_t freed_bytes() const { return freed_; }
 
+  // With Options::verify: blocks that had changed although their hash said that they had not. They were copied.
+  std::uint64_t wrong_hashes() const { return wrong_hashes_; }
+
  private:
   struct Reference {
     std::uint64_t range = 0;
@@ -96,6 +99,7 @@ class Eviction : public Job {
   std::uint32_t copying_ = 0;    // entries
   std::uint32_t taken_off_ = 0;  // chunks, in this step
   std::uint64_t freed_ = 0;
+  std::uint64_t wrong_hashes_ = 0;
 };
 
 }  // namespace gpumux::pager

@@ -280,6 +280,7 @@ class PagerTest : public sim::SimTest {
     if (job == nullptr) return JobState::kFailed;
     const JobState state = run(*job);
     freed_ = job->freed_bytes();
+    wrong_hashes_ = job->wrong_hashes();
     error_ = job->error();
     return state;
   }
@@ -309,6 +310,7 @@ class PagerTest : public sim::SimTest {
   TestSeat seat_;
   std::unique_ptr<Pager> pager_;
   std::uint64_t freed_ = 0;
+  std::uint64_t wrong_hashes_ = 0;  // of the last eviction
   cuda::CUresult error_ = cuda::CUDA_SUCCESS;
 };
 

@@ -69,6 +69,7 @@ TEST_F(PagingTest, UnchangedAndConstantBlocksAreNotCopied) {
   EXPECT_EQ(moved.out, (16 + 2 + 2) * kMebibyte);
   EXPECT_EQ(moved.saved_clean, 14 * kMebibyte);
   EXPECT_EQ(moved.saved_constant, (32 + 30) * kMebibyte);
+  EXPECT_EQ(wrong_hashes_, 0u);
   ASSERT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(weights, 4 * kMebibyte), expected);
   const auto zeros_now = read(zeros, 8 * kMebibyte);
@@ -89,6 +90,7 @@ TEST_F(PagingTest, VerifyFindsWhatAWrongHashWouldLose) {
   write(data, changed);
   the_faults()["cuLaunchKernel"]->fail_all(CUDA_SUCCESS);
   ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(wrong_hashes_, 2u);
   EXPECT_EQ(pager().counters().moved.out, 8 * kMebibyte) << "all of it, twice";
   ASSERT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(data, changed.size()), changed);

@@ -207,6 +207,7 @@ class StressTest : public PagerTest {
       sim::sleep_until(sim::now() + base::Duration(30'000));
     }
     other.join();
+    EXPECT_EQ(job->wrong_hashes(), 0u);
     seat_.drained = true;
   }
   void switch_in() {

@@ -221,6 +221,12 @@ Move::Step Mover::step_eviction(DeviceMemory& memory, Moving& moving) {
   Move::Step step = step_job(*moving.eviction, &pager::Eviction::freed_bytes);
   if (step.moved != 0 || is_over(step.state)) moving.reports.hurry();
   if (!is_over(step.state)) return step;
+  if (const std::uint64_t blocks = moving.eviction->wrong_hashes(); blocks != 0) {
+    memories_.owner().note(wire::Severity::kError,
+                           "GPUMUX_VERIFY has found " + std::to_string(blocks) +
+                               " blocks of memory that had changed, and whose hash said that they had not: they were "
+                               "copied, so nothing is lost; without GPUMUX_VERIFY it would be: report this");
+  }
   moving.eviction.reset();
   step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
   return step;

@@ -172,6 +172,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   const TemporaryDirectory directory;
   ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
+  ASSERT_EQ(::setenv("GPUMUX_VERIFY", "1", 1), 0);
   ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
   ASSERT_TRUE(std::filesystem::create_directory(directory.file(os::kTenantDir)));
   const std::string path = directory.file(os::kTenantSocket);
@@ -203,17 +204,20 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   EXPECT_EQ(daemon.expect_resident(kAll).evicted, 0u);
 
   // Blocks of which no two words are alike: they have to be copied.
-  daemon.grant();
-  in_program([&blocks] {
-    std::vector<std::uint32_t> words(kBlock / 4);
-    for (const CUdeviceptr block : blocks) {
-      std::iota(words.begin(), words.end(), static_cast<std::uint32_t>(block));
-      ASSERT_EQ(submit(Entry::cuMemcpy, at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, block,
-                       static_cast<const void*>(words.data()), kBlock),
-                CUDA_SUCCESS);
-    }
-  }).get();
-  daemon.revoke();
+  const auto write = [&](std::uint32_t more) {
+    daemon.grant();
+    in_program([&blocks, more] {
+      std::vector<std::uint32_t> words(kBlock / 4);
+      for (const CUdeviceptr block : blocks) {
+        std::iota(words.begin(), words.end(), static_cast<std::uint32_t>(block) + more);
+        ASSERT_EQ(submit(Entry::cuMemcpy, at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, block,
+                         static_cast<const void*>(words.data()), kBlock),
+                  CUDA_SUCCESS);
+      }
+    }).get();
+    daemon.revoke();
+  };
+  write(0);
   const auto evict_and_restore = [&daemon] {
     daemon.give_room(0);
     daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
@@ -221,6 +225,17 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
     return daemon.expect_resident(kAll);
   };
   EXPECT_EQ(evict_and_restore().host_clean, kAll) << "it keeps copies of what does not change";
+  // A hash kernel that does not run leaves the results of before, which are wrong now. A person is told.
+  write(1);
+  pager::the_faults()["cuLaunchKernel"]->fail_all(CUDA_SUCCESS);
+  daemon.give_room(0);
+  daemon.expect<wire::Note>([](const wire::Note& note) {
+    return note.severity == wire::Severity::kError && wire::text_of(note.text).find("GPUMUX_VERIFY") == 0;
+  });
+  pager::clear_faults();
+  daemon.give_room(kAll);
+  daemon.expect_resident(kAll);
+  write(0);
   // Another seat waits for host memory: all of it is given up once. Later on the seat keeps copies again.
   daemon.send(wire::HostSpare{.bytes = ~std::uint64_t{0}, .awaited = kHostChunk});
   daemon.expect<wire::HostReturned>();
