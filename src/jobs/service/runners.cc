@@ -232,7 +232,7 @@ Result<os::FileDescriptor> await_runner(const std::string& path) {
   const base::TimePoint until = clock.now() + kListenPatience;
   for (;;) {
     auto connection = connect_runner(path);
-    if (connection || clock.now() >= until) return connection;
+    if (connection || connection.error().code != Code::kUnavailable || clock.now() >= until) return connection;
     const auto found = look_at_runner(path);
     if (!found || found->standing != RunnerStanding::kAlive || found->end) return connection;
     ::poll(nullptr, 0, kListenLookMilliseconds);
