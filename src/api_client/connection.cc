@@ -112,12 +112,16 @@ asio::awaitable<Status> Connection::read_trace(Request request, base::Duration p
     if (http_status < 300) {
       std::size_t begin = 0;
       for (std::size_t end; (end = pending.find('\n', begin)) != std::string::npos; begin = end + 1) {
-        if (end > begin && !on_line(std::string_view(pending).substr(begin, end - begin))) co_return Status();
+        if (end == begin || on_line(std::string_view(pending).substr(begin, end - begin))) continue;
+        stream_.close();  // the rest of the trace is no answer to the next request
+        co_return Status();
       }
       pending.erase(0, begin);
     }
-    if (pending.size() > kMaxTraceLineBytes)
+    if (pending.size() > kMaxTraceLineBytes) {
+      stream_.close();
       co_return base::fail(Code::kProtocol, "a line of the trace is longer than 64 KiB");
+    }
   }
   if (http_status >= 300) co_return tl::unexpected(read_error(http_status, pending));
   if (!pending.empty()) on_line(pending);

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/co_spawn.hpp>
+#include <boost/asio/use_future.hpp>
 #include <chrono>
 #include <vector>
 
@@ -66,6 +68,24 @@ TEST_F(ConversationTest, OneConnectionForSeveralRequests) {
   EXPECT_EQ(answers_, (std::vector<std::string>{"answer 0", "answer 1", "answer 2"}));
   EXPECT_EQ(conversation.connections(), 1u);
   EXPECT_TRUE(conversation.is_idle());
+}
+
+// The rest of the trace is not taken for the answer to the next request.
+TEST_F(ConversationTest, ATraceThatIsNotReadToItsEndEndsItsConnection) {
+  const ScriptedServer server(socket_path(), [](const ScriptedRequest& request, int connection) {
+    ScriptedServer::send_all(connection, ScriptedServer::response(200, request.target + "\nanother line\n"));
+  });
+  Connection connection(context_, folder_.path());
+  const auto first = boost::asio::co_spawn(
+      context_, connection.read_trace({"GET", "/v1/trace"}, 30s, false, [](std::string_view) { return false; }),
+      boost::asio::use_future);
+  run();
+  auto next = boost::asio::co_spawn(context_, connection.ask({"GET", "/v1/status"}, 30s), boost::asio::use_future);
+  run();
+  const auto answer = next.get();
+  ASSERT_TRUE(answer.has_value()) << answer.error().what;
+  EXPECT_EQ(answer->body, "/v1/status\nanother line\n");
+  EXPECT_EQ(connection.connections(), 2u);
 }
 
 TEST_F(ConversationTest, AnAnswersHandlerMayAskAgain) {
