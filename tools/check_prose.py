@@ -4,10 +4,11 @@
 
     tools/check_prose.py [--root DIR] [--table FILE] [--list] [--write]
 
-Four kinds of fault:
+Five kinds of fault:
 
   openings    A sentence that ends in a full stop begins with Who, Whoever, What, Whose or "Of one". Its subject is not
               named. Looked for in documents, in comments and in string literals of C++.
+  actors      A comment of C++ says somebody, nobody, whoever and the like, and not which program, seat or user it is.
   columns     A line of a document has more than 120 columns. Rows of tables may be longer in experiments/, and where a
               tool writes them (between <!-- ... --> markers).
   references  A link, or a path of this repository in backticks or in a comment, leads to a file that is not there.
@@ -15,9 +16,9 @@ Four kinds of fault:
               most, or 30 columns stay empty, not at the end of their paragraph, below a full line. Or it has
               wrapped a line of dashes.
 
-No file may have openings. For the other kinds tools/prose.toml lists the files and folders that still have faults, and
-how many. More than listed fails the check.
-Fewer passes; --write then lowers the numbers in the table. It never raises one. --list shows every fault.
+No file may have openings or such actors. For the other kinds tools/prose.toml lists the files and folders that still
+have faults, and how many. More than listed fails the check. Fewer passes; --write then lowers the numbers in the table.
+It never raises one. --list shows every fault.
 """
 
 import argparse
@@ -42,6 +43,7 @@ WIDE_GAP = 30
 OPENING = re.compile(r"""^[\s"'`*_(\[>#-]*((?:Whoever|Whose|Who|What|Of one)\b)""")
 # A sentence ends at . ! or ? with what closes it, before a capital letter or the end of the paragraph.
 SENTENCE_END = re.compile(r"""(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)([)"'`*_\]]*)\s+(?=["'`*_(\[]*[A-Z0-9])""")
+NAMELESS = re.compile(r"\b((?:some|no|any|every)body|(?:some|any|every)one|whoever)\b(?! of\b)", re.IGNORECASE)
 COUNTED = {"columns", "references", "broken"}  # the kinds of which tools/prose.toml may allow some
 FENCE = re.compile(r"^\s*(```|~~~)")
 ITEM = re.compile(r"^\s*([-*+]|\d+[.)])\s+")
@@ -74,6 +76,13 @@ def openings(paragraphs):
             match = OPENING.match(sentence)
             if match and sentence.rstrip(" \n)\"'`*_]").endswith("."):
                 yield line, f'"{match.group(1)} ..." names no subject'
+
+
+def nameless(paragraphs):
+    """Words in the place of an actor's name."""
+    for paragraph in paragraphs:
+        for match in NAMELESS.finditer(paragraph.text):
+            yield paragraph.line + paragraph.text.count("\n", 0, match.start()), f'"{match.group(1)}" names no actor'
 
 
 def markdown_paragraphs(text):
@@ -331,6 +340,8 @@ def check_file(name, text, references):
             add("openings", openings(docstrings(text)))
     paragraphs = comment_paragraphs(comments)
     add("openings", openings(paragraphs))
+    if suffix in CPP:
+        add("actors", nameless(paragraphs))
     for paragraph in paragraphs:
         add("references", references.paths(name, paragraph.line, paragraph.text, needs_suffix=True))
     return found

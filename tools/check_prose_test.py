@@ -53,6 +53,12 @@ class ProseTest(unittest.TestCase):
         self.refuses("tools/x.py", '"""Goal: x.\n\nWho waits is next.\n"""\n', "openings", 3)
         self.passes("src/sched/core.h", "// Who waits\nint a;\n// is next.\n")
 
+    def test_actors_in_comments(self):
+        for word in ("somebody", "Nobody", "whoever", "anybody", "everyone"):
+            self.refuses("src/sched/core.h", f"// A seat waits.\n// Then {word} is next.\nint a;\n", "actors", 2, word)
+        self.passes("src/sched/core.h", "// No seat waits. Any one of them may be next, and everyone of that group.\n")
+        self.passes("src/sched/core.cc", 'f("nobody waits");\n')
+
     def test_openings_in_strings(self):
         self.refuses("src/sched/core.cc", 'f("a seat. "\n  "Who waits is next.");\n', "openings", 1)
         self.refuses("src/sched/core.cc", 'f(R"(a seat\nWho waits is next.\n)");\n', "openings", 1)

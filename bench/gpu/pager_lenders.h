@@ -22,7 +22,7 @@
 
 namespace gpumux::tests {
 
-// Huge pages, all there before anybody wants them.
+// Huge pages, all there before a pager wants them.
 class PopulatedHostMemory final : public pager::HostMemory {
  public:
   explicit PopulatedHostMemory(std::uint64_t bytes) {

@@ -70,7 +70,7 @@ class Agent {
     return send_locked(wire::encode(message).bytes(), kMayBeLost<Message>);
   }
 
-  // Holds back all other sends while it lives, so that nobody speaks of a seat before it is announced.
+  // Holds back all other sends while it lives, so that no message speaks of a seat before it is announced.
   class Announcement {
    public:
     explicit Announcement(Agent& agent) : locked_(agent.send_mutex_), agent_(agent) {}

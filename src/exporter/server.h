@@ -19,7 +19,7 @@ namespace gpumux::exporter {
 
 struct Settings {
   std::string address;           // "127.0.0.1:9840", "[::]:9840"; numeric. Port 0: any that is free
-  std::string token_file;        // its first line is the token. Empty: everybody may read a page without names
+  std::string token_file;        // its first line is the token. Empty: each client may read a page without names
   std::string certificate_file;  // PEM, with the chain. Empty: without TLS
   std::string key_file;          // PEM
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: scrapers get the page, strangers get no names, and nobody can keep others out. Method: a server in this process
+// Goal: scrapers get the page, strangers get no names, and no client keeps others out. Method: a server in this process
 // and clients with plain sockets. TLS and a real scraper are tests/e2e/metrics_test.py's.
 #include "exporter/server.h"
 

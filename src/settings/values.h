@@ -48,7 +48,7 @@ class Limit {
   std::optional<T> value_;
 };
 
-// A value that somebody has set, or the order to find a good one.
+// A value that a user has set, or the order to find a good one.
 template <class T>
 class Auto {
  public:

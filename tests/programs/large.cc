@@ -83,7 +83,7 @@ class Large {
     if (options_.number("step-us") != 0)
       launch(api_, kernels_.spin, stream_, false, std::uint64_t{options_.number("step-us") * 1000});
     if (options_.flag("churn")) {
-      // Allocations come and go beside what stays; whoever holds no lease meanwhile gets them without memory.
+      // Allocations come and go next to those that stay. Without a lease the program gets them without memory.
       const std::size_t i = number % blocks_.size();
       check_sum(blocks_[i]);
       if (is_vmm() && number % 2 == 0) {

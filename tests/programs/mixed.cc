@@ -190,7 +190,7 @@ class Mixed {
     Gpu& gpu = gpu_of(to);
     use(gpu);
     GPUMUX_CALL(api_.cuMemcpyPeerAsync(to.data, gpu.context, from.data, gpu_of(from).context, count * 4, gpu.stream));
-    wait(gpu);  // before anybody writes to what it reads
+    wait(gpu);  // before a thread writes to what it reads
     std::copy_n(from.words.begin(), count, to.words.begin());
   }
   // Recorded in any mode, replayed twice.

@@ -113,7 +113,7 @@ int main(int argc, char** argv) {
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) {
     std::printf("no driver: %s\n", ::dlerror());
-    // A program may still find a name that is exported to everybody, and call it.
+    // A program may still find a name that is exported to all, and call it.
     if (void* const init = ::dlsym(RTLD_DEFAULT, "cuInit"); init != nullptr) {
       std::printf("cuInit gives %d\n", static_cast<int>(reinterpret_cast<CUresult (*)(unsigned)>(init)(0)));
     }

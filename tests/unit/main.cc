@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // main() of every unit test: Google Test's, and a deadline. A program that hangs says in which test, and where each of
-// its threads is, before it ends; whoever reads the log of a machine that he cannot get at has nothing else to go by.
+// its threads is, before it ends. The log of a machine that a reader cannot reach has no other trace of it.
 //
 // The deadline, in seconds, is the environment's GPUMUX_TEST_DEADLINE; without it there is none, as for a debugger.
 #include <dirent.h>

@@ -259,7 +259,7 @@ void guard(const Use& use, Words more) {
   if (!ended) report_failure(use, "cannot watch the worker");
   const bool is_in_time = ended && wait_readable(ended.get(), kTimeLimit);
   if (!is_in_time) ::kill(worker, SIGKILL);
-  // Its end is nobody else's to see: processes whose parent ends go to the container's first process.
+  // Only this process sees its end: processes whose parent ends go to the container's first process.
   int status = 0;
   if (is_in_time || !ended || wait_readable(ended.get(), kLastMoment)) ::waitpid(worker, &status, 0);
 

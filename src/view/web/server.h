@@ -4,7 +4,7 @@
 //
 // Every peer is a stranger until it has shown a session, and a request is bounded in size and time before and after.
 //
-//   GET /, /app.gen.*   the page's files, for everybody: they say nothing of this machine
+//   GET /, /app.gen.*   the page's files, for every peer: they say nothing of this machine
 //   POST /session       the token of a link for a session
 //   GET /session        whose view this is
 //   GET /live           the WebSocket (feed.h)
