@@ -88,7 +88,7 @@ asio::awaitable<Result<Answer>> Connection::ask(Request request, base::Duration 
 }
 
 asio::awaitable<Status> Connection::read_trace(Request request, base::Duration patience, bool follow,
-                                               const std::function<bool(std::string_view)>& on_line) {
+                                               std::function<bool(std::string_view)> on_line) {
   Status sent = co_await send(request, patience);
   if (!sent) co_return sent;
   http::response_parser<http::buffer_body> parser;

@@ -47,7 +47,7 @@ class Connection {
   // Hands each line of a trace, without its newline, to `on_line` until that returns false or the trace ends. `follow`:
   // only the daemon's end ends it. `patience`: for the first byte. For each further one, too, unless `follow`.
   boost::asio::awaitable<base::Status> read_trace(Request request, base::Duration patience, bool follow,
-                                                  const std::function<bool(std::string_view line)>& on_line);
+                                                  std::function<bool(std::string_view line)> on_line);
 
   // Where the daemon was found last.
   const std::string& runtime_dir() const { return runtime_dir_; }
