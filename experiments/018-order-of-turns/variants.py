@@ -8,9 +8,9 @@ from typing import NamedTuple
 H = "src/sched/units.h"
 O = "src/sched/order.cc"
 OH = "src/sched/order.h"
-Q = "src/sched/queueing.cc"
+Q = "src/sched/turns.cc"
 S = "src/sched/standing.cc"
-R = "src/sched/revocation.cc"
+R = "src/sched/revocations.cc"
 V = "src/sched/reservations.cc"
 L = "src/sched/loans.cc"
 

@@ -33,14 +33,6 @@ bool is_believable(const Seat& seat, const SeatClaimed& claim) {
 
 }  // namespace
 
-Unit& LeaseCore::State::make_unit() {
-  auto unit = std::make_unique<Unit>();
-  unit->serial = next_serial++;
-  Unit& made = *unit;
-  units.emplace(made.serial, std::move(unit));
-  return made;
-}
-
 // It has no seats any more. Its gang goes with it.
 void LeaseCore::State::destroy_unit(Unit& unit) {
   unplace(unit);
@@ -60,30 +52,6 @@ void LeaseCore::State::unplace(Unit& unit) {
     if (on_gpu.gpu->is_lent_by(unit)) take_turn_back(*on_gpu.gpu);
   }
   for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
-}
-
-void LeaseCore::State::attach(Seat& seat, Unit& unit) {
-  seat.unit = &unit;
-  unit.seats.insert(std::upper_bound(unit.seats.begin(), unit.seats.end(), &seat, BySeat()), &seat);
-}
-
-void LeaseCore::State::detach(Seat& seat) {
-  std::erase(seat.unit->seats, &seat);
-  seat.unit = nullptr;
-}
-
-void LeaseCore::State::set_shape(Unit& unit) {
-  unit.gpus.clear();
-  for (Seat* seat : unit.seats) {
-    const auto same = [seat](const UnitGpu& on_gpu) { return on_gpu.gpu == seat->gpu; };
-    if (std::none_of(unit.gpus.begin(), unit.gpus.end(), same)) unit.gpus.push_back({.gpu = seat->gpu, .lead = seat});
-  }
-  std::sort(unit.gpus.begin(), unit.gpus.end(),
-            [](const UnitGpu& a, const UnitGpu& b) { return a.gpu->index < b.gpu->index; });
-  std::vector<Gpu*> here;
-  for (const UnitGpu& on_gpu : unit.gpus) here.push_back(on_gpu.gpu);
-  Shape* const old = std::exchange(unit.shape, here.empty() ? nullptr : &shapes.join(std::move(here)));
-  if (old != nullptr) shapes.leave(*old);
 }
 
 // Derives an unplaced unit's state from its seats. `tell_all`: its seats may have been told different things about

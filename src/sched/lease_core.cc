@@ -54,29 +54,6 @@ std::optional<TimePoint> LeaseCore::next_deadline() const {
   return timer->at();
 }
 
-// ---- looking up ---------------------------------------------------------------------------------
-
-Gpu* LeaseCore::State::gpu_of(GpuIndex index) const {
-  return index.value < gpus.size() ? gpus[index.value].get() : nullptr;
-}
-
-Tenant* LeaseCore::State::tenant_of(TenantId id) const {
-  const auto found = tenants.find(id);
-  return found == tenants.end() ? nullptr : found->second.get();
-}
-
-Seat* LeaseCore::State::seat_of(SeatId id) const {
-  const Tenant* const tenant = tenant_of(id.tenant);
-  if (tenant == nullptr) return nullptr;
-  const auto found = tenant->seats.find(id.gpu);
-  return found == tenant->seats.end() ? nullptr : found->second.get();
-}
-
-Seat* LeaseCore::State::seat_in(SeatId id, LeaseEpoch epoch) const {
-  Seat* const seat = seat_of(id);
-  return seat != nullptr && seat->epoch == epoch ? seat : nullptr;
-}
-
 // ---- GPUs and settings --------------------------------------------------------------------------
 
 void LeaseCore::State::on(const GpuAdded& e) {
@@ -250,21 +227,6 @@ void LeaseCore::State::on(const Drained& e) {
     // again.
     if (seat->revocation->closing != Closing::kRecalled) drained(*seat);
   }
-}
-
-// Drained unasked. One seat of a gang that goes on rests: its gate is closed, and opens again as soon as it asks.
-void LeaseCore::State::release(Seat& seat) {
-  if (rests(seat)) return;
-  Unit& unit = *seat.unit;
-  begin_gap(seat);
-  // It has kept its lease for its hold. Its last report may be older: a seat that finds work again and again does not
-  // report each time. And it goes on idling while its gang holds.
-  if (seat.idleness && !seat.told_hold.is_unlimited())
-    seat.idleness->since = std::max(seat.idleness->since, now - seat.told_hold.value());
-  settle_idle(seat);
-  seat.stuck_since.reset();
-  seat.idleness = {.since = now, .rests = true};
-  if (at_work(unit) == 0) finish(unit);
 }
 
 void LeaseCore::State::on(const Stepped& e) {

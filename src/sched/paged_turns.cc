@@ -119,13 +119,6 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
 
-// How long a single unit has nothing to do. That is known if it was long enough for the lease to be given up.
-void LeaseCore::State::begin_gap(const Seat& seat) const {
-  if (!seat.unit->single()) return;
-  // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
-  seat.unit->idle_watch.begin_gap(seat.told_hold.is_unlimited() ? now : now - seat.told_hold.value());
-}
-
 // ---- turns --------------------------------------------------------------------------------------
 
 void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {

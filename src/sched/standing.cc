@@ -45,23 +45,7 @@ void LeaseCore::State::on(const StandingChanged& e) {
   agenda.touch(unit);
 }
 
-void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
-  seat.priority = priority;
-  set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
-  seat.budget.set(cap);
-}
-
 // ---- priorities ---------------------------------------------------------------------------------
-
-// Called when something that decides the unit's place in the queue has changed.
-void LeaseCore::State::requeue(Unit& unit) {
-  unit.shape->erase(unit);
-  insert_in_queue(unit);
-  agenda.touch(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->reserved() == &unit) agenda.touch_around(*on_gpu.gpu);
-  }
-}
 
 // It has waited for priority_ageing. A unit that waits among equals only is looked at again: shares decide there.
 void LeaseCore::State::lift(Unit& unit) {
@@ -146,9 +130,6 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
 }
 
 // ---- caps ---------------------------------------------------------------------------------------
-
-// To be called before anything that decides whether the seat spends its allowance changes.
-void LeaseCore::State::settle_allowance(Seat& seat) const { seat.budget.settle(now, runs(seat)); }
 
 // A holder's lease ends when the first allowance of its seats is spent.
 void LeaseCore::State::arm_cap(Unit& unit) {

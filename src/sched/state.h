@@ -52,20 +52,26 @@ struct LeaseCore::State {
   void on(const MemoryExpected& e);
   void on(const TimePassed& e);
 
-  // ---- lease_core.cc: time, settings, releases, and looking up -----------------------------------
-  void fire(Timer& timer);
-  void rearm(Gpu& gpu, const GpuSettings& before);
-  void release(Seat& seat);
-  Gpu* gpu_of(GpuIndex index) const;
-  Tenant* tenant_of(TenantId id) const;
-  Seat* seat_of(SeatId id) const;
-  Seat* seat_in(SeatId id, LeaseEpoch epoch) const;  // only if that is its epoch
   template <class OneCommand>
   void command(OneCommand c) {
     out->emplace_back(std::move(c));
   }
 
-  // ---- places.cc: phases, counters, what tenants are told of each other ---------------------------
+  // ---- lease_core.cc -----------------------------------------------------------------------------
+  void fire(Timer& timer);
+  void rearm(Gpu& gpu, const GpuSettings& before);
+
+  // ---- roster.cc ---------------------------------------------------------------------------------
+  Gpu* gpu_of(GpuIndex index) const;
+  Tenant* tenant_of(TenantId id) const;
+  Seat* seat_of(SeatId id) const;
+  Seat* seat_in(SeatId id, LeaseEpoch epoch) const;  // only if that is its epoch
+  Unit& make_unit();
+  void attach(Seat& seat, Unit& unit);
+  void detach(Seat& seat);
+  void set_shape(Unit& unit);
+
+  // ---- ledger.cc ---------------------------------------------------------------------------------
   void set_phase(Seat& seat, SeatPhase phase);
   void set_wants(Seat& seat, bool wants);
   void set_place(Seat& seat, Occupancy place);
@@ -73,69 +79,48 @@ struct LeaseCore::State {
   void place(Unit& unit);
   void settle_idle(Seat& seat) const;
   LeaseEpoch next_epoch(Gpu& gpu);
-  void tell_contention(Seat& seat);
-  void tell_contention(Unit& unit, bool always);
-  void seats_changed(Gpu& gpu);
-
-  // ---- share_groups.cc: the time that counts -----------------------------------------------------
   void charge(Seat& seat);
   void charge(Unit& unit);
   void catch_up(Seat& seat);
   void begin_anew(Seat& seat);
   void set_weight(ShareGroup& group, std::uint32_t weight);
   void rerank(const ShareGroup& group, const Unit& but);
-
-  // ---- paged_turns.cc: what moving memory changes about turns ----------------------------------------
-  void begin_hold(Unit& unit);
-  void resume_quantum(Unit& unit);
-  void note_return(Unit& waiter, const Unit& holder) const;
   void begin_gap(const Seat& seat) const;
-
-  // ---- loans.cc: turns that are lent while memory comes ------------------------------------------------
-  void settle_loan(Gpu& gpu);
-  void take_turn_back(Gpu& gpu);
-  void end_loan(Unit& unit);
-
-  // ---- standing.cc: priorities, ageing, caps -----------------------------------------------------
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
   void requeue(Unit& unit);
-  void lift(Unit& unit);
-  void settle_yielded(Unit& unit);
-  void settle_yielding(Unit& started);
   void settle_allowance(Seat& seat) const;
-  void arm_cap(Unit& unit);
-  bool freeze(Unit& unit);
-  void cap_is_due(Unit& unit);
+  void rekey(Gpu& gpu);
+  void insert_in_queue(Unit& unit) const;
 
-  // ---- queueing.cc ------------------------------------------------------------------------------
-  void settle();
-  void settle_mode(Gpu& gpu);
-  void settle_in_part();
-  void note_in_part(Unit& unit);
+  // ---- queues.cc ---------------------------------------------------------------------------------
   void queue(Unit& unit);
   void enqueue(Unit& unit);
   void dequeue(Unit& unit);
-  void rekey(Gpu& gpu);
-  void insert_in_queue(Unit& unit) const;
+
+  // ---- grants.cc ---------------------------------------------------------------------------------
+  void tell_contention(Seat& seat);
+  void tell_contention(Unit& unit, bool always);
+  void seats_changed(Gpu& gpu);
+  void note_in_part(Unit& unit);
   void heads_up(Gpu& gpu);
-  void grant_all(Gpu& gpu);
-  Unit* next_on(Gpu& gpu);
   void start(Unit& unit);
   void grant_joined(Unit& unit);
   void grant_seat(Seat& seat);
   void announce(Seat& seat);
   void convert(Unit& unit, Gpu& gpu, LeaseKind kind);
+
+  // ---- turns.cc ----------------------------------------------------------------------------------
+  void settle();
+  void settle_mode(Gpu& gpu);
+  void settle_in_part();
+  void grant_all(Gpu& gpu);
+  Unit* next_on(Gpu& gpu);
   void preempt(Gpu& gpu);
   void revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu);
   void arm_run(Unit& unit);
 
-  // ---- reservations.cc: when a gang gets its GPUs ------------------------------------------------
-  void settle_reservations();
-  bool gives_way(const Unit& gang, const Gpu& here);
-  void age(Unit& unit);
-  void preempt_for(Unit& waiter);
-
-  // ---- revocation.cc ----------------------------------------------------------------------------
+  // ---- revocations.cc ----------------------------------------------------------------------------
+  void release(Seat& seat);
   void revoke(Unit& unit, RevokeReason reason);
   void revoke_unless_spared(Unit& unit, RevokeReason reason);
   void revoke_seat(Seat& seat, RevokeReason reason);
@@ -162,15 +147,8 @@ struct LeaseCore::State {
   TimePoint probe_at(const Seat& seat) const;
   void count_again(Unit& unit);
 
-  // ---- partners.cc ------------------------------------------------------------------------------
-  std::vector<Unit*> partners_of(const Unit& stalled) const;
-
-  // ---- gangs.cc ---------------------------------------------------------------------------------
-  Unit& make_unit();
+  // ---- gangs.cc ----------------------------------------------------------------------------------
   void destroy_unit(Unit& unit);
-  void attach(Seat& seat, Unit& unit);
-  void detach(Seat& seat);
-  void set_shape(Unit& unit);
   void rebuild(Unit& unit, bool tell_all);
   void remove_from_unit(Seat& seat);
   void add_seats(std::vector<Seat*> seats, Unit& gang);
@@ -181,6 +159,33 @@ struct LeaseCore::State {
   void remove_seat(Seat& seat);
   void unplace(Unit& unit);
   void absorb(Unit& unit, const Unit& other);
+
+  // ---- reservations.cc ---------------------------------------------------------------------------
+  void settle_reservations();
+  bool gives_way(const Unit& gang, const Gpu& here);
+  void age(Unit& unit);
+  void preempt_for(Unit& waiter);
+
+  // ---- loans.cc ----------------------------------------------------------------------------------
+  void settle_loan(Gpu& gpu);
+  void take_turn_back(Gpu& gpu);
+  void end_loan(Unit& unit);
+
+  // ---- paged_turns.cc ----------------------------------------------------------------------------
+  void begin_hold(Unit& unit);
+  void resume_quantum(Unit& unit);
+  void note_return(Unit& waiter, const Unit& holder) const;
+
+  // ---- standing.cc -------------------------------------------------------------------------------
+  void lift(Unit& unit);
+  void settle_yielded(Unit& unit);
+  void settle_yielding(Unit& started);
+  void arm_cap(Unit& unit);
+  bool freeze(Unit& unit);
+  void cap_is_due(Unit& unit);
+
+  // ---- partners.cc -------------------------------------------------------------------------------
+  std::vector<Unit*> partners_of(const Unit& stalled) const;
 
   TimePoint now{};
   std::vector<Command>* out = nullptr;

@@ -10,8 +10,8 @@
 // be frozen then and read nothing. So the core tells it nothing before it is resumed.
 //
 // Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps. If
-// it does not drain in time, it gets its lease back and is asked again later (revocation.cc). Its process may be frozen
-// only when it has drained.
+// it does not drain in time, it gets its lease back and is asked again later (revocations.cc). Its process may be
+// frozen only when it has drained.
 #include <algorithm>
 
 #include "sched/state.h"

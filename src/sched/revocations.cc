@@ -455,4 +455,19 @@ void LeaseCore::State::kill(Tenant& tenant, KillReason reason) {
   if (!std::exchange(tenant.kill_sent, true)) command(KillTenant{tenant.id, reason});
 }
 
+// Drained unasked. One seat of a gang that goes on rests: its gate is closed, and opens again as soon as it asks.
+void LeaseCore::State::release(Seat& seat) {
+  if (rests(seat)) return;
+  Unit& unit = *seat.unit;
+  begin_gap(seat);
+  // It has kept its lease for its hold. Its last report may be older: a seat that finds work again and again does not
+  // report each time. And it goes on idling while its gang holds.
+  if (seat.idleness && !seat.told_hold.is_unlimited())
+    seat.idleness->since = std::max(seat.idleness->since, now - seat.told_hold.value());
+  settle_idle(seat);
+  seat.stuck_since.reset();
+  seat.idleness = {.since = now, .rests = true};
+  if (at_work(unit) == 0) finish(unit);
+}
+
 }  // namespace gpumux::sched

@@ -7,68 +7,6 @@
 
 namespace gpumux::sched {
 
-// ---- queues -------------------------------------------------------------------------------------
-
-void LeaseCore::State::insert_in_queue(Unit& unit) const {
-  unit.shape->insert(entry_of(unit, *unit.shape->gpus().front(), now));
-}
-
-void LeaseCore::State::enqueue(Unit& unit) {
-  unit.phase = UnitPhase::kWaiting;
-  unit.requested = TimePoint::max();
-  timers.stop(unit.thaw);
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    Gpu& gpu = *on_gpu.gpu;
-    // With waiters, the present is theirs; without, the holder is the one whom a newcomer must not be ahead of.
-    if (gpu.waiting == 0 && gpu.holders.size() == 1)
-      gpu.groups.advance(virtual_time_of(*gpu.holders.front(), gpu, now));
-  }
-  for (Seat* seat : unit.seats) {
-    if (seat->wants_since)
-      unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : *seat->wants_since);
-    catch_up(*seat);
-    set_phase(*seat, SeatPhase::kWaiting);
-  }
-  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
-  settle_yielded(unit);
-  insert_in_queue(unit);
-  if (unit.shape->gpus().size() > 1)
-    timers.arm(unit.age, std::max(now, after(unit.requested, strictest(unit, &GpuSettings::gang_ageing))));
-  timers.arm(unit.lift, after(now, strictest(unit, &GpuSettings::priority_ageing)));
-  reservations.units_changed();
-  agenda.touch(unit);
-}
-
-// If a seat of it wants, and it may wait. A unit that has spent an allowance freezes whether it wants or not. Otherwise
-// it would not be frozen if it asked a moment later.
-void LeaseCore::State::queue(Unit& unit) {
-  if (unit.phase == UnitPhase::kIdle && !is_suspended(unit) && !freeze(unit) && wants(unit)) enqueue(unit);
-}
-
-void LeaseCore::State::dequeue(Unit& unit) {
-  if (unit.phase != UnitPhase::kWaiting) return;
-  unit.phase = UnitPhase::kIdle;
-  unit.shape->erase(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
-  for (Seat* seat : unit.seats) set_phase(*seat, SeatPhase::kIdle);
-  timers.stop(unit.age);
-  timers.stop(unit.lift);
-  reservations.remove(unit);
-  agenda.touch(unit);
-}
-
-// The GPU's policy has changed: the queues that it orders are sorted anew.
-void LeaseCore::State::rekey(Gpu& gpu) {
-  for (Shape* shape : gpu.shapes()) {
-    if (shape->gpus().front() != &gpu) continue;
-    for (const QueueEntry& entry : std::set<QueueEntry>(shape->queue())) {
-      shape->erase(*entry.unit);
-      insert_in_queue(*entry.unit);
-    }
-  }
-  agenda.touch_around(gpu);
-}
-
 // ---- grants -------------------------------------------------------------------------------------
 
 Unit* LeaseCore::State::next_on(Gpu& gpu) {
@@ -84,14 +22,6 @@ Unit* LeaseCore::State::next_on(Gpu& gpu) {
   return nullptr;
 }
 
-void LeaseCore::State::heads_up(Gpu& gpu) {
-  const Unit* const next = expected_on(gpu, now);
-  if (next == nullptr || grants_held) return;
-  for (const Seat* seat : next->seats) {
-    if (seat->phase != SeatPhase::kSilent) command(HeadsUp{seat->id});
-  }
-}
-
 void LeaseCore::State::grant_all(Gpu& gpu) {
   for (;;) {
     settle_reservations();
@@ -102,77 +32,6 @@ void LeaseCore::State::grant_all(Gpu& gpu) {
     Unit* const next = next_on(gpu);
     if (next == nullptr) return;
     start(*next);
-  }
-}
-
-void LeaseCore::State::start(Unit& unit) {
-  dequeue(unit);
-  agenda.look_again();
-  unit.phase = UnitPhase::kHolding;
-  reservations.units_changed();
-  begin_hold(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    Gpu& gpu = *on_gpu.gpu;
-    // A unit that was granted for its priority may have had more time than the units that newcomers must equal.
-    std::int64_t least = on_gpu.lead->group->virtual_time();
-    for (const Shape* shape : gpu.shapes()) {
-      if (const Unit* const head = shape->first()) least = std::min(least, virtual_time_of(*head, gpu, now));
-    }
-    gpu.groups.advance(least);
-    if (gpu.last_holder != unit.serial) {
-      ++gpu.switches;
-      ++on_gpu.lead->switches;
-    }
-    gpu.last_holder = unit.serial;
-  }
-  settle_yielding(unit);
-  for (Seat* seat : unit.seats) grant_seat(*seat);
-  unit.told_contended = is_contended(unit);
-  arm_cap(unit);
-  for (Seat* seat : unit.seats) announce(*seat);
-  agenda.touch(unit);
-}
-
-// Members that have joined a unit that holds.
-void LeaseCore::State::grant_joined(Unit& unit) {
-  std::vector<Seat*> granted;
-  for (Seat* seat : unit.seats) {
-    if (seat->phase != SeatPhase::kIdle || seat->suspended) continue;
-    grant_seat(*seat);
-    granted.push_back(seat);
-  }
-  for (Seat* seat : granted) announce(*seat);
-}
-
-void LeaseCore::State::grant_seat(Seat& seat) {
-  if (seat.wants_since && !seat.keeps_place) seat.turn_since = *seat.wants_since;
-  if (seat.wants_since) seat.waits.add(now - *seat.wants_since);
-  set_wants(seat, false);
-  seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
-  seat.epoch = next_epoch(*seat.gpu);
-  seat.group->begin(seat.gpu->groups.present());
-  seat.charged_to = now;
-  ++seat.grants;
-  set_phase(seat, SeatPhase::kHolding);
-  place(seat);
-}
-
-void LeaseCore::State::announce(Seat& seat) {
-  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now);
-  const bool borrowed = has_borrowed(*seat.unit, *seat.gpu);
-  command(Grant{seat.id, seat.epoch, seat.kind, is_contended(*seat.unit), seat.told_hold, borrowed});
-}
-
-// A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
-void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
-  for (Seat* seat : unit.seats) {
-    if (seat->gpu != &gpu || seat->phase != SeatPhase::kHolding || seat->kind == kind) continue;
-    gpu.places.move(seat->kind, seat->place, Occupancy::kNone);
-    seat->kind = kind;
-    gpu.places.move(seat->kind, Occupancy::kNone, seat->place);
-    if (rests(*seat)) continue;
-    seat->epoch = next_epoch(gpu);
-    announce(*seat);
   }
 }
 
@@ -270,14 +129,6 @@ void LeaseCore::State::settle_in_part() {
       tell_contention(*unit, false);
       agenda.touch(*unit);
     }
-  }
-}
-
-void LeaseCore::State::note_in_part(Unit& unit) {
-  if (holds_in_part(unit)) {
-    in_part.insert(&unit);
-  } else {
-    in_part.erase(&unit);
   }
 }
 

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Granting leases, and what holders are told while they have them.
+#include <algorithm>
+#include <limits>
+
+#include "sched/order.h"
+#include "sched/state.h"
+
+namespace gpumux::sched {
+namespace {
+
+// How much a seat may have queued where a higher priority may come at any moment. That work runs next to the first
+// kernels of the newcomer, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
+// launch to keep the GPU busy.
+constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
+
+}  // namespace
+
+void LeaseCore::State::tell_contention(Unit& unit, bool always) {
+  const bool contended = is_contended(unit);
+  if (unit.told_contended == contended && !always) return;
+  unit.told_contended = contended;
+  for (Seat* seat : unit.seats) {
+    if (seat->phase == SeatPhase::kHolding && !rests(*seat)) {
+      tell_contention(*seat);
+    }
+  }
+}
+
+void LeaseCore::State::tell_contention(Seat& seat) {
+  const bool contended = seat.phase == SeatPhase::kHolding && seat.unit->told_contended;
+  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now);
+  command(Contention{seat.id, contended, seat.told_hold, seat.told_in_flight});
+}
+
+// The policy that the waiting units are sorted by, and how much work each seat may have queued. To be called when the
+// GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its settings have changed.
+void LeaseCore::State::seats_changed(Gpu& gpu) {
+  // A suspended seat is told when it is resumed: its process may be frozen, and what it does not read piles up. A seat
+  // without a unit is on its way from one to another.
+  const auto takes_part = [](const Seat* seat) { return !seat->suspended && seat->unit != nullptr; };
+  std::size_t seats = 0;
+  std::int32_t highest = std::numeric_limits<std::int32_t>::min();
+  gpu.has_own_turns = false;
+  for (const Seat* seat : gpu.seats) {
+    if (!takes_part(seat)) continue;
+    ++seats;
+    highest = std::max(highest, priority_of(*seat->unit));
+    gpu.has_own_turns = gpu.has_own_turns || seat->ends_own_turns;
+  }
+  const GpuSettings& settings = gpu.settings;
+  const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : settings.policy;
+  if (std::exchange(gpu.policy, policy) != policy) rekey(gpu);
+  // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn.
+  const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
+  for (Seat* seat : gpu.seats) {
+    if (!takes_part(seat)) continue;
+    const bool is_below = priority_of(*seat->unit) < highest;
+    Limit<Duration> bound;
+    if (is_bounded) bound = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
+    if (std::exchange(seat->told_in_flight, bound) != bound) tell_contention(*seat);
+  }
+}
+
+void LeaseCore::State::heads_up(Gpu& gpu) {
+  const Unit* const next = expected_on(gpu, now);
+  if (next == nullptr || grants_held) return;
+  for (const Seat* seat : next->seats) {
+    if (seat->phase != SeatPhase::kSilent) command(HeadsUp{seat->id});
+  }
+}
+
+void LeaseCore::State::start(Unit& unit) {
+  dequeue(unit);
+  agenda.look_again();
+  unit.phase = UnitPhase::kHolding;
+  reservations.units_changed();
+  begin_hold(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) {
+    Gpu& gpu = *on_gpu.gpu;
+    // A unit that was granted for its priority may have had more time than the units that newcomers must equal.
+    std::int64_t least = on_gpu.lead->group->virtual_time();
+    for (const Shape* shape : gpu.shapes()) {
+      if (const Unit* const head = shape->first()) least = std::min(least, virtual_time_of(*head, gpu, now));
+    }
+    gpu.groups.advance(least);
+    if (gpu.last_holder != unit.serial) {
+      ++gpu.switches;
+      ++on_gpu.lead->switches;
+    }
+    gpu.last_holder = unit.serial;
+  }
+  settle_yielding(unit);
+  for (Seat* seat : unit.seats) grant_seat(*seat);
+  unit.told_contended = is_contended(unit);
+  arm_cap(unit);
+  for (Seat* seat : unit.seats) announce(*seat);
+  agenda.touch(unit);
+}
+
+// Members that have joined a unit that holds.
+void LeaseCore::State::grant_joined(Unit& unit) {
+  std::vector<Seat*> granted;
+  for (Seat* seat : unit.seats) {
+    if (seat->phase != SeatPhase::kIdle || seat->suspended) continue;
+    grant_seat(*seat);
+    granted.push_back(seat);
+  }
+  for (Seat* seat : granted) announce(*seat);
+}
+
+void LeaseCore::State::grant_seat(Seat& seat) {
+  if (seat.wants_since && !seat.keeps_place) seat.turn_since = *seat.wants_since;
+  if (seat.wants_since) seat.waits.add(now - *seat.wants_since);
+  set_wants(seat, false);
+  seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
+  seat.epoch = next_epoch(*seat.gpu);
+  seat.group->begin(seat.gpu->groups.present());
+  seat.charged_to = now;
+  ++seat.grants;
+  set_phase(seat, SeatPhase::kHolding);
+  place(seat);
+}
+
+void LeaseCore::State::announce(Seat& seat) {
+  seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now);
+  const bool borrowed = has_borrowed(*seat.unit, *seat.gpu);
+  command(Grant{seat.id, seat.epoch, seat.kind, is_contended(*seat.unit), seat.told_hold, borrowed});
+}
+
+// A holder's lease becomes one of the other kind, in place: to the tenant a new grant.
+void LeaseCore::State::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
+  for (Seat* seat : unit.seats) {
+    if (seat->gpu != &gpu || seat->phase != SeatPhase::kHolding || seat->kind == kind) continue;
+    gpu.places.move(seat->kind, seat->place, Occupancy::kNone);
+    seat->kind = kind;
+    gpu.places.move(seat->kind, Occupancy::kNone, seat->place);
+    if (rests(*seat)) continue;
+    seat->epoch = next_epoch(gpu);
+    announce(*seat);
+  }
+}
+
+void LeaseCore::State::note_in_part(Unit& unit) {
+  if (holds_in_part(unit)) {
+    in_part.insert(&unit);
+  } else {
+    in_part.erase(&unit);
+  }
+}
+
+}  // namespace gpumux::sched
