@@ -50,7 +50,7 @@ VARIANTS = [
     Variant("lifted, held up", "... and those that wait for such units",
             [(S, "  if (!ages) return;\n", "  if (ages || !ages) return;\n")]),
     Variant("yields", "a unit that max_runtime ended stands behind all others once",
-            [(Q, "  if (reason == RevokeReason::kMaxRuntime && order < 0) holder.yields_since = now;\n", "")]),
+            [(Q, "  if (reason == RevokeReason::kMaxRuntime && order < 0) holder.yields_since = now();\n", "")]),
     Variant("is_safe", "a unit that was let in before a higher one has a quantum",
             [(S, "  started.hold->is_safe = started.lifted;", "  started.hold->is_safe = false;"),
              (S, "        started.hold->is_safe = true;\n", ""),
@@ -61,17 +61,18 @@ VARIANTS = [
             [(L, "    for (Seat* seat : unit->seats) seat->keeps_place = true;\n", "")]),
     # ---- several GPUs ---------------------------------------------------------------------------
     Variant("returning", "a stalled unit that has lost a GPU gets it back first; instead: it waits for the next stall",
-            [(R, "  unit.revocation->returning_since = now;\n"
+            [(R, "  unit.revocation->returning_since = now();\n"
                  "  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;\n"
-                 "  reservations.add_returning(unit);\n",
-              "  timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));\n")]),
+                 "  queues_.reservations().add_returning(unit);\n",
+              "  timers().arm(unit.revocation->stall,\n"
+              "               after(now(), strictest(unit, &GpuSettings::stall_timeout)));\n")]),
     Variant("returning, open gate", "... an open gate goes first of those",
             [(V, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
     Variant("aged", "a gang that has waited long has its GPUs reserved",
-            [(V, "  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);\n",
+            [(V, "  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations_.add_aged(unit);\n",
               "")]),
     Variant("aged, preempting", "... and so has one for which holders go",
-            [(V, "    age(waiter);  // so that what is given up for it goes to it\n", "")]),
+            [(V, "    queues_.age(waiter);  // so that what is given up for it goes to it\n", "")]),
     Variant("aged, outranked", "... and none that must wait for a higher priority elsewhere",
             [(V, "[](const Unit* unit) { return !is_outranked(*unit); }", "[](const Unit*) { return true; }")]),
     Variant("reserved", "a reserved GPU is kept from the units behind",

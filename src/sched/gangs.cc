@@ -34,68 +34,65 @@ bool is_believable(const Seat& seat, const SeatClaimed& claim) {
 }  // namespace
 
 // It has no seats any more. Its gang goes with it.
-void LeaseCore::State::destroy_unit(Unit& unit) {
+void Gangs::destroy_unit(Unit& unit) {
   unplace(unit);
-  set_shape(unit);
-  units.erase(unit.serial);
+  roster_.set_shape(unit);
+  roster_.remove(unit);
 }
 
-// Takes the unit out of queues and counts. Its seats keep their phases, but none of them waits.
-void LeaseCore::State::unplace(Unit& unit) {
-  dequeue(unit);
-  charge(unit);
-  stop_returning(unit);
-  in_part.erase(&unit);
-  agenda.touch(unit);
-  agenda.drain_is_over();
+void Gangs::unplace(Unit& unit) {
+  queues_.dequeue(unit);
+  ledger_.charge(unit);
+  revocations_.stop_returning(unit);
+  grants_.forget_in_part(unit);
+  agenda().touch(unit);
+  agenda().drain_is_over();
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->is_lent_by(unit)) take_turn_back(*on_gpu.gpu);
+    if (on_gpu.gpu->is_lent_by(unit)) revocations_.take_turn_back(*on_gpu.gpu);
   }
-  for (Seat* seat : unit.seats) set_place(*seat, Occupancy::kNone);
+  for (Seat* seat : unit.seats) ledger_.set_place(*seat, Occupancy::kNone);
 }
 
-// Derives an unplaced unit's state from its seats. `tell_all`: its seats may have been told different things about
-// contention.
-void LeaseCore::State::rebuild(Unit& unit, bool tell_all) {
-  set_shape(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) seats_changed(*on_gpu.gpu);
+void Gangs::rebuild(Unit& unit, bool tell_all) {
+  roster_.set_shape(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) grants_.seats_changed(*on_gpu.gpu);
   unit.phase = UnitPhase::kIdle;
-  agenda.touch(unit);
+  agenda().touch(unit);
   if (any_seat(unit, is_in_revocation)) {
     UnitRevocation& revocation = *unit.revocation;
     const bool was_passed_over = unit.passed_over();
     revocation.silent = static_cast<std::uint32_t>(std::count_if(
         unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->phase == SeatPhase::kSilent; }));
     unit.phase = UnitPhase::kRevoking;
-    timers.stop(unit.run);
-    if (was_passed_over && !unit.passed_over()) count_again(unit);
+    timers().stop(unit.run);
+    if (was_passed_over && !unit.passed_over()) revocations_.count_again(unit);
     for (Seat* seat : unit.seats) {
-      if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, RevokeReason::kGang);
+      if (seat->phase == SeatPhase::kHolding) revocations_.revoke_seat(*seat, RevokeReason::kGang);
     }
-    place(unit);
+    ledger_.place(unit);
     if (unit.passed_over()) {
-      timers.stop(revocation.stall);
+      timers().stop(revocation.stall);
     } else if (!revocation.stall.armed()) {
-      timers.arm(revocation.stall, after(now, unit.gpus.front().gpu->settings.stall_timeout));
+      timers().arm(revocation.stall, after(now(), unit.gpus.front().gpu->settings.stall_timeout));
     }
-    return settle_drains(unit);
+    return revocations_.settle_drains(unit);
   }
   unit.revocation.reset();
   if (any_seat(unit, [](const Seat& seat) { return seat.phase == SeatPhase::kHolding; })) {
     unit.phase = UnitPhase::kHolding;
-    place(unit);
-    if (at_work(unit) == 0) return finish(unit);
-    note_in_part(unit);
-    arm_cap(unit);
-    return tell_contention(unit, tell_all);
+    ledger_.place(unit);
+    if (at_work(unit) == 0) return revocations_.finish(unit);
+    grants_.note_in_part(unit);
+    queues_.arm_cap(unit);
+    return grants_.tell_contention(unit, tell_all);
   }
   unit.hold.reset();
-  timers.stop(unit.run);
-  queue(unit);
+  timers().stop(unit.run);
+  queues_.admit(unit);
 }
 
 // Takes over that state of `other` which is not in its seats; these go to `unit`.
-void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
+void Gangs::absorb(Unit& unit, const Unit& other) {
   if (other.hold) {
     if (!unit.hold) unit.hold = {.granted_at = other.hold->granted_at};
     unit.hold->granted_at = std::min(unit.hold->granted_at, other.hold->granted_at);
@@ -111,11 +108,11 @@ void LeaseCore::State::absorb(Unit& unit, const Unit& other) {
 }
 
 // Takes the seat out of its unit. Until it is attached to another one, it is in none.
-void LeaseCore::State::remove_from_unit(Seat& seat) {
+void Gangs::remove_from_unit(Seat& seat) {
   Unit& unit = *seat.unit;
-  end_loan(unit);  // a unit that has borrowed its turn holds like any other from now on
+  grants_.end_loan(unit);  // a unit that has borrowed its turn holds like any other from now on
   unplace(unit);
-  detach(seat);
+  roster_.detach(seat);
   if (!unit.seats.empty() || unit.gang) {
     rebuild(unit, false);
   } else {
@@ -123,34 +120,34 @@ void LeaseCore::State::remove_from_unit(Seat& seat) {
   }
 }
 
-void LeaseCore::State::remove_seat(Seat& seat) {
+void Gangs::remove_seat(Seat& seat) {
   Tenant& tenant = *seat.tenant;
   Gpu& gpu = *seat.gpu;
   remove_from_unit(seat);
   gpu.seats.erase(&seat);
   gpu.groups.leave(seat, *seat.group);
   tenant.seats.erase(gpu.index);
-  seats_changed(gpu);
+  grants_.seats_changed(gpu);
 }
 
 // ---- gangs --------------------------------------------------------------------------------------
 
 // All these seats are the gang's from now on.
-void LeaseCore::State::add_seats(std::vector<Seat*> seats, Unit& gang) {
+void Gangs::add_seats(std::vector<Seat*> seats, Unit& gang) {
   if (seats.empty()) return;
   unplace(gang);
   for (Seat* seat : seats) {
     Unit& old = *seat->unit;
     unplace(old);
     absorb(gang, old);
-    detach(*seat);
+    roster_.detach(*seat);
     if (old.seats.empty()) destroy_unit(old);
-    attach(*seat, gang);
+    roster_.attach(*seat, gang);
   }
   rebuild(gang, true);
 }
 
-void LeaseCore::State::add_to_gang(Tenant& tenant, Unit& gang) {
+void Gangs::add_to_gang(Tenant& tenant, Unit& gang) {
   tenant.gang = &gang;
   gang.gang->members.emplace(tenant.id, &tenant);
   std::vector<Seat*> seats;
@@ -158,13 +155,13 @@ void LeaseCore::State::add_to_gang(Tenant& tenant, Unit& gang) {
   add_seats(std::move(seats), gang);
 }
 
-void LeaseCore::State::add_key(Unit& gang, const std::string& key) {
+void Gangs::add_key(Unit& gang, const std::string& key) {
   gang.gang->keys.push_back(key);
-  gang_by_key[{gang.gang->uid, key}] = &gang;
+  by_key_[{gang.gang->uid, key}] = &gang;
 }
 
 // A common member makes two gangs one.
-void LeaseCore::State::merge_gangs(Unit& into, Unit& from) {
+void Gangs::merge(Unit& into, Unit& from) {
   for (const auto& [id, tenant] : from.gang->members) {
     tenant->gang = &into;
     into.gang->members.emplace(id, tenant);
@@ -174,41 +171,43 @@ void LeaseCore::State::merge_gangs(Unit& into, Unit& from) {
   add_seats(from.seats, into);
 }
 
-void LeaseCore::State::leave_gang(Tenant& tenant) {
+void Gangs::leave(Tenant& tenant) {
   Unit* const unit = std::exchange(tenant.gang, nullptr);
   if (unit == nullptr) return;
   unit->gang->members.erase(tenant.id);
   if (!unit->gang->members.empty()) return;
-  for (const std::string& key : unit->gang->keys) gang_by_key.erase({unit->gang->uid, key});
+  for (const std::string& key : unit->gang->keys) by_key_.erase({unit->gang->uid, key});
   destroy_unit(*unit);
 }
 
-void LeaseCore::State::on(const GangJoined& e) {
-  Tenant* const tenant = tenant_of(e.tenant);
-  if (tenant == nullptr) return;
-  const auto found = e.key.empty() ? gang_by_key.end() : gang_by_key.find({tenant->uid, e.key});
-  Unit* gang = found == gang_by_key.end() ? tenant->gang : found->second;
+void Gangs::join(Tenant& tenant, const std::string& key, std::uint32_t world) {
+  const auto found = key.empty() ? by_key_.end() : by_key_.find({tenant.uid, key});
+  Unit* gang = found == by_key_.end() ? tenant.gang : found->second;
   if (gang == nullptr) {
-    gang = &make_unit();
+    gang = &roster_.make_unit();
     gang->gang = std::make_unique<Gang>();
-    gang->gang->uid = tenant->uid;
+    gang->gang->uid = tenant.uid;
   }
-  if (found == gang_by_key.end() && !e.key.empty()) {
+  if (found == by_key_.end() && !key.empty()) {
     if (gang->gang->keys.size() >= kMaxGangKeys) return;
-    add_key(*gang, e.key);
+    add_key(*gang, key);
   }
-  gang->gang->world = std::max(gang->gang->world, e.world);
-  if (tenant->gang == nullptr) {
-    add_to_gang(*tenant, *gang);
-  } else if (tenant->gang != gang) {
-    merge_gangs(*gang, *tenant->gang);
+  gang->gang->world = std::max(gang->gang->world, world);
+  if (tenant.gang == nullptr) {
+    add_to_gang(tenant, *gang);
+  } else if (tenant.gang != gang) {
+    merge(*gang, *tenant.gang);
   }
+}
+
+void LeaseCore::State::on(const GangJoined& e) {
+  if (Tenant* const tenant = roster.tenant_of(e.tenant)) gangs.join(*tenant, e.key, e.world);
 }
 
 // ---- claims -------------------------------------------------------------------------------------
 
 void LeaseCore::State::on(const SeatClaimed& e) {
-  Seat* const seat = seat_of(e.seat);
+  Seat* const seat = roster.seat_of(e.seat);
   const bool is_new = seat != nullptr && seat->epoch.value == 0 && seat->grants == 0;
   if (!is_new || e.epoch.value > kMaxClaimedEpoch) return;
   seat->gpu->next_epoch.value = std::max(seat->gpu->next_epoch.value, e.epoch.value + 1);
@@ -219,30 +218,30 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   if (e.epoch.value == 0) return;  // every lease has a number
   const bool believable = is_believable(*seat, e);
   Unit& unit = *seat->unit;
-  unplace(unit);
-  if (!unit.hold) unit.hold = {.granted_at = now};
-  set_wants(*seat, false);
+  gangs.unplace(unit);
+  if (!unit.hold) unit.hold = {.granted_at = common.now};
+  ledger.set_wants(*seat, false);
   seat->epoch = e.epoch;
   seat->kind = e.kind;
-  seat->charged_to = now;
+  seat->charged_to = common.now;
   seat->group->begin(seat->gpu->groups.present());
   if (e.claim == Claim::kHolding && believable) {
-    set_phase(*seat, SeatPhase::kHolding);
+    ledger.set_phase(*seat, SeatPhase::kHolding);
   } else {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->revocation.emplace(*seat).late = true;
-    set_phase(*seat, SeatPhase::kRevoked);
+    ledger.set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known.
     if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
     unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
-      seat->revocation->alive_at = now;
-      timers.arm(seat->revocation->answer, probe_at(*seat));
+      seat->revocation->alive_at = common.now;
+      common.timers.arm(seat->revocation->answer, revocations.probe_at(*seat));
     } else {
-      ask(*seat, RevokeReason::kBadClaim);
+      revocations.ask(*seat, RevokeReason::kBadClaim);
     }
   }
-  rebuild(unit, true);
+  gangs.rebuild(unit, true);
 }
 
 }  // namespace gpumux::sched

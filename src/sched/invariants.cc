@@ -132,7 +132,7 @@ std::string check_gpu(const Gpu& gpu) {
 
 std::string LeaseCore::check_invariants() const {
   const State& state = *state_;
-  for (const Gpu* gpu : state.gpu_list) {
+  for (const Gpu* gpu : state.roster.gpus()) {
     if (std::string wrong = check_gpu(*gpu); !wrong.empty()) return wrong;
     for (const Seat* seat : gpu->seats) {
       if (std::string wrong = check_seat(*seat); !wrong.empty()) return wrong;
@@ -141,30 +141,32 @@ std::string LeaseCore::check_invariants() const {
     if (reserved != nullptr && reserved->phase != UnitPhase::kWaiting && !reserved->is_returning())
       return name(*gpu) + " is reserved for nobody who waits";
   }
-  for (const auto& [serial, unit] : state.units) {
+  for (const auto& [serial, unit] : state.roster.units()) {
     if (std::string wrong = check_unit(*unit); !wrong.empty()) return wrong;
-    if (state.reservations.is_aged(*unit) && unit->phase != UnitPhase::kWaiting)
+    if (state.queues.reservations().is_aged(*unit) && unit->phase != UnitPhase::kWaiting)
       return name(*unit) + " is aged and does not wait";
     if (unit->phase == UnitPhase::kWaiting) {
       const QueueEntry& queued = unit->queued();
       const auto found = unit->shape->queue().find(queued);
       if (found == unit->shape->queue().end() || &*found != &queued) return name(*unit) + " is not queued";
-      const QueueEntry now = entry_of(*unit, *unit->shape->gpus().front(), state.now);
+      const QueueEntry now = entry_of(*unit, *unit->shape->gpus().front(), state.common.now);
       if (now < queued || queued < now) return name(*unit) + " is queued where it no longer stands";
     }
     // A gang is granted whole; members that joined it since are granted, or the gang revoked, unless that has just
     // failed.
     const bool is_in_part = holds_in_part(*unit);
-    if (is_in_part != state.in_part.contains(unit.get())) return name(*unit) + " holds in part, or is thought to";
-    if (is_in_part && !state.grants_held && !unit->spared_until(state.now)) return name(*unit) + " holds in part";
+    if (is_in_part != state.grants.in_part().contains(unit.get()))
+      return name(*unit) + " holds in part, or is thought to";
+    if (is_in_part && !state.grants.are_held() && !unit->spared_until(state.common.now))
+      return name(*unit) + " holds in part";
   }
-  if (state.grants_held) return {};
+  if (state.grants.are_held()) return {};
   // A holder with no time left before a single seat that waits has been told to go. (A gang waits until all can.) A
   // change that only time has made shows when a timer has fired. Weights divide, so a timer may be a little late.
-  const TimePoint soon = after(state.now, Duration(std::chrono::microseconds(1)));
+  const TimePoint soon = after(state.common.now, Duration(std::chrono::microseconds(1)));
   const auto deadline = next_deadline();
   const bool is_settled = !deadline || *deadline > soon;
-  for (const Gpu* gpu : state.gpu_list) {
+  for (const Gpu* gpu : state.roster.gpus()) {
     const Unit* const turn = turn_on(*gpu);
     if (gpu->loan && !may_lend(*gpu->loan->lender, *gpu))
       return name(*gpu->loan->lender) + " lends its turn and has what it waited for";
@@ -172,7 +174,7 @@ std::string LeaseCore::check_invariants() const {
     const Unit& holder = *turn;
     const Unit* const waiter = gpu->first_single();
     if (waiter == nullptr || holder.phase != UnitPhase::kHolding) continue;
-    if (time_left(holder, *gpu, *waiter, state.now) == Duration::zero())
+    if (time_left(holder, *gpu, *waiter, state.common.now) == Duration::zero())
       return name(holder) + " keeps " + name(*gpu) + " from " + name(*waiter) + ", which is to have it";
   }
   // A unit that has to wait for a drain keeps its place, even if it keeps off a gang behind it on one GPU.
@@ -182,19 +184,19 @@ std::string LeaseCore::check_invariants() const {
       for (const Shape* shape : gpu->shapes()) {
         const Unit* const ahead = shape->first();
         if (ahead != nullptr && ahead != &unit && must_wait_for_drain(*ahead) &&
-            !is_reserved_against(*ahead, state.now) &&
-            entry_of(*ahead, *gpu, state.now) < entry_of(unit, *gpu, state.now))
+            !is_reserved_against(*ahead, state.common.now) &&
+            entry_of(*ahead, *gpu, state.common.now) < entry_of(unit, *gpu, state.common.now))
           return true;
       }
     }
     return false;
   };
-  for (const Gpu* gpu : state.gpu_list) {
+  for (const Gpu* gpu : state.roster.gpus()) {
     const Unit* const reserved = gpu->reserved();
     if (reserved == nullptr || reserved->is_returning() || !can_start(*reserved->shape) || is_kept(*reserved)) continue;
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }
-  for (const auto& [key, shape] : state.shapes) {
+  for (const auto& [key, shape] : state.roster.shapes()) {
     const Unit* const first = shape->first();
     if (first == nullptr || !can_start(*shape)) continue;
     const auto is_reserved = [](const Gpu* gpu) { return gpu->reserved() != nullptr; };

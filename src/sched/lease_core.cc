@@ -41,15 +41,15 @@ LeaseCore::~LeaseCore() = default;
 
 void LeaseCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
   State& state = *state_;
-  state.now = std::max(state.now, now);
-  state.out = &commands;
+  state.common.now = std::max(state.common.now, now);
+  state.common.out = &commands;
   std::visit([&state](const auto& e) { state.on(e); }, event);
-  state.settle();
-  state.out = nullptr;
+  state.turns.settle();
+  state.common.out = nullptr;
 }
 
 std::optional<TimePoint> LeaseCore::next_deadline() const {
-  const Timer* const timer = state_->timers.earliest();
+  const Timer* const timer = state_->common.timers.earliest();
   if (timer == nullptr) return std::nullopt;
   return timer->at();
 }
@@ -57,30 +57,27 @@ std::optional<TimePoint> LeaseCore::next_deadline() const {
 // ---- GPUs and settings --------------------------------------------------------------------------
 
 void LeaseCore::State::on(const GpuAdded& e) {
-  if (e.gpu.value >= gpus.size() || gpus[e.gpu.value] != nullptr) return;
+  if (e.gpu.value >= base::kMaxGpus || roster.gpu_of(e.gpu) != nullptr) return;
   auto gpu = std::make_unique<Gpu>();
   gpu->index = e.gpu;
   gpu->settings = sane(e.settings);
   gpu->policy = gpu->settings.policy;
   gpu->next_epoch.value = std::max(e.first_epoch.value, kFirstEpoch);
-  gpu_list.insert(std::upper_bound(gpu_list.begin(), gpu_list.end(), gpu.get(),
-                                   [](const Gpu* a, const Gpu* b) { return a->index < b->index; }),
-                  gpu.get());
-  gpus[e.gpu.value] = std::move(gpu);
+  roster.add_gpu(std::move(gpu));
 }
 
 void LeaseCore::State::on(const SettingsChanged& e) {
-  Gpu* const gpu = gpu_of(e.gpu);
+  Gpu* const gpu = roster.gpu_of(e.gpu);
   if (gpu == nullptr) return;
   const GpuSettings before = gpu->settings;
   gpu->settings = sane(e.settings);
-  agenda.touch(*gpu);
+  common.agenda.touch(*gpu);
   rearm(*gpu, before);
-  seats_changed(*gpu);
+  grants.seats_changed(*gpu);
   // Without overlap no turn is lent, and an idle holder does not keep its own.
   if (before.idle_hold == gpu->settings.idle_hold && before.overlap == gpu->settings.overlap) return;
   for (Seat* seat : gpu->seats) {
-    if (!seat->suspended) tell_contention(*seat);
+    if (!seat->suspended) grants.tell_contention(*seat);
   }
 }
 
@@ -90,184 +87,178 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
   const GpuSettings& limits = gpu.settings;
   for (Seat* seat : gpu.seats) {
     Unit& unit = *seat->unit;
-    if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !reservations.is_aged(unit)) {
-      timers.arm(unit.age, std::max(now, after(unit.requested, strictest(unit, &GpuSettings::gang_ageing))));
+    if (unit.phase == UnitPhase::kWaiting && unit.gpus.size() > 1 && !queues.reservations().is_aged(unit)) {
+      common.timers.arm(unit.age,
+                        std::max(common.now, after(unit.requested, strictest(unit, &GpuSettings::gang_ageing))));
     }
     if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
-      timers.arm(unit.lift,
-                 unit.lifted ? TimePoint::max() : after(now, strictest(unit, &GpuSettings::priority_ageing)));
+      common.timers.arm(unit.lift, unit.lifted ? TimePoint::max()
+                                               : after(common.now, strictest(unit, &GpuSettings::priority_ageing)));
     if (!seat->revocation) continue;
     SeatRevocation& revocation = *seat->revocation;
     if (seat->phase == SeatPhase::kSilent) {
-      timers.arm(revocation.answer, std::max(now, after(revocation.alive_at, limits.kill_silent_after)));
+      common.timers.arm(revocation.answer, std::max(common.now, after(revocation.alive_at, limits.kill_silent_after)));
     } else if (!revocation.drained() && limits.silence_limit != before.silence_limit) {
-      revocation.alive_at = now;
-      timers.arm(revocation.answer, probe_at(*seat));
+      revocation.alive_at = common.now;
+      common.timers.arm(revocation.answer, revocations.probe_at(*seat));
     }
     if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.is_returning())
-      timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));
+      common.timers.arm(unit.revocation->stall, after(common.now, strictest(unit, &GpuSettings::stall_timeout)));
   }
 }
 
-void LeaseCore::State::on(const GrantsHeld& e) {
-  grants_held = true;
-  timers.arm(grants_held_timer, e.until);
-}
+void LeaseCore::State::on(const GrantsHeld& e) { grants.hold_until(e.until); }
 
 void LeaseCore::State::on(const GrantsAllowed&) {
-  grants_held = false;
-  timers.stop(grants_held_timer);
-  for (Gpu* gpu : gpu_list) agenda.touch(*gpu);
+  grants.allow();
+  for (const Gpu* gpu : roster.gpus()) common.agenda.touch(*gpu);
 }
 
 // ---- tenants and seats --------------------------------------------------------------------------
 
 void LeaseCore::State::on(const TenantConnected& e) {
-  const auto [slot, is_new] = tenants.try_emplace(e.tenant);
-  if (!is_new) return;
-  slot->second = std::make_unique<Tenant>();
-  slot->second->id = e.tenant;
-  slot->second->uid = e.uid;
+  if (roster.tenant_of(e.tenant) == nullptr) roster.add_tenant(e.tenant, e.uid);
 }
 
 void LeaseCore::State::on(const TenantGone& e) {
-  Tenant* const tenant = tenant_of(e.tenant);
+  Tenant* const tenant = roster.tenant_of(e.tenant);
   if (tenant == nullptr) return;
-  while (!tenant->seats.empty()) remove_seat(*tenant->seats.rbegin()->second);
-  leave_gang(*tenant);
-  tenants.erase(e.tenant);
+  while (!tenant->seats.empty()) gangs.remove_seat(*tenant->seats.rbegin()->second);
+  gangs.leave(*tenant);
+  roster.remove(*tenant);
 }
 
 void LeaseCore::State::on(const SeatOpened& e) {
-  Tenant* const tenant = tenant_of(e.seat.tenant);
-  Gpu* const gpu = gpu_of(e.seat.gpu);
-  if (tenant == nullptr || gpu == nullptr || seat_of(e.seat) != nullptr) return;
+  Tenant* const tenant = roster.tenant_of(e.seat.tenant);
+  Gpu* const gpu = roster.gpu_of(e.seat.gpu);
+  if (tenant == nullptr || gpu == nullptr || roster.seat_of(e.seat) != nullptr) return;
   if (tenant->seats.size() >= base::kMaxSeatsPerTenant) return;
   auto seat = std::make_unique<Seat>();
   seat->id = e.seat;
   seat->gpu = gpu;
   seat->tenant = tenant;
   seat->group = gpu->groups.join(*seat, e.share_group);
-  set_standing(*seat, e.priority, e.weight, e.cap);
+  ledger.set_standing(*seat, e.priority, e.weight, e.cap);
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
-  seat->since = now;
-  Unit& unit = tenant->gang != nullptr ? *tenant->gang : make_unit();
-  unplace(unit);
-  attach(*seat, unit);
+  seat->since = common.now;
+  Unit& unit = tenant->gang != nullptr ? *tenant->gang : roster.make_unit();
+  gangs.unplace(unit);
+  roster.attach(*seat, unit);
   gpu->seats.insert(seat.get());
   tenant->seats.emplace(e.seat.gpu, std::move(seat));
-  set_shape(unit);
-  seats_changed(*gpu);
-  tell_contention(*seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
-  rebuild(unit, false);
+  roster.set_shape(unit);
+  grants.seats_changed(*gpu);
+  grants.tell_contention(*roster.seat_of(e.seat));  // so that it knows how long to hold when a contended grant comes
+  gangs.rebuild(unit, false);
 }
 
 void LeaseCore::State::on(const SeatClosed& e) {
-  if (Seat* const seat = seat_of(e.seat)) remove_seat(*seat);
+  if (Seat* const seat = roster.seat_of(e.seat)) gangs.remove_seat(*seat);
 }
 
 // ---- the life of a lease ------------------------------------------------------------------------
 
 void LeaseCore::State::on(const Requested& e) {
-  Seat* const seat = seat_of(e.seat);
+  Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || seat->wants_since) return;
   Unit& unit = *seat->unit;
   if (seat->phase == SeatPhase::kHolding) {
     if (!rests(*seat)) return;  // crossed a grant
     // Its gang still holds, for it too.
-    settle_idle(*seat);
-    seat->epoch = next_epoch(*seat->gpu);
+    ledger.settle_idle(*seat);
+    seat->epoch = ledger.next_epoch(*seat->gpu);
     ++seat->grants;
-    announce(*seat);
+    grants.announce(*seat);
     return;
   }
-  unit.idle_watch.end_gap(now);
-  set_wants(*seat, true);
-  queue(unit);
+  unit.idle_watch.end_gap(common.now);
+  ledger.set_wants(*seat, true);
+  queues.admit(unit);
 }
 
 void LeaseCore::State::on(const RevokeSeen& e) {
-  Seat* const seat = seat_in(e.seat, e.epoch);
+  Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   if (seat->revocation->revokes_unseen > 0) --seat->revocation->revokes_unseen;
-  heard(*seat);
+  revocations.heard(*seat);
 }
 
 void LeaseCore::State::on(const GateClosed& e) {
-  Seat* const seat = seat_in(e.seat, e.epoch);
+  Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
   // Unasked, before a release: its program gives the lease up, as at its end. It has not been idle for its hold.
   if (!is_in_revocation(*seat) && !rests(*seat)) seat->idleness.reset();
   if (!is_in_revocation(*seat)) return;
-  heard(*seat);
+  revocations.heard(*seat);
   SeatRevocation& revocation = *seat->revocation;
   if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
   revocation.closing = Closing::kClosed;
-  if (seat->phase == SeatPhase::kRevoked) set_phase(*seat, SeatPhase::kDraining);
-  reservations.gate_closed(*seat->unit);
-  place(*seat);
-  agenda.touch(*seat->gpu);
+  if (seat->phase == SeatPhase::kRevoked) ledger.set_phase(*seat, SeatPhase::kDraining);
+  queues.reservations().gate_closed(*seat->unit);
+  ledger.place(*seat);
+  common.agenda.touch(*seat->gpu);
   if (!has_open_gate(*seat->unit)) {
-    for (const UnitGpu& on_gpu : seat->unit->gpus) agenda.hand_over(*on_gpu.gpu);
+    for (const UnitGpu& on_gpu : seat->unit->gpus) common.agenda.hand_over(*on_gpu.gpu);
   }
-  progress(*seat->unit);
+  revocations.progress(*seat->unit);
 }
 
 void LeaseCore::State::on(const Drained& e) {
-  Seat* const seat = seat_in(e.seat, e.epoch);
+  Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
   if (seat->phase == SeatPhase::kHolding) {
     seat->poisoned |= e.poisoned;
-    release(*seat);
+    revocations.release(*seat);
   } else if (is_in_revocation(*seat)) {
     seat->poisoned |= e.poisoned;
-    heard(*seat);
+    revocations.heard(*seat);
     // If it was said before the tenant knew that its permits were taken back, it does not count. The tenant says it
     // again.
-    if (seat->revocation->closing != Closing::kRecalled) drained(*seat);
+    if (seat->revocation->closing != Closing::kRecalled) revocations.drained(*seat);
   }
 }
 
 void LeaseCore::State::on(const Stepped& e) {
-  Seat* const seat = seat_in(e.seat, e.epoch);
+  Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr || !is_in_revocation(*seat)) return;
   SeatRevocation& revocation = *seat->revocation;
   if (revocation.permits > 0 && e.count > 0) {
     revocation.permits -= std::min(revocation.permits, e.count);
     revocation.closing = Closing::kClosed;
   }
-  heard(*seat);
-  progress(*seat->unit);
+  revocations.heard(*seat);
+  revocations.progress(*seat->unit);
 }
 
 void LeaseCore::State::on(const Idling& e) {
-  Seat* const seat = seat_in(e.seat, e.epoch);
+  Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr || seat->phase != SeatPhase::kHolding || rests(*seat)) return;
-  seat->idleness = {.since = now};
+  seat->idleness = {.since = common.now};
   const Unit& unit = *seat->unit;
   if (at_work(unit) > 1) return;  // others of its gang go on
-  for (const UnitGpu& on_gpu : unit.gpus) heads_up(*on_gpu.gpu);
+  for (const UnitGpu& on_gpu : unit.gpus) grants.heads_up(*on_gpu.gpu);
 }
 
 // ---- time ---------------------------------------------------------------------------------------
 
 void LeaseCore::State::on(const TimePassed&) {
-  for (Timer* timer = timers.earliest(); timer != nullptr && timer->at() <= now; timer = timers.earliest()) {
-    timers.stop(*timer);
+  for (Timer* timer = common.timers.earliest(); timer != nullptr && timer->at() <= common.now;
+       timer = common.timers.earliest()) {
+    common.timers.stop(*timer);
     fire(*timer);
   }
 }
 
 void LeaseCore::State::fire(Timer& timer) {
   switch (timer.kind) {
-    case TimerKind::kRun: return agenda.touch(*timer.unit);
-    case TimerKind::kStall: return stalled(*timer.unit);
-    case TimerKind::kStep: return step(*timer.unit);
-    case TimerKind::kAge: return age(*timer.unit);
-    case TimerKind::kLift: return lift(*timer.unit);
-    case TimerKind::kThaw: return cap_is_due(*timer.unit);
-    case TimerKind::kAnswer: return unanswered(*timer.seat);
+    case TimerKind::kRun: return common.agenda.touch(*timer.unit);
+    case TimerKind::kStall: return revocations.stalled(*timer.unit);
+    case TimerKind::kStep: return revocations.step(*timer.unit);
+    case TimerKind::kAge: return queues.age(*timer.unit);
+    case TimerKind::kLift: return queues.lift(*timer.unit);
+    case TimerKind::kThaw: return revocations.cap_is_due(*timer.unit);
+    case TimerKind::kAnswer: return revocations.unanswered(*timer.seat);
     case TimerKind::kGrantsHeld: return on(GrantsAllowed());
   }
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phases, places and what they cost: the bookkeeping under everything else.
+#include "sched/ledger.h"
+
 #include <algorithm>
 
 #include "sched/order.h"
-#include "sched/state.h"
 
 namespace gpumux::sched {
 namespace {
@@ -28,31 +28,40 @@ std::int64_t credit_of(const Seat& seat) {
 
 }  // namespace
 
-Duration uncharged(const Seat& seat, TimePoint now) {
-  const Duration quantum = seat.gpu->quantum().at_most(Duration::max());
-  const Duration most =
-      quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
-  return std::min(used_until(seat, now) - seat.charged_to, most);
-}
-
-void LeaseCore::State::set_phase(Seat& seat, SeatPhase phase) {
+void Ledger::set_phase(Seat& seat, SeatPhase phase) {
   if (seat.phase == phase) return;
   settle_allowance(seat);
   seat.phase = phase;
-  seat.since = now;
+  seat.since = now();
 }
 
-void LeaseCore::State::set_wants(Seat& seat, bool wants) {
+void Ledger::set_wants(Seat& seat, bool wants) {
   if (seat.wants_since.has_value() == wants) return;
   if (wants) {
-    seat.wants_since = now;
+    seat.wants_since = now();
   } else {
-    if (!seat.suspended) seat.waited += now - *seat.wants_since;
+    if (!seat.suspended) seat.waited += now() - *seat.wants_since;
     seat.wants_since.reset();
   }
 }
 
-void LeaseCore::State::set_place(Seat& seat, Occupancy place) {
+void Ledger::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
+  seat.priority = priority;
+  set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
+  seat.budget.set(cap);
+}
+
+void Ledger::set_weight(ShareGroup& group, std::uint32_t weight) {
+  if (group.weight() == weight) return;
+  for (Seat* seat : group.seats()) {
+    if (seat->unit != nullptr) charge(*seat);
+  }
+  group.set_weight(weight);
+}
+
+// ---- places --------------------------------------------------------------------------------------
+
+void Ledger::set_place(Seat& seat, Occupancy place) {
   if (seat.place == place) return;
   Gpu& gpu = *seat.gpu;
   Unit& unit = *seat.unit;
@@ -60,19 +69,19 @@ void LeaseCore::State::set_place(Seat& seat, Occupancy place) {
   gpu.places.move(seat.kind, seat.place, place);
   if (seat.place == Occupancy::kHolding && --on_gpu->holding == 0) {
     gpu.holders.erase(&unit);
-    if (gpu.holders.empty()) gpu.held += now - gpu.held_since;
+    if (gpu.holders.empty()) gpu.held += now() - gpu.held_since;
   }
   seat.place = place;
   if (place == Occupancy::kHolding && ++on_gpu->holding == 1) {
     if (gpu.holders.empty()) {
-      gpu.held_since = now;
+      gpu.held_since = now();
       gpu.contended = gpu.waiting > 0;  // no other unit is there to be told
     }
     gpu.holders.insert(&unit);
   }
 }
 
-void LeaseCore::State::place(Seat& seat) {
+void Ledger::place(Seat& seat) {
   const Unit& unit = *seat.unit;
   Occupancy place = Occupancy::kNone;
   if (seat.phase == SeatPhase::kHolding) {
@@ -83,69 +92,51 @@ void LeaseCore::State::place(Seat& seat) {
     if (seat.phase == SeatPhase::kRevoked) place = Occupancy::kBlocking;
     if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Occupancy::kOverlapping : Occupancy::kBlocking;
   }
-  if (seat.place == Occupancy::kOverlapping && place != Occupancy::kOverlapping) agenda.drain_is_over();
+  if (seat.place == Occupancy::kOverlapping && place != Occupancy::kOverlapping) agenda().drain_is_over();
   set_place(seat, place);
 }
 
-void LeaseCore::State::place(Unit& unit) {
+void Ledger::place(Unit& unit) {
   for (Seat* seat : unit.seats) place(*seat);
 }
 
-// Up to now it has been idle, if it has said so: of the lease that it holds it has not used that.
-void LeaseCore::State::settle_idle(Seat& seat) const {
-  if (seat.idleness) seat.idle += now - seat.idleness->since;
-  seat.idleness.reset();
+// ---- accounts ------------------------------------------------------------------------------------
+
+Duration uncharged(const Seat& seat, TimePoint now) {
+  const Duration quantum = seat.gpu->quantum().at_most(Duration::max());
+  const Duration most =
+      quantum > Duration::max() / kMaxDebtQuanta ? Duration::max() : std::max(kMinDebt, quantum * kMaxDebtQuanta);
+  return std::min(used_until(seat, now) - seat.charged_to, most);
 }
 
-LeaseEpoch LeaseCore::State::next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
-
-// How long a single unit has nothing to do. That is known if it was long enough for the lease to be given up.
-void LeaseCore::State::begin_gap(const Seat& seat) const {
-  if (!seat.unit->single()) return;
-  // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
-  seat.unit->idle_watch.begin_gap(seat.told_hold.is_unlimited() ? now : now - seat.told_hold.value());
-}
-
-void LeaseCore::State::set_weight(ShareGroup& group, std::uint32_t weight) {
-  if (group.weight() == weight) return;
-  for (Seat* seat : group.seats()) {
-    if (seat->unit != nullptr) charge(*seat);
-  }
-  group.set_weight(weight);
-}
-
-// Accounts the time since the grant. Time in which its unit is passed over costs it nothing: others have the GPU.
-void LeaseCore::State::charge(Seat& seat) {
+void Ledger::charge(Seat& seat) {
   if (!runs(seat)) return;
   ShareGroup& group = *seat.group;
   const std::int64_t before = group.virtual_time();
-  if (!is_behind_in_unit(seat)) group.charge(uncharged(seat, now));
-  const TimePoint until = used_until(seat, now);
+  if (!is_behind_in_unit(seat)) group.charge(uncharged(seat, now()));
+  const TimePoint until = used_until(seat, now());
   seat.held += until - seat.charged_to;
   seat.charged_to = until;
   if (group.virtual_time() != before) rerank(group, *seat.unit);
 }
 
-void LeaseCore::State::charge(Unit& unit) {
+void Ledger::charge(Unit& unit) {
   for (Seat* seat : unit.seats) charge(*seat);
 }
 
-// The seat begins to wait. A group has not been idle if a seat of it runs, or did until now.
-void LeaseCore::State::catch_up(Seat& seat) {
+void Ledger::catch_up(Seat& seat) {
   ShareGroup& group = *seat.group;
   group.begin(seat.gpu->groups.present());
   const std::int64_t least = seat.gpu->groups.present() - credit_of(seat);
   const auto has_run = [this](const Seat* other) {
-    return other->unit != nullptr && (runs(*other) || other->charged_to == now);
+    return other->unit != nullptr && (runs(*other) || other->charged_to == now());
   };
   if (group.virtual_time() >= least || std::any_of(group.seats().begin(), group.seats().end(), has_run)) return;
   group.move_to(least);
   rerank(group, *seat.unit);
 }
 
-// The time that a group had at another priority says nothing about its due among its new equals. It owes them no more
-// than a group that comes back is owed.
-void LeaseCore::State::begin_anew(Seat& seat) {
+void Ledger::begin_anew(Seat& seat) {
   ShareGroup& group = *seat.group;
   const std::int64_t most = seat.gpu->groups.present() + credit_of(seat);
   if (group.virtual_time() <= most) return;
@@ -153,40 +144,35 @@ void LeaseCore::State::begin_anew(Seat& seat) {
   rerank(group, *seat.unit);
 }
 
-// The group's virtual time has changed: its units that wait, but for this one, have another place in their queues.
-void LeaseCore::State::rerank(const ShareGroup& group, const Unit& but) {
-  if (group.seats().size() == 1) return;
-  for (const Seat* seat : group.seats()) {
-    Unit* const unit = seat->unit;
-    if (unit != nullptr && unit != &but && unit->phase == UnitPhase::kWaiting) requeue(*unit);
-  }
+void Ledger::settle_idle(Seat& seat) const {
+  if (seat.idleness) seat.idle += now() - seat.idleness->since;
+  seat.idleness.reset();
 }
 
-void LeaseCore::State::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
-  seat.priority = priority;
-  set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
-  seat.budget.set(cap);
+void Ledger::settle_allowance(Seat& seat) const { seat.budget.settle(now(), runs(seat)); }
+
+void Ledger::begin_gap(const Seat& seat) const {
+  if (!seat.unit->single()) return;
+  // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
+  seat.unit->idle_watch.begin_gap(seat.told_hold.is_unlimited() ? now() : now() - seat.told_hold.value());
 }
 
-// Called when something that decides the unit's place in the queue has changed.
-void LeaseCore::State::requeue(Unit& unit) {
+// ---- places in queues ----------------------------------------------------------------------------
+
+void Ledger::insert_in_queue(Unit& unit) const {
+  unit.shape->insert(entry_of(unit, *unit.shape->gpus().front(), now()));
+}
+
+void Ledger::requeue(Unit& unit) {
   unit.shape->erase(unit);
   insert_in_queue(unit);
-  agenda.touch(unit);
+  agenda().touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
-    if (on_gpu.gpu->reserved() == &unit) agenda.touch_around(*on_gpu.gpu);
+    if (on_gpu.gpu->reserved() == &unit) agenda().touch_around(*on_gpu.gpu);
   }
 }
 
-// To be called before anything that decides whether the seat spends its allowance changes.
-void LeaseCore::State::settle_allowance(Seat& seat) const { seat.budget.settle(now, runs(seat)); }
-
-void LeaseCore::State::insert_in_queue(Unit& unit) const {
-  unit.shape->insert(entry_of(unit, *unit.shape->gpus().front(), now));
-}
-
-// The GPU's policy has changed: the queues that it orders are sorted anew.
-void LeaseCore::State::rekey(Gpu& gpu) {
+void Ledger::rekey(Gpu& gpu) {
   for (Shape* shape : gpu.shapes()) {
     if (shape->gpus().front() != &gpu) continue;
     for (const QueueEntry& entry : std::set<QueueEntry>(shape->queue())) {
@@ -194,7 +180,15 @@ void LeaseCore::State::rekey(Gpu& gpu) {
       insert_in_queue(*entry.unit);
     }
   }
-  agenda.touch_around(gpu);
+  agenda().touch_around(gpu);
+}
+
+void Ledger::rerank(const ShareGroup& group, const Unit& but) {
+  if (group.seats().size() == 1) return;
+  for (const Seat* seat : group.seats()) {
+    Unit* const unit = seat->unit;
+    if (unit != nullptr && unit != &but && unit->phase == UnitPhase::kWaiting) requeue(*unit);
+  }
 }
 
 }  // namespace gpumux::sched

@@ -10,8 +10,10 @@
 // On each GPU one turn at most is lent, by a single seat to a single seat.
 #include <algorithm>
 
+#include "sched/grants.h"
 #include "sched/order.h"
-#include "sched/state.h"
+#include "sched/revocations.h"
+#include "sched/turns.h"
 
 namespace gpumux::sched {
 namespace {
@@ -25,42 +27,39 @@ Unit* due_for(const Unit& lender, const Gpu& gpu, TimePoint now) {
 
 }  // namespace
 
-void LeaseCore::State::settle_loan(Gpu& gpu) {
+void Turns::settle_loan(Gpu& gpu) {
   if (!gpu.loan) {
     if (gpu.holders.size() != 1) return;
     Unit& holder = *gpu.holders.front();
-    if (!may_lend(holder, gpu) || due_for(holder, gpu, now) != nullptr || borrower_on(gpu) == nullptr) return;
-    gpu.loan = {.lender = &holder, .since = now};
+    if (!may_lend(holder, gpu) || due_for(holder, gpu, now()) != nullptr || borrower_on(gpu) == nullptr) return;
+    gpu.loan = {.lender = &holder, .since = now()};
     return;
   }
   Unit& lender = *gpu.loan->lender;
-  if (Unit* const waiter = due_for(lender, gpu, now)) return revoke_for(*waiter, lender, gpu);
+  if (Unit* const waiter = due_for(lender, gpu, now())) return revoke_for(*waiter, lender, gpu);
   Unit* const borrower = turn_on(gpu);
-  if (borrower != nullptr && waits_for_memory(*borrower)) revoke(*borrower, RevokeReason::kMemory);
+  if (borrower != nullptr && waits_for_memory(*borrower)) revocations_.revoke(*borrower, RevokeReason::kMemory);
   const bool any_borrower = gpu.holders.size() > 1 || borrower_on(gpu) != nullptr;
-  if (!may_lend(lender, gpu) || !any_borrower) take_turn_back(gpu);
+  if (!may_lend(lender, gpu) || !any_borrower) revocations_.take_turn_back(gpu);
 }
 
-// The borrower goes, and keeps its place in the queue: the turn was not its own. Its gate need not be closed before the
-// lender goes on.
-void LeaseCore::State::take_turn_back(Gpu& gpu) {
+void Revocations::take_turn_back(Gpu& gpu) {
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
     if (gpu.is_lent_by(*unit)) continue;
     revoke(*unit, RevokeReason::kQuantum);
     for (Seat* seat : unit->seats) seat->keeps_place = true;
   }
-  end_loan(*gpu.loan->lender);
+  grants_.end_loan(*gpu.loan->lender);
 }
 
-// The unit lends no turn any more. A unit that has borrowed it is a holder like any other from now on.
-void LeaseCore::State::end_loan(Unit& unit) {
+void Grants::end_loan(Unit& unit) {
   Gpu& gpu = *unit.gpus.front().gpu;
   if (!gpu.is_lent_by(unit)) return;
-  const Duration lent = now - gpu.loan->since;
+  const Duration lent = now() - gpu.loan->since;
   gpu.loan.reset();
   unit.hold->lent += lent;
   unit.seats.front()->charged_to += lent;
-  agenda.touch(gpu);
+  agenda().touch(gpu);
 }
 
 }  // namespace gpumux::sched

@@ -35,45 +35,45 @@ Duration cost_of_moving(Unit& unit) {
 }  // namespace
 
 void LeaseCore::State::on(const MemoryNeed& e) {
-  Seat* const seat = seat_of(e.seat);
+  Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || seat->memory.pages == e.pages) return;
   Unit& unit = *seat->unit;
   const bool changes_place = unit.phase == UnitPhase::kWaiting && seat->memory.obstacle != MemoryObstacle::kNone;
-  if (changes_place) dequeue(unit);
+  if (changes_place) queues.dequeue(unit);
   seat->memory.pages = e.pages;
   if (!e.pages) seat->keeps_place = false;
-  if (changes_place) enqueue(unit);
-  agenda.touch(unit);
-  agenda.drain_is_over();  // or needs no waiting for
+  if (changes_place) queues.enqueue(unit);
+  common.agenda.touch(unit);
+  common.agenda.drain_is_over();  // or needs no waiting for
   // An idle holder's hold depends on what the next unit would have to move.
   for (Unit* holder : seat->gpu->holders) {
-    if (holder->told_contended) tell_contention(*holder, true);
+    if (holder->told_contended) grants.tell_contention(*holder, true);
   }
-  resume_quantum(unit);
+  grants.resume_quantum(unit);
 }
 
 void LeaseCore::State::on(const MemoryExpected& e) {
-  Seat* const seat = seat_of(e.seat);
+  Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || seat->memory.outlook == e.outlook) return;
   Unit& unit = *seat->unit;
   MemoryWait& memory = seat->memory;
   memory.outlook = e.outlook;
   if (memory.comes()) memory.coming = std::max(memory.coming, e.evicted);
-  agenda.touch(unit);
-  if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.hold->stands_since) unit.hold->stands_since = now;
-  resume_quantum(unit);
-  if (unit.told_contended) tell_contention(unit, true);  // how long it may be idle
+  common.agenda.touch(unit);
+  if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.hold->stands_since)
+    unit.hold->stands_since = common.now;
+  grants.resume_quantum(unit);
+  if (unit.told_contended) grants.tell_contention(unit, true);  // how long it may be idle
 }
 
-// If it stands still, and what it waited for is there.
-void LeaseCore::State::resume_quantum(Unit& unit) {
+void Grants::resume_quantum(Unit& unit) {
   if (!unit.hold || !unit.hold->stands_since || waits_for_memory(unit)) return;
   Hold& hold = *unit.hold;
   const TimePoint since = *std::exchange(hold.stands_since, std::nullopt);
-  if (hold.began) *hold.began += now - since;
+  if (hold.began) *hold.began += now() - since;
   // Memory that is asked for later is not the price of the switch.
   if (unit.phase != UnitPhase::kHolding || since != hold.granted_at) return;
-  const Duration used = used_until(*unit.seats.front(), now) - hold.granted_at - hold.lent;
+  const Duration used = used_until(*unit.seats.front(), now()) - hold.granted_at - hold.lent;
   const Duration cost = used + cost_of_moving(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->settings.mode == Mode::kSerial) on_gpu.gpu->cost.add_paging(cost);
@@ -82,21 +82,21 @@ void LeaseCore::State::resume_quantum(Unit& unit) {
 
 // A unit that waits changes its place in the queue; a holder may have to make way.
 void LeaseCore::State::on(const MemoryObstructed& e) {
-  Seat* const seat = seat_of(e.seat);
+  Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || seat->memory.obstacle == e.obstacle) return;
   Unit& unit = *seat->unit;
   const bool waits = unit.phase == UnitPhase::kWaiting;
-  if (waits) dequeue(unit);
+  if (waits) queues.dequeue(unit);
   seat->memory.obstacle = e.obstacle;
-  if (waits) enqueue(unit);
-  agenda.touch(unit);
+  if (waits) queues.enqueue(unit);
+  common.agenda.touch(unit);
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.
-void LeaseCore::State::begin_hold(Unit& unit) {
-  unit.hold = {.granted_at = now, .began = now};
+void Grants::begin_hold(Unit& unit) {
+  unit.hold = {.granted_at = now(), .began = now()};
   if (waits_for_memory(unit)) {
-    unit.hold->stands_since = now;
+    unit.hold->stands_since = now();
     return;
   }
   const Duration cost = cost_of_moving(unit);
@@ -109,12 +109,12 @@ void LeaseCore::State::begin_hold(Unit& unit) {
 // `waiter` takes the GPU at once, by its priority, from `holder`, which had got it while `waiter` idled. If memory was
 // moved for that, and `holder` got less from it than it cost, the waiter's idle leases last twice as long. That ends
 // when such a switch has paid back.
-void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
+void Turns::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);
   const Hold& hold = *holder.hold;
   if (!restores && hold.began == hold.granted_at) return;
   const auto costs_more = [&](const UnitGpu& on_gpu) {
-    return hold.began && now - *hold.began < on_gpu.gpu->cost.paging();
+    return hold.began && now() - *hold.began < on_gpu.gpu->cost.paging();
   };
   waiter.idle_watch.took_back(restores || std::any_of(holder.gpus.begin(), holder.gpus.end(), costs_more));
 }
@@ -124,9 +124,9 @@ void LeaseCore::State::note_return(Unit& waiter, const Unit& holder) const {
 void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
   turns.clear();
   State& state = *state_;
-  Gpu* const gpu = state.gpu_of(index);
+  Gpu* const gpu = state.roster.gpu_of(index);
   if (gpu == nullptr) return;
-  const Unit* const next = expected_on(*gpu, state.now);
+  const Unit* const next = expected_on(*gpu, state.common.now);
 
   struct Ranked {
     Turn turn;
@@ -143,12 +143,12 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     if (seat->phase == SeatPhase::kHolding) {
       one.turn.kind = TurnKind::kHolding;
       if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
-        one.turn.ends = after(state.now, time_left(unit, *gpu, *next, state.now));
+        one.turn.ends = after(state.common.now, time_left(unit, *gpu, *next, state.common.now));
     } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
       one.turn.kind = TurnKind::kNext;
     } else if (unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kWaiting;
-      one.entry = entry_of(unit, *gpu, state.now);
+      one.entry = entry_of(unit, *gpu, state.common.now);
     } else if (is_in_revocation(*seat)) {
       const bool may_go_on = !unit.single() && is_undrained(unit) && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;

@@ -11,7 +11,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "sched/state.h"
+#include "sched/revocations.h"
 
 namespace gpumux::sched {
 namespace {
@@ -26,11 +26,10 @@ TimePoint waits_since(const Unit& unit) {
 
 }  // namespace
 
-// Longest wait first.
-std::vector<Unit*> LeaseCore::State::partners_of(const Unit& stalled) const {
+std::vector<Unit*> Revocations::partners_of(const Unit& stalled) const {
   std::vector<Unit*> partners;
-  if (grants_held) return partners;  // every unit waits
-  for (const auto& [serial, unit] : units) {
+  if (grants_.are_held()) return partners;  // every unit waits
+  for (const auto& [serial, unit] : roster_.units()) {
     if (unit->phase != UnitPhase::kWaiting || waits_since(*unit) > stalled.revocation->began) continue;
     if (unit->seats.front()->tenant->uid != stalled.seats.front()->tenant->uid) continue;
     const auto is_shared = [&stalled](const UnitGpu& on_gpu) { return stalled.on(*on_gpu.gpu) != nullptr; };

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "sched/order.h"
-#include "sched/state.h"
+#include "sched/queues.h"
+#include "sched/turns.h"
 
 namespace gpumux::sched {
 
@@ -73,10 +74,10 @@ GpuSet Reservations::renew(const std::vector<Gpu*>& gpus) {
   return changed;
 }
 
-void LeaseCore::State::settle_reservations() {
-  if (!reservations.is_stale()) return;
-  for (GpuSet changed = reservations.renew(gpu_list); !changed.empty();)
-    agenda.touch_around(*gpus[changed.take_first()]);
+void Queues::settle_reservations() {
+  if (!reservations_.is_stale()) return;
+  for (GpuSet changed = reservations_.renew(roster_.gpus()); !changed.empty();)
+    agenda().touch_around(*roster_.gpu_of({changed.take_first()}));
 }
 
 bool is_outranked(const Unit& unit) {
@@ -103,16 +104,14 @@ bool is_reserved_against(const Unit& unit, TimePoint now) {
 
 // ---- rule 1: a gang makes way on its other GPUs ---------------------------------------------------
 
-// A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and can
-// start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
-bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
+bool Queues::gives_way(const Unit& gang, const Gpu& here) const {
   for (const UnitGpu& on_gpu : gang.gpus) {
     Gpu& gpu = *on_gpu.gpu;
     if (&gpu == &here) continue;
     const Unit* const single = gpu.first_single();
-    if (single == nullptr || is_reserved_against(*single, now) || !(single->queued() < entry_of(gang, gpu, now)))
+    if (single == nullptr || is_reserved_against(*single, now()) || !(single->queued() < entry_of(gang, gpu, now())))
       continue;
-    agenda.give_way(here, *single, gpu);
+    agenda().give_way(here, *single, gpu);
     return true;
   }
   return false;
@@ -120,14 +119,13 @@ bool LeaseCore::State::gives_way(const Unit& gang, const Gpu& here) {
 
 // ---- rules 2 and 3: holders go for a gang, or for a single unit ---------------------------------
 
-// Rule 6: no GPU is kept free for a unit that could not use it.
-void LeaseCore::State::age(Unit& unit) {
-  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations.add_aged(unit);
+void Queues::age(Unit& unit) {
+  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations_.add_aged(unit);
 }
 
 // Revokes the holders that keep `waiter` from its GPUs and have no time left. Unless the GPUs are reserved, it revokes
 // all of these holders or none.
-void LeaseCore::State::preempt_for(Unit& waiter) {
+void Turns::preempt_for(Unit& waiter) {
   std::vector<std::pair<Unit*, const Gpu*>> to_go;
   bool whole = true;
   bool is_reserved = true;
@@ -140,7 +138,7 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
       continue;
     }
     const auto consider = [&](Unit* unit) {
-      if (time_left(*unit, gpu, waiter, now) > Duration::zero()) {
+      if (time_left(*unit, gpu, waiter, now()) > Duration::zero()) {
         whole = false;
       } else if (std::none_of(to_go.begin(), to_go.end(), [&](const auto& one) { return one.first == unit; })) {
         to_go.emplace_back(unit, &gpu);
@@ -152,8 +150,8 @@ void LeaseCore::State::preempt_for(Unit& waiter) {
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
   if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
-    if (is_reserved_against(waiter, now)) return;
-    age(waiter);  // so that what is given up for it goes to it
+    if (is_reserved_against(waiter, now())) return;
+    queues_.age(waiter);  // so that what is given up for it goes to it
   }
   for (const auto& [holder, gpu] : to_go) revoke_for(waiter, *holder, *gpu);
 }

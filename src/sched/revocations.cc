@@ -27,10 +27,10 @@
 //
 // Every lease that is given again has a new epoch, a reopened one too. Messages about the revoked lease that are still
 // on their way then name an old epoch, and are ignored. So messages may cross without harm.
+#include "sched/revocations.h"
+
 #include <algorithm>
 #include <utility>
-
-#include "sched/state.h"
 
 namespace gpumux::sched {
 namespace {
@@ -60,80 +60,75 @@ bool may_step(const Seat& seat) {
 
 // ---- revoking -----------------------------------------------------------------------------------
 
-void LeaseCore::State::revoke(Unit& unit, RevokeReason reason) {
+void Revocations::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
-  unit.begin_revocation(reason, now);
-  in_part.erase(&unit);
-  timers.stop(unit.run);
-  reservations.units_changed();
+  unit.begin_revocation(reason, now());
+  grants_.forget_in_part(unit);
+  timers().stop(unit.run);
+  queues_.reservations().units_changed();
   for (Seat* seat : unit.seats) {
     if (seat->phase == SeatPhase::kHolding) revoke_seat(*seat, reason);
   }
-  end_loan(unit);
+  grants_.end_loan(unit);
   for (Seat* seat : unit.seats) {
     // A turn that was of no use does not count: it costs nothing, and the next one comes as if this had not been.
     seat->keeps_place = reason == RevokeReason::kMemory;
-    if (reason == RevokeReason::kMemory) seat->charged_to = now;
+    if (reason == RevokeReason::kMemory) seat->charged_to = now();
   }
-  charge(unit);  // before others of its groups are compared with the next ones
-  place(unit);
-  timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));
+  ledger_.charge(unit);  // before others of its groups are compared with the next ones
+  ledger_.place(unit);
+  timers().arm(unit.revocation->stall, after(now(), strictest(unit, &GpuSettings::stall_timeout)));
   progress(unit);
-  agenda.touch(unit);
+  agenda().touch(unit);
   for (const UnitGpu& on_gpu : unit.gpus) {
     // If the next unit waits only for a closed gate, its grant is near.
     const Gpu& gpu = *on_gpu.gpu;
     if (unit.single() && gpu.settings.overlap && gpu.places.count(LeaseKind::kExclusive, Occupancy::kOverlapping) == 0)
-      agenda.hand_over(gpu);
+      agenda().hand_over(gpu);
   }
 }
 
-// Now, or when it may be: it is looked at again then.
-void LeaseCore::State::revoke_unless_spared(Unit& unit, RevokeReason reason) {
-  if (const auto spared_until = unit.spared_until(now)) return timers.arm(unit.run, *spared_until);
+void Revocations::revoke_unless_spared(Unit& unit, RevokeReason reason) {
+  if (const auto spared_until = unit.spared_until(now())) return timers().arm(unit.run, *spared_until);
   revoke(unit, reason);
 }
 
-// One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is not
-// told.
-void LeaseCore::State::revoke_seat(Seat& seat, RevokeReason reason) {
+void Revocations::revoke_seat(Seat& seat, RevokeReason reason) {
   const bool rested = rests(seat);
-  if (rested) settle_idle(seat);
+  if (rested) ledger_.settle_idle(seat);
   seat.idleness.reset();  // it may have found work since
   SeatRevocation& revocation = seat.revocation.emplace(seat);
   revocation.late = seat.gpu->loan.has_value();
   if (rested) {
     revocation.closing = Closing::kRested;
-    return set_phase(seat, SeatPhase::kDraining);
+    return ledger_.set_phase(seat, SeatPhase::kDraining);
   }
-  if (!seat.stuck_since) seat.stuck_since = now;
-  set_phase(seat, SeatPhase::kRevoked);
+  if (!seat.stuck_since) seat.stuck_since = now();
+  ledger_.set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
 }
 
-// A Revoke also asks whether the tenant is there.
-void LeaseCore::State::ask(Seat& seat, RevokeReason reason) {
-  seat.revocation->alive_at = now;
+void Revocations::ask(Seat& seat, RevokeReason reason) {
+  seat.revocation->alive_at = now();
   send_revoke(seat, reason);
-  timers.arm(seat.revocation->answer, after(now, seat.gpu->settings.silence_limit));
+  timers().arm(seat.revocation->answer, after(now(), seat.gpu->settings.silence_limit));
 }
 
-void LeaseCore::State::send_revoke(Seat& seat, RevokeReason reason) {
+void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   ++seat.revocation->revokes_unseen;
   command(Revoke{seat.id, seat.epoch, reason});
 }
 
-void LeaseCore::State::drained(Seat& seat) {
+void Revocations::drained(Seat& seat) {
   if (seat.revocation->drained()) return;
   seat.revocation->closing = Closing::kDrained;
   seat.stuck_since.reset();
-  set_phase(seat, SeatPhase::kDraining);
-  timers.stop(seat.revocation->answer);
+  ledger_.set_phase(seat, SeatPhase::kDraining);
+  timers().stop(seat.revocation->answer);
   settle_drains(*seat.unit);
 }
 
-// Ends the revocation if all seats have drained, or goes on with it.
-void LeaseCore::State::settle_drains(Unit& unit) {
+void Revocations::settle_drains(Unit& unit) {
   if (!take_back_steps(unit) && !is_undrained(unit)) return finish(unit);
   progress(unit);
 }
@@ -141,13 +136,13 @@ void LeaseCore::State::settle_drains(Unit& unit) {
 // When all seats that others were let through for have drained, no seat needs the rest of the steps. A thread that
 // comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that no
 // submission has slipped through. False: there is nothing to take back, or not yet.
-bool LeaseCore::State::take_back_steps(Unit& unit) {
+bool Revocations::take_back_steps(Unit& unit) {
   const auto is_waited_for = [](const Seat& seat) { return is_undrained(seat) && seat.revocation->was_ahead; };
   return (unit.passed_over() || !any_seat(unit, is_waited_for)) && recall_steps(unit);
 }
 
 // The permits of its seats are void. Returns whether a seat had any.
-bool LeaseCore::State::recall_steps(Unit& unit) {
+bool Revocations::recall_steps(Unit& unit) {
   bool any = false;
   for (Seat* seat : unit.seats) {
     if (!has_permits(*seat)) continue;
@@ -160,18 +155,17 @@ bool LeaseCore::State::recall_steps(Unit& unit) {
 
 // It must say once more that it has drained.
 // REQUIRES: its gate may be open.
-void LeaseCore::State::ask_again(Seat& seat) {
-  set_phase(seat, SeatPhase::kRevoked);
-  place(seat);
+void Revocations::ask_again(Seat& seat) {
+  ledger_.set_phase(seat, SeatPhase::kRevoked);
+  ledger_.place(seat);
   ask(seat, RevokeReason::kGang);
 }
 
-// All its work is done: the unit's lease is over.
-void LeaseCore::State::finish(Unit& unit) {
-  end_loan(unit);
-  timers.stop(unit.run);
+void Revocations::finish(Unit& unit) {
+  grants_.end_loan(unit);
+  timers().stop(unit.run);
   stop_returning(unit);
-  in_part.erase(&unit);
+  grants_.forget_in_part(unit);
   if (unit.revocation) {
     const UnitRevocation& revocation = *unit.revocation;
     unit.retry = {};
@@ -183,40 +177,40 @@ void LeaseCore::State::finish(Unit& unit) {
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // If the next unit has started while this one drained, the drain cost no unit anything.
       const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
-      on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now - revocation.began);
+      on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now() - revocation.began);
     }
   }
-  charge(unit);
+  ledger_.charge(unit);
   for (Seat* seat : unit.seats) {
-    settle_idle(*seat);
+    ledger_.settle_idle(*seat);
     seat->stuck_since.reset();
     seat->revocation.reset();
-    set_phase(*seat, SeatPhase::kIdle);
-    place(*seat);
+    ledger_.set_phase(*seat, SeatPhase::kIdle);
+    ledger_.place(*seat);
   }
   unit.revocation.reset();
   unit.hold.reset();
   unit.phase = UnitPhase::kIdle;
-  reservations.units_changed();
-  timers.stop(unit.thaw);
-  agenda.touch(unit);
-  queue(unit);
+  queues_.reservations().units_changed();
+  timers().stop(unit.thaw);
+  agenda().touch(unit);
+  queues_.admit(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------
 
-void LeaseCore::State::progress(Unit& unit) {
+void Revocations::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
   const bool any_drained =
       any_seat(unit, [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); });
   if (any_drained && is_undrained(unit) && !unit.passed_over()) {
-    timers.arm(revocation.step, after(now, revocation.pace.pause(strictest(unit, &GpuSettings::step_delay))));
+    timers().arm(revocation.step, after(now(), revocation.pace.pause(strictest(unit, &GpuSettings::step_delay))));
   } else {
-    timers.stop(revocation.step);
+    timers().stop(revocation.step);
   }
 }
 
-void LeaseCore::State::step(Unit& unit) {
+void Revocations::step(Unit& unit) {
   if (unit.is_returning()) return;  // it goes on as a whole, and no unit waits for its drain
   const auto is_behind = [](const Seat& seat) {
     return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
@@ -252,7 +246,7 @@ void LeaseCore::State::step(Unit& unit) {
 
 // ---- stalls -------------------------------------------------------------------------------------
 
-void LeaseCore::State::stalled(Unit& unit) {
+void Revocations::stalled(Unit& unit) {
   if (unit.passed_over() || unit.is_returning()) return;
   report_stall(unit);
   kill_stuck(unit);
@@ -260,13 +254,14 @@ void LeaseCore::State::stalled(Unit& unit) {
 }
 
 // REQUIRES: a seat of the unit has not drained.
-void LeaseCore::State::report_stall(const Unit& unit) {
-  ReportStall report{.seat = {}, .epoch = {}, .waited = now - unit.revocation->began, .undrained = {}, .partners = {}};
+void Revocations::report_stall(const Unit& unit) {
+  ReportStall report{
+      .seat = {}, .epoch = {}, .waited = now() - unit.revocation->began, .undrained = {}, .partners = {}};
   for (const Seat* seat : unit.seats) {
     if (is_undrained(*seat)) report.undrained.push_back(seat->id);
   }
   report.seat = report.undrained.front();
-  report.epoch = seat_of(report.seat)->epoch;
+  report.epoch = roster_.seat_of(report.seat)->epoch;
   for (const Unit* partner : partners_of(unit)) {
     for (const Seat* seat : partner->seats) {
       if (seat->wants_since && report.partners.size() < kMostPartners) report.partners.push_back(seat->id);
@@ -276,7 +271,7 @@ void LeaseCore::State::report_stall(const Unit& unit) {
 }
 
 // The revocation is: its seats have their leases back now, or as soon as it can be.
-void LeaseCore::State::take_back(Unit& unit) {
+void Revocations::take_back(Unit& unit) {
   // A unit that never closed its gate has never given up its GPUs, and goes first. Otherwise it waits behind others.
   const bool others_first =
       !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
@@ -291,144 +286,134 @@ void LeaseCore::State::take_back(Unit& unit) {
   for (Seat* seat : unit.seats) {
     if (seat->revocation) seat->revocation->late = true;
   }
-  unit.revocation->returning_since = now;
+  unit.revocation->returning_since = now();
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
-  reservations.add_returning(unit);
-  agenda.touch(unit);
+  queues_.reservations().add_returning(unit);
+  agenda().touch(unit);
 }
 
-void LeaseCore::State::stop_returning(Unit& unit) {
+void Revocations::stop_returning(Unit& unit) {
   if (!unit.is_returning()) return;
   unit.revocation->returning_since.reset();
   for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
-  reservations.remove(unit);
-  agenda.touch(unit);
+  queues_.reservations().remove(unit);
+  agenda().touch(unit);
 }
 
-// Other units that cannot be drained do not stand in the way. Otherwise two gangs that spin on one GPU each, and wait
-// for the other's, could not go on. But while the gate of one is open no other unit may submit, unless neither could
-// close its gate. Then one of them has to be let through, or both would wait for ever.
-bool LeaseCore::State::can_reopen(Unit& unit) {
-  if (grants_held) return false;
+bool Revocations::can_reopen(Unit& unit) {
+  if (grants_.are_held()) return false;
   const bool any_gate = has_open_gate(unit);
   const auto set_aside = [&](const Unit& one) {
     for (Seat* seat : one.seats) {
       const bool is_closed = seat->revocation && seat->revocation->gate_closed();
-      if (&one == &unit || any_gate || is_closed) set_place(*seat, Occupancy::kNone);
+      if (&one == &unit || any_gate || is_closed) ledger_.set_place(*seat, Occupancy::kNone);
     }
   };
   set_aside(unit);
-  for (Unit* other : reservations.returning()) set_aside(*other);
+  for (Unit* other : queues_.reservations().returning()) set_aside(*other);
   const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
     if (!is_in_revocation(*seat)) return seat->suspended || seat->gpu->can_start();
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
     return seat->gpu->can_start(shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });
-  place(unit);
-  for (Unit* other : reservations.returning()) place(*other);
+  ledger_.place(unit);
+  for (Unit* other : queues_.reservations().returning()) ledger_.place(*other);
   return can;
 }
 
-// The lease goes on, for all its members, as if it had not been revoked. Members that joined since are granted theirs.
-void LeaseCore::State::reopen(Unit& unit) {
+void Revocations::reopen(Unit& unit) {
   stop_returning(unit);
-  agenda.drain_is_over();
+  agenda().drain_is_over();
   unit.revocation.reset();
   unit.phase = UnitPhase::kHolding;
   unit.yields_since.reset();
-  unit.retry.stalled(now, strictest(unit, &GpuSettings::stall_retry));
+  unit.retry.stalled(now(), strictest(unit, &GpuSettings::stall_retry));
   for (const UnitGpu& on_gpu : unit.gpus) on_gpu.gpu->last_holder = unit.serial;
   for (Seat* seat : unit.seats) {
     if (!is_in_revocation(*seat)) continue;
-    set_wants(*seat, false);
-    set_place(*seat, Occupancy::kNone);
+    ledger_.set_wants(*seat, false);
+    ledger_.set_place(*seat, Occupancy::kNone);
     seat->revocation.reset();
     if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
-    seat->epoch = next_epoch(*seat->gpu);
-    set_phase(*seat, SeatPhase::kHolding);
-    place(*seat);
+    seat->epoch = ledger_.next_epoch(*seat->gpu);
+    ledger_.set_phase(*seat, SeatPhase::kHolding);
+    ledger_.place(*seat);
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
-  grant_joined(unit);
-  note_in_part(unit);
-  arm_cap(unit);
-  tell_contention(unit, true);
-  agenda.touch(unit);
+  grants_.grant_joined(unit);
+  grants_.note_in_part(unit);
+  queues_.arm_cap(unit);
+  grants_.tell_contention(unit, true);
+  agenda().touch(unit);
 }
 
 // Never a suspended unit: the caller of the suspension gives that up in time. And only if another unit waits or runs.
-void LeaseCore::State::kill_stuck(const Unit& unit) {
+void Revocations::kill_stuck(const Unit& unit) {
   // (It is no holder itself: it is being revoked.)
   const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
   if (is_suspended(unit) || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
   for (const Seat* seat : unit.seats) {
     if (!is_undrained(*seat) || !seat->stuck_since) continue;
-    if (now < after(*seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
+    if (now() < after(*seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
     kill(*seat->tenant, KillReason::kStalled);
   }
 }
 
 // ---- silence ------------------------------------------------------------------------------------
 
-// The tenant's agent has said something about a lease that is being revoked.
-void LeaseCore::State::heard(Seat& seat) {
+void Revocations::heard(Seat& seat) {
   Unit& unit = *seat.unit;
   SeatRevocation& revocation = *seat.revocation;
-  revocation.alive_at = now;
+  revocation.alive_at = now();
   if (seat.phase == SeatPhase::kSilent) {
-    set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
+    ledger_.set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
     --unit.revocation->silent;
     if (!unit.passed_over()) {
       count_again(unit);
-      place(unit);
-      agenda.touch(unit);
-      timers.arm(unit.revocation->stall, after(now, strictest(unit, &GpuSettings::stall_timeout)));
+      ledger_.place(unit);
+      agenda().touch(unit);
+      timers().arm(unit.revocation->stall, after(now(), strictest(unit, &GpuSettings::stall_timeout)));
       progress(unit);
     }
   }
   if (revocation.drained()) {
-    timers.stop(revocation.answer);
+    timers().stop(revocation.answer);
   } else {
-    timers.arm(revocation.answer, probe_at(seat));
+    timers().arm(revocation.answer, probe_at(seat));
   }
 }
 
-// When a seat that has answered is asked again. The limit counts from its last sign of life, not from the question. So
-// a seat that stops just after it has answered holds the others up no longer than a seat that never did.
-TimePoint LeaseCore::State::probe_at(const Seat& seat) const {
+TimePoint Revocations::probe_at(const Seat& seat) const {
   return after(seat.revocation->alive_at, seat.gpu->settings.silence_limit / kProbesPerSilenceLimit);
 }
 
-// A unit that was passed over is so no longer. With the seats that were granted since, its own may be one too many.
-void LeaseCore::State::count_again(Unit& unit) {
+void Revocations::count_again(Unit& unit) {
   for (Seat* seat : unit.seats) {
-    seat->charged_to = now;
+    seat->charged_to = now();
     if (seat->revocation) seat->revocation->late = true;
   }
 }
 
-// Nothing was heard for a while: it is asked whether it is there. Nothing for the whole silence limit: it, and its gang
-// with it, is passed over.
-void LeaseCore::State::unanswered(Seat& seat) {
+void Revocations::unanswered(Seat& seat) {
   if (seat.phase == SeatPhase::kSilent) {
     return kill(*seat.tenant, KillReason::kSilent);
   }
   if (!is_undrained(seat)) return;
   SeatRevocation& revocation = *seat.revocation;
   const TimePoint silent_at = after(revocation.alive_at, seat.gpu->settings.silence_limit);
-  if (now < silent_at) {
+  if (now() < silent_at) {
     if (has_permits(seat)) {
       revocation.recall();
-      set_phase(seat, SeatPhase::kRevoked);
-      place(seat);
+      ledger_.set_phase(seat, SeatPhase::kRevoked);
+      ledger_.place(seat);
     }
     send_revoke(seat, seat.unit->revocation->reason);
-    return timers.arm(revocation.answer, silent_at);
+    return timers().arm(revocation.answer, silent_at);
   }
   Unit& unit = *seat.unit;
-  charge(unit);
+  ledger_.charge(unit);
   for (Seat* member : unit.seats) {
     if (!has_permits(*member)) continue;
     // No unit waits for its members' gates from now on: they are closed at least.
@@ -440,33 +425,32 @@ void LeaseCore::State::unanswered(Seat& seat) {
     }
   }
   stop_returning(unit);
-  timers.stop(unit.revocation->stall);
-  timers.stop(unit.revocation->step);
+  timers().stop(unit.revocation->stall);
+  timers().stop(unit.revocation->step);
   ++unit.revocation->silent;
-  set_phase(seat, SeatPhase::kSilent);
-  place(unit);
-  agenda.touch(unit);
-  command(ReportSilent{seat.id, now - revocation.alive_at});
+  ledger_.set_phase(seat, SeatPhase::kSilent);
+  ledger_.place(unit);
+  agenda().touch(unit);
+  command(ReportSilent{seat.id, now() - revocation.alive_at});
   const TimePoint kill_at = after(revocation.alive_at, seat.gpu->settings.kill_silent_after);
-  timers.arm(revocation.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now));
+  timers().arm(revocation.answer, kill_at == TimePoint::max() ? kill_at : std::max(kill_at, now()));
 }
 
-void LeaseCore::State::kill(Tenant& tenant, KillReason reason) {
+void Revocations::kill(Tenant& tenant, KillReason reason) {
   if (!std::exchange(tenant.kill_sent, true)) command(KillTenant{tenant.id, reason});
 }
 
-// Drained unasked. One seat of a gang that goes on rests: its gate is closed, and opens again as soon as it asks.
-void LeaseCore::State::release(Seat& seat) {
+void Revocations::release(Seat& seat) {
   if (rests(seat)) return;
   Unit& unit = *seat.unit;
-  begin_gap(seat);
+  ledger_.begin_gap(seat);
   // It has kept its lease for its hold. Its last report may be older: a seat that finds work again and again does not
   // report each time. And it goes on idling while its gang holds.
   if (seat.idleness && !seat.told_hold.is_unlimited())
-    seat.idleness->since = std::max(seat.idleness->since, now - seat.told_hold.value());
-  settle_idle(seat);
+    seat.idleness->since = std::max(seat.idleness->since, now() - seat.told_hold.value());
+  ledger_.settle_idle(seat);
   seat.stuck_since.reset();
-  seat.idleness = {.since = now, .rests = true};
+  seat.idleness = {.since = now(), .rests = true};
   if (at_work(unit) == 0) finish(unit);
 }
 

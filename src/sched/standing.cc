@@ -27,28 +27,28 @@ constexpr Duration kShortestLook = std::chrono::microseconds(1);
 }  // namespace
 
 void LeaseCore::State::on(const StandingChanged& e) {
-  Seat* const seat = seat_of(e.seat);
+  Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr) return;
-  charge(*seat);
-  settle_allowance(*seat);
+  ledger.charge(*seat);
+  ledger.settle_allowance(*seat);
   Unit& unit = *seat->unit;
-  if (e.priority != seat->priority) begin_anew(*seat);
-  set_standing(*seat, e.priority, e.weight, e.cap);
-  if (unit.phase == UnitPhase::kWaiting) requeue(unit);
+  if (e.priority != seat->priority) ledger.begin_anew(*seat);
+  ledger.set_standing(*seat, e.priority, e.weight, e.cap);
+  if (unit.phase == UnitPhase::kWaiting) ledger.requeue(unit);
   if (unit.phase == UnitPhase::kHolding) {
-    tell_contention(unit, unit.told_contended);
-    arm_cap(unit);
+    grants.tell_contention(unit, unit.told_contended);
+    queues.arm_cap(unit);
   }
-  queue(unit);
-  for (const UnitGpu& on_gpu : unit.gpus) seats_changed(*on_gpu.gpu);
-  reservations.units_changed();
-  agenda.touch(unit);
+  queues.admit(unit);
+  for (const UnitGpu& on_gpu : unit.gpus) grants.seats_changed(*on_gpu.gpu);
+  queues.reservations().units_changed();
+  common.agenda.touch(unit);
 }
 
 // ---- priorities ---------------------------------------------------------------------------------
 
 // It has waited for priority_ageing. A unit that waits among equals only is looked at again: shares decide there.
-void LeaseCore::State::lift(Unit& unit) {
+void Queues::lift(Unit& unit) {
   if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;
   const auto is_lifted = [](const Unit* other) {
     return other->phase == UnitPhase::kHolding ? other->hold->is_safe : other->lifted;
@@ -56,25 +56,26 @@ void LeaseCore::State::lift(Unit& unit) {
   const Limit<Duration> ageing = strictest(unit, &GpuSettings::priority_ageing);
   const bool ages = !ageing.is_unlimited();
   if (!any_before(unit, is_lifted) && !(ages && is_outranked(unit))) {
-    if (ages) timers.arm(unit.lift, after(now, std::max(ageing.value() / kLooksPerAgeing, kShortestLook)));
+    if (ages) timers().arm(unit.lift, after(now(), std::max(ageing.value() / kLooksPerAgeing, kShortestLook)));
     return;
   }
   unit.lifted = true;
   unit.yields_since.reset();
-  requeue(unit);
+  ledger_.requeue(unit);
   if (!ages) return;
   // Units that wait where they do not age are looked at when they have waited for this unit as long as it has waited.
   for (const UnitGpu& on_gpu : unit.gpus) {
     for (const Shape* shape : on_gpu.gpu->shapes()) {
       for (const QueueEntry& entry : shape->queue()) {
-        if (!entry.unit->lifted && !entry.unit->lift.armed()) timers.arm(entry.unit->lift, after(now, ageing.value()));
+        if (!entry.unit->lifted && !entry.unit->lift.armed())
+          timers().arm(entry.unit->lift, after(now(), ageing.value()));
       }
     }
   }
 }
 
 // It yields, and another unit has started since it was told to go: that is over.
-void LeaseCore::State::settle_yielded(Unit& unit) {
+void Queues::settle_yielded(Unit& unit) {
   if (!unit.yields_since) return;
   const TimePoint since = *unit.yields_since;
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -86,8 +87,7 @@ void LeaseCore::State::settle_yielded(Unit& unit) {
   }
 }
 
-// Units that yielded to the unit that starts now stand where they stood; it has a quantum before them.
-void LeaseCore::State::settle_yielding(Unit& started) {
+void Queues::settle_yielding(Unit& started) {
   started.hold->is_safe = started.lifted;
   started.lifted = false;
   started.yields_since.reset();
@@ -101,7 +101,7 @@ void LeaseCore::State::settle_yielding(Unit& started) {
       }
       for (Unit* unit : yielding) {
         unit->yields_since.reset();
-        requeue(*unit);
+        ledger_.requeue(*unit);
         started.hold->is_safe = true;
       }
     }
@@ -109,7 +109,7 @@ void LeaseCore::State::settle_yielding(Unit& started) {
 }
 
 bool LeaseCore::wants_turns(GpuIndex index) const {
-  const Gpu* const gpu = state_->gpu_of(index);
+  const Gpu* const gpu = state_->roster.gpu_of(index);
   if (gpu == nullptr) return false;
   const auto takes_part = [](const Seat* seat) { return !seat->suspended; };
   const Seat* first = nullptr;
@@ -131,39 +131,37 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
 
 // ---- caps ---------------------------------------------------------------------------------------
 
-// A holder's lease ends when the first allowance of its seats is spent.
-void LeaseCore::State::arm_cap(Unit& unit) {
+void Queues::arm_cap(Unit& unit) {
   TimePoint ends = TimePoint::max();
   for (Seat* seat : unit.seats) {
     if (!seat->budget.is_capped()) continue;
-    settle_allowance(*seat);
-    ends = std::min(ends, after(now, seat->budget.lasts()));
+    ledger_.settle_allowance(*seat);
+    ends = std::min(ends, after(now(), seat->budget.lasts()));
   }
-  timers.arm(unit.thaw, ends);
+  timers().arm(unit.thaw, ends);
 }
 
 // Whether it may not queue now. It will when its timer fires.
-bool LeaseCore::State::freeze(Unit& unit) {
+bool Queues::freeze(Unit& unit) {
   Duration longest = Duration::zero();
   for (Seat* seat : unit.seats) {
     if (!seat->budget.is_capped()) continue;
-    settle_allowance(*seat);
+    ledger_.settle_allowance(*seat);
     if (seat->budget.is_spent() || unit.thaw.armed()) longest = std::max(longest, seat->budget.thaws_in());
   }
-  timers.arm(unit.thaw, longest == Duration::zero() ? TimePoint::max() : after(now, longest));
+  timers().arm(unit.thaw, longest == Duration::zero() ? TimePoint::max() : after(now(), longest));
   return unit.thaw.armed();
 }
 
-// A holder has spent its allowance, or a unit that had spent it has enough again.
-void LeaseCore::State::cap_is_due(Unit& unit) {
+void Revocations::cap_is_due(Unit& unit) {
   if (unit.phase == UnitPhase::kHolding) {
-    if (grants_held) return timers.arm(unit.thaw, after(now, kCapWindow));
-    if (const auto spared_until = unit.spared_until(now)) return timers.arm(unit.thaw, *spared_until);
-    for (Seat* seat : unit.seats) settle_allowance(*seat);
+    if (grants_.are_held()) return timers().arm(unit.thaw, after(now(), kCapWindow));
+    if (const auto spared_until = unit.spared_until(now())) return timers().arm(unit.thaw, *spared_until);
+    for (Seat* seat : unit.seats) ledger_.settle_allowance(*seat);
     const bool any_spent = any_seat(unit, [](const Seat& seat) { return seat.budget.is_spent(); });
-    return any_spent ? revoke(unit, RevokeReason::kCap) : arm_cap(unit);
+    return any_spent ? revoke(unit, RevokeReason::kCap) : queues_.arm_cap(unit);
   }
-  queue(unit);
+  queues_.admit(unit);
 }
 
 }  // namespace gpumux::sched

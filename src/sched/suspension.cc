@@ -20,24 +20,24 @@ namespace gpumux::sched {
 
 void LeaseCore::State::on(const SeatsSuspended& e) {
   for (const SeatId id : e.seats) {
-    Seat* const seat = seat_of(id);
+    Seat* const seat = roster.seat_of(id);
     if (seat == nullptr || seat->suspended == e.are_suspended) continue;
     Unit& unit = *seat->unit;
     if (e.are_suspended) {
-      dequeue(unit);
+      queues.dequeue(unit);
       // From now on it does not wait for the GPU.
-      if (seat->wants_since) seat->waited += now - *seat->wants_since;
+      if (seat->wants_since) seat->waited += common.now - *seat->wants_since;
       seat->keeps_place = false;
       unit.lifted = false;
     } else if (seat->wants_since) {
-      seat->wants_since = now;  // it competes as a seat that asks now
+      seat->wants_since = common.now;  // it competes as a seat that asks now
     }
     seat->suspended = e.are_suspended;
-    note_in_part(unit);
-    seats_changed(*seat->gpu);
-    if (!seat->suspended) tell_contention(*seat);  // a suspended seat is not told of changes
-    queue(unit);
-    agenda.touch(unit);
+    grants.note_in_part(unit);
+    grants.seats_changed(*seat->gpu);
+    if (!seat->suspended) grants.tell_contention(*seat);  // a suspended seat is not told of changes
+    queues.admit(unit);
+    common.agenda.touch(unit);
   }
 }
 

@@ -1,78 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which unit goes next, and which must go: docs/order.md has the rules on one page.
+#include "sched/turns.h"
+
 #include <algorithm>
 
 #include "sched/order.h"
-#include "sched/state.h"
 
 namespace gpumux::sched {
 
 // ---- grants -------------------------------------------------------------------------------------
 
-Unit* LeaseCore::State::next_on(Gpu& gpu) {
+Unit* Turns::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
   if (gpu.loan) return borrower_on(gpu);
   if (!gpu.can_start()) return nullptr;
-  Unit* const next = first_of_heads(gpu, now, [&](const Unit& head) {
-    return can_start(*head.shape) && !is_reserved_against(head, now) && !gives_way(head, gpu);
+  Unit* const next = first_of_heads(gpu, now(), [&](const Unit& head) {
+    return can_start(*head.shape) && !is_reserved_against(head, now()) && !queues_.gives_way(head, gpu);
   });
   // No unit behind it starts instead: it would wait for that one's drain next.
   if (next == nullptr || !must_wait_for_drain(*next)) return next;
-  agenda.wait_for_drain(gpu);
+  agenda().wait_for_drain(gpu);
   return nullptr;
 }
 
-void LeaseCore::State::grant_all(Gpu& gpu) {
+void Turns::grant_all(Gpu& gpu) {
   for (;;) {
-    settle_reservations();
-    if (gpu.reserved() != nullptr && gpu.reserved()->is_returning() && can_reopen(*gpu.reserved())) {
-      reopen(*gpu.reserved());
+    queues_.settle_reservations();
+    if (gpu.reserved() != nullptr && gpu.reserved()->is_returning() && revocations_.can_reopen(*gpu.reserved())) {
+      revocations_.reopen(*gpu.reserved());
       continue;
     }
     Unit* const next = next_on(gpu);
     if (next == nullptr) return;
-    start(*next);
+    grants_.start(*next);
   }
 }
 
 // ---- preemption ---------------------------------------------------------------------------------
 
 // REQUIRES: `holder` has no time left on `gpu` before `waiter`.
-void LeaseCore::State::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
-  const bool ran_out = now >= after(holder.hold->granted_at, gpu.settings.max_runtime);
+void Turns::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
+  const bool ran_out = now() >= after(holder.hold->granted_at, gpu.settings.max_runtime);
   const auto order = precedence(waiter, holder);
   RevokeReason reason = order > 0 && !holder.hold->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
   if (ran_out) reason = RevokeReason::kMaxRuntime;
   if (is_obstructed(holder) && !is_obstructed(waiter)) reason = RevokeReason::kMemory;
   if (reason == RevokeReason::kUrgent) note_return(waiter, holder);
   holder.yields_since.reset();
-  if (reason == RevokeReason::kMaxRuntime && order < 0) holder.yields_since = now;
-  revoke(holder, reason);
+  if (reason == RevokeReason::kMaxRuntime && order < 0) holder.yields_since = now();
+  revocations_.revoke(holder, reason);
 }
 
-void LeaseCore::State::preempt(Gpu& gpu) {
+void Turns::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
     if (gpu.reserved() != nullptr) preempt_for(*gpu.reserved());
     // In the GPU's order, so that a holder goes for the unit that is next.
-    heads.clear();
+    heads_.clear();
     for (const Shape* shape : gpu.shapes()) {
-      if (shape->first() != nullptr) heads.push_back(head_of(*shape, gpu, now));
+      if (shape->first() != nullptr) heads_.push_back(head_of(*shape, gpu, now()));
     }
-    std::sort(heads.begin(), heads.end());
-    for (const QueueEntry& head : heads) preempt_for(*head.unit);
+    std::sort(heads_.begin(), heads_.end());
+    for (const QueueEntry& head : heads_) preempt_for(*head.unit);
   }
   if (Unit* const holder = turn_on(gpu)) arm_run(*holder);
   if (gpu.loan) arm_run(*gpu.loan->lender);
 }
 
 // The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
-void LeaseCore::State::arm_run(Unit& unit) {
+void Turns::arm_run(Unit& unit) {
   // It is due, and has not fired yet. When it fires, all its GPUs are looked at, not only this one.
-  if (unit.run.armed() && unit.run.at() <= now) return;
+  if (unit.run.armed() && unit.run.at() <= now()) return;
   TimePoint next = TimePoint::max();
   const auto consider = [&](const Gpu& gpu, const Unit& waiter) {
-    const Duration left = time_left(unit, gpu, waiter, now);
-    if (left > Duration::zero()) next = std::min(next, after(now, left));
+    const Duration left = time_left(unit, gpu, waiter, now());
+    if (left > Duration::zero()) next = std::min(next, after(now(), left));
   };
   for (const UnitGpu& on_gpu : unit.gpus) {
     const Gpu& gpu = *on_gpu.gpu;
@@ -82,37 +83,37 @@ void LeaseCore::State::arm_run(Unit& unit) {
     }
     if (gpu.reserved() != nullptr && gpu.reserved() != &unit) consider(gpu, *gpu.reserved());
   }
-  const auto spared_until = unit.spared_until(now);
-  if (spared_until && in_part.contains(&unit)) next = std::min(next, *spared_until);
-  timers.arm(unit.run, next);
+  const auto spared_until = unit.spared_until(now());
+  if (spared_until && grants_.in_part().contains(&unit)) next = std::min(next, *spared_until);
+  timers().arm(unit.run, next);
 }
 
 // ---- bringing everything to rest ----------------------------------------------------------------
 
 // Applies a changed mode to the holders. To concurrent: holders share from now on. To serial: a sole holder becomes
 // exclusive. Several holders must all go, and no unit starts before they have drained.
-void LeaseCore::State::settle_mode(Gpu& gpu) {
+void Turns::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
-    if (gpu.loan) end_loan(*gpu.loan->lender);
+    if (gpu.loan) grants_.end_loan(*gpu.loan->lender);
     for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end()))
-      convert(*unit, gpu, LeaseKind::kShared);
+      grants_.convert(*unit, gpu, LeaseKind::kShared);
     return;
   }
   if (gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0) return;
   if (gpu.holders.size() == 1) {
-    if (gpu.places.leaving() == 0) convert(*gpu.holders.front(), gpu, LeaseKind::kExclusive);
+    if (gpu.places.leaving() == 0) grants_.convert(*gpu.holders.front(), gpu, LeaseKind::kExclusive);
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
-    revoke_unless_spared(*unit, RevokeReason::kModeChange);
+    revocations_.revoke_unless_spared(*unit, RevokeReason::kModeChange);
   }
 }
 
 // A unit that holds, but not as a whole. With a suspended member it goes. Members that have joined it are granted in
 // place if their GPUs are free; otherwise the gang is revoked, to be granted whole.
-void LeaseCore::State::settle_in_part() {
-  for (Unit* unit : std::vector<Unit*>(in_part.begin(), in_part.end())) {
+void Turns::settle_in_part() {
+  for (Unit* unit : std::vector<Unit*>(grants_.in_part().begin(), grants_.in_part().end())) {
     const auto has = [unit](const UnitGpu& on_gpu) {
       const Gpu& gpu = *on_gpu.gpu;
       const bool alone = gpu.holders.size() == 1 && gpu.places.count(LeaseKind::kShared, Occupancy::kHolding) == 0;
@@ -120,41 +121,41 @@ void LeaseCore::State::settle_in_part() {
       return gpu.can_start() && (gpu.reserved() == nullptr || gpu.reserved() == unit);
     };
     if (is_suspended(*unit)) {
-      revoke_unless_spared(*unit, RevokeReason::kSuspended);
+      revocations_.revoke_unless_spared(*unit, RevokeReason::kSuspended);
     } else if (!std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
-      revoke_unless_spared(*unit, RevokeReason::kGang);
+      revocations_.revoke_unless_spared(*unit, RevokeReason::kGang);
     } else {
-      in_part.erase(unit);
-      grant_joined(*unit);
-      tell_contention(*unit, false);
-      agenda.touch(*unit);
+      grants_.forget_in_part(*unit);
+      grants_.grant_joined(*unit);
+      grants_.tell_contention(*unit, false);
+      agenda().touch(*unit);
     }
   }
 }
 
-void LeaseCore::State::settle() {
-  agenda.look_again();
+void Turns::settle() {
+  agenda().look_again();
   for (;;) {
-    if (!grants_held && !in_part.empty()) settle_in_part();
-    settle_reservations();
-    if (agenda.is_at_rest()) break;
-    Gpu& gpu = *gpus[agenda.take_changed()];
-    if (grants_held) continue;
+    if (!grants_.are_held() && !grants_.in_part().empty()) settle_in_part();
+    queues_.settle_reservations();
+    if (agenda().is_at_rest()) break;
+    Gpu& gpu = *roster_.gpu_of({agenda().take_changed()});
+    if (grants_.are_held()) continue;
     settle_mode(gpu);
     settle_loan(gpu);
     grant_all(gpu);
     preempt(gpu);
   }
-  for (GpuSet set = agenda.take_handing_over(); !set.empty();) {
-    Gpu& gpu = *gpus[set.take_first()];
-    if (gpu.holders.empty()) heads_up(gpu);  // otherwise the next one has it already
+  for (GpuSet set = agenda().take_handing_over(); !set.empty();) {
+    Gpu& gpu = *roster_.gpu_of({set.take_first()});
+    if (gpu.holders.empty()) grants_.heads_up(gpu);  // otherwise the next one has it already
   }
-  for (GpuSet set = agenda.take_looked_at(); !set.empty();) {
-    Gpu& gpu = *gpus[set.take_first()];
+  for (GpuSet set = agenda().take_looked_at(); !set.empty();) {
+    Gpu& gpu = *roster_.gpu_of({set.take_first()});
     const bool contended = gpu.waiting > 0;
     if (contended == gpu.contended) continue;
     gpu.contended = contended;
-    for (Unit* unit : gpu.holders) tell_contention(*unit, false);
+    for (Unit* unit : gpu.holders) grants_.tell_contention(*unit, false);
   }
 }
 

@@ -95,27 +95,27 @@ SeatTotals totals_of(const Seat& seat, TimePoint now) {
 }  // namespace
 
 std::optional<SeatPhase> LeaseCore::phase(SeatId id) const {
-  const Seat* const seat = state_->seat_of(id);
+  const Seat* const seat = state_->roster.seat_of(id);
   if (seat == nullptr) return std::nullopt;
   return phase_of(*seat);
 }
 
 SeatTotals LeaseCore::totals(TimePoint now, SeatId id) const {
-  const Seat* const seat = state_->seat_of(id);
+  const Seat* const seat = state_->roster.seat_of(id);
   if (seat == nullptr) return {};
-  return totals_of(*seat, std::max(now, state_->now));
+  return totals_of(*seat, std::max(now, state_->common.now));
 }
 
 Limit<Duration> LeaseCore::quantum(GpuIndex index) const {
-  const Gpu* const gpu = state_->gpu_of(index);
+  const Gpu* const gpu = state_->roster.gpu_of(index);
   return gpu == nullptr ? Duration::zero() : gpu->quantum();
 }
 
 void LeaseCore::uses(TimePoint now, GpuIndex index, std::vector<SeatUse>& uses) const {
   uses.clear();
-  const Gpu* const gpu = state_->gpu_of(index);
+  const Gpu* const gpu = state_->roster.gpu_of(index);
   if (gpu == nullptr) return;
-  now = std::max(now, state_->now);
+  now = std::max(now, state_->common.now);
   for (const Seat* seat : gpu->seats) {
     if (seat->suspended) continue;
     const SeatTotals totals = totals_of(*seat, now);
@@ -128,33 +128,33 @@ void LeaseCore::uses(TimePoint now, GpuIndex index, std::vector<SeatUse>& uses) 
 std::vector<GpuView> LeaseCore::view(TimePoint now) const {
   State& state = *state_;
   // Everything is reckoned as of `now`; the core's own time is put back below, so that looking changes nothing.
-  const TimePoint before = std::exchange(state.now, std::max(state.now, now));
+  const TimePoint before = std::exchange(state.common.now, std::max(state.common.now, now));
   std::vector<GpuView> views;
-  for (const Gpu* gpu : state.gpu_list) {
+  for (const Gpu* gpu : state.roster.gpus()) {
     GpuView view;
     view.gpu = gpu->index;
     view.settings = gpu->settings;
     view.quantum = gpu->quantum();
     view.switch_cost = gpu->cost.total();
     view.switches = gpu->switches;
-    view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.now - gpu->held_since);
+    view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.common.now - gpu->held_since);
 
     // How far each unit is from the GPU: units that return to it, then all shapes' queues in this GPU's order.
     std::vector<QueueEntry> order;
     for (const Shape* shape : gpu->shapes()) {
-      for (const QueueEntry& queued : shape->queue()) order.push_back(entry_of(*queued.unit, *gpu, state.now));
+      for (const QueueEntry& queued : shape->queue()) order.push_back(entry_of(*queued.unit, *gpu, state.common.now));
     }
     std::sort(order.begin(), order.end());
     std::map<const Unit*, std::uint32_t> place_of;
     std::uint32_t next_place = 1;
-    for (const Unit* unit : state.reservations.returning()) {
+    for (const Unit* unit : state.queues.reservations().returning()) {
       if (unit->on(*gpu) != nullptr) place_of[unit] = next_place++;
     }
     for (const QueueEntry& entry : order) place_of[entry.unit] = next_place++;
 
     for (const Seat* seat : gpu->seats) {
       SeatView one;
-      static_cast<SeatTotals&>(one) = totals_of(*seat, state.now);
+      static_cast<SeatTotals&>(one) = totals_of(*seat, state.common.now);
       one.seat = seat->id;
       one.phase = phase_of(*seat);
       one.kind = seat->kind;
@@ -162,7 +162,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.since = seat->since;
       const auto place = place_of.find(seat->unit);
       if (place != place_of.end()) one.queue_place = place->second;
-      one.waits_for = waits_for(*seat, state.grants_held, state.now);
+      one.waits_for = waits_for(*seat, state.grants.are_held(), state.common.now);
       one.wait_p50 = seat->waits.percentile(500);
       one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);
@@ -182,7 +182,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     });
     views.push_back(std::move(view));
   }
-  state.now = before;
+  state.common.now = before;
   return views;
 }
 

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which seats are one unit: joining, merging, leaving. Private to src/sched; gangs.cc says how.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "sched/grants.h"
+#include "sched/ledger.h"
+#include "sched/part.h"
+#include "sched/queues.h"
+#include "sched/revocations.h"
+#include "sched/roster.h"
+#include "sched/units.h"
+
+namespace gpumux::sched {
+
+class Gangs : Part {
+ public:
+  Gangs(Common& common, Roster& roster, Ledger& ledger, Queues& queues, Grants& grants, Revocations& revocations)
+      : Part(common), roster_(roster), ledger_(ledger), queues_(queues), grants_(grants), revocations_(revocations) {}
+
+  // Takes the unit out of queues and counts. Its seats keep their phases, but none of them waits.
+  void unplace(Unit& unit);
+  // Derives an unplaced unit's state from its seats. `tell_all`: its seats may have been told different things about
+  // contention.
+  void rebuild(Unit& unit, bool tell_all);
+  // It is in no unit, and its tenant has it no more: the seat is gone.
+  void remove_seat(Seat& seat);
+
+  // Empty key: the tenant's own seats only. A gang has the largest `world` that a member has said.
+  void join(Tenant& tenant, const std::string& key, std::uint32_t world);
+  void leave(Tenant& tenant);
+
+ private:
+  void destroy_unit(Unit& unit);
+  void remove_from_unit(Seat& seat);
+  void add_seats(std::vector<Seat*> seats, Unit& gang);
+  void add_to_gang(Tenant& tenant, Unit& gang);
+  void add_key(Unit& gang, const std::string& key);
+  void merge(Unit& into, Unit& from);
+  static void absorb(Unit& unit, const Unit& other);
+
+  Roster& roster_;
+  Ledger& ledger_;
+  Queues& queues_;
+  Grants& grants_;
+  Revocations& revocations_;
+  std::map<std::pair<std::uint32_t, std::string>, Unit*> by_key_;  // by user and name
+};
+
+}  // namespace gpumux::sched

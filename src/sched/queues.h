@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which units wait, for which GPUs these are reserved, and what changes their order. Private to src/sched.
+#pragma once
+
+#include "sched/ledger.h"
+#include "sched/part.h"
+#include "sched/reservations.h"
+#include "sched/roster.h"
+#include "sched/units.h"
+
+namespace gpumux::sched {
+
+class Queues : Part {
+ public:
+  Queues(Common& common, const Roster& roster, Ledger& ledger) : Part(common), roster_(roster), ledger_(ledger) {}
+
+  // ---- queues.cc ----
+  // Puts the unit into its queue if a seat of it wants and it may wait. A unit that has spent an allowance freezes
+  // whether it wants or not. Otherwise it would not be frozen if it asked a moment later.
+  void admit(Unit& unit);
+  // REQUIRES: it may wait.
+  void enqueue(Unit& unit);
+  // Nothing happens if it does not wait.
+  void dequeue(Unit& unit);
+
+  // ---- standing.cc: ageing and caps ----
+  // Its timer has fired: it has waited for priority_ageing.
+  void lift(Unit& unit);
+  // Units that yielded to the unit that starts now stand where they stood; it has a quantum before them.
+  void settle_yielding(Unit& started);
+  // A holder's lease ends when the first allowance of its seats is spent.
+  void arm_cap(Unit& unit);
+
+  // ---- reservations.cc: when a gang gets its GPUs ----
+  Reservations& reservations() { return reservations_; }
+  const Reservations& reservations() const { return reservations_; }
+  // Makes the reservations anew if anything has changed them.
+  void settle_reservations();
+  // A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and
+  // can start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
+  bool gives_way(const Unit& gang, const Gpu& here) const;
+  // Rule 6: no GPU is kept free for a unit that could not use it.
+  void age(Unit& unit);
+
+ private:
+  void settle_yielded(Unit& unit);
+  bool freeze(Unit& unit);
+
+  const Roster& roster_;
+  Ledger& ledger_;
+  Reservations reservations_;
+};
+
+}  // namespace gpumux::sched

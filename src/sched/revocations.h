@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Taking leases back: revoking, draining, stepping, stalls, silence. Private to src/sched; revocations.cc says how.
+#pragma once
+
+#include <vector>
+
+#include "sched/grants.h"
+#include "sched/ledger.h"
+#include "sched/part.h"
+#include "sched/queues.h"
+#include "sched/roster.h"
+#include "sched/units.h"
+
+namespace gpumux::sched {
+
+class Revocations : Part {
+ public:
+  Revocations(Common& common, Roster& roster, Ledger& ledger, Queues& queues, Grants& grants)
+      : Part(common), roster_(roster), ledger_(ledger), queues_(queues), grants_(grants) {}
+
+  // ---- revoking ----
+  // REQUIRES: it holds.
+  void revoke(Unit& unit, RevokeReason reason);
+  // Now, or when it may be: it is looked at again then.
+  void revoke_unless_spared(Unit& unit, RevokeReason reason);
+  // One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is
+  // not told.
+  void revoke_seat(Seat& seat, RevokeReason reason);
+  // A Revoke also asks whether the tenant is there.
+  void ask(Seat& seat, RevokeReason reason);
+  // Drained unasked. One seat of a gang that goes on rests: its gate is closed, and opens again as soon as it asks.
+  void release(Seat& seat);
+  // The borrower goes, and keeps its place in the queue: the turn was not its own. Its gate need not be closed before
+  // the lender goes on.
+  void take_turn_back(Gpu& gpu);
+  // A holder has spent its allowance, or a unit that had spent it has enough again.
+  void cap_is_due(Unit& unit);
+
+  // ---- what a seat in revocation says ----
+  // The tenant's agent has said something about a lease that is being revoked.
+  void heard(Seat& seat);
+  void drained(Seat& seat);
+  // When a seat that has answered is asked again. The limit counts from its last sign of life, not from the question.
+  // So a seat that stops just after it has answered holds the others up no longer than a seat that never did.
+  TimePoint probe_at(const Seat& seat) const;
+  // Arms the next step, or none.
+  void progress(Unit& unit);
+  // Ends the revocation if all seats have drained, or goes on with it.
+  void settle_drains(Unit& unit);
+  // All its work is done: the unit's lease is over.
+  void finish(Unit& unit);
+  // A unit that was passed over is so no longer. With the seats that were granted since, its own may be one too many.
+  void count_again(Unit& unit);
+
+  // ---- timers ----
+  void step(Unit& unit);
+  void stalled(Unit& unit);
+  // Nothing was heard for a while: it is asked whether it is there. Nothing for the whole silence limit: it, and its
+  // gang with it, is passed over.
+  void unanswered(Seat& seat);
+
+  // ---- leases that are given back after a stall ----
+  // Other units that cannot be drained do not stand in the way. Otherwise two gangs that spin on one GPU each, and wait
+  // for the other's, could not go on. But while the gate of one is open no other unit may submit, unless neither could
+  // close its gate. Then one of them has to be let through, or both would wait for ever.
+  bool can_reopen(Unit& unit);
+  // The lease goes on, for all its members, as if it had not been revoked. Members that joined since are granted
+  // theirs.
+  void reopen(Unit& unit);
+  void stop_returning(Unit& unit);
+
+ private:
+  void send_revoke(Seat& seat, RevokeReason reason);
+  void ask_again(Seat& seat);
+  bool take_back_steps(Unit& unit);
+  bool recall_steps(Unit& unit);
+  void report_stall(const Unit& unit);
+  void take_back(Unit& unit);
+  void kill_stuck(const Unit& unit);
+  void kill(Tenant& tenant, KillReason reason);
+  // partners.cc. Longest wait first.
+  std::vector<Unit*> partners_of(const Unit& stalled) const;
+
+  Roster& roster_;
+  Ledger& ledger_;
+  Queues& queues_;
+  Grants& grants_;
+};
+
+}  // namespace gpumux::sched
