@@ -52,7 +52,8 @@ def moved(status):
 
 
 class HostMemory:
-    """The most of the daemon's host memory that was taken and in use, of the statuses that it looked at."""
+    """The most of the daemon's host memory that was taken and in use, of the statuses that it looked at. Programs
+    may say that they use more than is lent: each says it at another moment, while chunks change hands."""
 
     def __init__(self):
         self.budget = self.taken = self.used = 0
@@ -66,8 +67,8 @@ class HostMemory:
 
     def check(self, session, title):
         session.check(0 < self.taken <= self.budget, f"{title}: host memory within its budget",
-                      f"at most {self.taken / 2**30:.1f} GiB lent, ready or leaving, {self.used / 2**30:.1f} of them "
-                      f"with evicted data or clean copies; budget {self.budget / 2**30:.1f} GiB")
+                      f"at most {self.taken / 2**30:.1f} GiB lent, ready or leaving; budget {self.budget / 2**30:.1f} "
+                      f"GiB. Programs said that {self.used / 2**30:.1f} had evicted data or clean copies")
 
 
 def restored_after(events, begin):
