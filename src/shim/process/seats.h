@@ -20,12 +20,22 @@
 
 namespace gpumux::shim {
 
-// Where the closing of a seat's gate stands. The lease word alone says whether threads may submit.
-enum class Closing {
-  kNot,
-  kClosing,   // revoked: waiting until no thread is inside
-  kDraining,  // told the daemon "gate closed": waiting until the GPU is done
-  kStepping,  // drained, but submissions are let through: waiting for one
+// The closing of a seat's gate. It lasts from a revocation until the lease page has another epoch. The lease word alone
+// says whether threads may submit.
+struct Closing {
+  enum class Phase : std::uint8_t {
+    kClosing,   // revoked: waiting until no thread is inside
+    kDraining,  // told the daemon "gate closed": waiting until the GPU is done
+    kStepping,  // drained, but submissions are let through: waiting for one
+    kDrained,   // a Step may follow
+  };
+
+  std::uint64_t number;  // of this closing; what was seen before it says nothing of it
+  std::uint64_t epoch;   // of the lease that ends
+  base::TimePoint since;
+  Phase phase = Phase::kClosing;
+  bool may_step = false;         // submissions have been let through: more may come
+  std::uint32_t steps_seen = 0;  // Seat::steps_left when the drainer last looked
 };
 
 // As an idle hold: the seat keeps its lease however long it is idle.
@@ -34,16 +44,20 @@ inline constexpr base::Duration kHoldsWhileIdle = base::Duration::max();
 struct Seat {
   explicit Seat(const cuda::Driver& driver) : streams(driver), in_flight(driver) {}
 
+  void begin_closing(std::uint64_t epoch, base::TimePoint now) {
+    closing = Closing{.number = ++closings, .epoch = epoch, .since = now};
+  }
+  // The closing that `seen` is a copy of, if it is in this phase; otherwise null.
+  Closing* still(const Closing& seen, Closing::Phase phase) {
+    return closing && closing->number == seen.number && closing->phase == phase ? &*closing : nullptr;
+  }
+
   cuda::CUdevice device = 0;
   base::GpuUuid uuid;
   bool announced = false;  // on this connection
-  Closing closing = Closing::kNot;
-  std::uint64_t closing_epoch = 0;
-  std::uint64_t closings = 0;  // revocations noted: what was seen before the last one says nothing of it
-  base::TimePoint closing_since{};
-  bool stepping = false;            // since that revocation, submissions have been let through: more may come
-  std::uint32_t steps_left = 0;     // submissions let through and made, not yet reported
-  std::uint32_t steps_seen = 0;     // of those, when the drainer last looked
+  std::optional<Closing> closing;
+  std::uint64_t closings = 0;       // that have begun
+  std::uint32_t steps_left = 0;     // submissions let through and made, not yet reported; the next closing reports them
   std::uint32_t awaiting_room = 0;  // threads that wait for the daemon to make room for an allocation
   base::Duration idle_hold = std::chrono::microseconds(200);
   base::Duration in_flight_bound{0};  // as the daemon says

@@ -113,27 +113,27 @@ void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {
 }
 
 std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoint time) {
-  Closing closing;
-  Revocation revocation;
+  std::optional<Closing> seen;
   {
     Seats::Locked seats(seats_);
+    std::optional<Closing>& closing = seats[slot].closing;
     // A later epoch in the page: the revocation was taken back, or answered and followed by another grant.
-    if (seats[slot].closing_epoch != gate_.epoch(slot)) seats[slot].closing = Closing::kNot;
-    closing = seats[slot].closing;
-    revocation = {seats[slot].closings, seats[slot].closing_epoch, seats[slot].closing_since};
+    if (closing && closing->epoch != gate_.epoch(slot)) closing.reset();
+    seen = closing;
   }
-  switch (closing) {
-    case Closing::kNot: return watch_idleness(slot, time);
-    case Closing::kClosing: return close(slot, revocation, time);
-    case Closing::kDraining: return drain(slot, revocation, time);
-    case Closing::kStepping: return step(slot, revocation, time);
+  if (!seen) return watch_idleness(slot, time);
+  switch (seen->phase) {
+    case Closing::Phase::kClosing: return close(slot, *seen, time);
+    case Closing::Phase::kDraining: return drain(slot, *seen, time);
+    case Closing::Phase::kStepping: return step(slot, *seen, time);
+    case Closing::Phase::kDrained: return watch_idleness(slot, time);
   }
   return std::nullopt;
 }
 
-std::optional<base::Duration> Drainer::close(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
-  if (!close_gate(slot, revocation.epoch)) return next_look(time - revocation.since);
-  return drain(slot, revocation, time);
+std::optional<base::Duration> Drainer::close(std::uint32_t slot, const Closing& seen, base::TimePoint time) {
+  if (!close_gate(slot, seen.epoch)) return next_look(time - seen.since);
+  return drain(slot, seen, time);
 }
 
 // False: a thread is inside. True: none is, and that has been said, unless it is no longer what is asked for.
@@ -145,12 +145,12 @@ bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
   {
     Seats::Locked seats(seats_);
     Seat& seat = seats[slot];
-    if (seat.closing != Closing::kClosing || seat.closing_epoch != epoch) return true;
-    seat.closing = Closing::kDraining;
+    using enum Closing::Phase;
+    if (!seat.closing || seat.closing->phase != kClosing || seat.closing->epoch != epoch) return true;
+    seat.closing->phase = kDraining;
     // No thread is inside: these are all that were made. None is left for a later Step, which would count it as its
     // own.
     steps = std::exchange(seat.steps_left, 0);
-    seat.steps_seen = 0;
   }
   if (steps != 0) agent_.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
   agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
@@ -172,12 +172,7 @@ void Drainer::give_up(std::uint32_t slot) {
     const auto given_up = gate_.close_if_granted(slot);
     if (!given_up) return;
     epoch = *given_up;
-    Seat& seat = seats[slot];
-    ++seat.closings;
-    seat.closing = Closing::kClosing;
-    seat.closing_epoch = epoch;
-    seat.closing_since = now();
-    seat.stepping = false;
+    seats[slot].begin_closing(epoch, now());
   }
   close_at_once(slot, epoch);
 }
@@ -192,9 +187,9 @@ WorkState Drainer::look_at_work(std::uint32_t slot) {
   return gate_.is_anybody_inside(slot) ? WorkState::kRunning : streams.poll(true);
 }
 
-std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Closing& seen, base::TimePoint time) {
   // Looks that follow each other closely only ask; the barrier comes when the answer may be the last one.
-  const base::Duration next = next_look(time - revocation.since);
+  const base::Duration next = next_look(time - seen.since);
   if (next <= kShortestSleep && seats_.streams(slot).poll(false) == WorkState::kRunning) return next;
   const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return next;
@@ -204,35 +199,38 @@ std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Revocatio
     // that began before it does not count any more.
     client::Agent::Announcement ordered(agent_);
     Seats::Locked seats(seats_);
-    Seat& seat = seats[slot];
-    if (seat.closing != Closing::kDraining || seat.closings != revocation.number) return 0ns;
-    may_step_again = seat.stepping;
-    seat.closing = may_step_again ? Closing::kStepping : Closing::kNot;
-    ordered.send(drained_message(slot, revocation.epoch, state));
+    using enum Closing::Phase;
+    Closing* const closing = seats[slot].still(seen, kDraining);
+    if (closing == nullptr) return 0ns;
+    may_step_again = closing->may_step;
+    closing->phase = may_step_again ? kStepping : kDrained;
+    ordered.send(drained_message(slot, seen.epoch, state));
   }
   ask_for_waiting(slot);
   // A thread may have been let through between the last look and now.
   return may_step_again ? std::optional<base::Duration>(0ns) : std::nullopt;
 }
 
-std::optional<base::Duration> Drainer::step(std::uint32_t slot, const Revocation& revocation, base::TimePoint time) {
+std::optional<base::Duration> Drainer::step(std::uint32_t slot, const Closing& seen, base::TimePoint time) {
   std::uint32_t count;
+  Closing draining = seen;
   {
     Seats::Locked seats(seats_);
     Seat& seat = seats[slot];
-    if (seat.steps_left == 0 || seat.closing != Closing::kStepping || seat.closings != revocation.number)
-      return std::nullopt;
-    if (seat.steps_seen != seat.steps_left) seat.closing_since = time;
-    seat.steps_seen = seat.steps_left;
-    const base::Duration paused = time - seat.closing_since;
+    Closing* const closing = seat.still(seen, Closing::Phase::kStepping);
+    if (seat.steps_left == 0 || closing == nullptr) return std::nullopt;
+    if (closing->steps_seen != seat.steps_left) closing->since = time;
+    closing->steps_seen = seat.steps_left;
+    const base::Duration paused = time - closing->since;
     if (gate_.has_permits(slot) && paused < kStepPause) return kStepPause - paused;
     count = std::exchange(seat.steps_left, 0);
-    seat.steps_seen = 0;
-    seat.closing = Closing::kDraining;
-    seat.closing_since = time;
+    closing->steps_seen = 0;
+    closing->phase = Closing::Phase::kDraining;
+    closing->since = time;
+    draining = *closing;
   }
-  agent_.send(wire::Stepped{.slot = slot, .count = count, .epoch = revocation.epoch});
-  return drain(slot, {revocation.number, revocation.epoch, time}, time);
+  agent_.send(wire::Stepped{.slot = slot, .count = count, .epoch = seen.epoch});
+  return drain(slot, draining, time);
 }
 
 // A thread that came to the closed gate before Drained was sent has asked while the daemon still took the lease for

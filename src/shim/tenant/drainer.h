@@ -63,20 +63,14 @@ class Drainer {
   void stepped(std::uint32_t slot);
 
  private:
-  // A seat's last one, as it stood when a look at the seat began.
-  struct Revocation {
-    std::uint64_t number = 0;  // Seat::closings
-    std::uint64_t epoch = 0;
-    base::TimePoint since{};
-  };
-
   void run();
-  // Each returns when the seat wants to be looked at again; nothing: only after a wake.
+  // Each returns when the seat wants to be looked at again; nothing: only after a wake. `seen`: the seat's closing, as
+  // it stood when the look at the seat began.
   void wait(std::uint32_t seen, std::optional<base::Duration> duration);
   std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
-  std::optional<base::Duration> close(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
-  std::optional<base::Duration> drain(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
-  std::optional<base::Duration> step(std::uint32_t slot, const Revocation& revocation, base::TimePoint now);
+  std::optional<base::Duration> close(std::uint32_t slot, const Closing& seen, base::TimePoint now);
+  std::optional<base::Duration> drain(std::uint32_t slot, const Closing& seen, base::TimePoint now);
+  std::optional<base::Duration> step(std::uint32_t slot, const Closing& seen, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
   bool close_gate(std::uint32_t slot, std::uint64_t epoch);
   gate::WorkState look_at_work(std::uint32_t slot);

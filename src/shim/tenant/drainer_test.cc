@@ -111,10 +111,9 @@ TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   // A Revoke, and the gate is closed.
   const auto revoke = [&] {
     Seats::Locked locked(seats);
-    ++locked[0].closings;
-    locked[0].closing = Closing::kDraining;
-    locked[0].closing_epoch = kEpoch;
-    locked[0].closing_since = os::SystemClock().now() - 1h;  // looks are far apart: none is only half a one
+    // Looks are far apart: none is only half a one.
+    locked[0].begin_closing(kEpoch, os::SystemClock().now() - 1h);
+    locked[0].closing->phase = Closing::Phase::kDraining;
   };
   revoke();
   Drainer drainer(gate, seats, lock_modes, agent);
@@ -128,12 +127,12 @@ TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   const std::uint32_t seen = queries.now();
   nothing_is_said.reset();
   // It looks again, or has come to the end.
-  const auto closing = [this] {
+  const auto is_draining = [this] {
     Seats::Locked locked(seats);
-    return locked[0].closing;
+    return locked[0].closing && locked[0].closing->phase == Closing::Phase::kDraining;
   };
-  while (queries.now() < seen + 2 && closing() == Closing::kDraining) std::this_thread::yield();
-  EXPECT_EQ(closing(), Closing::kDraining) << "it works still";
+  while (queries.now() < seen + 2 && is_draining()) std::this_thread::yield();
+  EXPECT_TRUE(is_draining()) << "it works still";
 }
 
 // A program that has turned out to go on at once each time that it has waited.

@@ -181,15 +181,11 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
   if (open.epoch != 0) {
     if (gate_.is_granted(slot)) {
       open.state = wire::SeatState::kHolding;
-      seat.closing = Closing::kNot;
+      seat.closing.reset();
     } else {
       open.state = wire::SeatState::kDraining;
       gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
-      ++seat.closings;
-      seat.closing = Closing::kClosing;
-      seat.stepping = false;
-      seat.closing_epoch = open.epoch;
-      seat.closing_since = os::SystemClock().now();
+      seat.begin_closing(open.epoch, os::SystemClock().now());
     }
   }
   seat.announced = announcement.send(open);
@@ -210,11 +206,7 @@ void Tenant::handle(const wire::Revoke& message) {
     Seat* seat = seats.find(message.slot);
     // An older epoch: the lease was released while this message was on its way.
     if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
-    ++seat->closings;
-    seat->closing = Closing::kClosing;
-    seat->closing_epoch = message.epoch;
-    seat->closing_since = os::SystemClock().now();
-    seat->stepping = false;
+    seat->begin_closing(message.epoch, os::SystemClock().now());
     ordered.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   }
   drainer_.close_at_once(message.slot, message.epoch);
@@ -257,10 +249,11 @@ void Tenant::handle(const wire::Step& message) {
   {
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
-    if (seat == nullptr || seat->closing_epoch != message.epoch) return;
-    seat->stepping = true;
+    if (seat == nullptr || !seat->closing || seat->closing->epoch != message.epoch) return;
+    using enum Closing::Phase;
+    seat->closing->may_step = true;
     // Otherwise a drain runs, which goes over to it: the Revoke before this only asked whether the tenant is there.
-    if (seat->closing == Closing::kNot) seat->closing = Closing::kStepping;
+    if (seat->closing->phase == kDrained) seat->closing->phase = kStepping;
   }
   drainer_.wake();
 }
