@@ -21,15 +21,15 @@ void RunSuspension::joined(Session& session) {
   if (session.run.empty()) return;
   Run& run = runs_[key_of(session)];
   run.tenants[session.id] = &session;
-  session.is_suspended = run.is_suspended;
-  if (run.is_suspended) unsettled_.insert(key_of(session));
+  session.is_suspended = run.suspension.has_value();
+  if (run.suspension) unsettled_.insert(key_of(session));
 }
 
 void RunSuspension::left(const Session& session) {
   const auto run = runs_.find(key_of(session));
   if (run == runs_.end()) return;
   run->second.tenants.erase(session.id);
-  if (run->second.is_suspended) {
+  if (run->second.suspension) {
     unsettled_.insert(run->first);
   } else if (run->second.tenants.empty()) {
     runs_.erase(run);
@@ -51,10 +51,11 @@ std::vector<base::SeatId> RunSuspension::seats_of(const Run& run) {
 std::vector<Session*> RunSuspension::set_suspended(const RunKey& key, bool is_suspended) {
   if (key.second.empty() || this->is_suspended(key) == is_suspended) return {};
   Run& run = runs_[key];
-  run.is_suspended = is_suspended;
-  run.told = {};
-  run.least_on_gpu = ~std::uint64_t{0};
-  run.least_since = leases_.now();
+  if (is_suspended) {
+    run.suspension = Suspension{.least_since = leases_.now()};
+  } else {
+    run.suspension.reset();
+  }
   std::vector<Session*> sessions;
   for (const auto& [id, session] : run.tenants) {
     session->is_suspended = is_suspended;
@@ -75,7 +76,7 @@ std::vector<Session*> RunSuspension::set_suspended(const RunKey& key, bool is_su
 
 bool RunSuspension::is_suspended(const RunKey& key) const {
   const auto run = runs_.find(key);
-  return run != runs_.end() && run->second.is_suspended;
+  return run != runs_.end() && run->second.suspension;
 }
 
 RunState RunSuspension::state(const RunKey& key) const {
@@ -85,13 +86,13 @@ RunState RunSuspension::state(const RunKey& key) const {
 
 RunState RunSuspension::state_of(const Run& run) const {
   RunState state;
-  state.is_parked = run.is_suspended;
+  state.is_parked = run.suspension.has_value();
   for (const auto& [id, session] : run.tenants) {
     ++state.tenants;
     if (host_.is_forgetting(id)) state.is_parked = false;
     for (const auto& [number, slot] : session->slots()) add(run, *session, slot, state);
   }
-  if (!run.is_suspended || state.is_parked || state.is_stuck) return state;
+  if (!run.suspension || state.is_parked || state.is_stuck) return state;
   if (state.undrained > 0) {
     state.why = "waits for its work to drain";
   } else if (state.evictable_on_gpu > 0) {
@@ -123,15 +124,15 @@ void RunSuspension::add(const Run& run, const Session& session, const Slot& slot
   state.unpageable += of_seat.unpageable;
   state.allocated += of_seat.allocated;
   state.left_to_driver += of_seat.left_to_driver;
-  if (!session.is_suspended) return;
+  if (!run.suspension) return;
   state.is_parked = state.is_parked && is_settled && of_seat.undrained == 0 && of_seat.evictable_on_gpu == 0;
   if (state.is_stuck) return;
-  state.why = why_stuck(run, session, seat, of_seat);
+  state.why = why_stuck(*run.suspension, session, seat, of_seat);
   state.is_stuck = !state.why.empty();
 }
 
 // Empty: the run is not stuck, as far as the daemon can tell.
-std::string RunSuspension::why_stuck(const Run& run, const Session& session, base::SeatId seat,
+std::string RunSuspension::why_stuck(const Suspension& suspension, const Session& session, base::SeatId seat,
                                      const RunState& of_seat) const {
   const std::string who = name_of(session) + " on GPU " + std::to_string(seat.gpu.value);
   if (of_seat.undrained > 0) {
@@ -142,7 +143,7 @@ std::string RunSuspension::why_stuck(const Run& run, const Session& session, bas
   if (!memory || of_seat.evictable_on_gpu == 0) return {};
   if (!memory->answers) return who + " does not answer the daemon";
   const bool is_host_full = this->is_host_full();
-  const base::Duration waited = leases_.now() - run.least_since;
+  const base::Duration waited = leases_.now() - suspension.least_since;
   if (waited < (memory->report.stuck || is_host_full ? kClearingPatience : kLongestClearingPatience)) return {};
   const std::string what = base::format_bytes(of_seat.evictable_on_gpu);
   if (is_host_full) {
@@ -159,7 +160,8 @@ bool RunSuspension::is_host_full() const {
 bool RunSuspension::is_parked(const Session& session) const {
   if (!session.is_suspended) return false;
   const auto run = runs_.find(key_of(session));
-  return run != runs_.end() && run->second.told.is_parked && !unsettled_.contains(run->first);
+  if (run == runs_.end() || !run->second.suspension) return false;
+  return run->second.suspension->told.is_parked && !unsettled_.contains(run->first);
 }
 
 RunMemory RunSuspension::memory_of(const sched::Residency& planner, base::SeatId seat) {
@@ -180,31 +182,32 @@ void RunSuspension::add_memory(const sched::Residency& planner, const Session& s
   }
 }
 
-void RunSuspension::note_progress(Run& run) const {
+void RunSuspension::note_progress(const Run& run, Suspension& suspension) const {
   std::uint64_t on_gpu = 0;
   for (const base::SeatId seat : seats_of(run)) {
     const auto memory = leases_.memory().view(seat);
     if (memory && memory->speaks) on_gpu += memory->report.resident;
   }
   // Before it has drained nothing can leave.
-  const bool is_waiting = run.told.undrained > 0;
-  if (on_gpu < run.least_on_gpu || is_waiting) run.least_since = leases_.now();
-  run.least_on_gpu = std::min(run.least_on_gpu, on_gpu);
+  const bool is_waiting = suspension.told.undrained > 0;
+  if (on_gpu < suspension.least_on_gpu || is_waiting) suspension.least_since = leases_.now();
+  suspension.least_on_gpu = std::min(suspension.least_on_gpu, on_gpu);
 }
 
 void RunSuspension::look() {
   for (const RunKey& key : std::set<RunKey>(unsettled_)) {
     Run& run = runs_.at(key);
-    note_progress(run);
+    RunState& told = run.suspension->told;
+    note_progress(run, *run.suspension);
     RunState state = state_of(run);
     // One that is parked says nothing of its own; every other one is looked at each time.
     if (state.is_parked) unsettled_.erase(key);
-    if (state == run.told) continue;
-    const bool is_news = state.is_stuck && !run.told.is_stuck;
-    const bool has_parked = state.is_parked && !run.told.is_parked;
+    if (state == told) continue;
+    const bool is_news = state.is_stuck && !told.is_stuck;
+    const bool has_parked = state.is_parked && !told.is_parked;
     if (is_news) log_warning("a suspended run does not come to rest", {{"run", key.second}, {"why", state.why}});
     if (has_parked) log_info("a suspended run may be frozen", {{"run", key.second}});
-    run.told = std::move(state);
+    told = std::move(state);
     if (changed_) changed_(key.first, key.second);
     if (!has_parked || !parked_) continue;
     for (const auto& [id, session] : run.tenants) parked_(*session);

@@ -17,7 +17,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -97,20 +99,23 @@ class RunSuspension {
   void look();
 
  private:
+  struct Suspension {
+    base::TimePoint least_since;  // since when there have been no fewer bytes that can leave than `least_on_gpu`
+    std::uint64_t least_on_gpu = std::numeric_limits<std::uint64_t>::max();
+    RunState told{};
+  };
   struct Run {
-    bool is_suspended = false;
-    RunState told;
-    std::uint64_t least_on_gpu = 0;  // bytes that can leave, and since when there have been no fewer
-    base::TimePoint least_since{};
+    std::optional<Suspension> suspension;
     std::map<base::TenantId, Session*> tenants;
   };
   static RunKey key_of(const Session& session) { return {session.peer.uid, session.run}; }
   static std::vector<base::SeatId> seats_of(const Run& run);
   RunState state_of(const Run& run) const;
   void add(const Run& run, const Session& session, const Slot& slot, RunState& state) const;
-  std::string why_stuck(const Run& run, const Session& session, base::SeatId seat, const RunState& of_seat) const;
+  std::string why_stuck(const Suspension& suspension, const Session& session, base::SeatId seat,
+                        const RunState& of_seat) const;
   bool is_host_full() const;
-  void note_progress(Run& run) const;
+  void note_progress(const Run& run, Suspension& suspension) const;
 
   Leases& leases_;
   const HostMemory& host_;
