@@ -96,6 +96,8 @@ class Remedies {
   // Paged memory asks for room once, although it can do without: memory that is born evicted closes the gate until the
   // mover is done.
   //
+  // The daemon is asked for commitment before the thread waits for frees: a message costs less than a wait for the GPU.
+  //
   // The driver alone knows how much its memory takes. So the thread searches for the most free room that it can have:
   // search(). When it has been given that, all that can leave the GPU has left it. After that only what the driver
   // still owes can come: the memory of processes that have ended.
