@@ -142,6 +142,9 @@ CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam*, int, unsigned 
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams*, unsigned int flags, CUdevice device) {
   return create("cuCtxCreate_v4", context, flags, device);
 }
+CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create("cuGLCtxCreate_v2", context, flags, device);
+}
 CUresult cuCtxDestroy(CUcontext context) { return destroy("cuCtxDestroy", context); }
 CUresult cuCtxDestroy_v2(CUcontext context) { return destroy("cuCtxDestroy_v2", context); }
 

@@ -11,6 +11,7 @@ programs' own.
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
@@ -18,6 +19,7 @@ from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
 
+CALLS = paths.ROOT / "tests" / "programs" / "driver_calls.py"
 GRAPHS_MISSING = "the simulated driver has no graphs"
 
 
@@ -65,6 +67,15 @@ class Lifecycle(GpumuxTest):
 
     def test_primary_contexts_come_and_go(self):
         self.beside_a_neighbour(steps=8, step_us=500, contexts=6, primary=1, streams=2)
+
+    def test_a_context_for_opengl_needs_the_lease_of_its_own_gpu(self):
+        daemon = self.start_daemon()
+        program = self.start_process([sys.executable, CALLS], stdin=subprocess.PIPE)
+        with program.popen.stdin as calls:
+            calls.write("init\ncontext 0\nspin 0.01\nopengl 1\nspin 0.01\nsync\n")
+        program.expect_success(timeout=HANG)
+        self.assertEqual([line.split()[1] for line in program.lines], ["0"] * 6)
+        self.assertEqual({event["gpu"] for event in daemon.trace.events(event="grant", pid=program.pid)}, {0, 1})
 
     def test_graphs_captured_and_launched(self):
         native = self.start("worker", name="native", preload=False, steps=1, graph=1)

@@ -8,13 +8,17 @@ error. Method: the simulated driver refuses scripted calls, or contexts leave no
 import os
 import pathlib
 import re
+import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
+from framework import paths
 from framework.case import GpumuxTest, main
 from framework.memory import LARGE, MemoryTest
 from framework.waiting import HANG, wait_until
+
+CALLS = paths.ROOT / "tests" / "programs" / "driver_calls.py"
 
 
 class Shortage(MemoryTest):
@@ -59,6 +63,21 @@ class Shortage(MemoryTest):
     def test_a_primary_context_that_finds_no_memory_is_made_again(self):
         self.start_daemon()
         self.made_again(["cuDevicePrimaryCtxRetain"], steps=4, primary=1)
+
+    def test_an_opengl_context_and_kernels_that_find_no_memory_are_made_again(self):
+        self.start_daemon()
+        for entry in ("cuGLCtxCreate_v2", "cuKernelSetAttribute", "cuKernelSetCacheConfig"):
+            faults = self.out_of_memory(**{entry: [1]})
+            codes = []
+            for preload in (False, True):
+                program = self.start_process([sys.executable, CALLS], stdin=subprocess.PIPE,
+                                             environment=self.environment(preload, GPUMUX_SIM_FAULTS=faults))
+                with program.popen.stdin as calls:
+                    calls.write("init\ncontext 0\nopengl 0\nkernel\n")
+                program.expect_success(timeout=HANG)
+                codes.append([line.split()[1] for line in program.lines])
+            self.assertEqual(sorted(codes[0]), ["0", "0", "0", "2"], f"natively {entry} finds no memory")
+            self.assertEqual(codes[1], ["0", "0", "0", "0"], entry)
 
     def test_memory_that_never_comes_is_not_waited_for_for_ever(self):
         self.start_daemon()

@@ -3,6 +3,8 @@
 
     init             cuInit
     context GPU      makes one, with the kernels
+    opengl GPU       the same for OpenGL
+    kernel           loads the kernels as a library, and sets two properties of one of them
     spin SECONDS     launches a kernel that runs for so long
     fault            launches a kernel that touches what is not mapped
     sync             waits for all of it
@@ -18,13 +20,23 @@ PTX = b""".version 6.0
 .visible .entry gpumux_fill(.param .u64 dst, .param .u64 count, .param .u32 value) { ret; }
 """
 
+MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+
 driver = ctypes.CDLL("libcuda.so.1")
 module = ctypes.c_void_p()
 
 
-def make_context(gpu):
-    return driver.cuCtxCreate_v2(ctypes.byref(ctypes.c_void_p()), 0, int(gpu)) \
+def make_context(gpu, create=driver.cuCtxCreate_v2):
+    return create(ctypes.byref(ctypes.c_void_p()), 0, int(gpu)) \
         or driver.cuModuleLoadData(ctypes.byref(module), PTX)
+
+
+def set_up_kernel():
+    library, kernel = ctypes.c_void_p(), ctypes.c_void_p()
+    return driver.cuLibraryLoadData(ctypes.byref(library), PTX, None, None, 0, None, None, 0) \
+        or driver.cuLibraryGetKernel(ctypes.byref(kernel), library, b"gpumux_fill") \
+        or driver.cuKernelSetAttribute(MAX_DYNAMIC_SHARED_SIZE_BYTES, 0, kernel, 0) \
+        or driver.cuKernelSetCacheConfig(kernel, 0, 0)
 
 
 def launch(name, *parameters):
@@ -37,6 +49,8 @@ def launch(name, *parameters):
 CALLS = {
     "init": lambda: driver.cuInit(0),
     "context": make_context,
+    "opengl": lambda gpu: make_context(gpu, driver.cuGLCtxCreate_v2),
+    "kernel": set_up_kernel,
     "spin": lambda seconds: launch(b"gpumux_spin", ctypes.c_uint64(int(float(seconds) * 1e9))),
     "fault": lambda: launch(b"gpumux_fill", ctypes.c_uint64(4096), ctypes.c_uint64(1), ctypes.c_uint32(1)),
     "sync": driver.cuCtxSynchronize,

@@ -151,8 +151,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuFuncSetCacheConfig
     nullptr,  // cuFuncSetSharedMemConfig
     nullptr,  // cuFuncSetSharedSize
-    nullptr,  // cuGLCtxCreate
-    nullptr,  // cuGLCtxCreate_v2
+    reinterpret_cast<const void*>(&cuda::cuGLCtxCreate),
+    reinterpret_cast<const void*>(&cuda::cuGLCtxCreate_v2),
     nullptr,  // cuGLGetDevices
     nullptr,  // cuGLGetDevices_v2
     nullptr,  // cuGLInit
@@ -302,8 +302,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuKernelGetLibrary
     nullptr,  // cuKernelGetName
     nullptr,  // cuKernelGetParamInfo
-    nullptr,  // cuKernelSetAttribute
-    nullptr,  // cuKernelSetCacheConfig
+    reinterpret_cast<const void*>(&cuda::cuKernelSetAttribute),
+    reinterpret_cast<const void*>(&cuda::cuKernelSetCacheConfig),
     reinterpret_cast<const void*>(&cuda::cuLaunch),
     reinterpret_cast<const void*>(&cuda::cuLaunchCooperativeKernel),
     reinterpret_cast<const void*>(&cuda::cuLaunchCooperativeKernelMultiDevice),
@@ -684,8 +684,8 @@ const std::array<const void*, cuda::kEntryCount> kExports = {{
     nullptr,  // cuUserObjectCreate
     nullptr,  // cuUserObjectRelease
     nullptr,  // cuUserObjectRetain
-    nullptr,  // cuVDPAUCtxCreate
-    nullptr,  // cuVDPAUCtxCreate_v2
+    reinterpret_cast<const void*>(&cuda::cuVDPAUCtxCreate),
+    reinterpret_cast<const void*>(&cuda::cuVDPAUCtxCreate_v2),
     nullptr,  // cuVDPAUGetDevice
     reinterpret_cast<const void*>(&cuda::cuWaitExternalSemaphoresAsync),
     reinterpret_cast<const void*>(&cuda::cuWaitExternalSemaphoresAsync_ptsz),

@@ -130,6 +130,14 @@ GPUMUX_EXPORT CUresult cuFuncLoad(CUfunction function) {
   return make(driver().cuFuncLoad, function);
 }
 
+GPUMUX_EXPORT CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  return driver().cuGLCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate(context, flags, device);
+}
+
+GPUMUX_EXPORT CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  return driver().cuGLCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate_v2(context, flags, device);
+}
+
 GPUMUX_EXPORT CUresult cuGLMapBufferObject(CUdeviceptr_v1* pointer, unsigned int* size, GLuint buffer) {
   return submit(Entry::cuGLMapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject, pointer, size, buffer);
 }
@@ -324,6 +332,14 @@ GPUMUX_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandl
 
 GPUMUX_EXPORT CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
   return make(driver().cuKernelGetFunction, function, kernel);
+}
+
+GPUMUX_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
+  return make(driver().cuKernelSetAttribute, attribute, value, kernel, device);
+}
+
+GPUMUX_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
+  return make(driver().cuKernelSetCacheConfig, kernel, config, device);
 }
 
 GPUMUX_EXPORT CUresult cuLaunch(CUfunction function) {
@@ -1248,6 +1264,14 @@ GPUMUX_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* surf_object, const CUDA_
 
 GPUMUX_EXPORT CUresult cuTexObjectCreate(CUtexObject* tex_object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
   return make(driver().cuTexObjectCreate, tex_object, resource, texture, view);
+}
+
+GPUMUX_EXPORT CUresult cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address) {
+  return driver().cuVDPAUCtxCreate == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate(context, flags, device, vdp_device, vdp_get_proc_address);
+}
+
+GPUMUX_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address) {
+  return driver().cuVDPAUCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, vdp_get_proc_address);
 }
 
 GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {

@@ -34,6 +34,8 @@ CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device);
 CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool);
 CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device);
+CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device);
+CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device);
 CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, std::uint64_t flags);
 CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status);
 CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params);
@@ -102,6 +104,8 @@ CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph);
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph);
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags);
 CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags);
+CUresult cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address);
+CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address);
 
 }  // namespace hooks
 

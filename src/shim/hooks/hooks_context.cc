@@ -124,6 +124,21 @@ CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params_array, i
 CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* ctx_create_params, unsigned int flags, CUdevice device) {
   return create(device, context, driver().cuCtxCreate_v4, context, ctx_create_params, flags, device);
 }
+CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create(device, context, driver().cuGLCtxCreate, context, flags, device);
+}
+CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  return create(device, context, driver().cuGLCtxCreate_v2, context, flags, device);
+}
+CUresult cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device,
+                          VdpGetProcAddress* vdp_get_proc_address) {
+  return create(device, context, driver().cuVDPAUCtxCreate, context, flags, device, vdp_device, vdp_get_proc_address);
+}
+CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device,
+                             VdpGetProcAddress* vdp_get_proc_address) {
+  return create(device, context, driver().cuVDPAUCtxCreate_v2, context, flags, device, vdp_device,
+                vdp_get_proc_address);
+}
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
   return create(device, context, driver().cuDevicePrimaryCtxRetain, context, device);
 }
