@@ -20,10 +20,10 @@ namespace {
 using namespace std::chrono_literals;
 
 // How often a missing daemon is looked for. A connect to a missing socket costs microseconds; a restarted daemon waits
-// for its tenants.
+// for its tenants. A guess.
 constexpr base::Duration kRetry = 50ms;
 // A daemon that has accepted answers Hello within its next loop; this long without an answer it is stuck, and another
-// try may do better.
+// try may do better. The time is a guess.
 constexpr base::Duration kWelcomeTimeout = 5s;
 
 base::TimePoint now() { return os::SystemClock().now(); }
@@ -31,7 +31,7 @@ base::TimePoint now() { return os::SystemClock().now(); }
 int to_poll_ms(base::Duration duration) {
   if (duration <= 0ns) return 0;
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
-  return static_cast<int>(ms < 60'000 ? ms : 60'000);
+  return static_cast<int>(ms < 60'000 ? ms : 60'000);  // fits into an int; the agent then waits again
 }
 
 }  // namespace

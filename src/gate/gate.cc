@@ -18,7 +18,7 @@ constexpr base::Duration kAskAgain = std::chrono::milliseconds(100);
 // hold ends, within 100 to 300 us where its threads have to be woken first.
 constexpr base::Duration kAwakeForGrant = std::chrono::microseconds(400);
 // Staying awake for hints that come to nothing costs a thread this part of its waiting time at most, and this reserve
-// at once.
+// at once. A guess: the reserve lasts for five waits of kAwakeForGrant.
 constexpr int kAwakeShare = 4;
 constexpr base::Duration kAwakeReserve = std::chrono::milliseconds(2);
 [[gnu::tls_model("initial-exec")]] constinit thread_local os::SpinBudget t_awake(kAwakeShare, kAwakeReserve);

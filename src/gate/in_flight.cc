@@ -21,14 +21,17 @@ using cuda::CUevent;
 using cuda::CUstream;
 
 // A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound. A mark has
-// kMostPerMark short submissions at most: an event for that many launches costs hardly anything.
+// kMostPerMark short submissions at most: an event for that many launches costs hardly anything. How many is a
+// guess.
 constexpr double kMarksPerBound = 8;
 // This many marks with unknown work may be undone: few enough that an unlucky program's queue stays short.
+// A guess, as are the next two.
 constexpr std::size_t kMostUnknown = 4;
 // Unknown work measured across a pause of the program counts as at most this part of the bound. Usually it is shorter
 // than the pause; a longer estimate lets the GPU idle behind it.
 constexpr double kUncertainParts = 2;
-// How often a waiting thread looks: a part of the bound that leaves the GPU enough to do.
+// How often a waiting thread looks: a part of the bound that leaves the GPU enough to do. No pause is shorter than
+// waking a thread takes (20 to 70 us), or longer than this part of a bound of 8 ms.
 constexpr std::int64_t kLooksPerBound = 32;
 constexpr base::Duration kShortestPause = std::chrono::microseconds(20);
 constexpr base::Duration kLongestPause = std::chrono::microseconds(250);

@@ -36,6 +36,7 @@ namespace gpumux::gate {
 
 class InFlight {
  public:
+  // A guess: longer than nearly all kernels. A program whose thread the GPU waits for stands still for so long.
   static constexpr base::Duration kPatience = std::chrono::milliseconds(500);
   // A program whose threads the GPU waits for stalls again and again; a few kernels that run for longer than kPatience
   // look the same. Three stalls cost the one 1.5 s in its life, and leave the other its bound.
@@ -76,7 +77,7 @@ class InFlight {
   void forget_context(cuda::CUcontext context, Context state);
 
  private:
-  static constexpr std::size_t kMostMarks = 16;    // undone, of one stream
+  static constexpr std::size_t kMostMarks = 16;    // undone, of one stream; twice those that the bound's time has
   static constexpr std::size_t kMostPerMark = 32;  // submissions
 
   // Submissions to one stream, one after the other, and the event behind them.

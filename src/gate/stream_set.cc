@@ -15,7 +15,7 @@ using cuda::CUresult;
 using cuda::CUstream;
 
 // Fences of destroyed streams pile up in a seat that is never drained; past this many entries the finished ones are
-// dropped.
+// dropped. A guess: more streams than programs commonly have.
 constexpr std::size_t kSweepAbove = 256;
 
 WorkState state_from(CUresult result) {

@@ -6,6 +6,8 @@
 namespace gpumux::gate {
 namespace {
 
+// All four are guesses.
+
 // If a group took this many times more or less than expected, it was disturbed, or a member is another one now. It
 // counts as no more than that.
 constexpr double kMostChange = 16;

@@ -41,7 +41,8 @@ class WorkTimes {
   void learn_at_most(std::span<const Work> group, double elapsed_ns, double most_ns);
 
  private:
-  static constexpr std::size_t kEntries = 4096;  // 64 KiB, made with the first one learned
+  // 64 KiB, made with the first one learned. A guess: more kinds of work than programs have.
+  static constexpr std::size_t kEntries = 4096;
 
   struct Entry {
     WorkKind kind = 0;

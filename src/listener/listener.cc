@@ -18,7 +18,7 @@ using asio::ip::tcp;
 // Without an exception: an error is how a connection ends.
 constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
-// After a failure. No descriptors are left, for example: connections must end first.
+// After a failure. No descriptors are left, for example: connections must end first. A guess.
 constexpr std::chrono::milliseconds kPause{100};
 
 }  // namespace

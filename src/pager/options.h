@@ -20,6 +20,7 @@ struct Options {
   // freed, and made.
   Frames* frames = nullptr;
   // Freed memory kept mapped for the next allocation of the same size. It counts as used; an eviction takes it first.
+  // The amount is a guess.
   std::uint64_t reuse_bytes = 2048 * kMebibyte;
   // Of physical handles, a multiple of 2 MiB; 0: by the size of the range (sizes.h). Tests have small ones.
   std::uint64_t chunk_bytes = 0;

@@ -17,9 +17,9 @@ namespace gpumux::shim::hooks {
 namespace {
 
 // The driver's handles are pointers of its own, and no pointer looks like this.
-constexpr std::uint64_t kOurs = 0x676d;
+constexpr std::uint64_t kOurs = 0x676d;  // "gm"; these bits of a pointer are zero
 constexpr unsigned kTagShift = 48;
-constexpr unsigned kSlotShift = 40;
+constexpr unsigned kSlotShift = 40;  // leaves 8 bits to the slot
 constexpr std::uint64_t kIdMask = (std::uint64_t{1} << kSlotShift) - 1;
 
 struct Handle {

@@ -191,7 +191,7 @@ MemoryHold::~MemoryHold() {
 }
 
 cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUresult (*call)(void*), void* argument) {
-  // A module, or a graph's nodes. It doubles each time that this was not enough.
+  // A guess, for a module or a graph's nodes. It doubles each time that this was not enough.
   constexpr std::uint64_t kFirstGuess = 32 * pager::kMebibyte;
   Tenant* const mine = tenant();
   // Waiting for a turn is nothing to do in the middle of a capture.

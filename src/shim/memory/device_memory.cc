@@ -13,8 +13,9 @@ using namespace std::chrono_literals;
 using Part = pager::Bounds::Part;
 
 // A daemon says how much room there is right behind SeatOpened. After this long without a word, it is a daemon that
-// leaves memory to the driver.
+// leaves memory to the driver. The time is a guess.
 constexpr base::Duration kFirstRoom = 3s;
+// A wait is made of steps of this length, so that the time that the process was frozen does not count. A guess.
 constexpr base::Duration kLook = 100ms;
 
 // Tickets and sequences grow, and may come round.

@@ -21,6 +21,7 @@ using namespace std::chrono_literals;
 // Asked for at a time: large enough for few messages, small enough that a chunk becomes free as a whole again.
 constexpr std::uint64_t kAskBytes = 256 * pager::kMebibyte;
 // Under way at most: what arrives is pinned soon after, and the daemon zeroes and populates it before.
+// A guess: the daemon makes that much in a second or less.
 constexpr std::uint64_t kMostAsked = 2048 * pager::kMebibyte;
 // After "not now". The daemon gets memory back from others within some milliseconds.
 constexpr base::Duration kAskAgain = 3ms;

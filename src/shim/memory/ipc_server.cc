@@ -22,6 +22,7 @@ namespace {
 constexpr int kPatienceMs = 10'000;
 // More than a GPU has chunks.
 constexpr std::uint64_t kMostPieces = 65'536;
+// A guess: more processes than open the memory of one at the same moment.
 constexpr int kBacklog = 64;
 
 // On the socket, both ways in the machine's byte order.

@@ -17,7 +17,8 @@ using namespace std::chrono_literals;
 using cuda::CUresult;
 
 static_assert(base::kMaxSeatsPerTenant <= 64);
-// Between two looks at work that is waited for.
+// Between two looks at work that is waited for. A guess: a short wait gets hardly longer, and a long one keeps no
+// core busy.
 constexpr base::Duration kShortestLook = 10us;
 constexpr base::Duration kLongestLook = 200us;
 constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
@@ -251,8 +252,8 @@ void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
 }
 
 bool Memories::await_frees(DeviceMemory& memory, std::uint64_t bytes) {
-  // Longer than any kernel that an allocation is worth waiting for. The wait must end even if only this thread could
-  // end it, by work that it has not yet submitted.
+  // A guess: longer than any kernel that an allocation is worth waiting for. The wait must end even if only this thread
+  // could end it, by work that it has not yet submitted.
   constexpr base::Duration kLongest = 30s;
   const os::SystemClock clock;
   const base::TimePoint start = clock.now();

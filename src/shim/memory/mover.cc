@@ -15,8 +15,9 @@ using namespace std::chrono_literals;
 using pager::JobState;
 
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
+// A guess: such a program has its memory back a tenth of a second late at most.
 constexpr base::Duration kManagedLook = 100ms;
-// Frames that were freed, where the daemon reads too slowly.
+// Frames that were freed, where the daemon reads too slowly. The time is a guess.
 constexpr base::Duration kTellAgain = 1ms;
 
 base::TimePoint now() { return os::SystemClock().now(); }

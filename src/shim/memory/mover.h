@@ -86,7 +86,8 @@ class Mover {
 
  private:
   // A program with the lease waits no longer than this for memory that the driver fails to bring back, after any number
-  // of tries. An allocation that lacks memory is no failure: others make way for it.
+  // of tries. An allocation that lacks memory is no failure: others make way for it. A guess: much longer than the
+  // driver takes to return a dead process's memory.
   static constexpr base::Duration kGiveUpAfter = std::chrono::seconds(10);
 
   // The gate is shut for an eviction.

@@ -23,7 +23,8 @@ class HostAhead {
   // The mover asks ahead for the host memory that an eviction is likely to need, and for this much more: 5 ms of
   // copying.
   static constexpr std::uint64_t kWindow = 256 * pager::kMebibyte;
-  // Host memory that an eviction has left over goes back after this: the eviction may go on before.
+  // Host memory that an eviction has left over goes back after this: the eviction may go on before. The
+  // time is a guess.
   static constexpr base::Duration kReturnAfter = std::chrono::seconds(1);
   // By then it is known whether a process that ends is evicted first. The daemon has to hear of its leases, grant the
   // next one, and lower its bound.

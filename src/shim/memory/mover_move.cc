@@ -39,7 +39,7 @@ Move::Decision Move::after_eviction(const View& view, base::TimePoint now) {
     const Act act = view.excess == 0 ? Act::kCancel : Act::kWait;
     if (step.state == JobState::kRunning) return {act, 0ns};
     if (step.state == JobState::kWaiting) return {act, kPoll};
-    // Host memory is on its way, or asked for again.
+    // Host memory is on its way, or asked for again. Both times are a guess.
     if (!phase_.starved_since) phase_.starved_since = now;
     const base::Duration again = now - *phase_.starved_since < kStuckAfter ? 500us : 5ms;
     return {act == Act::kWait ? Act::kAskForHost : act, again};

@@ -22,13 +22,15 @@ class Move {
  public:
   static constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
   // A seat that waits for eviction is looked at this often until it is drained. A drain takes its work's time, at most
-  // some milliseconds if the daemon bounds it.
+  // some milliseconds if the daemon bounds it. The drainer wakes the mover, too, so both times are a guess.
   static constexpr base::Duration kDrainLook = std::chrono::microseconds(200);
   static constexpr base::Duration kLongestDrainLook = std::chrono::milliseconds(20);
-  // A job is tried again after this; twice as long each time, up to the second.
+  // A job is tried again after this; twice as long each time, up to the second. A guess: the driver returns the memory
+  // of a process that was killed within a tenth of a second (Remedies::kDriverOwes).
   static constexpr base::Duration kRetry = std::chrono::milliseconds(2);
   static constexpr base::Duration kLongestRetry = std::chrono::milliseconds(100);
-  // An eviction that is starved for longer is reported to the daemon, which may count on other seats.
+  // An eviction that is starved for longer is reported to the daemon, which may count on other seats. A guess: longer
+  // than the daemon takes to make a chunk of host memory.
   static constexpr base::Duration kStuckAfter = std::chrono::milliseconds(500);
   // A claim of hidden memory that no seat has made way for holds this long: longer than a switch of some GiB takes.
   static constexpr base::Duration kClaimHolds = std::chrono::seconds(1);

@@ -15,6 +15,7 @@ namespace gpumux::shim {
 
 class Reports {
  public:
+  // A guess: people look at a status that is a quarter of a second old as if it were now.
   static constexpr base::Duration kReportEvery = std::chrono::milliseconds(250);
 
   struct View {

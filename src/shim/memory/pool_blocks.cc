@@ -13,6 +13,7 @@ namespace {
 using cuda::CUresult;
 
 // Events kept for the next frees; a program that frees more before anything is done makes and destroys the rest.
+// How many is a guess.
 constexpr std::size_t kMostSpare = 1024;
 // Numbers of the pager's allocations come from below.
 constexpr std::uint64_t kFirstId = std::uint64_t{1} << 48;

@@ -11,7 +11,8 @@ using cuda::CUresult;
 using pager::lacks_memory;
 using pager::round_up;
 
-// An event costs 1.3 us to ask about. While memory is not short, one call asks about this many at most.
+// An event costs 1.3 us to ask about. While memory is not short, one call asks about this many at
+// most, which takes 20 us.
 constexpr std::size_t kFewQuestions = 16;
 constexpr std::size_t kAllQuestions = SIZE_MAX;
 

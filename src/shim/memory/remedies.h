@@ -109,6 +109,7 @@ class Remedies {
       {kReleasePools, kGiveUp},                                  // kOther
   };
   static constexpr std::uint64_t kNever = std::uint64_t{1} << 60;  // no GPU has that much
+  // A guess: the first pauses are short, and a call each tenth of a second costs next to nothing.
   static constexpr base::Duration kFirstPause = std::chrono::milliseconds(1);
   static constexpr base::Duration kLongestPause = std::chrono::milliseconds(100);
   // The memory of a process that was killed with 40 GiB is back after 68 ms; a busy machine takes longer.

@@ -59,8 +59,8 @@ struct Seat {
   std::uint64_t closings = 0;       // that have begun
   std::uint32_t steps_left = 0;     // submissions let through and made, not yet reported; the next closing reports them
   std::uint32_t awaiting_room = 0;  // threads that wait for the daemon to make room for an allocation
-  base::Duration idle_hold = std::chrono::microseconds(200);
-  base::Duration in_flight_bound{0};  // as the daemon says
+  base::Duration idle_hold = std::chrono::microseconds(200);  // a guess, until the daemon's first Contention says
+  base::Duration in_flight_bound{0};                          // as the daemon says
   // The drainer's watch for idleness.
   std::uint64_t last_passages = 0;
   base::TimePoint idle_since{};
@@ -100,7 +100,7 @@ class Seats {
   };
 
  private:
-  // Device ordinals are small; a process sees at most this many.
+  // Device ordinals are small; a process sees at most this many. How many is a guess.
   static constexpr std::size_t kMaxDevices = 256;
 
   const cuda::Driver& driver_;

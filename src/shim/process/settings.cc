@@ -75,7 +75,7 @@ void read_gang(Settings& settings) {
 // Complains by calling complain(name, value, why).
 template <class Complain>
 void read_lock_modes(Settings& settings, const Complain& complain) {
-  constexpr std::uint64_t kMost = 1u << 30;
+  constexpr std::uint64_t kMost = 1u << 30;  // fits into the 32 bits that the settings have
   // A variable that is set sets the lock modes, with any value.
   const auto read = [&](const char* name, const auto& take) {
     const char* value = variable(name);
@@ -145,7 +145,7 @@ Settings read_settings() {
 
 std::string program_name() {
   if (const char* name = variable("GPUMUX_NAME")) return name;
-  std::array<char, 4096> line{};
+  std::array<char, 4096> line{};  // the beginning is enough for a name
   const os::FileDescriptor file(::open("/proc/self/cmdline", O_RDONLY | O_CLOEXEC));
   const ssize_t got = file ? ::read(file.get(), line.data(), line.size() - 1) : -1;
   if (got <= 0) return "?";

@@ -32,7 +32,7 @@ struct MemorySettings {
 
 struct Settings {
   bool disabled = false;                                      // GPUMUX_DISABLE=1
-  base::Duration connect_timeout = std::chrono::seconds(10);  // GPUMUX_CONNECT_TIMEOUT
+  base::Duration connect_timeout = std::chrono::seconds(10);  // GPUMUX_CONNECT_TIMEOUT; the default is a guess
   std::optional<wire::OnDaemonLoss> on_daemon_loss;  // GPUMUX_ON_DAEMON_LOSS=wait|ungated; unset: as the daemon says
   std::string log;                                   // GPUMUX_LOG: a file, or "stderr"; empty: the daemon's log only
   std::string gang;                                  // the gang this process is born into; empty: none

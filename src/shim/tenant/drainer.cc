@@ -17,29 +17,32 @@ using gate::WorkState;
 // too. This is for work that ends unobserved, and for programs that wait often and go on at once. A look costs about a
 // microsecond if something has been submitted since the last one.
 constexpr base::Duration kIdleLook = 250us;
+// Idle time counts from the last look that found the seat busy. So a long idle hold ends at most an eighth of it early.
 constexpr std::int64_t kLooksPerIdleHold = 8;
 
 // A wait as short as this is spent awake: asleep it would last longer, for waking up alone takes 20 to 70 us.
 constexpr base::Duration kShortestSleep = 60us;
 // The drainer may spend one part in kSpinningShare of its time awake like that, and kSpinningReserve at once. A drain
-// is looked at without sleeping for its first millisecond (next_look), an idle hold for its last 60 us.
+// is looked at without sleeping for its first millisecond (next_look), an idle hold for its last 60 us. Both are a
+// guess: the reserve is enough for five drains at once.
 constexpr int kSpinningShare = 4;
 constexpr base::Duration kSpinningReserve = 5ms;
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
 
 // A program that is often idle for moments only tells the daemon of ever fewer idle holds, and wakes the drainer at
-// ever fewer waits. The doubling ends after this many false alarms.
+// ever fewer waits. The doubling ends after this many false alarms, which is a guess.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
 base::TimePoint now() { return os::SystemClock().now(); }
 
 // A thread that is let through several times submits as fast as it can. It is not asked after each submission; if for
-// this long there is none, it is doing something else.
+// this long there is none, it is doing something else. A guess: longer than a thread needs between two submissions.
 constexpr base::Duration kStepPause = 100us;
 
 // Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
-// waited. A gang's member may wait for a member that is let through, and both for this look.
+// waited. A gang's member may wait for a member that is let through, and both for this look. The part and the
+// least are a guess.
 base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, kIdleLook); }
 
 wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
