@@ -46,6 +46,13 @@ std::uint64_t chunk_for(std::uint64_t budget) {
   return std::clamp(part, kHugePage, kMaxChunk);
 }
 
+// Numbers start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
+std::uint64_t first_id() {
+  timespec t{};
+  ::clock_gettime(CLOCK_BOOTTIME, &t);
+  return (static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec)) | 1;
+}
+
 }  // namespace
 
 struct HostMemory::Alive {
@@ -61,12 +68,9 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
       files_(std::make_shared<HostFiles>(std::move(files))),
       alive_(std::make_shared<Alive>()),
       seats_(chunk_bytes_),
-      shares_(budget / chunk_bytes_) {
+      shares_(budget / chunk_bytes_),
+      chunks_(first_id(), seats_, shares_) {
   alive_->self = this;
-  // Ids start where the time puts them, so that one which an earlier daemon has given means nothing to this one.
-  timespec t{};
-  ::clock_gettime(CLOCK_BOOTTIME, &t);
-  next_id_ = (static_cast<std::uint64_t>(t.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(t.tv_nsec)) | 1;
 }
 
 HostMemory::~HostMemory() { alive_->self = nullptr; }
@@ -99,11 +103,11 @@ void HostMemory::set_demand(std::uint64_t evicted, std::uint64_t copies) {
 }
 
 std::size_t HostMemory::there() const {
-  return static_cast<std::size_t>(lent_ / chunk_bytes_) + used_.size() + ready_.size();
+  return chunks_.count(State::kLent) + chunks_.count(State::kReturned) + chunks_.count(State::kReady);
 }
 
 std::size_t HostMemory::needed() const {
-  const std::size_t in_use = static_cast<std::size_t>(lent_ / chunk_bytes_) + requests_.size();
+  const std::size_t in_use = chunks_.count(State::kLent) + requests_.size();
   if (demand_ == 0) return in_use;
   const auto expected = static_cast<std::size_t>((demand_ + copies_ + chunk_bytes_ - 1) / chunk_bytes_);
   return std::max(expected, in_use) + kWindowChunks;
@@ -153,58 +157,43 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   if (!requests_.empty()) on_awaited_();
 }
 
-// None: no chunk of the seat's trust domain is free. `kept`: the seat has this chunk mapped.
-std::optional<HostMemory::Chunk> HostMemory::take_handed_on(const HostSeat& seat, const Borrower& borrower,
-                                                            bool may_grow, bool& kept) {
+// Null: no chunk of the seat's trust domain is free. `kept`: the seat has this chunk mapped.
+HostChunk* HostMemory::find_handed_on(const HostSeat& seat, const Borrower& borrower, bool may_grow, bool& kept) {
   for (;;) {
     kept = false;
+    if (borrower.domain.empty()) return nullptr;
     // One that the seat has kept costs it nothing; any other it has to map and register.
-    auto best = used_.end();
-    for (auto used = used_.begin(); used != used_.end() && !borrower.domain.empty(); ++used) {
-      if (used->domain != borrower.domain || (!may_grow && used->keepers.empty())) continue;
-      const bool is_keeper = std::find(used->keepers.begin(), used->keepers.end(), seat) != used->keepers.end();
-      if (is_keeper && is_let_go(seat, used->id)) continue;  // it unmaps it at this moment
-      if (is_keeper || !kept) best = used;
+    HostChunk* best = nullptr;
+    for (HostChunk* const chunk : chunks_.in(State::kReturned)) {
+      if (chunk->domain != borrower.domain || (!may_grow && chunk->keepers.empty())) continue;
+      const bool is_keeper = std::find(chunk->keepers.begin(), chunk->keepers.end(), seat) != chunk->keepers.end();
+      if (is_keeper && is_let_go(seat, chunk->id)) continue;  // it unmaps it at this moment
+      if (is_keeper || !kept) best = chunk;
       kept = kept || is_keeper;
     }
-    if (best == used_.end()) return std::nullopt;
-    Chunk chunk = std::move(*best);
-    used_.erase(best);
-    if (HostFiles::is_whole(chunk.memory.get(), chunk_bytes_)) return chunk;
-    unmake(std::move(chunk));
+    if (best == nullptr || HostFiles::is_whole(best->memory.get(), chunk_bytes_)) return best;
+    unmake(*best);
   }
 }
 
 // False: there is nothing that it could have now.
 bool HostMemory::serve(const Request& request) {
-  Borrower& borrower = borrowers_[request.seat.tenant];
+  const Borrower& borrower = borrowers_[request.seat.tenant];
   const bool grows = may_grow(request.account);
-  Chunk chunk;
   bool kept = false;
-  std::optional<Chunk> handed_on = take_handed_on(request.seat, borrower, grows, kept);
-  const bool is_handed_on = handed_on.has_value();
-  if (is_handed_on) {
-    chunk = std::move(*handed_on);
-    std::erase(chunk.keepers, request.seat);
-  } else if (grows && !ready_.empty()) {
-    chunk.id = next_id_++;
-    chunk.domain = borrower.domain;
-    chunk.memory = std::move(ready_.back());
-    ready_.pop_back();
-  } else {
-    return false;
-  }
-  chunk.account = request.account;
-  const HostLoan loan{request.seat, chunk.id, chunk_bytes_};
-  const int fd = kept ? -1 : chunk.memory.get();
-  borrower.loans.emplace(loan.id, Loan{request.seat, std::move(chunk)});
-  lent_ += chunk_bytes_;
-  seats_.lent(request.seat);
-  shares_.lent(request.account);
+  HostChunk* chunk = find_handed_on(request.seat, borrower, grows, kept);
+  const bool is_handed_on = chunk != nullptr;
+  if (!is_handed_on && grows) chunk = newest_ready();
+  if (chunk == nullptr) return false;
+  std::erase(chunk->keepers, request.seat);
+  chunk->borrower = request.seat;
+  chunk->account = request.account;
+  chunk->domain = borrower.domain;
+  chunks_.move(*chunk, State::kLent);
   ++loans_.all;
   if (is_handed_on) ++loans_.handed_on;
   if (kept) ++loans_.kept;
-  on_lent_(loan, fd);
+  on_lent_({request.seat, chunk->id, chunk_bytes_}, kept ? -1 : chunk->memory.get());
   return true;
 }
 
@@ -225,9 +214,10 @@ bool HostMemory::serve_in_order() {
       ++i;
       continue;
     }
+    const bool has_returned = chunks_.count(State::kReturned) > 0;
     const bool comes =
         leaving_soon() > 0 ||
-        (may_grow(request.account) ? making_ > 0 || (!failing_ && may_make()) || !used_.empty() : kept_free() > 0);
+        (may_grow(request.account) ? is_making() || (!failing_ && may_make()) || has_returned : kept_free() > 0);
     const bool served = serve(request);
     if (!served && !comes) set_short(true);
     // Others are asked for what its account is owed, and that is not to go to requests that come later.
@@ -256,22 +246,26 @@ bool HostMemory::may_make() const { return taken() + earlier_elsewhere() + chunk
 
 // One more chunk can be mapped, and what is reserved is still there (HostShares::reserved).
 bool HostMemory::has_unreserved() const {
-  const std::uint64_t mapped = lent_ + leaving() + kept_free() * chunk_bytes_;
+  const std::uint64_t mapped = lent() + leaving() + kept_free() * chunk_bytes_;
   return mapped + earlier_elsewhere() + chunk_bytes_ <= lendable();
 }
 
 // The account may have one more chunk mapped. It has less than is reserved for accounts that begin, or that stays free.
 bool HostMemory::may_grow(const Account& account) const {
   if (has_unreserved()) return true;
-  const auto kept = static_cast<std::uint64_t>(std::count_if(
-      used_.begin(), used_.end(), [&](const Chunk& used) { return !used.keepers.empty() && used.account == account; }));
+  const HostChunks::List& returned = chunks_.in(State::kReturned);
+  const auto kept =
+      static_cast<std::uint64_t>(std::count_if(returned.begin(), returned.end(), [&](const HostChunk* chunk) {
+        return !chunk->keepers.empty() && chunk->account == account;
+      }));
   return shares_.mapped_by(account) + kept < shares_.reserved();
 }
 
 // Chunks that are free, and mapped by a process.
 std::size_t HostMemory::kept_free() const {
+  const HostChunks::List& returned = chunks_.in(State::kReturned);
   return static_cast<std::size_t>(
-      std::count_if(used_.begin(), used_.end(), [](const Chunk& used) { return !used.keepers.empty(); }));
+      std::count_if(returned.begin(), returned.end(), [](const HostChunk* chunk) { return !chunk->keepers.empty(); }));
 }
 
 void HostMemory::uses(const HostSeat& seat, std::uint64_t bytes, bool is_back) {
@@ -294,10 +288,10 @@ void HostMemory::rebalance() {
   const auto growing = static_cast<std::size_t>(std::count_if(
       requests_.begin(), requests_.end(), [this](const Request& request) { return may_grow(request.account); }));
   const std::size_t missing = std::max(needs - std::min(needs, there()), growing);
-  while (!failing_ && making_ < std::min(missing, most_making()) && may_make()) remake({});
+  while (!failing_ && making() < std::min(missing, most_making()) && may_make()) make();
   // A request that still waits is of another trust domain than the chunks that are free.
-  for (std::size_t coming = making_ + leaving_soon(); coming < std::min(growing, kMaxMaking) && !used_.empty();
-       ++coming)
+  for (std::size_t coming = making() + leaving_soon();
+       coming < std::min(growing, kMaxMaking) && chunks_.count(State::kReturned) > 0; ++coming)
     drop_one();
   for (std::size_t coming = leaving_soon(); coming < std::min(requests_.size() - growing, kMaxMaking) && drop_kept();)
     ++coming;
@@ -308,22 +302,28 @@ std::size_t HostMemory::most_making() const { return requests_.empty() ? kMaxMak
 
 // Of what its keepers have been told to let go of, as much as they are likely to.
 std::size_t HostMemory::leaving_soon() const {
-  return static_cast<std::size_t>(std::count_if(leaving_.begin(), leaving_.end(),
-                                                [](const auto& chunk) { return chunk.second.looks <= kPatientLooks; }));
+  const HostChunks::List& leaving = chunks_.in(State::kLeaving);
+  return static_cast<std::size_t>(std::count_if(leaving.begin(), leaving.end(),
+                                                [](const HostChunk* chunk) { return chunk->looks <= kPatientLooks; }));
+}
+
+HostChunk* HostMemory::newest_ready() const {
+  return chunks_.count(State::kReady) == 0 ? nullptr : chunks_.in(State::kReady).back();
+}
+
+HostChunk* HostMemory::oldest_returned(bool is_kept) const {
+  const HostChunks::List& returned = chunks_.in(State::kReturned);
+  const auto found = std::find_if(returned.begin(), returned.end(),
+                                  [is_kept](const HostChunk* chunk) { return chunk->keepers.empty() != is_kept; });
+  return found == returned.end() ? nullptr : *found;
 }
 
 // Of what is free. That costs no program anything.
 bool HostMemory::drop_unmapped() {
-  const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return used.keepers.empty(); });
-  if (chunk != used_.end()) {
-    remake(std::move(chunk->memory));
-    used_.erase(chunk);
-  } else if (!ready_.empty()) {
-    remake(std::move(ready_.back()));
-    ready_.pop_back();
-  } else {
-    return false;
-  }
+  HostChunk* chunk = oldest_returned(false);
+  if (chunk == nullptr) chunk = newest_ready();
+  if (chunk == nullptr) return false;
+  close(*chunk);
   return true;
 }
 
@@ -332,66 +332,71 @@ void HostMemory::drop_one() {
 }
 
 bool HostMemory::drop_kept() {
-  const auto chunk = std::find_if(used_.begin(), used_.end(), [](const Chunk& used) { return !used.keepers.empty(); });
-  if (chunk == used_.end()) return false;
-  Chunk gone = std::move(*chunk);
-  used_.erase(chunk);
-  unmake(std::move(gone));
+  HostChunk* const chunk = oldest_returned(true);
+  if (chunk == nullptr) return false;
+  unmake(*chunk);
   return true;
 }
 
-void HostMemory::remake(os::FileDescriptor old, Old how) {
-  ++making_;
+void HostMemory::make() {
+  const std::uint64_t id = chunks_.add().id;
   work_then(
-      pool_, loop_,
-      [files = files_, old = std::move(old), how,
-       bytes = chunk_bytes_]() mutable -> std::optional<base::Result<HostFile>> {
-        if (!old) return files->make(bytes);
-        if (how == Old::kUnmade) HostFiles::unmake(std::move(old), bytes);
-        old.reset();
-        return std::nullopt;
-      },
-      [alive = alive_](std::optional<base::Result<HostFile>> made) {
-        if (alive->self != nullptr) alive->self->remade(std::move(made));
+      pool_, loop_, [files = files_, bytes = chunk_bytes_] { return files->make(bytes); },
+      [alive = alive_, id](base::Result<HostFile> file) {
+        if (alive->self != nullptr) alive->self->has_made(id, std::move(file));
       });
 }
 
-void HostMemory::remade(std::optional<base::Result<HostFile>> made) {
-  --making_;
-  if (!made) {
-    failing_ = false;
-  } else if (*made) {
-    count(**made, chunk_bytes_);
-    ready_.push_back(std::move((*made)->fd));
-  } else if (!failing_) {
+void HostMemory::has_made(std::uint64_t id, base::Result<HostFile> file) {
+  HostChunk& chunk = *chunks_.find(id);
+  if (file) {
+    count(*file, chunk_bytes_);
+    chunk.memory = std::move(file->fd);
+    chunks_.move(chunk, State::kReady);
+  } else {
+    chunks_.remove(chunk);
+    if (!failing_) {
+      log_warning("the machine has no memory left for evicted data", {{"why", file.error().message()},
+                                                                      {"lent", base::format_bytes(lent())},
+                                                                      {"budget", base::format_bytes(budget_)}});
+    }
     failing_ = true;
-    log_warning("the machine has no memory left for evicted data", {{"why", made->error().message()},
-                                                                    {"lent", base::format_bytes(lent_)},
-                                                                    {"budget", base::format_bytes(budget_)}});
   }
   serve();
 }
 
+void HostMemory::close(HostChunk& chunk, Old how) {
+  work_then(
+      pool_, loop_,
+      [old = std::move(chunk.memory), how, bytes = chunk_bytes_, id = chunk.id]() mutable {
+        if (how == Old::kUnmade) HostFiles::unmake(std::move(old), bytes);
+        old.reset();
+        return id;
+      },
+      [alive = alive_](std::uint64_t id) {
+        if (alive->self != nullptr) alive->self->has_closed(id);
+      });
+  chunks_.move(chunk, State::kUnmaking);
+}
+
+void HostMemory::has_closed(std::uint64_t id) {
+  chunks_.remove(*chunks_.find(id));
+  failing_ = false;
+  serve();
+}
+
 void HostMemory::returned(base::TenantId tenant, std::uint64_t id, bool kept) {
-  const auto borrower = borrowers_.find(tenant);
-  if (borrower == borrowers_.end()) return;
-  const auto found = borrower->second.loans.find(id);
-  if (found == borrower->second.loans.end()) return;
-  Loan loan = std::move(found->second);
-  borrower->second.loans.erase(found);
-  lent_ -= chunk_bytes_;
-  seats_.returned(loan.seat);
-  shares_.returned(borrower->second.account);
-  const HostSeat seat = loan.seat;
-  const bool keeps = borrower->second.keeps;
-  if (kept) loan.chunk.keepers.push_back(seat);
-  if (loan.chunk.domain.empty()) {
-    unmake(std::move(loan.chunk));
+  HostChunk* const chunk = chunks_.find(id);
+  if (chunk == nullptr || chunk->state() != State::kLent || chunk->borrower.tenant != tenant) return;
+  const HostSeat seat = chunk->borrower;
+  if (kept) chunk->keepers.push_back(seat);
+  if (chunk->domain.empty()) {
+    unmake(*chunk);
   } else {
-    used_.push_back(std::move(loan.chunk));
+    chunks_.move(*chunk, State::kReturned);
     failing_ = false;
   }
-  if (kept && !keeps) let_go(seat, id);
+  if (kept && !borrowers_[tenant].keeps) let_go(seat, id);
   serve();
 }
 
@@ -413,33 +418,29 @@ void HostMemory::gone(base::TenantId tenant, os::FileDescriptor process) {
     if (is_its) shares_.answered(request.account);
     return is_its;
   });
-  seats_.gone(tenant);
-  auto gone = borrowers_.extract(tenant);
-  if (gone.empty()) return;
+  const auto gone = borrowers_.extract(tenant);
+  if (gone.empty()) return seats_.gone(tenant);
   for (const auto& [slot, bytes] : gone.mapped().earlier) earlier_ -= bytes;
   const auto is_its = [&](const HostSeat& seat) { return seat.tenant == tenant; };
-  for (Chunk& chunk : used_) std::erase_if(chunk.keepers, is_its);
-  for (auto& [id, borrower] : borrowers_) {
-    for (auto& [number, loan] : borrower.loans) std::erase_if(loan.chunk.keepers, is_its);
+  for (const State state : {State::kReturned, State::kLent, State::kLeaving}) {
+    for (HostChunk* const chunk : chunks_.in(state)) std::erase_if(chunk->keepers, is_its);
   }
-  for (auto next = leaving_.begin(); next != leaving_.end();) {
-    const auto chunk = next++;
-    std::erase_if(chunk->second.keepers, is_its);
-    if (chunk->second.keepers.empty()) has_left(chunk);
+  for (HostChunk* const chunk : HostChunks::List(chunks_.in(State::kLeaving))) {
+    if (chunk->keepers.empty()) close(*chunk);
   }
-  const bool stays = process && !gone.mapped().loans.empty() && !os::has_ended(process.get());
-  for (auto& [id, loan] : gone.mapped().loans) {
-    lent_ -= chunk_bytes_;
-    shares_.returned(gone.mapped().account);
-    std::erase_if(loan.chunk.keepers, is_its);
-    if (stays) loan.chunk.keepers.push_back(loan.seat);
-    if (!process && loan.chunk.keepers.empty()) {
-      remake(std::move(loan.chunk.memory), Old::kOnlyClosed);
+  const std::uint64_t lent = lent_to(tenant);
+  const bool stays = process && lent != 0 && !os::has_ended(process.get());
+  for (HostChunk* const chunk : HostChunks::List(chunks_.in(State::kLent))) {
+    if (!is_its(chunk->borrower)) continue;
+    if (stays) chunk->keepers.push_back(chunk->borrower);
+    if (!process && chunk->keepers.empty()) {
+      close(*chunk, Old::kOnlyClosed);
     } else {
-      unmake(std::move(loan.chunk));
+      unmake(*chunk);
     }
   }
-  if (stays) left_.emplace(tenant, Left{std::move(process), gone.mapped().loans.size() * chunk_bytes_});
+  seats_.gone(tenant);
+  if (stays) left_.emplace(tenant, Left{std::move(process), lent});
   serve();
 }
 
@@ -453,14 +454,14 @@ void HostMemory::look() {
     const Forgetting* const forgetting = forgetting_of(seat);
     return forgetting != nullptr && !forgetting->told.empty();
   };
-  for (auto& [id, chunk] : leaving_) {
-    if (std::any_of(chunk.keepers.begin(), chunk.keepers.end(), is_asked)) ++chunk.looks;
+  for (HostChunk* const chunk : chunks_.in(State::kLeaving)) {
+    if (std::any_of(chunk->keepers.begin(), chunk->keepers.end(), is_asked)) ++chunk->looks;
   }
   if (leaving_soon() != soon) {
     std::set<std::uint64_t> silent;
-    for (const auto& [id, chunk] : leaving_) {
-      if (chunk.looks <= kPatientLooks) continue;
-      for (const HostSeat& keeper : chunk.keepers) {
+    for (const HostChunk* const chunk : chunks_.in(State::kLeaving)) {
+      if (chunk->looks <= kPatientLooks) continue;
+      for (const HostSeat& keeper : chunk->keepers) {
         if (is_asked(keeper)) silent.insert(keeper.tenant.value);
       }
     }
@@ -481,7 +482,7 @@ std::uint64_t HostMemory::awaited() const {
 std::uint64_t HostMemory::beyond(base::TenantId tenant) const {
   const auto found = borrowers_.find(tenant);
   if (found == borrowers_.end()) return 0;
-  const std::uint64_t beyond_share = std::min(found->second.loans.size(), shares_.beyond(found->second.account));
+  const std::uint64_t beyond_share = std::min(seats_.lent_to(tenant), shares_.beyond(found->second.account));
   return std::max(seats_.useless_of(tenant), beyond_share) * chunk_bytes_;
 }
 
@@ -494,12 +495,6 @@ std::uint64_t HostMemory::lent_or_awaited(const std::function<bool(const HostSea
 bool HostMemory::awaits(base::TenantId tenant) const {
   return std::any_of(requests_.begin(), requests_.end(),
                      [tenant](const Request& request) { return request.seat.tenant == tenant; });
-}
-
-std::uint64_t HostMemory::lent_to(base::TenantId tenant) const {
-  const auto borrower = borrowers_.find(tenant);
-  if (borrower == borrowers_.end()) return 0;
-  return borrower->second.loans.size() * chunk_bytes_;
 }
 
 }  // namespace gpumux::daemon

@@ -13,10 +13,10 @@
 //
 // A seat that gives a chunk back may keep it mapped, and registered with the driver. The next loan of that chunk to the
 // seat needs no descriptor and registers nothing (docs/decisions/0010-host-memory-stays-registered.md). So a chunk's
-// memory is the machine's again only when all its keepers have unmapped it, and it counts until then. A chunk leaves in
-// one direction, in four steps. It is among the free chunks. Each keeper is told to let go, and no seat is lent it any
-// more. The last keeper has let go of it, or is gone. It is closed. A seat is told of a bounded number of chunks at a
-// time, and of no more before it has answered. So one message at most waits for a seat that does not answer.
+// memory is the machine's again only when all its keepers have unmapped it, and it counts until then. host_chunks.h has
+// the states of a chunk. A chunk that leaves is lent to no seat any more, and each keeper is told to let go of it. It
+// is closed when the last keeper has let go of it, or is gone. A seat is told of a bounded number of chunks at a time,
+// and of no more before it has answered. So one message at most waits for a seat that does not answer.
 //
 // How much there is. The daemon makes chunks until there are as many as are needed. It gives back only chunks beyond
 // the most that was needed at any of the last kKeptLooks looks. A chunk that is free counts as there, in whosever
@@ -61,6 +61,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/peers/account.h"
+#include "daemon/tenants/host_chunks.h"
 #include "daemon/tenants/host_files.h"
 #include "daemon/tenants/host_seats.h"
 #include "daemon/tenants/host_shares.h"
@@ -149,7 +150,7 @@ class HostMemory {
   std::uint64_t beyond(base::TenantId tenant) const;
   // Mapped bytes that no seat has a use for: they cannot be promised to any seat until their processes have unmapped
   // them.
-  std::uint64_t useless() const { return (seats_.useless() + leaving_.size()) * chunk_bytes_; }
+  std::uint64_t useless() const { return (seats_.useless() + chunks_.count(State::kLeaving)) * chunk_bytes_; }
   // The bytes that all seats of which `is_one` holds have on loan, or wait for.
   std::uint64_t lent_or_awaited(const std::function<bool(const HostSeat&)>& is_one) const;
   // It has been told to let go of something, and has not answered.
@@ -165,37 +166,28 @@ class HostMemory {
   // The most that one account can borrow, if no other account borrows.
   std::uint64_t lendable() const { return budget_ - shares_.reserved() * chunk_bytes_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
-  std::uint64_t lent() const { return lent_; }
-  std::uint64_t lent_to(base::TenantId tenant) const;
-  std::uint64_t ready() const { return (ready_.size() + used_.size()) * chunk_bytes_; }
+  std::uint64_t lent() const { return bytes_in(State::kLent); }
+  std::uint64_t lent_to(base::TenantId tenant) const { return seats_.lent_to(tenant) * chunk_bytes_; }
+  std::uint64_t ready() const { return bytes_in(State::kReady) + bytes_in(State::kReturned); }
   // To go back to the machine; processes still have them mapped.
-  std::uint64_t leaving() const { return leaving_.size() * chunk_bytes_; }
+  std::uint64_t leaving() const { return bytes_in(State::kLeaving); }
   // The bytes that the budget bounds: all of these, and the chunks that are being made or given back at this moment.
-  std::uint64_t taken() const { return lent_ + ready() + leaving() + making_ * chunk_bytes_; }
+  std::uint64_t taken() const { return chunks_.count() * chunk_bytes_; }
   // Whether something is being made or given back.
-  bool is_making() const { return making_ > 0; }
+  bool is_making() const { return making() > 0; }
   bool is_short() const { return short_; }
   const HostLoans& loans() const { return loans_; }
   const HostFiles& files() const { return *files_; }
   const HostMade& made() const { return made_; }
+  // Empty, or the first fault. For tests.
+  std::string check_invariants() const { return chunks_.check_invariants(); }
 
  private:
+  using State = HostChunk::State;
   struct Request {
     HostSeat seat;
     Account account;
     base::TimePoint asked_at{};
-  };
-  struct Chunk {
-    std::uint64_t id = 0;
-    os::FileDescriptor memory;
-    std::string domain;             // of the tenants that have had it: they may get it as it is
-    Account account;                // of its latest borrower; its share counts the chunk while it leaves
-    std::vector<HostSeat> keepers;  // have it mapped, and not on loan; some may have been told to let go of it
-    std::uint32_t looks = 0;        // since it is to go
-  };
-  struct Loan {
-    HostSeat seat;
-    Chunk chunk;
   };
   // Chunks that a seat has been told to let go of, without an answer yet, and chunks that the daemon tells it of next.
   struct Forgetting {
@@ -205,7 +197,6 @@ class HostMemory {
   struct Borrower {
     std::string domain;
     Account account;
-    std::unordered_map<std::uint64_t, Loan> loans;   // by the chunk's id
     std::map<std::uint32_t, Forgetting> forgetting;  // by slot
     std::map<std::uint32_t, std::uint64_t> earlier;  // by slot: bytes of an earlier daemon's
     bool keeps = true;
@@ -217,7 +208,9 @@ class HostMemory {
   };
   struct Alive;  // shared with the pool's jobs: cleared when this object goes
 
-  // In chunks: lent or free; needed at this moment.
+  std::uint64_t bytes_in(State state) const { return chunks_.count(state) * chunk_bytes_; }
+  // In chunks: being made or given back; lent or free; needed at this moment.
+  std::size_t making() const { return chunks_.count(State::kMaking) + chunks_.count(State::kUnmaking); }
   std::size_t there() const;
   std::size_t needed() const;
   bool has_too_much() const;
@@ -230,15 +223,15 @@ class HostMemory {
   void serve();
   bool serve_in_order();
   bool serve(const Request& request);
-  std::optional<Chunk> take_handed_on(const HostSeat& seat, const Borrower& borrower, bool may_grow, bool& kept);
+  HostChunk* find_handed_on(const HostSeat& seat, const Borrower& borrower, bool may_grow, bool& kept);
   void rebalance();
   std::size_t leaving_soon() const;
   bool drop_unmapped();
   bool drop_kept();
   void drop_one();
-  void unmake(Chunk chunk);
-  void has_left(std::unordered_map<std::uint64_t, Chunk>::iterator chunk);
-  Chunk* find(std::uint64_t id);
+  HostChunk* newest_ready() const;
+  HostChunk* oldest_returned(bool is_kept) const;
+  void unmake(HostChunk& chunk);
   void let_go(const HostSeat& seat, std::uint64_t id);
   const Forgetting* forgetting_of(const HostSeat& seat) const;
   bool is_let_go(const HostSeat& seat, std::uint64_t id) const;
@@ -246,10 +239,12 @@ class HostMemory {
   void tell(const HostSeat& seat, std::size_t most);
   void tell_urgent(const HostSeat& seat);
   void tell_all(std::size_t most);
+  // In the pool: makes a chunk, or does away with one that no seat has mapped.
+  void make();
+  void has_made(std::uint64_t id, base::Result<HostFile> file);
   enum class Old : std::uint8_t { kUnmade, kOnlyClosed };  // kOnlyClosed: a process may still use it
-  // In the pool: does away with `old`, or makes a new one if there is none.
-  void remake(os::FileDescriptor old, Old how = Old::kUnmade);
-  void remade(std::optional<base::Result<HostFile>> made);
+  void close(HostChunk& chunk, Old how = Old::kUnmade);
+  void has_closed(std::uint64_t id);
   void count(const HostFile& file, std::uint64_t bytes);
   std::size_t most_making() const;
   void set_short(bool is_short);
@@ -265,25 +260,20 @@ class HostMemory {
   OnShort on_short_ = [](bool) {};
   OnAwaited on_awaited_ = [] {};
   std::shared_ptr<Alive> alive_;
-  std::uint64_t next_id_ = 0;
   std::uint64_t demand_ = 0;
   std::uint64_t copies_ = 0;
   std::deque<std::size_t> needed_lately_{0};  // the most between two looks each; the last one: since the last look
-  std::uint64_t lent_ = 0;
   bool counts_earlier_ = false;
   std::uint64_t earlier_ = 0;
   HostLoans loans_;
-  std::size_t making_ = 0;  // also chunks that are being closed: their memory is not there before
-  bool failing_ = false;    // the machine has no memory left: not tried again before something comes back
+  bool failing_ = false;  // the machine has no memory left: not tried again before something comes back
   bool short_ = false;
-  std::uint64_t short_at_ = 0;                        // the demand at that time
-  std::vector<os::FileDescriptor> ready_;             // no tenant has had them
-  std::vector<Chunk> used_;                           // have come back; the newest last
-  std::unordered_map<std::uint64_t, Chunk> leaving_;  // by id
+  std::uint64_t short_at_ = 0;  // the demand at that time
   std::unordered_map<base::TenantId, Left> left_;
   std::deque<Request> requests_;
   HostSeats seats_;
   HostShares shares_;
+  HostChunks chunks_;
   std::unordered_map<base::TenantId, Borrower> borrowers_;
 };
 

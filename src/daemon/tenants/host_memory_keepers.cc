@@ -8,20 +8,10 @@
 
 namespace gpumux::daemon {
 
-void HostMemory::unmake(Chunk chunk) {
-  if (chunk.keepers.empty()) return remake(std::move(chunk.memory));
-  const std::uint64_t id = chunk.id;
-  const std::vector<HostSeat> keepers = chunk.keepers;
-  shares_.leaves(chunk.account);
-  leaving_.emplace(id, std::move(chunk));
-  for (const HostSeat& keeper : keepers) let_go(keeper, id);
-}
-
-// No process has it mapped any longer.
-void HostMemory::has_left(std::unordered_map<std::uint64_t, Chunk>::iterator chunk) {
-  shares_.has_left(chunk->second.account);
-  remake(std::move(chunk->second.memory));
-  leaving_.erase(chunk);
+void HostMemory::unmake(HostChunk& chunk) {
+  if (chunk.keepers.empty()) return close(chunk);
+  chunks_.move(chunk, State::kLeaving);
+  for (const HostSeat& keeper : chunk.keepers) let_go(keeper, chunk.id);
 }
 
 void HostMemory::let_go(const HostSeat& seat, std::uint64_t id) {
@@ -50,14 +40,12 @@ bool HostMemory::is_let_go(const HostSeat& seat, std::uint64_t id) const {
 void HostMemory::set_keeps(base::TenantId tenant, bool keeps) {
   borrowers_[tenant].keeps = keeps;
   if (keeps) return;
-  const auto take = [&](const Chunk& chunk) {
-    for (const HostSeat& keeper : std::vector<HostSeat>(chunk.keepers)) {
-      if (keeper.tenant == tenant) let_go(keeper, chunk.id);
+  for (const State state : {State::kReturned, State::kLent}) {
+    for (const HostChunk* const chunk : chunks_.in(state)) {
+      for (const HostSeat& keeper : chunk->keepers) {
+        if (keeper.tenant == tenant) let_go(keeper, chunk->id);
+      }
     }
-  };
-  for (const Chunk& chunk : used_) take(chunk);
-  for (const auto& [id, borrower] : borrowers_) {
-    for (const auto& [number, loan] : borrower.loans) take(loan.chunk);
   }
   // And what it would have been told of by and by.
   std::vector<std::uint32_t> slots;
@@ -98,28 +86,13 @@ void HostMemory::forgotten(const HostSeat& seat) {
   const auto forgetting = borrower->second.forgetting.find(seat.slot);
   if (forgetting == borrower->second.forgetting.end()) return;
   for (const std::uint64_t id : std::exchange(forgetting->second.told, {})) {
-    const auto chunk = leaving_.find(id);
-    if (chunk == leaving_.end()) {
-      // Others may go on having it.
-      if (Chunk* const stays = find(id)) std::erase(stays->keepers, seat);
-      continue;
-    }
-    std::erase(chunk->second.keepers, seat);
-    if (chunk->second.keepers.empty()) has_left(chunk);
+    HostChunk* const chunk = chunks_.find(id);
+    if (chunk == nullptr) continue;
+    std::erase(chunk->keepers, seat);  // a chunk that does not leave goes on, and others may have it
+    if (chunk->state() == State::kLeaving && chunk->keepers.empty()) close(*chunk);
   }
   tell_urgent(seat);
   serve();  // another seat can be lent the chunks that it has let go of
-}
-
-// One that is free or lent.
-HostMemory::Chunk* HostMemory::find(std::uint64_t id) {
-  const auto used = std::find_if(used_.begin(), used_.end(), [id](const Chunk& chunk) { return chunk.id == id; });
-  if (used != used_.end()) return &*used;
-  for (auto& [tenant, borrower] : borrowers_) {
-    const auto loan = borrower.loans.find(id);
-    if (loan != borrower.loans.end()) return &loan->second.chunk;
-  }
-  return nullptr;
 }
 
 }  // namespace gpumux::daemon

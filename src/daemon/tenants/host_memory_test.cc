@@ -363,7 +363,8 @@ TEST_F(HostMemoryTest, WhoDoesNotAnswerIsNotWaitedFor) {
 }
 
 // Tenants do and say anything. The test checks the budget. A seat gets a chunk without a descriptor only if it has said
-// that it keeps it. Data goes to no stranger. A seat that is told to forget a chunk has it.
+// that it keeps it. Data goes to no stranger. A seat that is told to forget a chunk has it. Every chunk is counted in
+// its state.
 TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
   const char* const text = std::getenv("GPUMUX_TEST_SEED");
   const unsigned seed = text != nullptr ? static_cast<unsigned>(std::atoi(text)) : std::random_device()();
@@ -435,6 +436,7 @@ TEST_F(HostMemoryTest, WhateverTenantsSayTheBudgetHolds) {
       for (const auto& [id, other] : seats) EXPECT_TRUE(id == borrower || other.loans.count(one.loan.id) == 0);
     }
     ASSERT_LE(memory.taken(), kBudget);
+    ASSERT_EQ(memory.check_invariants(), "") << "round " << round;
     ASSERT_FALSE(HasFailure()) << "round " << round;
   }
   for (std::uint64_t tenant = 1; tenant <= kTenants; ++tenant) memory.gone({tenant});

@@ -46,6 +46,7 @@ class HostMemoryTest : public testing::Test {
     memory.set_demand(kBudget);
   }
   ~HostMemoryTest() override { pool.join(); }
+  void TearDown() override { EXPECT_EQ(memory.check_invariants(), ""); }
 
   // A seat that has as much as the budget. Domains are of users of their own.
   void want(const HostSeat& seat, std::string_view domain) {

@@ -54,6 +54,13 @@ std::uint64_t HostSeats::lent_to(const HostSeat& seat) const {
   return use == uses_.end() ? 0 : use->second.lent;
 }
 
+std::uint64_t HostSeats::lent_to(base::TenantId tenant) const {
+  std::uint64_t sum = 0;
+  for (auto use = uses_.lower_bound({tenant.value, 0}); use != uses_.end() && use->first.first == tenant.value; ++use)
+    sum += use->second.lent;
+  return sum;
+}
+
 std::uint64_t HostSeats::lent_to(const std::function<bool(const HostSeat&)>& is_one) const {
   std::uint64_t sum = 0;
   for (const auto& [key, use] : uses_) sum += is_one({{key.first}, key.second}) ? use.lent : 0;

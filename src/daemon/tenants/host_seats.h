@@ -37,6 +37,7 @@ class HostSeats {
 
   std::uint64_t most_of(const HostSeat& seat) const;
   std::uint64_t lent_to(const HostSeat& seat) const;
+  std::uint64_t lent_to(base::TenantId tenant) const;
   std::uint64_t lent_to(const std::function<bool(const HostSeat&)>& is_one) const;
   std::uint64_t useless_of(base::TenantId tenant) const;
   std::uint64_t useless() const { return useless_; }  // of all seats

@@ -6,8 +6,8 @@
 // choose one of three tenants, the others an action. A tenant connects, says Hello with a good or bad page, or leaves.
 // It sends the bytes as they are or as a well-formed message of a type. It lets time pass, stops reading, or is
 // suspended or resumed with the others of one run. A well-formed message about memory has sizes that mean something.
-// After each record the lease core's and the planner's invariants must hold. Every message to a tenant must be
-// readable, and its page must never grant more than the core does.
+// After each record the invariants of the lease core, the planner and host memory must hold. Every message to a tenant
+// must be readable, and its page must never grant more than the core does.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -230,6 +230,7 @@ class Machine {
       }
     }
     if (const std::string violated = leases_.machine().check_invariants(); !violated.empty()) broken(violated);
+    if (const std::string violated = host_.check_invariants(); !violated.empty()) broken(violated);
     // An exclusive lease is granted to one slot of a GPU at most, unless a gang holds it together.
     if (gangs_) return;
     std::array<int, kGpus> exclusive{};
