@@ -7,6 +7,8 @@
 #include <type_traits>
 #include <variant>
 
+#include "base/deadline.h"
+
 namespace gpumux::node {
 namespace {
 
@@ -23,11 +25,6 @@ std::optional<sched::Mode> mode_set_by(const settings::GpuSettings& settings) {
     case settings::Mode::kConcurrent: return sched::Mode::kConcurrent;
   }
   return std::nullopt;
-}
-
-// The earlier of two, if there is one.
-std::optional<TimePoint> earliest(const std::optional<TimePoint>& one, const std::optional<TimePoint>& other) {
-  return one && other ? std::min(one, other) : one ? one : other;
 }
 
 std::uint64_t reserve_of(const settings::GpuSettings& settings, std::uint64_t capacity) {
@@ -265,7 +262,7 @@ void Machine::rest(GpuIndex index) {
   // Each of these looks at all seats of the GPU, and Rest comes after every message.
   gpu.plan = memory_.is_tight(index) || memory_.is_clearing(index) ? Plan::kFollowsTurns : Plan::kStands;
   gpu.host_demand = memory_.host_demand(index);
-  gpu.due_at = earliest(memory_.next_deadline(index), gpu.memory_mode.look_again());
+  gpu.due_at = base::earliest(memory_.next_deadline(index), gpu.memory_mode.look_again());
 }
 
 // A seat that cannot have its memory lets others go first, and turns decide which memory is needed. So the GPU is
@@ -298,7 +295,7 @@ void Machine::plan(GpuIndex index) {
 
 std::optional<TimePoint> Machine::next_deadline() const {
   std::optional<TimePoint> next = leases_.next_deadline();
-  for (const Gpu& gpu : gpus_) next = earliest(next, gpu.due_at);
+  for (const Gpu& gpu : gpus_) next = base::earliest(next, gpu.due_at);
   return next;
 }
 
