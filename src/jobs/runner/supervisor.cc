@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "base/deadline.h"
 #include "os/unix_socket.h"
 #include "os/wall_clock.h"
 
@@ -221,14 +222,14 @@ void Supervisor::terminate(wire::EndReason reason, Duration grace) {
   next_tick_ = now;
   // The end is written once the main process has ended: from then on no reason can be given for it.
   if (Cleaning* const cleaning = std::get_if<Cleaning>(&phase_)) {
-    cleaning->kill_at = std::min(cleaning->kill_at, now + grace);
+    cleaning->kill_at = base::earliest(cleaning->kill_at, now + grace);
     return;
   }
   if (reason_ == wire::EndReason::kNone) reason_ = reason;
   Running* const running = std::get_if<Running>(&phase_);
   if (running == nullptr)
     return never_started(wire::kExitNotStarted, "it was ended before its command was started", now + grace);
-  running->kill_at = std::min(running->kill_at, now + grace);
+  running->kill_at = base::earliest(running->kill_at, now + grace);
   if (running->is_stopping) return;
   running->is_stopping = true;
   tell_all(state());
@@ -244,21 +245,23 @@ void Supervisor::terminate(wire::EndReason reason, Duration grace) {
 void Supervisor::suspend(std::uint64_t sequence) {
   sequence_ = sequence;
   Running* const running = std::get_if<Running>(&phase_);
-  // Otherwise it is not going to run on, or not there yet.
-  if (running == nullptr || running->is_stopping) return change_suspension(wire::Suspension::kNone);
-  if (suspension_ == wire::Suspension::kFrozen) return change_suspension(wire::Suspension::kFrozen);
-  running->freeze_until = clock_.now() + kFreezeTime;
-  change_suspension(wire::Suspension::kFreezing);
+  // It is not there yet, is not going to run on, or is suspended already.
+  if (running == nullptr || running->is_stopping || std::holds_alternative<Frozen>(running->freeze))
+    return tell_all(state());
+  change_freeze(*running, Freezing{.until = clock_.now() + kFreezeTime});
   tick();
 }
 
 void Supervisor::resume(std::uint64_t sequence) {
-  const bool was_suspended = suspension_ != wire::Suspension::kNone;
+  Running* const running = std::get_if<Running>(&phase_);
   const bool asked = sequence != sequence_;
   sequence_ = sequence;
-  if (was_suspended) processes_.thaw();
-  if (Running* const running = std::get_if<Running>(&phase_)) running->freeze_until.reset();
-  if (was_suspended || asked) change_suspension(wire::Suspension::kNone);
+  if (running != nullptr && !std::holds_alternative<std::monostate>(running->freeze)) {
+    processes_.thaw();
+    change_freeze(*running, {});
+  } else if (asked) {
+    tell_all(state());
+  }
 }
 
 // ---- what takes several steps -----------------------------------------------------------------------------
@@ -271,17 +274,17 @@ void Supervisor::tick() {
 void Supervisor::tick(Running& running) {
   const TimePoint now = clock_.now();
   Duration wait = Duration::max();
-  if (running.freeze_until) {
+  if (const Freezing* const freezing = std::get_if<Freezing>(&running.freeze)) {
     const std::size_t left = processes_.freeze_step();
-    if (left == 0 || now >= *running.freeze_until) {
-      running.freeze_until.reset();
-      unstoppable_ = static_cast<std::uint32_t>(left);
-      change_suspension(left == 0 ? wire::Suspension::kFrozen : wire::Suspension::kFailed);
+    if (left == 0) {
+      change_freeze(running, Frozen{.since = clock_.now()});
+    } else if (now >= freezing->until) {
+      change_freeze(running, FreezeFailed{.unstoppable = static_cast<std::uint32_t>(left)});
     } else {
-      wait = std::clamp<Duration>((kFreezeTime - (*running.freeze_until - now)) / 8, kFirstTick, kSlowestTick);
+      wait = std::clamp<Duration>((kFreezeTime - (freezing->until - now)) / 8, kFirstTick, kSlowestTick);
     }
   }
-  if (running.kill_at != TimePoint::max()) wait = std::min(wait, kill(running.kill_at));
+  if (running.kill_at) wait = std::min(wait, kill(*running.kill_at));
   if (wait != Duration::max()) next_tick_ = now + wait;
 }
 
@@ -294,7 +297,7 @@ Duration Supervisor::kill(TimePoint at) {
 }
 
 void Supervisor::tick(Cleaning& cleaning) {
-  next_tick_ = clock_.now() + kill(cleaning.kill_at);
+  next_tick_ = clock_.now() + (cleaning.kill_at ? kill(*cleaning.kill_at) : Duration(kSlowestTick));
   if (!has_cleaned(cleaning)) return;
   finish();  // `cleaning` is gone
   tick();
@@ -309,9 +312,9 @@ bool Supervisor::has_cleaned(Cleaning& cleaning) {
   const std::size_t left = gone ? 0 : processes_.count();
   if (!cleaning.give_up_at) {
     end_.leftovers = static_cast<std::uint32_t>(left);
-    cleaning.kill_at = std::min(cleaning.kill_at, now + grace_of(spec_.leftover_grace_ms));
-    cleaning.give_up_at = cleaning.kill_at + kKillTime;
-    if (left > 0 && now < cleaning.kill_at) {
+    cleaning.kill_at = base::earliest(cleaning.kill_at, now + grace_of(spec_.leftover_grace_ms));
+    cleaning.give_up_at = *cleaning.kill_at + kKillTime;
+    if (left > 0 && now < *cleaning.kill_at) {
       processes_.signal_all(SIGTERM);
       processes_.signal_all(SIGCONT);
     }
@@ -375,10 +378,7 @@ void Supervisor::main_ended(int status) {
   if (signaled && WCOREDUMP(status)) end_.flags |= wire::kDumpedCore;
 #endif
   write_end();
-  if (suspension_ != wire::Suspension::kNone) {
-    processes_.thaw();
-    change_suspension(wire::Suspension::kNone);
-  }
+  resume(sequence_);
   phase_ =
       Cleaning{.kill_at = std::get<Running>(phase_).kill_at, .give_up_at = {}, .drain_until = {}, .release_until = {}};
   next_tick_ = clock_.now();
@@ -442,18 +442,26 @@ wire::RunnerState Supervisor::state() const {
   state.job = spec_.job;
   state.attempt = spec_.attempt;
   state.phase = phase();
-  state.suspension = suspension_;
   state.sequence = sequence_;
   state.runner_pid = static_cast<std::uint32_t>(::getpid());
   state.main_pid = static_cast<std::uint32_t>(main_);
   state.started_wall_ns = started_wall_ns_;
   const TimePoint now = clock_.now();
   Duration suspended = suspended_;
-  if (suspension_ == wire::Suspension::kFrozen) suspended += now - suspended_since_;
+  if (const Running* const running = std::get_if<Running>(&phase_)) {
+    if (std::holds_alternative<Freezing>(running->freeze)) state.suspension = wire::Suspension::kFreezing;
+    if (const Frozen* const frozen = std::get_if<Frozen>(&running->freeze)) {
+      state.suspension = wire::Suspension::kFrozen;
+      suspended += now - frozen->since;
+    }
+    if (const FreezeFailed* const failed = std::get_if<FreezeFailed>(&running->freeze)) {
+      state.suspension = wire::Suspension::kFailed;
+      state.unstoppable = failed->unstoppable;
+    }
+  }
   state.suspended_ns = nanoseconds(suspended);
   if (main_ != 0) state.running_ns = nanoseconds(std::max(now - started_ - suspended, Duration(0)));
   state.uses_cgroup = processes_.uses_cgroup() ? 1 : 0;
-  state.unstoppable = suspension_ == wire::Suspension::kFailed ? unstoppable_ : 0;
   return state;
 }
 
@@ -471,12 +479,9 @@ wire::RunnerPhase Supervisor::phase() const {
   return wire::RunnerPhase::kStarting;
 }
 
-void Supervisor::change_suspension(wire::Suspension suspension) {
-  const TimePoint now = clock_.now();
-  if (suspension_ == wire::Suspension::kFrozen && suspension != wire::Suspension::kFrozen)
-    suspended_ += now - suspended_since_;
-  if (suspension_ != wire::Suspension::kFrozen && suspension == wire::Suspension::kFrozen) suspended_since_ = now;
-  suspension_ = suspension;
+void Supervisor::change_freeze(Running& running, Freeze freeze) {
+  if (const Frozen* const frozen = std::get_if<Frozen>(&running.freeze)) suspended_ += clock_.now() - frozen->since;
+  running.freeze = freeze;
   tell_all(state());
 }
 

@@ -39,18 +39,29 @@ class Supervisor {
  private:
   // The command's process is not there yet: its terminal is being made.
   struct Waiting {};
+  // How far the job's suspension has come; the first: it is not suspended.
+  struct Freezing {
+    base::TimePoint until;
+  };
+  struct Frozen {
+    base::TimePoint since;
+  };
+  struct FreezeFailed {
+    std::uint32_t unstoppable = 0;  // processes that could not be stopped; the others are
+  };
+  using Freeze = std::variant<std::monostate, Freezing, Frozen, FreezeFailed>;
   // It is there.
   struct Running {
     // kSetup: it is the set-up command's shell. kLaunched: it is the command.
     enum class Progress { kForked, kSetup, kLaunched };
     Progress progress = Progress::kForked;
-    bool is_stopping = false;                          // Terminate has come
-    base::TimePoint kill_at = base::TimePoint::max();  // the end of Terminate's grace
-    std::optional<base::TimePoint> freeze_until;       // it is being suspended
+    bool is_stopping = false;                // Terminate has come
+    std::optional<base::TimePoint> kill_at;  // the end of Terminate's grace
+    Freeze freeze;                           // changed by change_freeze alone
   };
   // It has ended, or there never will be one. The processes that it has left are being ended.
   struct Cleaning {
-    base::TimePoint kill_at = base::TimePoint::max();
+    std::optional<base::TimePoint> kill_at;
     std::optional<base::TimePoint> give_up_at;   // on processes that cannot be killed; none: nothing has been done yet
     std::optional<base::TimePoint> drain_until;  // for the terminal's last output
     std::optional<base::TimePoint> release_until;  // for the kernel to let the cgroup go
@@ -79,7 +90,7 @@ class Supervisor {
   base::Status start_terminal();
   base::Status start_main(int terminal);
   void start();
-  void never_started(std::uint32_t code, const std::string& why, base::TimePoint kill_at = base::TimePoint::max());
+  void never_started(std::uint32_t code, const std::string& why, std::optional<base::TimePoint> kill_at = {});
   void release_spec();
 
   // ---- the loop (supervisor.cc)
@@ -119,7 +130,7 @@ class Supervisor {
   bool tell(os::FileDescriptor& peer, const Message& message);
   wire::RunnerState state() const;
   wire::RunnerPhase phase() const;
-  void change_suspension(wire::Suspension suspension);
+  void change_freeze(Running& running, Freeze freeze);
 
   os::SystemClock clock_;
   std::vector<os::FileDescriptor> peers_;
@@ -140,17 +151,14 @@ class Supervisor {
   std::optional<wire::RunnerEnded> failure_;  // why there will be no command, as the child said
 
   Phase phase_;
-  wire::Suspension suspension_ = wire::Suspension::kNone;
-  std::uint64_t sequence_ = 0;
-  std::uint32_t unstoppable_ = 0;
+  std::uint64_t sequence_ = 0;  // of the last Suspend or Resume
   wire::EndReason reason_ = wire::EndReason::kNone;
   wire::RunnerEnded end_;
   bool end_written_ = false;
 
   std::uint64_t started_wall_ns_ = 0;
   base::TimePoint started_;
-  base::TimePoint suspended_since_;
-  base::Duration suspended_{0};
+  base::Duration suspended_{0};  // in suspensions that are over
   std::optional<base::TimePoint> next_tick_;
 };
 

@@ -274,7 +274,7 @@ void Supervisor::release_spec() {
   ::malloc_trim(0);
 }
 
-void Supervisor::never_started(std::uint32_t code, const std::string& why, base::TimePoint kill_at) {
+void Supervisor::never_started(std::uint32_t code, const std::string& why, std::optional<base::TimePoint> kill_at) {
   end_.how = wire::EndHow::kNotStarted;
   end_.code = code;
   end_.reason = reason_;
