@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/deadline.h"
 #include "daemon/gpus/gain.h"
 
 namespace {
@@ -107,7 +108,7 @@ class World {
     const auto turn = static_cast<std::size_t>((at - turns_since_) / (kQuantum + 2ms)) % programs_.size();
     for (std::size_t i = 0; i < programs_.size(); ++i)
       situation_.seats[i].has_turn = way_ == Way::kByTurns && has_drained(at) && turn == i;
-    if (now < gain_.look_again() && !is_answered_ && at > 0s) return;
+    if (!gpumux::base::is_due(gain_.look_again(), now) && !is_answered_ && at > 0s) return;
     is_answered_ = false;
     const Way way = gain_.choose(now, situation_);
     if (way != way_ && way == Way::kByTurns) turns_since_ = at;

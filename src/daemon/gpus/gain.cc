@@ -5,6 +5,8 @@
 #include <cmath>
 #include <utility>
 
+#include "base/deadline.h"
+
 namespace gpumux::daemon {
 namespace {
 
@@ -52,7 +54,7 @@ Way Gain::choose(TimePoint now, const Situation& situation) {
     way_ = Way::kAtOnce;
     finding_.reset();
     ended_.clear();
-    enter(Phase::kClosed, TimePoint::max());
+    enter(Phase::kClosed, std::nullopt);
   } else if (phase_ == Phase::kClosed || !is_same) {
     // Next to other programs, or to fewer of them, a program has another speed.
     window_.seats.clear();
@@ -61,7 +63,7 @@ Way Gain::choose(TimePoint now, const Situation& situation) {
     known_.seats.clear();
     doublings_ = 0;
     rest(now);
-  } else if (now >= next_ || (phase_ == Phase::kAnswers && window_.is_answered())) {
+  } else if (base::is_due(next_, now) || (phase_ == Phase::kAnswers && window_.is_answered())) {
     step(now, situation);
   }
   return is_trying() ? other() : way_;
@@ -78,7 +80,7 @@ void Gain::step(TimePoint now, const Situation& situation) {
   }
 }
 
-void Gain::enter(Phase phase, TimePoint next) {
+void Gain::enter(Phase phase, std::optional<TimePoint> next) {
   phase_ = phase;
   next_ = next;
 }

@@ -71,7 +71,8 @@ class Gain {
   sched::Way choose(base::TimePoint now, const Situation& situation);
   // The question to ask all seats now, if there is one.
   std::optional<std::uint32_t> take_question();
-  base::TimePoint look_again() const { return next_; }
+  // None: nothing changes by itself.
+  std::optional<base::TimePoint> look_again() const { return next_; }
   // The chosen way; choose() gives the other way during a trial.
   sched::Way way() const { return way_; }
   bool is_trying() const { return ended_.size() == 1; }
@@ -110,7 +111,7 @@ class Gain {
   base::Duration round(const Situation& situation) const { return situation.turn.at_most(kTrialRest * 2) * active_; }
   base::Duration window_time(const Situation& situation) const;
   void step(base::TimePoint now, const Situation& situation);
-  void enter(Phase phase, base::TimePoint next);
+  void enter(Phase phase, std::optional<base::TimePoint> next);
   void rest(base::TimePoint now);
   void begin_window(base::TimePoint now, const Situation& situation);
   void end_window(base::TimePoint now, const Situation& situation);
@@ -121,7 +122,7 @@ class Gain {
 
   Phase phase_ = Phase::kClosed;
   sched::Way way_ = sched::Way::kAtOnce;
-  base::TimePoint next_ = base::TimePoint::max();
+  std::optional<base::TimePoint> next_;  // none: kClosed
   std::uint32_t question_ = 0;
   bool asks_ = false;
   Window window_;                // kCounts, kAnswers

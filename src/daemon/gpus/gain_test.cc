@@ -345,7 +345,7 @@ TEST(Gain, ForgetsWhereThereIsNothingToChoose) {
   ASSERT_EQ(run.way, Way::kByTurns);
   run.situation.is_open = false;
   EXPECT_EQ(run.gain.choose(run.now, run.situation), Way::kAtOnce);
-  EXPECT_EQ(run.gain.look_again(), TimePoint::max());
+  EXPECT_EQ(run.gain.look_again(), std::nullopt);
   EXPECT_FALSE(run.gain.finding());
 }
 

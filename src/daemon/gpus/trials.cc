@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/gpus/trials.h"
 
-#include <algorithm>
 #include <string_view>
 
+#include "base/deadline.h"
 #include "daemon/loop/log.h"
 
 namespace gpumux::daemon {
@@ -41,7 +41,7 @@ bool Trials::look() {
   for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
     OfGpu& gpu = gpus_[i];
     const bool has_answer = std::exchange(gpu.has_answer, false);
-    if (planned[i] || has_answer || gpu.gain.look_again() <= now) any_changed = choose({i}) || any_changed;
+    if (planned[i] || has_answer || base::is_due(gpu.gain.look_again(), now)) any_changed = choose({i}) || any_changed;
   }
   return any_changed;
 }
@@ -74,9 +74,9 @@ bool Trials::choose(GpuIndex index) {
 }
 
 std::optional<base::TimePoint> Trials::next_deadline() const {
-  base::TimePoint next = base::TimePoint::max();
-  for (const OfGpu& gpu : gpus_) next = std::min(next, gpu.gain.look_again());
-  return next == base::TimePoint::max() ? std::nullopt : std::optional(next);
+  std::optional<base::TimePoint> next;
+  for (const OfGpu& gpu : gpus_) next = base::earliest(next, gpu.gain.look_again());
+  return next;
 }
 
 std::string Trials::why(GpuIndex index) const {
