@@ -14,6 +14,8 @@
 
 namespace gpumux::sched {
 
+// A guess: with a longer window a capped seat runs for longer without a pause, and with a shorter one it is switched
+// more often.
 inline constexpr Duration kCapWindow = std::chrono::seconds(1);
 
 class CapBudget {
@@ -54,7 +56,8 @@ class CapBudget {
   }
 
  private:
-  // A lease may go on beyond the allowance: a kernel of minutes, a stall. The seat pays back no more than this.
+  // A lease may go on beyond the allowance: a kernel of minutes, a stall. The seat pays back no more than this. A
+  // guess: with a cap of a tenth, that is five minutes without a lease.
   static constexpr Duration kMostOverspent = std::chrono::seconds(30);
 
   // Never above a few minutes, so this does not overflow.

@@ -9,10 +9,11 @@ namespace gpumux::sched {
 namespace {
 
 // However long one seat held, it owes the others at most this much of it. So minutes of an unlimited quantum, or of a
-// stall, shut no seat out for minutes in return.
+// stall, shut no seat out for minutes in return. Guesses: with less, a seat that holds long gains by it.
 constexpr std::int64_t kMaxDebtQuanta = 8;
 constexpr Duration kMinDebt = std::chrono::seconds(10);
-// A group that comes back after idling is ahead of the others by at most this much, and at most by one quantum.
+// A group that comes back after idling is ahead of the others by at most this much, and at most by one quantum. A
+// guess: with more, it would shut the others out for that long.
 constexpr Duration kMaxCredit = std::chrono::seconds(1);
 
 bool is_behind_in_unit(const Seat& seat) {

@@ -54,7 +54,9 @@ class StepPace {
   static constexpr std::uint32_t kMaxHurry = 3;  // 2^3 = 8: then the first step comes as soon as the next
   // 250 us become 4 s: longer than any kernel that is worth waiting for within the stall_timeout.
   static constexpr std::uint32_t kMaxStepDoublings = 14;
+  // A swap makes the pause four times as long, and steps a fourth as large (kStepGrowth): they meet.
   static constexpr std::uint32_t kDoublingsPerSwap = 2;
+  // A step comes later than now whatever the setting is.
   static constexpr Duration kShortestStepDelay = std::chrono::microseconds(1);
   // Ranks that run ahead of the GPU are apart by hundreds of submissions, of which one is the collective that is
   // missing. So a member that stays behind is let through by 1, 4, 16 ... of them. It goes too far by three times what
@@ -84,7 +86,8 @@ class Retry {
   std::optional<TimePoint> spared_until(TimePoint now) const { return at_ > now ? at_ : std::nullopt; }
 
  private:
-  static constexpr std::uint32_t kMaxRetryDoublings = 6;  // 64 times stall_retry
+  // 64 times stall_retry. A guess: the end of a stall is found up to this late, and each try closes the unit's gates.
+  static constexpr std::uint32_t kMaxRetryDoublings = 6;
 
   std::uint32_t times_ = 0;
   std::optional<TimePoint> at_;

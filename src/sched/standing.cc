@@ -21,7 +21,9 @@ namespace gpumux::sched {
 namespace {
 
 // A unit that was due to be lifted, but waits among equals only, is looked at again after this part of priority_ageing.
+// A guess: it is lifted late by this part at most, for as many timers.
 constexpr std::int64_t kLooksPerAgeing = 8;
+// A look is later than now whatever the setting is, or the core would never come to rest.
 constexpr Duration kShortestLook = std::chrono::microseconds(1);
 
 }  // namespace
