@@ -55,7 +55,9 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
+// A guess: other programs' memory and the load of GPUs are known up to this late. Each look asks NVML about each GPU.
 constexpr auto kHousekeeping = 1s;
+// Between looks for a killed tenant's memory: the driver had 40 GiB back after 68 ms.
 constexpr auto kReturnedMemoryLook = 20ms;
 // After a look that said nothing, because memory moved.
 constexpr auto kNextLook = 100ms;

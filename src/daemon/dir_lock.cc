@@ -21,6 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// A guess: the daemon starts up to this late after a killed one has ended.
 constexpr auto kTryEvery = 50ms;
 // Tens of thousands of locks.
 constexpr std::size_t kMaxLocks = 16u << 20;

@@ -22,6 +22,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// More accounts than use one machine. Beyond it the daemon forgets all their rates, and so stays bounded.
 constexpr std::size_t kMaxLimitedUsers = 4096;
 
 // The most that a client may take an old status for.

@@ -29,6 +29,7 @@ namespace gpumux::daemon {
 
 // Dashboards, watchers and clients that wait for the end of a job; a connection costs some 12 KiB.
 inline constexpr std::size_t kMaxApiConnections = 2048;
+// Of these, one account has a quarter at most. The last ones are for root, the owner and administrators.
 inline constexpr std::size_t kMaxApiConnectionsPerAccount = 512;
 inline constexpr std::size_t kReservedApiConnections = 64;
 // Requests of megabytes (a job with a large environment) that are in memory at once.

@@ -13,6 +13,8 @@
 namespace gpumux::daemon {
 namespace {
 
+// /proc/self/cgroup has a line for each hierarchy, a dozen at most, with a path of up to 4 KiB. The other files have a
+// number.
 constexpr std::size_t kMaxProcFile = 1 << 16;
 
 std::optional<std::uint64_t> read_number(const std::string& path) {

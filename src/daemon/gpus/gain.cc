@@ -15,13 +15,17 @@ using base::SeatId;
 using base::TimePoint;
 using sched::Way;
 
-// A seat that wants the GPU for less than this part of a window has pauses.
+// A seat that wants the GPU for less than this part of a window has pauses. A guess: a program that always has work
+// leaves short gaps between its steps, and a program that answers requests leaves long ones.
 constexpr double kWantsAlways = 0.75;
-// A seat with fewer submissions in what is compared says nothing: a program that is nearly idle.
+// A seat with fewer submissions in what is compared says nothing: a program that is nearly idle. These are two in each
+// of three windows. With fewer, one submission more or less would decide.
 constexpr double kLeastCount = 6;
-// No seat counts for more than this many times its speed, or for less than one part in as many, whatever it says.
+// No seat counts for more than this many times its speed, or for less than one part in as many, whatever it says. A
+// guess: larger differences are real, too, but a seat that lies must not decide alone (decision 0013).
 constexpr double kMostRatio = 2;
-// A load whose seats are this many times faster or slower in the mean is another one.
+// A load whose seats are this many times faster or slower in the mean is another one. From a quarter on, noise is taken
+// for another load (experiment 020).
 constexpr double kAnotherLoad = 1.5;
 
 // "86.3 %"

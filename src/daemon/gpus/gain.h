@@ -39,16 +39,22 @@
 namespace gpumux::daemon {
 
 // A window has as many whole rounds of turns as take so long or a little longer: half a round favours some seats. Seats
-// that have not answered so long after a window are left out.
+// that have not answered so long after a window are left out. A guess: longer windows find smaller gains of programs
+// that submit in bursts (decision 0029), and cost more if the other way is worse.
 inline constexpr base::Duration kTrialWindow = std::chrono::milliseconds(200);
-// After a change of way queues fill again.
+// After a change of way queues fill again. A guess: the time counts as a trial's cost, and a window that begins too
+// early measures the change.
 inline constexpr base::Duration kTrialSettles = std::chrono::milliseconds(50);
-// All others wait while a seat drains. One that takes longer ends the trial.
+// All others wait while a seat drains. One that takes longer ends the trial. A guess: programs with more work queued
+// are not tried.
 inline constexpr base::Duration kLongestDrain = std::chrono::milliseconds(300);
-// Between looks, and after seats have changed: a new program starts up. No trial, if a round of turns takes longer.
+// Between looks, and after seats have changed: a new program starts up. No trial, if a round of turns takes longer. A
+// guess: longer, and the better way is found later; shorter, and a program that starts up is tried.
 inline constexpr base::Duration kTrialRest = std::chrono::seconds(1);
+// Trials take a 25th of the time at most, and a 400th where nothing changes: four doublings (decision 0029).
 inline constexpr int kTrialsPart = 25;
 inline constexpr unsigned kMostTrialDoublings = 4;
+// A guess of decision 0013. Less would be decided by noise; more would lose gains of a few percent (experiment 020).
 inline constexpr double kClearlyBetter = 0.02;
 // A program that does not want the GPU all the time may answer requests. Turns delay these, and no count shows that. So
 // with such a program turns must be better by the factor kPausesAsk, and trials of turns are as rare as they get.

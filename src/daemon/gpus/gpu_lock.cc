@@ -30,12 +30,14 @@ namespace {
 
 // The owner answers from its loop. One that is stuck costs its visitors this long, and only the path is then missing.
 constexpr int kAnswerTimeoutMs = 300;
+// A guess: few daemons of one machine ask a GPU's owner at the same moment.
 constexpr int kBacklog = 8;
 constexpr char kLockSuffix[] = ".lock";
 constexpr char kSocketSuffix[] = ".sock";
 constexpr char kRuntimeDirSuffix[] = ".dir";  // a link to it, to be read without waiting for its daemon
 // Hundreds of thousands of sockets; a machine with more has its squatter reported without a process id.
 constexpr std::size_t kMaxSocketList = 64u << 20;
+// A process's status lists all its groups: 65,536 at most.
 constexpr std::size_t kMaxStatus = 1u << 20;
 
 // An abstract address.

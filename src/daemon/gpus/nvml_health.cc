@@ -10,6 +10,7 @@ namespace {
 
 using namespace cuda;
 
+// nvml_health.h says what each one is.
 constexpr std::uint64_t kOfPrograms[] = {13, 31, 43, 45, 68, 109};
 
 // Events of one look. A GPU that reports more is asked again a second later.

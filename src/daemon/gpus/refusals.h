@@ -26,6 +26,7 @@ struct MemoryHolder {
   std::shared_ptr<const TenantLabel> label;
   std::uint64_t bytes = 0;
 };
+// A line of `gpumux status` names them all. A guess: more names are not read.
 inline constexpr std::size_t kMostHolders = 3;
 
 struct RefusedAllocation {

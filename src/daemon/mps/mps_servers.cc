@@ -31,6 +31,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kReadyLook = 5ms;      // a control daemon takes connections some 30 ms after it was executed
 constexpr auto kStartPatience = 10s;  // the driver may have to be loaded first
+// As kLookAgain in jobs/service/job_runs.cc: a runner that ends still holds its claim for a moment.
 constexpr auto kSweepAgain = 20ms;
 // The most programs of one user: each has a descriptor of the daemon's. A GPU takes fewer as clients.
 constexpr std::size_t kMostPrograms = 256;

@@ -16,6 +16,7 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
+// A guess: a burst of connections is taken soon, and tenants' messages wait little for it. As kMessagesPerTurn.
 constexpr int kAcceptsPerTurn = 16;
 // A process or machine that is out of descriptors gets some back when others close theirs; trying at once would only
 // burn time.

@@ -13,7 +13,9 @@
 namespace gpumux::daemon {
 namespace {
 
+// A guess: labels have some hundred bytes. A process with a longer one has no trust domain, so it shares nothing.
 constexpr std::size_t kMaxLabel = 4096;
+// A process's status lists all its groups. A process with more than some 5,000 counts as one in a container.
 constexpr std::size_t kMaxStatus = 65536;
 
 // The identity of the file that a path leads to, the same for all its names. Empty: the file cannot be looked at.

@@ -17,6 +17,7 @@
 namespace gpumux::daemon {
 namespace {
 
+// Of x86-64, and of arm64 with pages of 4 KiB.
 constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;
 // Large enough that a thousand cover a large machine. Small enough to be ready soon (60 ms on one thread), and that a
 // tenant that needs little does not keep much.
@@ -34,7 +35,8 @@ constexpr std::uint64_t kMeasureBytes = std::uint64_t{16} << 20;
 // Loans of an earlier daemon never leave less than this part of the budget to be lent. The next lease holder may have
 // its memory there, and gets none of it back before the present holder has somewhere to go.
 constexpr std::uint64_t kLeastOfBudget = 4;
-// Host memory is short no more when there is this much less to be evicted than there was.
+// Host memory is short no more when there is this much less to be evicted than there was. A guess: with more, it would
+// be short by turns.
 constexpr std::uint64_t kMuchLessNumerator = 3;
 constexpr std::uint64_t kMuchLessDenominator = 4;
 // Unmapping takes a tenth of a second, once the data that is being moved has been. A tenant that has not unmapped after

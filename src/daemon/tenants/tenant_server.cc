@@ -29,9 +29,11 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
+// In this time kMessagesPerSecond allows 250 messages more: some turns.
 constexpr auto kThrottlePause = 5ms;
 // Descriptors that are not tenants': sockets, locks, timers, API clients, files.
 constexpr std::size_t kOtherDescriptors = 512;
+// Its connection, and its pidfd.
 constexpr std::size_t kDescriptorsPerTenant = 2;
 
 bool is_connected(int socket) {

@@ -39,7 +39,9 @@ inline constexpr int kMessagesPerTurn = 16;
 // A tenant that gives its lease back whenever it is idle for 200 us sends 10,000. More than a few GPUs of that is a
 // flood.
 inline constexpr std::int64_t kMessagesPerSecond = 50'000;
+// A tenth of a second's. A guess: a tenant's threads all begin at once.
 inline constexpr std::int64_t kMessageBurst = 5'000;
+// A guess: a peak of work is over by then, and a flood is not.
 inline constexpr std::chrono::seconds kMaxThrottled{10};
 
 // From connecting to Hello. A stopped process must not keep a place for ever.

@@ -42,7 +42,9 @@ struct UnknownEntry {
   std::uint64_t count = 0;
   std::vector<std::string> programs;
 };
+// More than the driver has entries: src/cuda/entries.table has some 700.
 inline constexpr std::size_t kMaxUnknownEntries = 1024;
+// A guess: a few names show a person which library to look at.
 inline constexpr std::size_t kMaxProgramsPerEntry = 8;
 
 // Program names and notes are shown to people: no control characters reach a terminal.
