@@ -29,6 +29,8 @@
 
 namespace gpumux::cli {
 
+// The command acts on a first press of Ctrl+C after this, if no second one has come. A guess: a person who means both
+// is quicker.
 inline constexpr base::Duration kSecondPress = std::chrono::seconds(1);
 
 // The meaning of a press of Ctrl+C: of the first one, and of those that follow.

@@ -108,6 +108,7 @@ std::vector<std::string> table_of(const std::vector<QueueRow>& rows, const Outpu
 }
 
 std::string exits_of(const JobGroup& group) {
+  // A guess: more statuses make the column wider than they are worth.
   constexpr std::size_t kMostShown = 3;
   std::set<std::int32_t> statuses;
   for (const Job& job : group) {

@@ -80,6 +80,7 @@ constexpr std::array<JobField, 32> kFields{{
 }  // namespace
 
 std::string job_labels(const std::vector<Job>& jobs) {
+  // A guess: a sentence with more names is not read.
   constexpr std::size_t kNamed = 3;
   std::string text;
   for (std::size_t i = 0; i < jobs.size(); ++i) {

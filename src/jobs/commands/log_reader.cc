@@ -18,6 +18,7 @@ using base::Code;
 using base::Result;
 using base::Status;
 
+// As much as a pipe holds by default.
 constexpr std::size_t kBlock = 64 << 10;
 
 // Two logs of one program that have the same last kTailBytes before the same place count as one.

@@ -129,6 +129,7 @@ std::vector<std::string> queue_state_lines(const QueueState& queue, const Output
 }
 
 std::map<std::uint32_t, std::string> jobs_of_gpus(const QueueState& queue) {
+  // A guess: more names are not read, and a line has to end.
   constexpr std::size_t kMostNamed = 8;
   std::map<std::uint32_t, std::string> texts;
   for (const QueueGpu& gpu : queue.gpus) {

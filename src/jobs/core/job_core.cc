@@ -81,6 +81,8 @@ namespace {
 
 constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 44;  // 16 TiB: with kMaxOversubscribe below 2^64
 constexpr std::uint32_t kMaxOversubscribe = 100'000;            // a hundred times: no administrator means more
+// With a year, sums of time stay below 2^63 (Shares::kRenewAfter). No time is charged more often than each second
+// (kSettlePeriod).
 constexpr Duration kMaxHalfLife = std::chrono::hours(24 * 365);
 constexpr Duration kMinHalfLife = std::chrono::seconds(1);
 

@@ -29,6 +29,7 @@ void JobCore::State::charge(User& user, TimePoint until) const {
   user.charged_to += microseconds;
   const std::uint64_t time = static_cast<std::uint64_t>(microseconds.count()) * user.gpus;
   const std::uint64_t weight = shares.weight(until);
+  // Half of what 64 bits hold: usage_key() adds to it.
   constexpr std::uint64_t kMost = std::uint64_t{1} << 63;
   user.usage = time > (kMost - std::min(kMost, user.usage)) / weight ? kMost : user.usage + time * weight;
 }

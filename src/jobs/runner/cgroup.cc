@@ -182,6 +182,7 @@ namespace {
 
 // Groups are removed from the leaves up. Only the administrator's jobs can have made any: users may not write here.
 bool remove_below(int parent, const char* name, int depth) {
+  // A guess: no job nests groups as deep. Deeper ones stay, with the groups above them.
   constexpr int kDeepest = 16;
   const int directory = ::openat(parent, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW);
   if (directory < 0) return errno == ENOENT;

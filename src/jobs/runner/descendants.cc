@@ -79,6 +79,7 @@ bool append_children(pid_t pid, pid_t thread, std::vector<pid_t>& children) {
 
 // A process whose first thread has ended looks like a zombie while its other threads run on.
 bool has_threads(pid_t pid) {
+  // The folder has a link for itself, one for its place in its parent, and one for each thread.
   constexpr nlink_t kLinksOfOneThread = 3;
   struct stat status {};
   const std::string folder = "/proc/" + std::to_string(pid) + "/task";

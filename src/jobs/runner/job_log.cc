@@ -16,6 +16,7 @@ using base::Result;
 using base::Status;
 using wire::LogOpening;
 
+// A log that the daemon keeps is for its job's user alone.
 constexpr mode_t kOurFolderMode = 0700;
 constexpr mode_t kOurFileMode = 0600;
 constexpr mode_t kUsersFileMode = 0666;  // less the user's umask

@@ -41,6 +41,7 @@ constexpr auto kReleaseTime = 1s;
 // Between steps of freezing and killing; the first is short, for mostly the first step has done it.
 constexpr auto kFirstTick = 2ms;
 constexpr auto kSlowestTick = 200ms;
+// A guess: a full disk is seen to have room again this late, and each try is one write.
 constexpr auto kEndRetry = 1s;
 
 std::uint64_t microseconds(const timeval& time) {

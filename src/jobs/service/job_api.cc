@@ -21,6 +21,7 @@ using base::Result;
 using core::JobId;
 using namespace std::chrono_literals;
 
+// A guess: clients ask again after it, and one that is gone keeps its place no longer.
 constexpr Duration kLongestWait = 30s;
 
 // Reads the store and looks up `user` (empty: all users): not for the loop.

@@ -25,6 +25,7 @@ using base::Status;
 constexpr std::size_t kMaxPathBytes = 4095;     // PATH_MAX without its zero
 constexpr std::size_t kMaxSetupBytes = 65'536;  // a script belongs into a file
 constexpr int kMaxDepth = 4;                    // {"environment": [{"base64": ...}]}, and one
+// /proc/PID/limits has 16 lines of some 80 bytes.
 constexpr std::size_t kMaxLimitsBytes = 16'384;
 constexpr std::size_t kMaxStatusBytes = 1u << 20;  // lists all groups of a process: 65536 at most
 constexpr pid_t kFirstProcess = 1;

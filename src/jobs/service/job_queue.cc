@@ -24,6 +24,7 @@ using core::JobId;
 using core::JobState;
 using namespace std::chrono_literals;
 
+// A guess: a daemon that is killed forgets up to this much of users' use of GPUs, and each time is one commit.
 constexpr Duration kHousekeeping = 60s;
 
 }  // namespace

@@ -26,6 +26,7 @@ using core::JobId;
 using core::JobState;
 using namespace std::chrono_literals;
 
+// A guess: a full disk is seen to have room again this late, and each try is one commit.
 constexpr Duration kStoreRetry = 1s;
 
 // The fields that an update may set.

@@ -13,7 +13,9 @@ namespace core = jobs;
 using core::JobState;
 using namespace std::chrono_literals;
 
+// A guess: a renamed user has the old name for this long, and a directory service is asked about each user this often.
 constexpr auto kNameKept = 60s;
+// More users than a machine has. Beyond it all names are looked up again, and memory stays bounded.
 constexpr std::size_t kMostNames = 10'000;
 
 }  // namespace

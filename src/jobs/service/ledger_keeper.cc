@@ -13,6 +13,7 @@ namespace {
 
 namespace asio = boost::asio;
 
+// A guess: rows are kept up to this much longer than the settings say, and each time is one commit.
 constexpr base::Duration kRollUp = std::chrono::seconds(60);
 
 double seconds(base::Duration time) { return std::chrono::duration<double>(time).count(); }
