@@ -29,6 +29,7 @@ constexpr auto kCallLimit = std::chrono::seconds(5);
 constexpr auto kCancelledCheck = std::chrono::seconds(1);
 // Changes of the folder wake run() at once. It looks this often all the same: the folder itself may be replaced.
 constexpr int kLookEveryMs = 1000;
+// After a failure. A guess: a kubelet that is starting listens soon, and each try is one call.
 constexpr int kRetryEveryMs = 200;
 
 grpc::Status to_grpc(const base::Error& error) {

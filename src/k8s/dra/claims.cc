@@ -18,7 +18,9 @@ namespace {
 
 constexpr std::string_view kSuffix = ".json";
 constexpr char kAside[] = ".unreadable";
+// A guess: a record has some hundred bytes for each of its devices.
 constexpr std::size_t kMostRecordBytes = 1 << 20;
+// Only the plugin reads them.
 constexpr mode_t kRecordMode = 0600;
 
 std::string record_name(const std::string& uid) { return uid + std::string(kSuffix); }

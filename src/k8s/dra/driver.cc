@@ -26,6 +26,7 @@ namespace dra = ::k8s::io::kubelet::pkg::apis::dra;
 constexpr char kPluginType[] = "DRAPlugin";
 constexpr const char* kServices[] = {"v1.DRAPlugin", "v1beta1.DRAPlugin", "v1alpha1.DRAResourceHealth"};
 
+// As kCallLimit in device_plugin/plugin.cc: an answer takes milliseconds, and longer while the other side starts.
 constexpr auto kCallLimit = std::chrono::seconds(5);
 // How often the sockets are looked for.
 constexpr auto kLookEvery = std::chrono::seconds(1);

@@ -13,6 +13,7 @@ using nlohmann::json;
 
 // Capacities are whole multiples of it.
 constexpr std::uint64_t kMemoryStep = 1 << 20;
+// Of a name by RFC 1123, as Kubernetes wants it.
 constexpr std::uint64_t kMostLabel = 63;
 // Of an attribute's text.
 constexpr std::size_t kMostText = 64;

@@ -11,6 +11,7 @@
 namespace gpumux::k8s {
 namespace {
 
+// A guess: calls take milliseconds, and open streams would never end by themselves.
 constexpr auto kShutdownLimit = std::chrono::milliseconds(500);
 
 }  // namespace

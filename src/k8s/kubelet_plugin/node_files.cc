@@ -30,6 +30,7 @@ using base::Code;
 
 // The largest has 20 MiB.
 constexpr std::size_t kMostBytes = 256 << 20;
+// Any user of a container runs them.
 constexpr mode_t kMode = 0755;
 constexpr const char* kSimulatedDriver[] = {"libcuda.so.1", "libnvidia-ml.so.1"};
 constexpr char kHook[] = "gpumux-cdi-hook";

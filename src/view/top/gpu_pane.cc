@@ -179,6 +179,7 @@ std::size_t GpuPane::draw_line(Canvas& canvas, std::size_t row, const Gpu& gpu) 
     canvas.put(row, 4, "not served: " + gpu.refused, kWrong);
     return row + 1;
   }
+  // A bar with a percentage in it.
   constexpr std::size_t kBusy = 13;
   const std::size_t room = look_.columns - std::min(look_.columns, 4 + kBusy + 2);
   draw_meter(canvas, {row, 4, kBusy}, "", gpu.load.utilization_percent);

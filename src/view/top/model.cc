@@ -13,6 +13,7 @@ namespace {
 
 // Red is for what is wrong.
 constexpr std::array<Hue, 5> kHues{Hue::kGreen, Hue::kYellow, Hue::kCyan, Hue::kMagenta, Hue::kBlue};
+// From a to z.
 constexpr std::size_t kLetters = 26;
 
 }  // namespace

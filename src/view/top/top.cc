@@ -28,6 +28,7 @@ namespace asio = boost::asio;
 using boost::system::error_code;
 using namespace std::chrono_literals;
 
+// A person sees a change within a second.
 constexpr auto kTick = 1s;
 // A column of the timeline is about a second. A little less than two ticks, for a tick may come early.
 constexpr auto kTraceEvery = 1900ms;
@@ -37,6 +38,7 @@ constexpr base::Duration kStatusAge = 500ms;
 constexpr base::Duration kPatience = 5s;
 // Some of a job has no event, and changes slowly: its expected start, and the reason for which it waits.
 constexpr auto kJobsAtLeastEvery = 10s;
+// More rows than a terminal has.
 constexpr std::uint64_t kPageJobs = 100;
 // The history that is there at the beginning: over a minute of a busy GPU.
 constexpr std::uint64_t kFirstEvents = 4000;

@@ -69,6 +69,7 @@ struct Confirming {
 };
 using Mode = std::variant<Browsing, Helping, Sorting, Filtering, AskingPriority, Confirming>;
 
+// The lengths of the timeline: single turns, a minute, and all that is kept.
 inline constexpr std::array<base::Duration, 3> kWindows{std::chrono::seconds(15), std::chrono::seconds(60), kHistory};
 
 struct View {

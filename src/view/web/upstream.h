@@ -20,6 +20,7 @@
 
 namespace gpumux::view::web {
 
+// About kLookEvery (feed.h): all open pages together ask the daemon about once a second.
 inline constexpr std::chrono::seconds kSharedFor{1};
 
 using api_client::Answer;
