@@ -16,7 +16,7 @@ FILES = ("src/daemon/gpus/gain.h", "src/daemon/gpus/gain.cc")
 CXX = ["g++", "-std=c++20", "-O2"]
 # Name, text, text without the rule.
 RULES = [
-    ("noise raises the threshold", "(kClearlyBetter + noise)", "kClearlyBetter"),
+    ("noise raises the threshold", "kClearlyBetter + noise", "kClearlyBetter"),
     ("pauses: more is asked", "kPausesAsk = 5", "kPausesAsk = 1"),
     ("pauses: trials are rare", "if (has_pauses && way_ == Way::kAtOnce)", "if (false)"),
     ("doubling", "kMostTrialDoublings = 4", "kMostTrialDoublings = 0"),
@@ -24,7 +24,7 @@ RULES = [
     ("the second present window", "compare(windows[1], windows[0], windows[2])",
      "compare(windows[1], windows[0], windows[0])"),
     ("whole rounds", "return one * ((kTrialWindow + one - Duration(1)) / one);", "return kTrialWindow;"),
-    ("turns stay if half as good", "asked * kClearlyBetter / 2", "asked * kClearlyBetter"),
+    ("turns stay if half as good", "kClearlyBetter / 2", "kClearlyBetter"),
 ]
 
 
