@@ -198,7 +198,9 @@ struct Program {
   std::int32_t priority = 0;
   Duration queued{};      // of its work, at most
   Duration paging{};      // what its memory takes to come; zero: it stays on the GPU
-  bool is_stuck = false;  // its memory does not come, which the planner says after a while
+  bool is_stuck = false;  // its memory does not come, which the planner says after `patience`
+  Duration patience = sched::kHolderPatience;
+  Duration recovers{};  // after so long it comes, until the end of the next turn; zero: never
   SeatId seat{};
   bool holds = false;
   bool contended = false;
@@ -211,6 +213,7 @@ struct Program {
   TimePoint drained_at = TimePoint::max();
   bool lacks = false;  // its memory is not on the GPU
   TimePoint stuck_since = TimePoint::max();
+  TimePoint recovers_at = TimePoint::max();
   Duration worked{};
   TimePoint step_began{};
   std::vector<Duration> late;  // how much longer than `step` each step took
@@ -318,9 +321,15 @@ class Hands {
   }
 
   void advance(Program& one) {
-    if (one.stuck_since != TimePoint::max() && now_ >= one.stuck_since + sched::kHolderPatience) {
+    if (one.stuck_since != TimePoint::max() && now_ >= one.stuck_since + one.patience) {
       one.stuck_since = TimePoint::max();
+      if (one.recovers > Duration::zero()) one.recovers_at = now_ + one.recovers;
       tell(sched::MemoryObstructed{one.seat, sched::MemoryObstacle::kOtherTenants});
+    }
+    if (now_ >= one.recovers_at) {
+      one.recovers_at = TimePoint::max();
+      one.is_stuck = false;
+      tell(sched::MemoryObstructed{one.seat, sched::MemoryObstacle::kNone});
     }
     if (now_ >= one.drained_at) {
       one.drained_at = TimePoint::max();
@@ -351,6 +360,7 @@ class Hands {
   // It has drained. Its memory makes room for another one's.
   void left(Program& one) {
     if (one.paging > Duration::zero()) need(one, true);
+    if (one.recovers > Duration::zero()) one.is_stuck = true;
     to_tell_.emplace_back(sched::Drained{one.seat, one.epoch});
   }
 
@@ -417,6 +427,10 @@ void run_hands() {
     return Program{.name = name, .step = step, .gap = gap, .priority = priority, .queued = 1ms, .paging = paging};
   };
   const Program moves = paged("moves", 4ms, gaps(0us), 0, 20ms);
+  Program stuck_at_first = paged("stuck at first", 4ms, gaps(0us), 0, 20ms);
+  stuck_at_first.is_stuck = true;
+  stuck_at_first.patience = 0ms;  // the planner knows that it cannot be
+  stuck_at_first.recovers = 100ms;
   const std::vector<Program> three_in_turn = {moves, {.name = "stays", .step = 4ms, .gap = gaps(0us)}, moves};
   const std::vector<Setup> all = {
       {"two, gaps of 100 us", 2s, {pausing(3100us, gaps(100us)), pausing(3100us, gaps(100us))}},
@@ -454,6 +468,11 @@ void run_hands() {
       {"one cannot have its memory",
        60s,
        {{.name = "stuck", .step = 4ms, .gap = gaps(0us), .is_stuck = true}, busy, busy}},
+      {"memory of one of four cannot come for 100 ms, fifo",
+       20s,
+       {stuck_at_first, busy, busy, busy},
+       sched::PolicyKind::kFifo,
+       200ms},
       {"memory of two of three moves, 20 ms of 220", 20s, three_in_turn, sched::PolicyKind::kFair, 200ms},
       {"memory of two of three moves, fifo", 20s, three_in_turn, sched::PolicyKind::kFifo, 200ms},
   };
