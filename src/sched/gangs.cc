@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which seats are one unit: joining, merging, leaving; and what tenants say they had before a restart.
+// Which seats are one unit: joining, merging, leaving.
 //
 // None of this is on a hot path. Every change of a unit's members takes it out of all that is sorted or counted
 // (unplace) and moves the seats. Then it works out the unit anew from the seats alone (rebuild). That is linear in the
@@ -11,25 +11,9 @@
 namespace gpumux::sched {
 namespace {
 
-// A claimed epoch above this is not believed: no tenant may use up the numbers.
-constexpr std::uint64_t kMaxClaimedEpoch = std::uint64_t{1} << 62;
 // Keys that one gang can have, by members that join more gangs. A job, and the handles that its processes share, need a
 // few.
 constexpr std::size_t kMaxGangKeys = 64;
-
-// Whether the claim can be true, by what is known already. Seats that have drained since the restart, or were silent,
-// prove nothing.
-bool is_believable(const Seat& seat, const SeatClaimed& claim) {
-  std::uint32_t overlapping = 0;
-  for (const Seat* other : seat.gpu->seats) {
-    if (other->unit == seat.unit || other->place == Occupancy::kNone) continue;
-    if (other->revocation && other->revocation->late) continue;
-    if (other->kind == LeaseKind::kShared && claim.kind == LeaseKind::kShared) continue;
-    if (other->place != Occupancy::kOverlapping) return false;
-    ++overlapping;
-  }
-  return overlapping <= 1;
-}
 
 }  // namespace
 
@@ -202,46 +186,6 @@ void Gangs::join(Tenant& tenant, const std::string& key, std::uint32_t world) {
 
 void LeaseCore::State::on(const GangJoined& e) {
   if (Tenant* const tenant = roster.tenant_of(e.tenant)) gangs.join(*tenant, e.key, e.world);
-}
-
-// ---- claims -------------------------------------------------------------------------------------
-
-void LeaseCore::State::on(const SeatClaimed& e) {
-  Seat* const seat = roster.seat_of(e.seat);
-  const bool is_new = seat != nullptr && seat->epoch.value == 0 && seat->grants == 0;
-  if (!is_new || e.epoch.value > kMaxClaimedEpoch) return;
-  seat->gpu->next_epoch.value = std::max(seat->gpu->next_epoch.value, e.epoch.value + 1);
-  if (e.claim == Claim::kWaiting) {
-    seat->epoch = e.epoch;
-    return on(Requested{e.seat});
-  }
-  if (e.epoch.value == 0) return;  // every lease has a number
-  const bool believable = is_believable(*seat, e);
-  Unit& unit = *seat->unit;
-  gangs.unplace(unit);
-  if (!unit.hold) unit.hold = {.granted_at = common.now};
-  ledger.set_wants(*seat, false);
-  seat->epoch = e.epoch;
-  seat->kind = e.kind;
-  seat->charged_to = common.now;
-  seat->group->begin(seat->gpu->groups.present());
-  if (e.claim == Claim::kHolding && believable) {
-    ledger.set_phase(*seat, SeatPhase::kHolding);
-  } else {
-    // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
-    seat->revocation.emplace(*seat).late = true;
-    ledger.set_phase(*seat, SeatPhase::kRevoked);
-    // When an earlier daemon revoked it is not known.
-    if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
-    unit.revocation->reason = RevokeReason::kBadClaim;
-    if (e.claim == Claim::kDraining) {
-      seat->revocation->alive_at = common.now;
-      common.timers.arm(seat->revocation->answer, revocations.probe_at(*seat));
-    } else {
-      revocations.ask(*seat, RevokeReason::kBadClaim);
-    }
-  }
-  gangs.rebuild(unit, true);
 }
 
 }  // namespace gpumux::sched
