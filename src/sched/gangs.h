@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which seats are one unit: joining, merging, leaving. Private to src/sched; gangs.cc says how.
+// Which seats are one unit: joining, merging, leaving. Every seat that comes or goes changes a unit, gang or not.
+// Private to src/sched; gangs.cc says how.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +29,7 @@ class Gangs : Part {
   // Derives an unplaced unit's state from its seats. `tell_all`: its seats may have been told different things about
   // contention.
   void rebuild(Unit& unit, bool tell_all);
-  // It is in no unit, and its tenant has it no more: the seat is gone.
+  // Takes the seat out of its unit, its GPU and its tenant: it is gone then.
   void remove_seat(Seat& seat);
 
   // Empty key: the tenant's own seats only. A gang has the largest `world` that a member has said.

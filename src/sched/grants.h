@@ -48,7 +48,7 @@ class Grants : Part {
 
  private:
   void grant_seat(Seat& seat);
-  void begin_hold(Unit& unit);
+  void begin_hold(Unit& unit);  // paged_turns.cc
 
   Ledger& ledger_;
   Queues& queues_;

@@ -60,7 +60,7 @@ void Ledger::set_weight(ShareGroup& group, std::uint32_t weight) {
   group.set_weight(weight);
 }
 
-// ---- places --------------------------------------------------------------------------------------
+// ---- places on GPUs -----------------------------------------------------------------------------
 
 void Ledger::set_place(Seat& seat, Occupancy place) {
   if (seat.place == place) return;
@@ -101,7 +101,7 @@ void Ledger::place(Unit& unit) {
   for (Seat* seat : unit.seats) place(*seat);
 }
 
-// ---- accounts ------------------------------------------------------------------------------------
+// ---- accounts -----------------------------------------------------------------------------------
 
 Duration uncharged(const Seat& seat, TimePoint now) {
   const Duration quantum = seat.gpu->quantum().at_most(Duration::max());
@@ -158,7 +158,7 @@ void Ledger::begin_gap(const Seat& seat) const {
   seat.unit->idle_watch.begin_gap(seat.told_hold.is_unlimited() ? now() : now() - seat.told_hold.value());
 }
 
-// ---- places in queues ----------------------------------------------------------------------------
+// ---- the order of queues ------------------------------------------------------------------------
 
 void Ledger::insert_in_queue(Unit& unit) const {
   unit.shape->insert(entry_of(unit, *unit.shape->gpus().front(), now()));

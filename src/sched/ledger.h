@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The books: phases and places of seats, the time that they have had, and where their units stand in the queues for
-// it. Private to src/sched.
+// it. Private to src/sched. (docs/accounting.md is about another ledger: what programs have had, for people.)
 //
 // The books follow decisions and make none. Whatever changes a seat or what its group owes goes through here, so that
 // counters, accounts and the order of the queues agree.
@@ -22,7 +22,7 @@ class Ledger : Part {
   void set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap);
   static LeaseEpoch next_epoch(Gpu& gpu) { return LeaseEpoch{gpu.next_epoch.value++}; }
 
-  // ---- places: what a seat keeps others from ----
+  // ---- places on GPUs (Occupancy): what a seat keeps others from ----
   void set_place(Seat& seat, Occupancy place);
   // Where its phase puts it.
   void place(Seat& seat);
@@ -45,7 +45,7 @@ class Ledger : Part {
   // How long a single unit has nothing to do. That is known if it was long enough for the lease to be given up.
   void begin_gap(const Seat& seat) const;
 
-  // ---- places in queues ----
+  // ---- the order of queues ----
   // REQUIRES: the unit waits, and is not in its queue.
   void insert_in_queue(Unit& unit) const;
   // Something that decides the unit's place in the queue has changed. REQUIRES: it is in its queue.

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which units wait, for which GPUs these are reserved, and what changes their order. Private to src/sched.
+// Which units wait, which of them have GPUs reserved, and what changes their order. Private to src/sched.
+//
+// The queues themselves are in the shapes (shapes.h). The ledger sorts them, because what it charges changes the order.
 #pragma once
 
 #include "sched/ledger.h"
@@ -23,10 +25,11 @@ class Queues : Part {
   // Nothing happens if it does not wait.
   void dequeue(Unit& unit);
 
-  // ---- standing.cc: ageing and caps ----
+  // ---- standing.cc: ageing of priorities, caps ----
   // Its timer has fired: it has waited for priority_ageing.
   void lift(Unit& unit);
-  // Units that yielded to the unit that starts now stand where they stood; it has a quantum before them.
+  // `started` has just been granted. Units that yielded to it stand where they stood. If there are such, or if it was
+  // lifted, it is safe for a quantum.
   void settle_yielding(Unit& started);
   // A holder's lease ends when the first allowance of its seats is spent.
   void arm_cap(Unit& unit);
@@ -39,12 +42,13 @@ class Queues : Part {
   // A gang takes several GPUs at once. On each of them it must wait for a single seat that is ahead of it there and
   // can start. (Among gangs the GPU that is looked at decides: two could be ahead of each other, each on another GPU.)
   bool gives_way(const Unit& gang, const Gpu& here) const;
-  // Rule 6: no GPU is kept free for a unit that could not use it.
+  // The gang has waited for gang_ageing, or each of its GPUs is free or has to be left. So they may be reserved for it
+  // (rules 2 and 3), unless it is obstructed (rule 6).
   void age(Unit& unit);
 
  private:
-  void settle_yielded(Unit& unit);
-  bool freeze(Unit& unit);
+  void settle_yielded(Unit& unit);  // standing.cc
+  bool freeze(Unit& unit);          // standing.cc
 
   const Roster& roster_;
   Ledger& ledger_;

@@ -32,9 +32,9 @@ class Revocations : Part {
   void release(Seat& seat);
   // The borrower goes, and keeps its place in the queue: the turn was not its own. Its gate need not be closed before
   // the lender goes on.
-  void take_turn_back(Gpu& gpu);
+  void take_turn_back(Gpu& gpu);  // loans.cc
   // A holder has spent its allowance, or a unit that had spent it has enough again.
-  void cap_is_due(Unit& unit);
+  void cap_is_due(Unit& unit);  // standing.cc
 
   // ---- what a seat in revocation says ----
   // The tenant's agent has said something about a lease that is being revoked.

@@ -69,7 +69,7 @@ class ShareGroups {
   void leave(Seat& seat, ShareGroup& group);
 
   // Where newcomers start: the least virtual time among the unit that was granted last and the units that waited then.
-  // It never goes back.
+  // If no unit waits, it is that of the only holder. It never goes back.
   std::int64_t present() const { return present_; }
   void advance(std::int64_t to) { present_ = std::max(present_, to); }
   const std::map<std::string, std::shared_ptr<ShareGroup>>& named() const { return named_; }

@@ -12,6 +12,8 @@
 //
 // Caps. A capped seat has an allowance of lease time (cap_budget.h). A seat that computes on the CPU with a lease would
 // spend it. So capped holders are told that their lease is contended, and give an idle lease up.
+//
+// Here is also whether the standing of a GPU's seats calls for turns (LeaseCore::wants_turns).
 #include <algorithm>
 
 #include "sched/order.h"
