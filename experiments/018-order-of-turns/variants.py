@@ -8,7 +8,7 @@ from typing import NamedTuple
 H = "src/sched/units.h"
 O = "src/sched/order.cc"
 OH = "src/sched/order.h"
-Q = "src/sched/turns.cc"
+Q = "src/sched/settler.cc"
 S = "src/sched/standing.cc"
 R = "src/sched/revocations.cc"
 V = "src/sched/reservations.cc"

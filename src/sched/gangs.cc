@@ -26,7 +26,7 @@ void Gangs::destroy_unit(Unit& unit) {
 
 void Gangs::unplace(Unit& unit) {
   queues_.dequeue(unit);
-  ledger_.charge(unit);
+  books_.charge(unit);
   revocations_.stop_returning(unit);
   grants_.forget_in_part(unit);
   agenda().touch(unit);
@@ -34,7 +34,7 @@ void Gangs::unplace(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->is_lent_by(unit)) revocations_.take_turn_back(*on_gpu.gpu);
   }
-  for (Seat* seat : unit.seats) ledger_.set_place(*seat, Occupancy::kNone);
+  for (Seat* seat : unit.seats) books_.set_place(*seat, Occupancy::kNone);
 }
 
 void Gangs::rebuild(Unit& unit, bool tell_all) {
@@ -53,7 +53,7 @@ void Gangs::rebuild(Unit& unit, bool tell_all) {
     for (Seat* seat : unit.seats) {
       if (seat->phase == SeatPhase::kHolding) revocations_.revoke_seat(*seat, RevokeReason::kGang);
     }
-    ledger_.place(unit);
+    books_.place(unit);
     if (unit.passed_over()) {
       timers().stop(revocation.stall);
     } else if (!revocation.stall.armed()) {
@@ -64,7 +64,7 @@ void Gangs::rebuild(Unit& unit, bool tell_all) {
   unit.revocation.reset();
   if (any_seat(unit, [](const Seat& seat) { return seat.phase == SeatPhase::kHolding; })) {
     unit.phase = UnitPhase::kHolding;
-    ledger_.place(unit);
+    books_.place(unit);
     if (at_work(unit) == 0) return revocations_.finish(unit);
     grants_.note_in_part(unit);
     queues_.arm_cap(unit);

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
+#include "sched/books.h"
 #include "sched/grants.h"
-#include "sched/ledger.h"
 #include "sched/part.h"
 #include "sched/queues.h"
 #include "sched/revocations.h"
@@ -21,8 +21,8 @@ namespace gpumux::sched {
 
 class Gangs : Part {
  public:
-  Gangs(Common& common, Roster& roster, Ledger& ledger, Queues& queues, Grants& grants, Revocations& revocations)
-      : Part(common), roster_(roster), ledger_(ledger), queues_(queues), grants_(grants), revocations_(revocations) {}
+  Gangs(Common& common, Roster& roster, Books& books, Queues& queues, Grants& grants, Revocations& revocations)
+      : Part(common), roster_(roster), books_(books), queues_(queues), grants_(grants), revocations_(revocations) {}
 
   // Takes the unit out of queues and counts. Its seats keep their phases, but none of them waits.
   void unplace(Unit& unit);
@@ -46,7 +46,7 @@ class Gangs : Part {
   static void absorb(Unit& unit, const Unit& other);
 
   Roster& roster_;
-  Ledger& ledger_;
+  Books& books_;
   Queues& queues_;
   Grants& grants_;
   Revocations& revocations_;

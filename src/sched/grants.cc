@@ -48,7 +48,7 @@ void Grants::start(Unit& unit) {
     }
     gpu.last_holder = unit.serial;
   }
-  queues_.settle_yielding(unit);
+  queues_.stop_yielding_to(unit);
   for (Seat* seat : unit.seats) grant_seat(*seat);
   unit.told_contended = is_contended(unit);
   queues_.arm_cap(unit);
@@ -69,14 +69,14 @@ void Grants::grant_joined(Unit& unit) {
 void Grants::grant_seat(Seat& seat) {
   if (seat.wants_since && !seat.keeps_place) seat.turn_since = *seat.wants_since;
   if (seat.wants_since) seat.waits.add(now() - *seat.wants_since);
-  ledger_.set_wants(seat, false);
+  books_.set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
-  seat.epoch = ledger_.next_epoch(*seat.gpu);
+  seat.epoch = books_.next_epoch(*seat.gpu);
   seat.group->begin(seat.gpu->groups.present());
   seat.charged_to = now();
   ++seat.grants;
-  ledger_.set_phase(seat, SeatPhase::kHolding);
-  ledger_.place(seat);
+  books_.set_phase(seat, SeatPhase::kHolding);
+  books_.place(seat);
 }
 
 void Grants::announce(Seat& seat) {
@@ -92,7 +92,7 @@ void Grants::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
     seat->kind = kind;
     gpu.places.move(seat->kind, Occupancy::kNone, seat->place);
     if (rests(*seat)) continue;
-    seat->epoch = ledger_.next_epoch(gpu);
+    seat->epoch = books_.next_epoch(gpu);
     announce(*seat);
   }
 }
@@ -139,7 +139,7 @@ void Grants::seats_changed(Gpu& gpu) {
   }
   const GpuSettings& settings = gpu.settings;
   const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : settings.policy;
-  if (std::exchange(gpu.policy, policy) != policy) ledger_.rekey(gpu);
+  if (std::exchange(gpu.policy, policy) != policy) books_.rekey(gpu);
   // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn.
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
   for (Seat* seat : gpu.seats) {

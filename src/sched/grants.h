@@ -2,7 +2,7 @@
 // Granting leases, and what tenants are told of them. Private to src/sched.
 #pragma once
 
-#include "sched/ledger.h"
+#include "sched/books.h"
 #include "sched/part.h"
 #include "sched/queues.h"
 #include "sched/units.h"
@@ -11,7 +11,7 @@ namespace gpumux::sched {
 
 class Grants : Part {
  public:
-  Grants(Common& common, Ledger& ledger, Queues& queues) : Part(common), ledger_(ledger), queues_(queues) {}
+  Grants(Common& common, Books& books, Queues& queues) : Part(common), books_(books), queues_(queues) {}
 
   // ---- whether any lease is granted ----
   void hold_until(TimePoint until);
@@ -50,7 +50,7 @@ class Grants : Part {
   void grant_seat(Seat& seat);
   void begin_hold(Unit& unit);  // paged_turns.cc
 
-  Ledger& ledger_;
+  Books& books_;
   Queues& queues_;
   UnitSet in_part_;
   bool are_held_ = false;

@@ -60,7 +60,7 @@ void LeaseCore::apply(TimePoint now, const Event& event, std::vector<Command>& c
   state.common.now = std::max(state.common.now, now);
   state.common.out = &commands;
   std::visit([&state](const auto& e) { state.on(e); }, event);
-  state.turns.settle();
+  state.settler.settle();
   state.common.out = nullptr;
 }
 
@@ -154,7 +154,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->gpu = gpu;
   seat->tenant = tenant;
   seat->group = gpu->groups.join(*seat, e.share_group);
-  ledger.set_standing(*seat, e.priority, e.weight, e.cap);
+  books.set_standing(*seat, e.priority, e.weight, e.cap);
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
   seat->since = common.now;
@@ -189,17 +189,17 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   Unit& unit = *seat->unit;
   gangs.unplace(unit);
   if (!unit.hold) unit.hold = {.granted_at = common.now};
-  ledger.set_wants(*seat, false);
+  books.set_wants(*seat, false);
   seat->epoch = e.epoch;
   seat->kind = e.kind;
   seat->charged_to = common.now;
   seat->group->begin(seat->gpu->groups.present());
   if (e.claim == Claim::kHolding && believable) {
-    ledger.set_phase(*seat, SeatPhase::kHolding);
+    books.set_phase(*seat, SeatPhase::kHolding);
   } else {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->revocation.emplace(*seat).late = true;
-    ledger.set_phase(*seat, SeatPhase::kRevoked);
+    books.set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known.
     if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
     unit.revocation->reason = RevokeReason::kBadClaim;
@@ -222,14 +222,14 @@ void LeaseCore::State::on(const Requested& e) {
   if (seat->phase == SeatPhase::kHolding) {
     if (!rests(*seat)) return;  // crossed a grant
     // Its gang still holds, for it too.
-    ledger.settle_idle(*seat);
-    seat->epoch = ledger.next_epoch(*seat->gpu);
+    books.settle_idle(*seat);
+    seat->epoch = books.next_epoch(*seat->gpu);
     ++seat->grants;
     grants.announce(*seat);
     return;
   }
   unit.idle_watch.end_gap(common.now);
-  ledger.set_wants(*seat, true);
+  books.set_wants(*seat, true);
   queues.admit(unit);
 }
 
@@ -250,9 +250,9 @@ void LeaseCore::State::on(const GateClosed& e) {
   SeatRevocation& revocation = *seat->revocation;
   if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
   revocation.closing = Closing::kClosed;
-  if (seat->phase == SeatPhase::kRevoked) ledger.set_phase(*seat, SeatPhase::kDraining);
+  if (seat->phase == SeatPhase::kRevoked) books.set_phase(*seat, SeatPhase::kDraining);
   queues.reservations().gate_closed(*seat->unit);
-  ledger.place(*seat);
+  books.place(*seat);
   common.agenda.touch(*seat->gpu);
   if (!has_open_gate(*seat->unit)) {
     for (const UnitGpu& on_gpu : seat->unit->gpus) common.agenda.hand_over(*on_gpu.gpu);

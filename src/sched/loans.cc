@@ -13,7 +13,7 @@
 #include "sched/grants.h"
 #include "sched/order.h"
 #include "sched/revocations.h"
-#include "sched/turns.h"
+#include "sched/settler.h"
 
 namespace gpumux::sched {
 namespace {
@@ -27,7 +27,7 @@ Unit* due_for(const Unit& lender, const Gpu& gpu, TimePoint now) {
 
 }  // namespace
 
-void Turns::settle_loan(Gpu& gpu) {
+void Settler::settle_loan(Gpu& gpu) {
   if (!gpu.loan) {
     if (gpu.holders.size() != 1) return;
     Unit& holder = *gpu.holders.front();

@@ -20,12 +20,12 @@ void Queues::enqueue(Unit& unit) {
   for (Seat* seat : unit.seats) {
     if (seat->wants_since)
       unit.requested = std::min(unit.requested, seat->keeps_place ? seat->turn_since : *seat->wants_since);
-    ledger_.catch_up(*seat);
-    ledger_.set_phase(*seat, SeatPhase::kWaiting);
+    books_.catch_up(*seat);
+    books_.set_phase(*seat, SeatPhase::kWaiting);
   }
   for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
-  settle_yielded(unit);
-  ledger_.insert_in_queue(unit);
+  stop_yielding(unit);
+  books_.insert_in_queue(unit);
   if (unit.shape->gpus().size() > 1)
     timers().arm(unit.age, std::max(now(), after(unit.requested, strictest(unit, &GpuSettings::gang_ageing))));
   timers().arm(unit.lift, after(now(), strictest(unit, &GpuSettings::priority_ageing)));
@@ -42,7 +42,7 @@ void Queues::dequeue(Unit& unit) {
   unit.phase = UnitPhase::kIdle;
   unit.shape->erase(unit);
   for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
-  for (Seat* seat : unit.seats) ledger_.set_phase(*seat, SeatPhase::kIdle);
+  for (Seat* seat : unit.seats) books_.set_phase(*seat, SeatPhase::kIdle);
   timers().stop(unit.age);
   timers().stop(unit.lift);
   reservations_.remove(unit);

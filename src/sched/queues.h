@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which units wait, which of them have GPUs reserved, and what changes their order. Private to src/sched.
 //
-// The queues themselves are in the shapes (shapes.h). The ledger sorts them, because what it charges changes the order.
+// The queues themselves are in the shapes (shapes.h). `Books` sorts them, because what it charges changes the order.
 #pragma once
 
-#include "sched/ledger.h"
+#include "sched/books.h"
 #include "sched/part.h"
 #include "sched/reservations.h"
 #include "sched/roster.h"
@@ -14,7 +14,7 @@ namespace gpumux::sched {
 
 class Queues : Part {
  public:
-  Queues(Common& common, const Roster& roster, Ledger& ledger) : Part(common), roster_(roster), ledger_(ledger) {}
+  Queues(Common& common, const Roster& roster, Books& books) : Part(common), roster_(roster), books_(books) {}
 
   // ---- queues.cc ----
   // Puts the unit into its queue if a seat of it wants and it may wait. A unit that has spent an allowance freezes
@@ -30,7 +30,7 @@ class Queues : Part {
   void lift(Unit& unit);
   // `started` has just been granted. Units that yielded to it stand where they stood. If there are such, or if it was
   // lifted, it is safe for a quantum.
-  void settle_yielding(Unit& started);
+  void stop_yielding_to(Unit& started);
   // A holder's lease ends when the first allowance of its seats is spent.
   void arm_cap(Unit& unit);
 
@@ -47,11 +47,11 @@ class Queues : Part {
   void age(Unit& unit);
 
  private:
-  void settle_yielded(Unit& unit);  // standing.cc
-  bool freeze(Unit& unit);          // standing.cc
+  void stop_yielding(Unit& unit);  // standing.cc
+  bool freeze(Unit& unit);         // standing.cc
 
   const Roster& roster_;
-  Ledger& ledger_;
+  Books& books_;
   Reservations reservations_;
 };
 

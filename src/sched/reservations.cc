@@ -8,7 +8,7 @@
 
 #include "sched/order.h"
 #include "sched/queues.h"
-#include "sched/turns.h"
+#include "sched/settler.h"
 
 namespace gpumux::sched {
 
@@ -125,7 +125,7 @@ void Queues::age(Unit& unit) {
 
 // Revokes the holders that keep `waiter` from its GPUs and have no time left. Unless the GPUs are reserved, it revokes
 // all of these holders or none.
-void Turns::preempt_for(Unit& waiter) {
+void Settler::preempt_for(Unit& waiter) {
   std::vector<std::pair<Unit*, const Gpu*>> to_go;
   bool whole = true;
   bool is_reserved = true;

@@ -75,8 +75,8 @@ void Revocations::revoke(Unit& unit, RevokeReason reason) {
     seat->keeps_place = reason == RevokeReason::kMemory;
     if (reason == RevokeReason::kMemory) seat->charged_to = now();
   }
-  ledger_.charge(unit);  // before others of its groups are compared with the next ones
-  ledger_.place(unit);
+  books_.charge(unit);  // before others of its groups are compared with the next ones
+  books_.place(unit);
   timers().arm(unit.revocation->stall, after(now(), strictest(unit, &GpuSettings::stall_timeout)));
   progress(unit);
   agenda().touch(unit);
@@ -95,16 +95,16 @@ void Revocations::revoke_unless_spared(Unit& unit, RevokeReason reason) {
 
 void Revocations::revoke_seat(Seat& seat, RevokeReason reason) {
   const bool rested = rests(seat);
-  if (rested) ledger_.settle_idle(seat);
+  if (rested) books_.settle_idle(seat);
   seat.idleness.reset();  // it may have found work since
   SeatRevocation& revocation = seat.revocation.emplace(seat);
   revocation.late = seat.gpu->loan.has_value();
   if (rested) {
     revocation.closing = Closing::kRested;
-    return ledger_.set_phase(seat, SeatPhase::kDraining);
+    return books_.set_phase(seat, SeatPhase::kDraining);
   }
   if (!seat.stuck_since) seat.stuck_since = now();
-  ledger_.set_phase(seat, SeatPhase::kRevoked);
+  books_.set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
 }
 
@@ -123,7 +123,7 @@ void Revocations::drained(Seat& seat) {
   if (seat.revocation->drained()) return;
   seat.revocation->closing = Closing::kDrained;
   seat.stuck_since.reset();
-  ledger_.set_phase(seat, SeatPhase::kDraining);
+  books_.set_phase(seat, SeatPhase::kDraining);
   timers().stop(seat.revocation->answer);
   settle_drains(*seat.unit);
 }
@@ -156,8 +156,8 @@ bool Revocations::recall_steps(Unit& unit) {
 // It must say once more that it has drained.
 // REQUIRES: its gate may be open.
 void Revocations::ask_again(Seat& seat) {
-  ledger_.set_phase(seat, SeatPhase::kRevoked);
-  ledger_.place(seat);
+  books_.set_phase(seat, SeatPhase::kRevoked);
+  books_.place(seat);
   ask(seat, RevokeReason::kGang);
 }
 
@@ -180,13 +180,13 @@ void Revocations::finish(Unit& unit) {
       on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now() - revocation.began);
     }
   }
-  ledger_.charge(unit);
+  books_.charge(unit);
   for (Seat* seat : unit.seats) {
-    ledger_.settle_idle(*seat);
+    books_.settle_idle(*seat);
     seat->stuck_since.reset();
     seat->revocation.reset();
-    ledger_.set_phase(*seat, SeatPhase::kIdle);
-    ledger_.place(*seat);
+    books_.set_phase(*seat, SeatPhase::kIdle);
+    books_.place(*seat);
   }
   unit.revocation.reset();
   unit.hold.reset();
@@ -306,7 +306,7 @@ bool Revocations::can_reopen(Unit& unit) {
   const auto set_aside = [&](const Unit& one) {
     for (Seat* seat : one.seats) {
       const bool is_closed = seat->revocation && seat->revocation->gate_closed();
-      if (&one == &unit || any_gate || is_closed) ledger_.set_place(*seat, Occupancy::kNone);
+      if (&one == &unit || any_gate || is_closed) books_.set_place(*seat, Occupancy::kNone);
     }
   };
   set_aside(unit);
@@ -316,8 +316,8 @@ bool Revocations::can_reopen(Unit& unit) {
     const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
     return seat->gpu->can_start(shared ? LeaseKind::kShared : LeaseKind::kExclusive);
   });
-  ledger_.place(unit);
-  for (Unit* other : queues_.reservations().returning()) ledger_.place(*other);
+  books_.place(unit);
+  for (Unit* other : queues_.reservations().returning()) books_.place(*other);
   return can;
 }
 
@@ -331,13 +331,13 @@ void Revocations::reopen(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) on_gpu.gpu->last_holder = unit.serial;
   for (Seat* seat : unit.seats) {
     if (!is_in_revocation(*seat)) continue;
-    ledger_.set_wants(*seat, false);
-    ledger_.set_place(*seat, Occupancy::kNone);
+    books_.set_wants(*seat, false);
+    books_.set_place(*seat, Occupancy::kNone);
     seat->revocation.reset();
     if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
-    seat->epoch = ledger_.next_epoch(*seat->gpu);
-    ledger_.set_phase(*seat, SeatPhase::kHolding);
-    ledger_.place(*seat);
+    seat->epoch = books_.next_epoch(*seat->gpu);
+    books_.set_phase(*seat, SeatPhase::kHolding);
+    books_.place(*seat);
     command(Reopen{seat->id, seat->epoch, seat->kind});
   }
   grants_.grant_joined(unit);
@@ -366,13 +366,13 @@ void Revocations::heard(Seat& seat) {
   SeatRevocation& revocation = *seat.revocation;
   revocation.alive_at = now();
   if (seat.phase == SeatPhase::kSilent) {
-    ledger_.set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
+    books_.set_phase(seat, revocation.gate_closed() ? SeatPhase::kDraining : SeatPhase::kRevoked);
     seat.tenant->kill_sent = false;
     command(ReportAnswering{seat.id});
     --unit.revocation->silent;
     if (!unit.passed_over()) {
       count_again(unit);
-      ledger_.place(unit);
+      books_.place(unit);
       agenda().touch(unit);
       timers().arm(unit.revocation->stall, after(now(), strictest(unit, &GpuSettings::stall_timeout)));
       progress(unit);
@@ -406,14 +406,14 @@ void Revocations::unanswered(Seat& seat) {
   if (now() < silent_at) {
     if (has_permits(seat)) {
       revocation.recall();
-      ledger_.set_phase(seat, SeatPhase::kRevoked);
-      ledger_.place(seat);
+      books_.set_phase(seat, SeatPhase::kRevoked);
+      books_.place(seat);
     }
     send_revoke(seat, seat.unit->revocation->reason);
     return timers().arm(revocation.answer, silent_at);
   }
   Unit& unit = *seat.unit;
-  ledger_.charge(unit);
+  books_.charge(unit);
   for (Seat* member : unit.seats) {
     if (!has_permits(*member)) continue;
     // No unit waits for its members' gates from now on: they are closed at least.
@@ -428,8 +428,8 @@ void Revocations::unanswered(Seat& seat) {
   timers().stop(unit.revocation->stall);
   timers().stop(unit.revocation->step);
   ++unit.revocation->silent;
-  ledger_.set_phase(seat, SeatPhase::kSilent);
-  ledger_.place(unit);
+  books_.set_phase(seat, SeatPhase::kSilent);
+  books_.place(unit);
   agenda().touch(unit);
   command(ReportSilent{seat.id, now() - revocation.alive_at});
   const TimePoint kill_at = after(revocation.alive_at, seat.gpu->settings.kill_silent_after);
@@ -443,12 +443,12 @@ void Revocations::kill(Tenant& tenant, KillReason reason) {
 void Revocations::release(Seat& seat) {
   if (rests(seat)) return;
   Unit& unit = *seat.unit;
-  ledger_.begin_gap(seat);
+  books_.begin_gap(seat);
   // It has kept its lease for its hold. Its last report may be older: a seat that finds work again and again does not
   // report each time. And it goes on idling while its gang holds.
   if (seat.idleness && !seat.told_hold.is_unlimited())
     seat.idleness->since = std::max(seat.idleness->since, now() - seat.told_hold.value());
-  ledger_.settle_idle(seat);
+  books_.settle_idle(seat);
   seat.stuck_since.reset();
   seat.idleness = {.since = now(), .rests = true};
   if (at_work(unit) == 0) finish(unit);

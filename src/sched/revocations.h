@@ -4,8 +4,8 @@
 
 #include <vector>
 
+#include "sched/books.h"
 #include "sched/grants.h"
-#include "sched/ledger.h"
 #include "sched/part.h"
 #include "sched/queues.h"
 #include "sched/roster.h"
@@ -15,8 +15,8 @@ namespace gpumux::sched {
 
 class Revocations : Part {
  public:
-  Revocations(Common& common, Roster& roster, Ledger& ledger, Queues& queues, Grants& grants)
-      : Part(common), roster_(roster), ledger_(ledger), queues_(queues), grants_(grants) {}
+  Revocations(Common& common, Roster& roster, Books& books, Queues& queues, Grants& grants)
+      : Part(common), roster_(roster), books_(books), queues_(queues), grants_(grants) {}
 
   // ---- revoking ----
   // REQUIRES: it holds.
@@ -82,7 +82,7 @@ class Revocations : Part {
   std::vector<Unit*> partners_of(const Unit& stalled) const;
 
   Roster& roster_;
-  Ledger& ledger_;
+  Books& books_;
   Queues& queues_;
   Grants& grants_;
 };

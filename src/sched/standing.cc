@@ -33,12 +33,12 @@ constexpr Duration kShortestLook = std::chrono::microseconds(1);
 void LeaseCore::State::on(const StandingChanged& e) {
   Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr) return;
-  ledger.charge(*seat);
-  ledger.settle_allowance(*seat);
+  books.charge(*seat);
+  books.settle_allowance(*seat);
   Unit& unit = *seat->unit;
-  if (e.priority != seat->priority) ledger.begin_anew(*seat);
-  ledger.set_standing(*seat, e.priority, e.weight, e.cap);
-  if (unit.phase == UnitPhase::kWaiting) ledger.requeue(unit);
+  if (e.priority != seat->priority) books.begin_anew(*seat);
+  books.set_standing(*seat, e.priority, e.weight, e.cap);
+  if (unit.phase == UnitPhase::kWaiting) books.requeue(unit);
   if (unit.phase == UnitPhase::kHolding) {
     grants.tell_contention(unit, unit.told_contended);
     queues.arm_cap(unit);
@@ -65,7 +65,7 @@ void Queues::lift(Unit& unit) {
   }
   unit.lifted = true;
   unit.yields_since.reset();
-  ledger_.requeue(unit);
+  books_.requeue(unit);
   if (!ages) return;
   // Units that wait where they do not age are looked at when they have waited for this unit as long as it has waited.
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -79,7 +79,7 @@ void Queues::lift(Unit& unit) {
 }
 
 // It yields, and another unit has started since it was told to go: that is over.
-void Queues::settle_yielded(Unit& unit) {
+void Queues::stop_yielding(Unit& unit) {
   if (!unit.yields_since) return;
   const TimePoint since = *unit.yields_since;
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -91,7 +91,7 @@ void Queues::settle_yielded(Unit& unit) {
   }
 }
 
-void Queues::settle_yielding(Unit& started) {
+void Queues::stop_yielding_to(Unit& started) {
   started.hold->is_safe = started.lifted;
   started.lifted = false;
   started.yields_since.reset();
@@ -105,7 +105,7 @@ void Queues::settle_yielding(Unit& started) {
       }
       for (Unit* unit : yielding) {
         unit->yields_since.reset();
-        ledger_.requeue(*unit);
+        books_.requeue(*unit);
         started.hold->is_safe = true;
       }
     }
@@ -139,7 +139,7 @@ void Queues::arm_cap(Unit& unit) {
   TimePoint ends = TimePoint::max();
   for (Seat* seat : unit.seats) {
     if (!seat->budget.is_capped()) continue;
-    ledger_.settle_allowance(*seat);
+    books_.settle_allowance(*seat);
     ends = std::min(ends, after(now(), seat->budget.lasts()));
   }
   timers().arm(unit.thaw, ends);
@@ -150,7 +150,7 @@ bool Queues::freeze(Unit& unit) {
   Duration longest = Duration::zero();
   for (Seat* seat : unit.seats) {
     if (!seat->budget.is_capped()) continue;
-    ledger_.settle_allowance(*seat);
+    books_.settle_allowance(*seat);
     if (seat->budget.is_spent() || unit.thaw.armed()) longest = std::max(longest, seat->budget.thaws_in());
   }
   timers().arm(unit.thaw, longest == Duration::zero() ? TimePoint::max() : after(now(), longest));
@@ -161,7 +161,7 @@ void Revocations::cap_is_due(Unit& unit) {
   if (unit.phase == UnitPhase::kHolding) {
     if (grants_.are_held()) return timers().arm(unit.thaw, after(now(), kCapWindow));
     if (const auto spared_until = unit.spared_until(now())) return timers().arm(unit.thaw, *spared_until);
-    for (Seat* seat : unit.seats) ledger_.settle_allowance(*seat);
+    for (Seat* seat : unit.seats) books_.settle_allowance(*seat);
     const bool any_spent = any_seat(unit, [](const Seat& seat) { return seat.budget.is_spent(); });
     return any_spent ? revoke(unit, RevokeReason::kCap) : queues_.arm_cap(unit);
   }

@@ -2,7 +2,7 @@
 // The lease core's state: one function per event, and the parts that the events go to. Private to src/sched: all other
 // folders see lease_core.h.
 //
-// An event puts the GPUs that it changes on the agenda. Turns::settle() then brings those to rest. Counters replace
+// An event puts the GPUs that it changes on the agenda. Settler::settle() then brings those to rest. Counters replace
 // scans. Each seat has a *place* on its GPU (holding, blocking, overlapping), and each GPU counts its places by kind of
 // lease. check_invariants() counts again and compares.
 //
@@ -10,14 +10,14 @@
 // view.cc and invariants.cc change nothing.
 #pragma once
 
+#include "sched/books.h"
 #include "sched/gangs.h"
 #include "sched/grants.h"
-#include "sched/ledger.h"
 #include "sched/part.h"
 #include "sched/queues.h"
 #include "sched/revocations.h"
 #include "sched/roster.h"
-#include "sched/turns.h"
+#include "sched/settler.h"
 
 namespace gpumux::sched {
 
@@ -52,12 +52,12 @@ struct LeaseCore::State {
   Common common;
   Roster roster;
   // Each calls only those above it.
-  Ledger ledger{common};
-  Queues queues{common, roster, ledger};
-  Grants grants{common, ledger, queues};
-  Revocations revocations{common, roster, ledger, queues, grants};
-  Gangs gangs{common, roster, ledger, queues, grants, revocations};
-  Turns turns{common, roster, queues, grants, revocations};
+  Books books{common};
+  Queues queues{common, roster, books};
+  Grants grants{common, books, queues};
+  Revocations revocations{common, roster, books, queues, grants};
+  Gangs gangs{common, roster, books, queues, grants, revocations};
+  Settler settler{common, roster, queues, grants, revocations};
 };
 
 }  // namespace gpumux::sched

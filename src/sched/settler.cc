@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which unit goes next, and which must go: docs/order.md has the rules on one page.
-#include "sched/turns.h"
+#include "sched/settler.h"
 
 #include <algorithm>
 
@@ -10,7 +10,7 @@ namespace gpumux::sched {
 
 // ---- grants -------------------------------------------------------------------------------------
 
-Unit* Turns::next_on(Gpu& gpu) {
+Unit* Settler::next_on(Gpu& gpu) {
   if (gpu.waiting == 0) return nullptr;
   if (gpu.loan) return borrower_on(gpu);
   if (!gpu.can_start()) return nullptr;
@@ -23,7 +23,7 @@ Unit* Turns::next_on(Gpu& gpu) {
   return nullptr;
 }
 
-void Turns::grant_all(Gpu& gpu) {
+void Settler::grant_all(Gpu& gpu) {
   for (;;) {
     queues_.settle_reservations();
     if (gpu.reserved() != nullptr && gpu.reserved()->is_returning() && revocations_.can_reopen(*gpu.reserved())) {
@@ -39,7 +39,7 @@ void Turns::grant_all(Gpu& gpu) {
 // ---- preemption ---------------------------------------------------------------------------------
 
 // REQUIRES: `holder` has no time left on `gpu` before `waiter`.
-void Turns::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
+void Settler::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
   const bool ran_out = now() >= after(holder.hold->granted_at, gpu.settings.max_runtime);
   const auto order = precedence(waiter, holder);
   RevokeReason reason = order > 0 && !holder.hold->is_safe ? RevokeReason::kUrgent : RevokeReason::kQuantum;
@@ -51,7 +51,7 @@ void Turns::revoke_for(Unit& waiter, Unit& holder, const Gpu& gpu) {
   revocations_.revoke(holder, reason);
 }
 
-void Turns::preempt(Gpu& gpu) {
+void Settler::preempt(Gpu& gpu) {
   if (gpu.waiting > 0) {
     if (gpu.reserved() != nullptr) preempt_for(*gpu.reserved());
     // In the GPU's order, so that a holder goes for the unit that is next.
@@ -67,7 +67,7 @@ void Turns::preempt(Gpu& gpu) {
 }
 
 // The next moment at which time alone can end this lease. Events can end it, too, and look for themselves.
-void Turns::arm_run(Unit& unit) {
+void Settler::arm_run(Unit& unit) {
   // It is due, and has not fired yet. When it fires, all its GPUs are looked at, not only this one.
   if (unit.run.armed() && unit.run.at() <= now()) return;
   TimePoint next = TimePoint::max();
@@ -92,7 +92,7 @@ void Turns::arm_run(Unit& unit) {
 
 // Applies a changed mode to the holders. To concurrent: holders share from now on. To serial: a sole holder becomes
 // exclusive. Several holders must all go, and no unit starts before they have drained.
-void Turns::settle_mode(Gpu& gpu) {
+void Settler::settle_mode(Gpu& gpu) {
   if (gpu.settings.mode == Mode::kConcurrent) {
     if (gpu.places.count(LeaseKind::kExclusive, Occupancy::kHolding) == 0) return;
     if (gpu.loan) grants_.end_loan(*gpu.loan->lender);
@@ -112,7 +112,7 @@ void Turns::settle_mode(Gpu& gpu) {
 
 // A unit that holds, but not as a whole. With a suspended member it goes. Members that have joined it are granted in
 // place if their GPUs are free; otherwise the gang is revoked, to be granted whole.
-void Turns::settle_in_part() {
+void Settler::settle_in_part() {
   for (Unit* unit : std::vector<Unit*>(grants_.in_part().begin(), grants_.in_part().end())) {
     const auto has = [unit](const UnitGpu& on_gpu) {
       const Gpu& gpu = *on_gpu.gpu;
@@ -133,7 +133,7 @@ void Turns::settle_in_part() {
   }
 }
 
-void Turns::settle() {
+void Settler::settle() {
   agenda().look_again();
   for (;;) {
     if (!grants_.are_held() && !grants_.in_part().empty()) settle_in_part();

@@ -13,9 +13,9 @@
 
 namespace gpumux::sched {
 
-class Turns : Part {
+class Settler : Part {
  public:
-  Turns(Common& common, Roster& roster, Queues& queues, Grants& grants, Revocations& revocations)
+  Settler(Common& common, Roster& roster, Queues& queues, Grants& grants, Revocations& revocations)
       : Part(common), roster_(roster), queues_(queues), grants_(grants), revocations_(revocations) {}
 
   // Looks at the GPUs on the agenda until each is at rest: modes, whole gangs, loans, grants, revocations. At the end

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The books: phases and places of seats, the time that they have had, and where their units stand in the queues for
-// it. Private to src/sched. (docs/accounting.md is about another ledger: what programs have had, for people.)
+// it. Private to src/sched.
 //
 // The books follow decisions and make none. Whatever changes a seat or what its group owes goes through here, so that
 // counters, accounts and the order of the queues agree.
@@ -13,9 +13,9 @@
 
 namespace gpumux::sched {
 
-class Ledger : Part {
+class Books : Part {
  public:
-  explicit Ledger(Common& common) : Part(common) {}
+  explicit Books(Common& common) : Part(common) {}
 
   void set_phase(Seat& seat, SeatPhase phase);
   void set_wants(Seat& seat, bool wants);

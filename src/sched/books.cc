@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sched/ledger.h"
+#include "sched/books.h"
 
 #include <algorithm>
 
@@ -29,14 +29,14 @@ std::int64_t credit_of(const Seat& seat) {
 
 }  // namespace
 
-void Ledger::set_phase(Seat& seat, SeatPhase phase) {
+void Books::set_phase(Seat& seat, SeatPhase phase) {
   if (seat.phase == phase) return;
   settle_allowance(seat);
   seat.phase = phase;
   seat.since = now();
 }
 
-void Ledger::set_wants(Seat& seat, bool wants) {
+void Books::set_wants(Seat& seat, bool wants) {
   if (seat.wants_since.has_value() == wants) return;
   if (wants) {
     seat.wants_since = now();
@@ -46,13 +46,13 @@ void Ledger::set_wants(Seat& seat, bool wants) {
   }
 }
 
-void Ledger::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
+void Books::set_standing(Seat& seat, std::int32_t priority, std::uint32_t weight, std::uint32_t cap) {
   seat.priority = priority;
   set_weight(*seat.group, std::clamp(weight, 1u, kMaxWeight));
   seat.budget.set(cap);
 }
 
-void Ledger::set_weight(ShareGroup& group, std::uint32_t weight) {
+void Books::set_weight(ShareGroup& group, std::uint32_t weight) {
   if (group.weight() == weight) return;
   for (Seat* seat : group.seats()) {
     if (seat->unit != nullptr) charge(*seat);
@@ -62,7 +62,7 @@ void Ledger::set_weight(ShareGroup& group, std::uint32_t weight) {
 
 // ---- places on GPUs -----------------------------------------------------------------------------
 
-void Ledger::set_place(Seat& seat, Occupancy place) {
+void Books::set_place(Seat& seat, Occupancy place) {
   if (seat.place == place) return;
   Gpu& gpu = *seat.gpu;
   Unit& unit = *seat.unit;
@@ -82,7 +82,7 @@ void Ledger::set_place(Seat& seat, Occupancy place) {
   }
 }
 
-void Ledger::place(Seat& seat) {
+void Books::place(Seat& seat) {
   const Unit& unit = *seat.unit;
   Occupancy place = Occupancy::kNone;
   if (seat.phase == SeatPhase::kHolding) {
@@ -97,7 +97,7 @@ void Ledger::place(Seat& seat) {
   set_place(seat, place);
 }
 
-void Ledger::place(Unit& unit) {
+void Books::place(Unit& unit) {
   for (Seat* seat : unit.seats) place(*seat);
 }
 
@@ -110,7 +110,7 @@ Duration uncharged(const Seat& seat, TimePoint now) {
   return std::min(used_until(seat, now) - seat.charged_to, most);
 }
 
-void Ledger::charge(Seat& seat) {
+void Books::charge(Seat& seat) {
   if (!runs(seat)) return;
   ShareGroup& group = *seat.group;
   const std::int64_t before = group.virtual_time();
@@ -121,11 +121,11 @@ void Ledger::charge(Seat& seat) {
   if (group.virtual_time() != before) rerank(group, *seat.unit);
 }
 
-void Ledger::charge(Unit& unit) {
+void Books::charge(Unit& unit) {
   for (Seat* seat : unit.seats) charge(*seat);
 }
 
-void Ledger::catch_up(Seat& seat) {
+void Books::catch_up(Seat& seat) {
   ShareGroup& group = *seat.group;
   group.begin(seat.gpu->groups.present());
   const std::int64_t least = seat.gpu->groups.present() - credit_of(seat);
@@ -137,7 +137,7 @@ void Ledger::catch_up(Seat& seat) {
   rerank(group, *seat.unit);
 }
 
-void Ledger::begin_anew(Seat& seat) {
+void Books::begin_anew(Seat& seat) {
   ShareGroup& group = *seat.group;
   const std::int64_t most = seat.gpu->groups.present() + credit_of(seat);
   if (group.virtual_time() <= most) return;
@@ -145,14 +145,14 @@ void Ledger::begin_anew(Seat& seat) {
   rerank(group, *seat.unit);
 }
 
-void Ledger::settle_idle(Seat& seat) const {
+void Books::settle_idle(Seat& seat) const {
   if (seat.idleness) seat.idle += now() - seat.idleness->since;
   seat.idleness.reset();
 }
 
-void Ledger::settle_allowance(Seat& seat) const { seat.budget.settle(now(), runs(seat)); }
+void Books::settle_allowance(Seat& seat) const { seat.budget.settle(now(), runs(seat)); }
 
-void Ledger::begin_gap(const Seat& seat) const {
+void Books::begin_gap(const Seat& seat) const {
   if (!seat.unit->single()) return;
   // An unlimited hold has not ended: the seat gives up its lease for another reason, at this moment.
   seat.unit->idle_watch.begin_gap(seat.told_hold.is_unlimited() ? now() : now() - seat.told_hold.value());
@@ -160,11 +160,11 @@ void Ledger::begin_gap(const Seat& seat) const {
 
 // ---- the order of queues ------------------------------------------------------------------------
 
-void Ledger::insert_in_queue(Unit& unit) const {
+void Books::insert_in_queue(Unit& unit) const {
   unit.shape->insert(entry_of(unit, *unit.shape->gpus().front(), now()));
 }
 
-void Ledger::requeue(Unit& unit) {
+void Books::requeue(Unit& unit) {
   unit.shape->erase(unit);
   insert_in_queue(unit);
   agenda().touch(unit);
@@ -173,7 +173,7 @@ void Ledger::requeue(Unit& unit) {
   }
 }
 
-void Ledger::rekey(Gpu& gpu) {
+void Books::rekey(Gpu& gpu) {
   for (Shape* shape : gpu.shapes()) {
     if (shape->gpus().front() != &gpu) continue;
     for (const QueueEntry& entry : std::set<QueueEntry>(shape->queue())) {
@@ -184,7 +184,7 @@ void Ledger::rekey(Gpu& gpu) {
   agenda().touch_around(gpu);
 }
 
-void Ledger::rerank(const ShareGroup& group, const Unit& but) {
+void Books::rerank(const ShareGroup& group, const Unit& but) {
   if (group.seats().size() == 1) return;
   for (const Seat* seat : group.seats()) {
     Unit* const unit = seat->unit;
