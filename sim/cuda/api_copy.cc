@@ -55,8 +55,8 @@ CUresult copy_async(const std::shared_ptr<Stream>& stream, const Copy& copy) {
   return issue(stream, std::move(task));
 }
 
-// The calls without a stream. Those that touch host memory return when it is over; between devices they only keep the
-// order.
+// The calls without a stream. A copy that touches host memory returns when it is over. A copy between devices only
+// keeps the order.
 CUresult copy_sync(const std::shared_ptr<Stream>& stream, const Copy& copy) {
   // A call that waits is an error while a stream captures, and takes the legacy stream besides.
   if (const CUresult result = may_wait_for(stream); result != cuda::CUDA_SUCCESS) return result;

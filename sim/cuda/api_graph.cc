@@ -319,7 +319,7 @@ CUresult cuGraphChildGraphNodeGetGraph(CUgraphNode node_handle, CUgraph* graph) 
   return task_call<ChildGraphTask>("cuGraphChildGraphNodeGetGraph", node_handle, graph,
                                    [&](Process& process, GraphNode& node) {
                                      const auto& child = std::get<ChildGraphTask>(node.task).graph;
-                                     // One that came with a clone or a capture has no handle yet.
+                                     // A child graph from a clone or a capture has no handle yet.
                                      if (process.graphs.find(child.get()) == nullptr)
                                        process.graphs.add<CUgraph>(child);
                                      *graph = handle_of<CUgraph>(child);

@@ -14,7 +14,7 @@ using cuda::CUresult;
 std::atomic<std::uint64_t> next_capture_id{1};
 std::atomic<std::uint32_t> active{0};
 
-// Those that began and have not ended, invalid ones too. Guarded by graph_lock.
+// The captures that began and have not ended, invalid ones too. Guarded by graph_lock.
 std::set<std::shared_ptr<Capture>>& captures() {
   static auto* set = new std::set<std::shared_ptr<Capture>>;
   return *set;

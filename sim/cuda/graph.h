@@ -55,8 +55,8 @@ void destroy_node(GraphNode& node);
 void forget_nodes(Graph& graph);
 // Null: not a node.
 GraphNode* find_node(const void* handle);
-// With copies of child graphs. The program may name the nodes of its own copy. Those of an executable graph are found
-// by the node that they were made from, and a changed executable graph's by the same as before.
+// With copies of child graphs. The program may name the nodes of its own copy. The nodes of an executable graph are
+// found by the nodes that they were made from. The nodes of a changed executable graph are found by the same as before.
 enum class CopyFor { kProgram, kInstantiation, kChange };
 std::shared_ptr<Graph> clone(const Graph& graph, CopyFor whom);
 // The node of `copy` that was made from `original`; null: none.

@@ -2,7 +2,7 @@
 // Streams: queues of operations, each executed in order by a thread of its own.
 //
 // An operation's waits beyond its own queue (events, the legacy default stream) are a list of Completions that is fixed
-// when it is submitted. Those were all submitted before, so waiting for them cannot go in a circle.
+// when it is submitted. All of these were submitted before, so waiting for them cannot go in a circle.
 //
 // A stream's thread is started by its first operation, not before, and ends when the stream was closed and its queue is
 // empty. It is detached and owns a reference to its stream.

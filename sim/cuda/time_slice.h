@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose kernels advance on a GPU.
+// Decides which kernels advance on a GPU.
 //
 // A GPU works for one party at a time: a process, or all clients of one MPS server. The driver gives each party that
 // has work a time slice in turn, and every change costs something. A ComputeTurn is this process's side of that for one

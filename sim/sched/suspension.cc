@@ -62,7 +62,7 @@ void World::void_promises(std::uint32_t gpu) {
   }
 }
 
-// Those that are not connected hear of it when they are.
+// Programs that are not connected hear of it when they connect.
 void World::tell_suspended(Job& job) {
   std::vector<SeatId> seats;
   for (const Rank* rank : job.ranks) {

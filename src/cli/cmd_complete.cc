@@ -46,7 +46,7 @@ Words tenants() {
   return words;
 }
 
-// Those whose jobs and programs the daemon shows.
+// Users whose jobs or programs the daemon shows.
 Words users() {
   Words words{own_user_name()};
   const auto client = api_client::Client::connect({});

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // For tests: a program that `gpumux run` takes for a daemon. It appends a line with its arguments and pid to
-// $FAKE_DIR/started. Then it acts as FAKE_BEHAVIOUR says: serve (answers the API, ends when $FAKE_DIR/stop appears),
-// fail (says why and ends), mute (never says that it serves), absent (says that it serves, but has no socket).
+// $FAKE_DIR/started. Then it acts as FAKE_BEHAVIOUR says. serve: it answers the API, and ends when $FAKE_DIR/stop
+// appears. fail: it says why and ends. mute: it never says that it serves. absent: it says that it serves, but has no
+// socket.
 #include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>

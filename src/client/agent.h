@@ -61,9 +61,9 @@ class Agent {
   // Starts the thread, with all signals blocked.
   base::Status start();
 
-  // Any thread. False: not sent. A Request, Note or FrameFreed that does not fit (the daemon reads too slowly) is
-  // dropped, for it can be made again; any other message that does not fit breaks the connection off, and the next one
-  // begins with what the seats then have.
+  // Any thread. False: not sent. If the daemon reads too slowly, a message may not fit. A Request, Note or FrameFreed
+  // is then dropped, for it can be made again. Any other message breaks the connection off. The next connection begins
+  // with the seats' state at that time.
   template <class Message>
   bool send(const Message& message) {
     const Announcement locked(*this);

@@ -16,8 +16,8 @@ namespace {
 // A longer word was pasted by mistake; its beginning tells which.
 constexpr std::size_t kShownBytes = 64;
 
-// Beside an option stands the placeholder of its value; what else there is to say is said in the sentence. The manual
-// pages and the completions of shells are made from what this prints (tools/make_manuals.py).
+// An option is followed by the placeholder of its value. The sentence says all the rest. tools/make_manuals.py makes
+// the manual pages and the completions of shells from this output.
 class HelpFormatter : public CLI::Formatter {
  public:
   explicit HelpFormatter(std::string_view usage) : usage_(usage) {

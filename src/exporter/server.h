@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Serves one page, /metrics, over TCP: HTTP/1.1, with TLS and a bearer token if there are files of them.
 //
-// Clients are strangers. A request is bounded in size and in time, and so is the number of connections: when there is
-// one too many, the one that has been without a request for longest is closed. Token and certificate are read when the
-// server opens.
+// Clients are strangers. A request is bounded in size and in time, and so is the number of connections. If there is one
+// connection too many, the server closes the one that has been without a request for longest. Token and certificate are
+// read when the server opens.
 //
 // Owned by the thread that runs the io_context.
 #pragma once

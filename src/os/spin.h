@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Waiting without sleeping, for moments: for an event that is about to come.
 //
-// Waking a sleeping thread takes 20 to 70 us on an idle core of a virtual machine. That is more than everything else in
-// handing a lease over. So a thread that is told of an event to come stays awake for it. Three rules keep that cheap.
-// The caller bounds each wait. No thread spins where it would take the core that the other side needs
-// (has_spare_cores). Over time no thread spins for more than a fixed share of it (SpinBudget).
+// Waking a sleeping thread takes 20 to 70 us on an idle core of a virtual machine. All other parts of a hand-over
+// together take less. So a thread that is told of an event to come stays awake for it. Three rules keep that cheap. The
+// caller bounds each wait. No thread spins where it would take the core that the other side needs (has_spare_cores).
+// Over time no thread spins for more than a fixed share of it (SpinBudget).
 #pragma once
 
 #include <sched.h>

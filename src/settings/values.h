@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a setting may be besides a value: automatic, or unlimited. Both are types, so no code can take one for a number.
+// A setting may be automatic or unlimited instead of a value. Both are types, so no code can take one for a number.
 #pragma once
 
 #include <algorithm>

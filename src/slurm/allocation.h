@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a job has on this node, by slurmctld's word. A step's variables say so, too, and its user can set those.
+// A job's part of this node, by slurmctld's word. A step's variables say the same, but its user can set them.
 #pragma once
 
 #include <cstdint>

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // spank_gpumux.so: programs of a Slurm job are tenants, if their user gives one of its options.
 //
-// Slurm loads it into srun, sbatch, salloc (which read the options) and into slurmstepd, the root process of one step
-// on one node (which makes the step's tasks tenants). Each has one thread that calls it. Its only own state is of one
-// step.
+// Slurm loads the plugin into srun, sbatch and salloc, where it reads the options. Slurm also loads it into slurmstepd,
+// the root process of one step on one node, where it makes the step's tasks tenants. Each has one thread that calls it.
+// Its only own state is of one step.
 //
 // It fails no job because gpumux is missing: what it cannot do it says, to the user and to slurmd's log.
 #include <dlfcn.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a user asks Slurm for, what Slurm has given, and what follows from both. Pure.
+// A user's request to Slurm, Slurm's answer, and the result of both. Pure.
 #pragma once
 
 #include <cstdint>

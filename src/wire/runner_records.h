@@ -99,8 +99,8 @@ struct RunnerSpec {
   std::int32_t nice = 0;
   std::int32_t oom_score_adj = 0;
   std::uint64_t leftover_grace_ms = 10'000;  // from TERM to KILL for processes that outlive the main process
-  // A cgroup (v2) directory under which the job's own is made. "auto": the runner's own cgroup, if it was delegated to
-  // it. "none": processes are found in /proc.
+  // The directory of a cgroup (v2) under which the job's own is made. Or "auto": the runner's own cgroup, if it was
+  // delegated to it. Or "none": processes are found in /proc.
   std::string cgroup_parent = "auto";
 };
 

@@ -205,7 +205,7 @@ ProbeOutcome run_probe(const std::function<void(int)>& body, Duration limit) {
   const bool late = items[0].fd >= 0 || items[1].fd >= 0;
   if (late) ::kill(child, SIGKILL);
   int status = 0;
-  // One that hangs in the kernel does not even die: a second is waited for it, no more.
+  // A child that hangs in the kernel does not even die. The doctor waits a second for it, and no more.
   pid_t ended = 0;
   const TimePoint last = (late ? clock.now() : std::max(deadline, clock.now())) + std::chrono::seconds(1);
   while ((ended = ::waitpid(child, &status, WNOHANG)) == 0 && clock.now() < last) {

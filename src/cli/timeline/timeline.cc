@@ -201,7 +201,7 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
   } else if (what == "gate_closed") {
     Line& leases = line(event, Track::kLeases);
     if (leases.open.empty()) return;
-    // One that gives its lease up by itself leaves from here on.
+    // A program that gives its lease up by itself leaves from here on.
     if (leases.open.size() == 1) begin(leases, time, "leaves");
     if (leases.open.size() == 2) begin(leases, time, "drains");
   } else if (what == "drained" || what == "close") {

@@ -189,7 +189,7 @@ Duration TraceHistory::sum(const Program& program) {
   return all;
 }
 
-// Those that had the GPU or waited for it, in the order of their coming.
+// The programs that had the GPU or waited for it, in the order in which they came.
 std::vector<const TraceHistory::Program*> TraceHistory::shown(const Gpu& gpu) const {
   std::vector<const Program*> programs;
   for (const auto& [tenant, program] : gpu.programs) {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls of Kubernetes' API server, over TLS, as a pod's service account.
 //
-// The token and the certificates of the authorities are files that the kubelet writes anew, so they are read again: the
-// token for each call, the authorities for each connection. A connection is kept for the next call. A call that finds
-// it closed is made once more, on a new one.
+// The kubelet writes the files of the token and of the authorities' certificates anew. So the client reads the token
+// for each call, and the certificates for each connection. It keeps a connection for the next call. If a call finds it
+// closed, the client makes the call once more, on a new connection.
 //
 // Any thread; one call at a time.
 #pragma once
@@ -36,9 +36,9 @@ class ApiServer {
   ApiServer(const ApiServer&) = delete;
   ApiServer& operator=(const ApiServer&) = delete;
 
-  // The body of an answer that is no error. `path` begins with "/" and may have a query. Codes of errors, of which the
-  // server's have its own words: kDenied (401, 403), kNotFound (404), kExists (409: it is there, or has been changed),
-  // kInvalid (400, 422), kTimeout, kUnavailable (all others).
+  // The body of an answer that is no error. `path` begins with "/" and may have a query. An error of the server's has
+  // the server's own words. Its code is kDenied (401, 403), kNotFound (404), kExists (409: it is there, or has been
+  // changed) or kInvalid (400, 422). Other errors: kTimeout, kUnavailable (all the rest).
   base::Result<std::string> get(const std::string& path);
   base::Result<std::string> create(const std::string& path, const std::string& object);
   base::Result<std::string> replace(const std::string& path, const std::string& object);

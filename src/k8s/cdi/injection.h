@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What makes a container's programs tenants: the one description that both ways of injection are made from.
+// The description of an injection, which makes a container's programs tenants. Both ways of injection are made from it.
 //
 //   by CDI                specification.h writes it for the runtime; the hook lists the library
 //   by the environment    environment_only(); for runtimes without CDI
@@ -71,10 +71,11 @@ inline constexpr char kSimulatedMachineInside[] = "/run/gpumux-sim";
 base::Result<Injection> make_injection(const Node& node, std::vector<Variable> variables = {},
                                        containers::Claim claim = {});
 
-// That runtimes, the loader and the CDI specification take it as it is meant. kInvalid says what is wrong: a path that
-// is not absolute or has ".." in it, a variable without a name or given twice, two mounts at one place, a library whose
-// path has a character that ends an entry of the loader's list, control characters, quotas or shares of no claim or no
-// GPU.
+// Checks that runtimes, the loader and the CDI specification take it as it is meant. kInvalid says what is wrong:
+// - a path that is not absolute or has ".." in it, or two mounts at one place;
+// - a variable without a name or given twice, or control characters;
+// - a library whose path has a character that ends an entry of the loader's list;
+// - quotas or shares of no claim or no GPU.
 base::Status check(const Injection& injection);
 
 // The same without a hook: LD_PRELOAD names the library, instead of the image's own LD_PRELOAD if it has one. In an

@@ -2,7 +2,7 @@
 // The CDI specification files by which container runtimes learn what to do for a container.
 //
 // One file for each owner: a claim, or the node, whose file all containers of the device plugin share. It has one
-// device, with all edits of all the owner's GPUs: runtimes merge the edits of several devices silently, and the last
+// device, with all edits of all the owner's GPUs. Runtimes merge the edits of several devices silently, and the last
 // value of a variable wins. A claim's file goes with the claim. The node's file stays.
 //
 // A file is there as a whole or not at all (os::replace_file_at). Writing it again replaces it, removing it again does

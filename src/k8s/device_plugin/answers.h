@@ -25,7 +25,7 @@ struct SharedGpu {
   friend bool operator==(const SharedGpu&, const SharedGpu&) = default;
 };
 
-// Each GPU as `shares_per_gpu` devices. A share of a sick GPU stays in the list: the kubelet keeps new pods from it,
+// Each GPU as `shares_per_gpu` devices. A share of a sick GPU stays in the list. The kubelet keeps new pods from it,
 // and knows it again when the GPU has recovered. REQUIRES: 0 < shares_per_gpu <= kMaxSharesPerGpu.
 v1beta1::ListAndWatchResponse device_list(const std::vector<SharedGpu>& gpus, std::uint32_t shares_per_gpu);
 

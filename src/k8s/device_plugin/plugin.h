@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A device plugin: answers the kubelet's calls on a socket in the kubelet's folder, and registers itself.
 //
-// The rule: the plugin is registered while its socket is the file that it made, and the kubelet's socket is the file at
-// which it registered. Otherwise it begins anew. The kubelet empties the folder whenever it starts, and knows no plugin
-// then; a plugin that does not notice has no devices on this node until it is started again itself.
+// The rule: the plugin is registered while two files are the same as before. They are its own socket, and the kubelet's
+// socket at which it registered. If one of them is another file, the plugin begins anew. The reason: the kubelet
+// empties the folder whenever it starts, and knows no plugin then. A plugin that does not notice has no devices on this
+// node until it is started again itself.
 //
 // Threads: run() has its caller's. The kubelet's calls, and with them `give`, come on threads of gRPC. set_gpus(),
 // set_seats() and stop() may be called from any thread.
@@ -42,8 +43,8 @@ class DevicePlugin {
   DevicePlugin(const DevicePlugin&) = delete;
   DevicePlugin& operator=(const DevicePlugin&) = delete;
 
-  // Serves until stop(). Whatever fails is reported, once as long as it stays the same, and tried again. An error: it
-  // cannot even begin.
+  // Serves until stop(). The plugin reports each failure, once as long as it stays the same, and tries again. An error:
+  // it cannot even begin.
   base::Status run();
   void stop();
 

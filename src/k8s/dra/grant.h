@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the scheduler has allocated to a claim on this node, and what the claim's containers are told of it.
+// The part of this node that the scheduler has allocated to a claim, and the words of it for the claim's containers.
 //
 // Pure functions; any thread.
 #pragma once

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a claim's pod waits for us on a node with 110 claims: the claim from an API server by TLS, its record and
-// its specification. Folders are below TMPDIR; files of a disk wait for the disk.
+// Measures how long a claim's pod waits for the plugin on a node with 110 claims. The plugin fetches the claim from an
+// API server by TLS, and writes its record and its specification. Folders are below TMPDIR; files of a disk wait for
+// the disk.
 //
 // Baseline: preparing a claim again, for which nothing is fetched and no record is written.
 #include <benchmark/benchmark.h>

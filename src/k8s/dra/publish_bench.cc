@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a node's ResourceSlices cost, by its number of GPUs: the time for a look at the API server and for a write of
-// all slices, by TLS, and the bytes and calls of each.
+// Measures the cost of a node's ResourceSlices by its number of GPUs. It measures a look at the API server and a write
+// of all slices, by TLS: time, bytes and calls.
 //
 // Baseline: a look, which changes nothing.
 #include <benchmark/benchmark.h>

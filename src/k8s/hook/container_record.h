@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of containers, as the hook keeps them (containers/record.h): from the words of its specification, the state
-// that the runtime tells, and the kernel's control group. Nothing comes from the image.
+// Records of containers, as the hook keeps them (containers/record.h). Their content comes from the specification, from
+// the runtime's state and from the kernel's control group. Nothing comes from the image.
 #pragma once
 
 #include <span>

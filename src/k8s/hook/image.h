@@ -47,8 +47,9 @@ enum class Access {
 
 // `root`: a descriptor of the container's root folder; with O_PATH, too. `library`: an absolute path inside of the
 // container, where anything but a regular file is an error (kNotFound). kUnsupported: the kernel has no openat2 (Linux
-// before 5.6). kDenied: the root is read-only; the list is no regular file, lies on another mount or behind a link, has
-// a zero byte, or names a library of ours by no absolute path. kExhausted: it is too long.
+// before 5.6). kDenied: the root is read-only; or the list is no regular file, lies on another mount or behind a link,
+// or has a zero byte. Also kDenied: the list names a library of ours by no absolute path. kExhausted: the list is too
+// long.
 base::Result<Listing> list_library(int root, const std::string& library, Access access);
 
 }  // namespace gpumux::k8s

@@ -11,15 +11,15 @@
 // The runtime starts no container whose hook fails or hangs. So the hook always exits with 0, within kLongestSeconds: a
 // container without gpumux is better than none. Two processes make that certain. The *worker* reads the runtime's words
 // and does what they ask for. The *guard* waits for it, kills it when the time is up, and reports what it has said. The
-// guard understands nothing else, allocates nothing, and touches nothing that could make it wait: a file of a FUSE
+// guard understands nothing else, allocates nothing, and touches nothing that could make it wait. A file of a FUSE
 // server may keep a process from ending even after SIGKILL.
 //
-// A worker that is kept so by an image is in sight of the container's processes. Before it touches the image it has
-// nothing of the host's left: the image is its root folder, and its descriptors are the image's and the pipe to the
-// guard.
+// If an image keeps a worker so, the container's processes see the worker. So a worker gives up everything of the
+// host's before it touches the image. Its root folder is the image, and its descriptors are the image's and the pipe to
+// the guard.
 //
-// The guard reports twice what is not done: on standard error, and in the host's system log. runc shows standard error
-// only of hooks that fail.
+// If the work is not done, the guard reports it twice: on standard error and in the host's system log. The reason: runc
+// shows standard error only of hooks that fail.
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
@@ -225,8 +225,8 @@ base::Status read_and_run(const Use& use, Words more) {
   return use.run(*state, more);
 }
 
-// `in`, `out`: the two ends of one pipe. Writes to it: the container's id and a newline once that is known, and then
-// why it is not done, if there is something to complain of.
+// `in`, `out`: the two ends of one pipe. Writes to it the container's id and a newline, as soon as the id is known. If
+// the work is not done, it then writes the reason.
 [[noreturn]] void work(const Use& use, Words more, os::FileDescriptor in, os::FileDescriptor out, pid_t guard) {
   // A guard that was killed leaves no worker, also if that was before this call.
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -308,7 +308,7 @@ int main(int argc, char** argv) {
   sigemptyset(&none);
   ::sigprocmask(SIG_SETMASK, &none, nullptr);
   ::signal(SIGCHLD, SIG_DFL);
-  // Whatever keeps the guard, a full pipe of the runtime's for example, does not keep the container.
+  // If something keeps the guard, a full pipe of the runtime's for example, it does not keep the container.
   ::signal(SIGALRM, [](int) { ::_exit(0); });
   ::alarm(kLongestSeconds);
   open_standard_streams();

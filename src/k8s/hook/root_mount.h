@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mounts at the place of a container's root folder: which of them is the container's own, and which are read-only.
 //
-// A runtime puts the container's root at its place, once or twice (an overlay, and a bind mount of that), and goes on
-// to the volumes. A volume for "/" comes on top. runc from before November 2025 then takes the volume for the root. The
-// volume is another workload's or the host's, so the hook must not change it. Its path in the configuration tells
+// A runtime puts the container's root at its place, once or twice (an overlay, and a bind mount of that). Then it
+// mounts the volumes. A volume for "/" comes on top. runc from before November 2025 then takes the volume for the root.
+// The volume is another workload's or the host's, so the hook must not change it. Its path in the configuration tells
 // nothing: "/etc/.." leads to the root, too, and a link of the image's may. The kernel's list of mounts tells all.
 #pragma once
 

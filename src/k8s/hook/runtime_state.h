@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a container runtime tells its hooks, as the OCI runtime specification has it.
+// The state that a container runtime tells its hooks, as the OCI runtime specification has it.
 #pragma once
 
 #include <sys/types.h>

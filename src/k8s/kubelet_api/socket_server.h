@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Servers and clients of gRPC on sockets in the kubelet's folders.
 //
-// The kubelet and its plugins find each other by these files. Each of them may remove or replace a file at any time, so
+// The kubelet and its plugins find each other by these files. Each of them may remove or replace a file at any time. So
 // both must know whether a file is still the one that they mean.
 //
 // Any thread.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the node's daemon says, asked once.
+// The answer of the node's daemon, asked once.
 //
 // Any thread.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node's GPUs by the kubelet's device plugin API: one plugin for the shares, another one for whole GPUs if there
-// are some to be served so.
+// The node's GPUs by the kubelet's device plugin API. One plugin serves the shares, and another one serves whole GPUs
+// if there are any.
 //
 // Threads: the caller's asks the daemon and waits for signals; each plugin has one of its own, and gRPC's.
 #pragma once

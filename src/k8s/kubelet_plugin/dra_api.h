@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node's GPUs by dynamic resource allocation: a slice at the API server, and a driver that the kubelet calls.
 //
-// Threads: the caller's asks the daemon and waits for signals; slice, driver and what is done once at the start have
-// one each, and gRPC has its own.
+// Threads: the caller's asks the daemon and waits for signals. The slice, the driver and the work at the start have one
+// each. gRPC has its own.
 #pragma once
 
 #include <csignal>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What this node's containers are given, and the node's one CDI specification.
+// The answer for a container of this node, and the node's one CDI specification.
 //
 // The specification names no GPU, so all containers have the same. A GPU is named by NVIDIA's device or by a variable.
 //
@@ -22,7 +22,7 @@ class Giver {
  public:
   Giver(settings::KubeletSettings settings, std::string runtime_dir);
 
-  // Makes the specification what it is to be, if it is not. Containers that start again need it, too. `is_simulated`:
+  // Writes the specification, if the file differs from it. Containers that start again need it, too. `is_simulated`:
   // the daemon's GPUs are, from now on.
   base::Status prepare(bool is_simulated);
 

@@ -107,7 +107,7 @@ base::Status nobody_uses_it(const settings::KubeletSettings& settings, const std
                                        settings.cdi_folder + "); end their pods first, for example by kubectl drain");
 }
 
-// The plugin has ended. One that was killed has left its sockets.
+// The plugin has ended. A plugin that was killed has left its sockets.
 base::Status remove_plugin_folder(const settings::KubeletSettings& settings) {
   const DriverSettings driver = driver_of(settings);
   GPUMUX_TRY(remove_claims_folder(driver.claims_folder()));

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a pod of the plugin puts on its host, and takes away again: the hook, the library of this version and, if the
-// image has it, the simulated driver. It takes away the folders of daemon and plugin, too.
+// The files that a pod of the plugin puts on its host, and takes away again. They are the hook, the library of this
+// version and, if the image has it, the simulated driver. The pod takes away the folders of daemon and plugin, too.
 //
 //   library   LIBRARIES/VERSION/libgpumux.so   containers name their version, so the next version leaves it there
 //   hook      one path                         a runtime starts it, and it ends within seconds
 //
-// Each file is there as a whole or not at all (os::replace_file_at). A file that is there as it is to be stays, so a
-// pod that starts again changes nothing.
+// Each file is there as a whole or not at all (os::replace_file_at). A file that has the right content stays, so a pod
+// that starts again changes nothing.
 //
 // Any one thread.
 #pragma once
@@ -19,10 +19,10 @@
 
 namespace gpumux::k8s {
 
-// `programs`: the folder of this program, beside which the files are that are copied.
+// `programs`: the folder of this program. The files to copy lie around it.
 base::Status install_node_files(const settings::KubeletSettings& settings, const std::string& programs);
 
-// The folders of the daemon. Those of a daemon that runs stay as they are.
+// The folders of the daemon. They stay as they are while the daemon runs.
 struct DaemonFolders {
   std::string runtime_dir;
   std::string gpu_locks = os::kGpuLockDir;
