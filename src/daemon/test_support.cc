@@ -131,7 +131,7 @@ ExitCode TestDaemon::wait() {
 }
 
 OtherProcess::OtherProcess(std::function<int()> body) {
-  // One that has been joined may be listed for a moment.
+  // A thread that has been joined may be listed for a moment.
   const bool is_alone =
       eventually([] { return std::distance(std::filesystem::directory_iterator("/proc/self/task"), {}) == 1; });
   int ends[2];

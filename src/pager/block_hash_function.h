@@ -6,16 +6,16 @@
 // must run at the speed of the GPU's memory, or it is no gain.
 //
 // The idea: a keyed hash whose collision probability can be proved for every pair of blocks, however alike or
-// structured, instead of one that merely looks random. The 128-bit seed is drawn once per process, and nothing that the
-// program computes depends on it. Two levels:
+// structured. A hash that merely looks random has no such proof. The 128-bit seed is drawn once per process, and
+// nothing that the program computes depends on it. Two levels:
 //
 //   1. NH (Black, Halevi, Krawczyk, Krovetz, Rogaway: UMAC, 1999). Thread t of 256 takes every 256th quad (16 bytes):
 //      quad j*256 + t for j = 0..511, words m0..m3, and sums, for four lanes L,
 //          (m0 + k[4(j+L)]) * (m1 + k[4(j+L)+1])  +  (m2 + k[4(j+L)+2]) * (m3 + k[4(j+L)+3])     modulo 2^64,
 //      the inner sums modulo 2^32. For one lane and two different messages, at most 2^-32 of all keys give the same
-//      sum. The lanes use the same keys moved on by four words; the last differing quad then uses keys in lane L that
-//      no earlier lane has used with a differing quad, so the lanes count as independent: 2^-128. Four multiplications
-//      per lane and 16 bytes cost a third of the arithmetic that an H100 has time for while the 16 bytes arrive.
+//      sum. The lanes use the same keys moved on by four words. So in lane L the last differing quad uses keys that no
+//      earlier lane has used with a differing quad. The lanes count as independent: 2^-128. Four multiplications per
+//      lane and 16 bytes cost a third of the arithmetic that an H100 has time for while the 16 bytes arrive.
 //   2. The 256 * 4 sums, as 2048 words x[i], are multiplied by random keys and added in the field of p = 2^61 - 1:
 //          h[o] = sum of key[o][i] * x[i]   modulo p,   o = 0, 1.
 //      Two different inputs collide with probability 1/p in each: 2^-122. Each i has its own keys: positions count.

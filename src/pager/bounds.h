@@ -3,8 +3,8 @@
 // commitment). Also what it has of both.
 //
 // A thread takes room before it takes physical memory. So what the driver has given never exceeds the bound that was in
-// force when it was asked. A thread that lowers a bound and then reads what is used knows the most that there is. That
-// is why it is a lock and not two atomics. It is a leaf: nothing is called under it.
+// force when it was asked. A thread that lowers a bound and then reads what is used knows the most that there is. So it
+// is a lock and not two atomics. It is a leaf: nothing is called under it.
 #pragma once
 
 #include <algorithm>

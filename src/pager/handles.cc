@@ -8,10 +8,10 @@
 // GPU may write, and maps the home only where there is none.
 //
 // The driver maps handles as a whole and in no other way (CUDA_ERROR_NOT_SUPPORTED; 580.159), and gives rights to whole
-// mappings only. That is why there are no parts here: a mapping is an address and a list of rights.
+// mappings only. So there are no parts here: a mapping is an address and a list of rights.
 //
-// Memory that no device has a right to cannot be touched. So such a handle need not be on the GPU (Range::needed): it
-// may wait for its mapping there or not, and holds no program up. cuMemSetAccess makes it count.
+// Memory that no device has a right to cannot be touched. So such a handle need not be on the GPU (Range::needed). It
+// may be there or not until it is mapped, and holds no program up. cuMemSetAccess makes it count.
 //
 // A call of the program's claims all chunks of the handle, as a job claims one. It changes chunks that are on the GPU
 // by the driver, and notes the change for the rest.

@@ -3,8 +3,8 @@
 //
 // A chunk is registered with the driver (pinned) right before it is first copied to or from. It stays registered until
 // its memory is unmapped, borrowed or not. Registering runs at about the bus's speed and holds locks of the driver's.
-// That is too slow for every switch. It is fast enough once for each chunk, while the copies of the one before are
-// under way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
+// For every switch it is too slow. It is fast enough once for each chunk, while the copies of the one before are under
+// way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
 //
 // Any thread may call any function. The lock is a leaf: under it the lender is never called, and the driver only to
 // unregister.

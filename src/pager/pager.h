@@ -4,8 +4,8 @@
 //
 // Callers and threads:
 //   - the program's threads (through the shim's hooks): allocate, free, find, pin, peers. Any number at a time, also
-//     while a job runs. None of them waits for a lease. free and context_going wait for the GPU, by the caller's means,
-//     and for the job that holds a chunk of the same memory.
+//     while a job runs. None of them waits for a lease. The calls free and context_going wait for the GPU, by the
+//     caller's means, and for the job that holds a chunk of the same memory.
 //   - one thread (the drainer): begin_eviction, begin_restoration, and stepping the job until it is over.
 //   - any thread: counters, bounds, shrink_host, trim.
 //

@@ -252,8 +252,8 @@ class PagerTest : public sim::SimTest {
   static std::uint64_t progress_of(const Restoration& job) { return job.restored_bytes(); }
 
   // Steps until the job is over, or starves although nothing is under way: then only the test can help it. Between
-  // kStarvedSteps steps that free and take nothing the GPU finishes all of its work. That is more steps than a chunk
-  // needs from its hash to the end of its copy.
+  // kStarvedSteps steps that free and take nothing the GPU finishes all of its work. A chunk needs fewer steps from its
+  // hash to the end of its copy.
   template <class Job>
   JobState run(Job& job) {
     constexpr int kStarvedSteps = 8;

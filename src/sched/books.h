@@ -2,7 +2,7 @@
 // The books: phases and places of seats, the time that they have had, and where their units stand in the queues for
 // it. Private to src/sched.
 //
-// The books follow decisions and make none. Whatever changes a seat or what its group owes goes through here, so that
+// The books follow decisions and make none. Each change of a seat or of its group's time goes through here. So
 // counters, accounts and the order of the queues agree.
 #pragma once
 
@@ -42,7 +42,7 @@ class Books : Part {
   void settle_idle(Seat& seat) const;
   // To be called before anything that decides whether the seat spends its allowance changes.
   void settle_allowance(Seat& seat) const;
-  // How long a single unit has nothing to do. That is known if it was long enough for the lease to be given up.
+  // Begins a gap, in which a single unit has nothing to do. Only gaps in which the lease was given up are known.
   void begin_gap(const Seat& seat) const;
 
   // ---- the order of queues ----

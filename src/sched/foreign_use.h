@@ -24,8 +24,8 @@
 
 namespace gpumux::sched {
 
-// Reports are late by this much at most, the message included, on a machine that is not overloaded.
-// (shim/memory/mover_reports.h reports every 250 ms what changes while no thread waits for it.)
+// Reports are late by this much at most, the message included, on a machine that is not overloaded. (While no thread
+// waits for a change, shim/memory/mover_reports.h reports it every 250 ms.)
 inline constexpr base::Duration kLatestReport = std::chrono::milliseconds(300);
 // A newcomer's context has been seen by then: it takes half a second to be made, and looks are a second apart.
 inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);

@@ -2,8 +2,9 @@
 // Which seats are one unit: joining, merging, leaving.
 //
 // None of this is on a hot path. Every change of a unit's members takes it out of all that is sorted or counted
-// (unplace) and moves the seats. Then it works out the unit anew from the seats alone (rebuild). That is linear in the
-// gang, and one rule for all cases. A member may join, or die, while the gang waits, holds, or is being revoked.
+// (unplace) and moves the seats. Then it works out the unit anew from the seats alone (rebuild). The cost is linear in
+// the gang, and one rule holds for all cases. A member may join, or die, while the gang waits, holds, or is being
+// revoked.
 #include <algorithm>
 
 #include "sched/state.h"

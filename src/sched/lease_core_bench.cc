@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Events a second that the core takes. Seats are spread over 8 GPUs and all want them all the time: each GPU's quantum
-// ends, the holder is revoked, closes, drains, asks again. That is what most of a busy daemon's events are, and each of
-// them moves a queue. The argument is the number of seats. `gangs`:
-// half of the seats are in gangs of two GPUs. `claims`: eight seats of each GPU are one share group.
+// ends, the holder is revoked, closes, drains, asks again. Most events of a busy daemon are of this kind, and each of
+// them moves a queue. The argument is the number of seats. `gangs`: half of the seats are in gangs of two GPUs.
+// `claims`: eight seats of each GPU are one share group.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

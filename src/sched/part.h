@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all parts of the lease core work with. Private to src/sched.
+// The state that all parts of the lease core work with. Private to src/sched.
 #pragma once
 
 #include <utility>
@@ -24,7 +24,7 @@ struct Common {
   Agenda agenda;
 };
 
-// A part calls only the parts that it was given, and each was given only parts that were made before it. state.h has
+// A part calls only the parts that it was given. Each part was given only parts that were made before it. state.h has
 // them in that order.
 class Part {
  protected:

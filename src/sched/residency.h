@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residency planner. It decides how much memory each seat may have on its GPU (its room), and may have allocated in
-// all (its commitment). docs/memory.md is the protocol that it speaks.
+// The residency planner. It decides how much memory each seat may have on its GPU, its room. It also decides how much
+// the seat may have allocated in all, its commitment. docs/memory.md is the protocol that it speaks.
 //
 // Pure, as the lease core is. Reports, turns and the time go in, bounds come out. No clock, no I/O, no floating point.
 // All GPUs of a machine are in one planner, because they share the host memory that evicted data goes to. It knows

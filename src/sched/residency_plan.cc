@@ -21,7 +21,7 @@
 // evicts as soon as it has drained. The planner need not know in which of these states a seat is. A higher bound is
 // sent as far as what all seats *count* for leaves room. It goes out in the order of the turns, and to seats that need
 // it before seats to which it is spare. When a report makes a seat count for less, the next plan raises another seat.
-// That is how a switch moves both ways at once.
+// So a switch moves both ways at once.
 //
 // Commitments are shared out in the same way (residency_commitments.cc).
 #include <algorithm>
@@ -386,11 +386,11 @@ std::optional<TimePoint> Residency::strands_at(const Gpu& gpu) {
   return gpu.stranded_at ? std::max(at, *gpu.stranded_at + kStrandedPatience) : at;
 }
 
-// Seats that block each other would wait for ever. That is so if no seat is left whose work can run and end, and
-// nothing in their way has moved for kRoomPatience. (By then looks have shown what programs that have ended gave back.)
-// Then the newest seat is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the program ends, or
-// destroys its contexts, the others go on. If it does neither within kStrandedPatience, the next newest seat is
-// stranded, too. Programs outside gpumux may end at any time: they are waited for.
+// Seats that block each other would wait for ever. They do block each other if no seat is left whose work can run and
+// end, and nothing in their way has moved for kRoomPatience. (By then looks have shown what programs that have ended
+// gave back.) Then the newest seat is stranded: its program gets CUDA_ERROR_OUT_OF_MEMORY for its work. When the
+// program ends, or destroys its contexts, the others go on. If it does neither within kStrandedPatience, the next
+// newest seat is stranded, too. Programs outside gpumux may end at any time: they are waited for.
 void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
   Seat* newest = nullptr;  // that is not stranded yet
   bool all_blocked = !gpu.seats.empty() && !gpu.has_other_programs;

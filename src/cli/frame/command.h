@@ -70,8 +70,8 @@ int complete_command(const std::vector<char*>& arguments);
 // `usage` replaces the line that CLI11 makes of the options.
 std::optional<int> parse_command_line(CLI::App& app, const std::vector<char*>& arguments, std::string_view usage = "");
 
-// For options that mean something else if they are left out. --gpu-ids "$GPUS" with an empty GPUS is a mistake, and
-// does not ask for any GPU.
+// For options whose absence has a meaning of its own. So --gpu-ids "$GPUS" with an empty GPUS is a mistake, and does
+// not ask for any GPU.
 CLI::Validator not_empty();
 // CLI11 by itself takes -1 for the largest number that there is.
 CLI::Validator whole_number(std::uint64_t least);

@@ -148,7 +148,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   void expires_after(std::chrono::nanoseconds time) {
     deadline_.expires_after(std::chrono::duration_cast<asio::steady_timer::duration>(time));
     deadline_.async_wait([self = shared_from_this()](const boost::system::error_code& error) {
-      // One that was moved on may have fired already.
+      // A deadline that was moved on may have fired already.
       const bool is_late = !error && self->deadline_.expiry() <= asio::steady_timer::clock_type::now();
       if (is_late && self->is_open()) self->server_.remove(*self);
     });

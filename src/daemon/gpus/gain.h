@@ -45,8 +45,8 @@ inline constexpr base::Duration kTrialWindow = std::chrono::milliseconds(200);
 // After a change of way queues fill again. A guess: the time counts as a trial's cost, and a window that begins too
 // early measures the change.
 inline constexpr base::Duration kTrialSettles = std::chrono::milliseconds(50);
-// All others wait while a seat drains. One that takes longer ends the trial. A guess: programs with more work queued
-// are not tried.
+// All others wait while a seat drains. A drain that takes longer ends the trial. A guess: programs with more work
+// queued are not tried.
 inline constexpr base::Duration kLongestDrain = std::chrono::milliseconds(300);
 // Between looks, and after seats have changed: a new program starts up. No trial, if a round of turns takes longer. A
 // guess: longer, and the better way is found later; shorter, and a program that starts up is tried.

@@ -28,7 +28,8 @@
 namespace gpumux::daemon {
 namespace {
 
-// The owner answers from its loop. One that is stuck costs its visitors this long, and only the path is then missing.
+// The owner answers from its loop. An owner that is stuck costs its visitors this long, and only the path is then
+// missing.
 constexpr int kAnswerTimeoutMs = 300;
 // A guess: few daemons of one machine ask a GPU's owner at the same moment.
 constexpr int kBacklog = 8;

@@ -261,7 +261,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    forget(e.seat);
                  },
                  [&](const sched::Requested& e) {
-                   // One that has crossed its grant asks for nothing.
+                   // A request that has crossed its grant asks for nothing.
                    if (machine_.leases().phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
                    if (!std::exchange(seats_[e.seat].is_request_traced, true)) record(now, "request", e.seat);
                  },

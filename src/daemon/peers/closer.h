@@ -20,8 +20,8 @@
 //                            descriptor is received while an account has kMaxUnclosed
 //   threads                  one for the connections, one for each account that has sent descriptors
 //
-// A lane is the connections', or an account's. One that can have no thread tries again when something is added to it,
-// and when a caller asks how much is unclosed in it.
+// A lane is the connections', or an account's. A lane that can have no thread tries again when something is added to
+// it, and when a caller asks how much is unclosed.
 //
 // Any thread may call anything here. A thread outlives the closer while it is still closing.
 #pragma once

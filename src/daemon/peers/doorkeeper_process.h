@@ -15,8 +15,8 @@
 //               After any other it answers kRefused, and ends: the kernel closes what it has, for as long as that
 //               takes.
 //
-// All end when the daemon does: the starter and an idle doorkeeper read the end of their sockets. One that waits in a
-// close that signals can end is killed with its parent.
+// All end when the daemon does: the starter and an idle doorkeeper read the end of their sockets. A doorkeeper that
+// waits in a close that signals can end is killed with its parent.
 #pragma once
 
 #include <sys/types.h>

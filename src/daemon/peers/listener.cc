@@ -73,7 +73,8 @@ void Listener::accept_some() {
 }
 
 void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left) {
-  // No connection comes after this. Those that are there would be closed with the socket, in this thread.
+  // No connection comes after this. The connections that are there would otherwise be closed with the socket, in this
+  // thread.
   ::shutdown(socket.get(), SHUT_RDWR);
   for (;;) {
     os::FileDescriptor connection(::accept4(socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));

@@ -68,7 +68,7 @@ class HostChunks {
 
   // A new one, in kMaking.
   HostChunk& add();
-  // REQUIRES: may_move(chunk.state(), to). A chunk that is to be lent has its borrower and account.
+  // REQUIRES: may_move(chunk.state(), to). A chunk has its borrower and account before it is lent.
   void move(HostChunk& chunk, State to);
   // REQUIRES: its making has failed, or its unmaking is over.
   void remove(HostChunk& chunk);

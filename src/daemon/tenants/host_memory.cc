@@ -164,7 +164,7 @@ HostChunk* HostMemory::find_handed_on(const HostSeat& seat, const Borrower& borr
   for (;;) {
     kept = false;
     if (borrower.domain.empty()) return nullptr;
-    // One that the seat has kept costs it nothing; any other it has to map and register.
+    // A chunk that the seat has kept costs it nothing. It has to map and register any other.
     HostChunk* best = nullptr;
     for (HostChunk* const chunk : chunks_.in(State::kReturned)) {
       if (chunk->domain != borrower.domain || (!may_grow && chunk->keepers.empty())) continue;

@@ -200,7 +200,7 @@ void RunSuspension::look() {
     RunState& told = run.suspension->told;
     note_progress(run, *run.suspension);
     RunState state = state_of(run);
-    // One that is parked says nothing of its own; every other one is looked at each time.
+    // A run that is parked tells of no change by itself. Every other run is looked at each time.
     if (state.is_parked) unsettled_.erase(key);
     if (state == told) continue;
     const bool is_news = state.is_stuck && !told.is_stuck;

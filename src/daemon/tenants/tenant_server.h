@@ -2,8 +2,8 @@
 // The tenants' socket: accepting, reading, writing, and noticing deaths.
 //
 // A tenant is gone when its process has ended (pidfd: a forked child may hold the socket open). It is also gone when
-// its connection is closed (a living process may leave). One that breaks the protocol, floods or does not read is
-// disconnected with a logged reason; the others notice nothing:
+// its connection is closed (a living process may leave). A tenant that breaks the protocol, floods or does not read is
+// disconnected with a logged reason. The others notice nothing:
 //   - a connection is read at most kMessagesPerTurn at a time, then the others have their turn;
 //   - it may send kMessagesPerSecond on average; beyond that it is read no faster, and dropped after kMaxThrottled of
 //   that;

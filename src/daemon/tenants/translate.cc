@@ -417,7 +417,7 @@ void Translator::carry_out(const sched::Command& command) {
   std::visit([this](const auto& one) { carry_out(one); }, command);
 }
 
-// Those that are about one seat.
+// Commands that are about one seat.
 template <class Command>
 void Translator::carry_out(const Command& command) {
   const auto [session, slot] = find_seat(command.seat);

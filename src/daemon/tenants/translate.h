@@ -95,7 +95,7 @@ class Translator {
     granted_priority_ = std::move(granted);
   }
 
-  // Those of its programs that are connected; later ones say it themselves. As far as it may be.
+  // For programs of the run that are connected; later ones say it themselves. As far as the priority may be.
   void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
 
   // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.

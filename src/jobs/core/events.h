@@ -101,8 +101,8 @@ using Event = std::variant<GpuAdded, GpuRemoved, GpuDrained, GpuHealth, ForeignU
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
-// The facts of a job that the queue stores durably before it carries out any later command of the list. That is why a
-// job is never started twice.
+// The facts of a job that the queue stores durably before it carries out any later command of the list. So no job is
+// started twice.
 struct Record {
   JobId job;
   JobState state = JobState::kQueued;
@@ -120,7 +120,7 @@ struct Record {
   bool operator==(const Record&) const = default;
 };
 // clang-format off
-// What the job asks for has changed. Stored as a Record is.
+// The job's request has changed. Stored as a Record is.
 struct RecordRequest { JobId job; Request request; };
 // Answered by StartConfirmed, StartFailed or Ended.
 struct Start { JobId job; std::uint32_t attempt = 0; GpuSet gpus; };

@@ -152,9 +152,10 @@ std::uint64_t JobCore::State::jobs_in_turn(const Lane& lane, std::uint64_t of) c
   return std::min({of, left(limits.running, lane.user->running), left(limits.gpus, lane.user->gpus)});
 }
 
-// A job that a limit keeps waiting has no place, and counts for no other's. fifo: the number of jobs before it. fair:
-// users take turns, so it is the number that will have started before it if all jobs are of one length. Of each other
-// user it counts as many as are before the job in its own lane, and one more if that user is ahead.
+// A job that a limit keeps waiting has no place, and counts for no other's. With fifo the place is the number of jobs
+// before it. With fair users take turns. The place is then the number of jobs that start before it if all jobs are of
+// one length. Of each other user it counts as many as are before the job in its own lane, and one more if that user is
+// ahead.
 std::uint64_t JobCore::State::place_of(const Job& job) const {
   if (job.in_class == nullptr || job.in_class->parked != Parked::kNo) return 0;
   if (!user_may(job) || behind_limited(job)) return 0;

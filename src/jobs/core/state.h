@@ -40,7 +40,7 @@ using Ranked = __gnu_pbds::tree<std::uint64_t, Value, std::less<std::uint64_t>, 
 // A job that could not be started, and not by its own fault, is tried again after this; twice as long each time.
 inline constexpr Duration kStartRetry = std::chrono::seconds(1);
 inline constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
-// One that could not be suspended: host memory comes back when another job ends or resumes, in minutes.
+// For a job that could not be suspended: host memory comes back when another job ends or resumes, in minutes.
 inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
 // The core charges users for their GPUs this often while jobs run. Turns among users are minutes and hours.
 inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);

@@ -8,9 +8,9 @@
 // of /proc is read.
 //
 // The tree changes while it is walked: one that starts another and ends at once can be missed together with it. But it
-// cannot end without a trace: its parent has to wait for it. That is this process, which does not wait during a look,
-// or a process that still runs and is seen. So processes that have ended (zombies) are part of the result until their
-// parents wait for them. After a look that shows a new process, or a running one, another look is needed.
+// cannot end without a trace: its parent has to wait for it. The parent is this process, which does not wait during a
+// look, or a process that still runs and is seen. So processes that have ended (zombies) are part of the result until
+// their parents wait for them. After a look that shows a new process, or a running one, another look is needed.
 //
 // A process number is not a process. Between finding and signalling a process, it may end and its number go to a
 // stranger, and the caller is root. So each process found is opened (pidfd), then looked at once more. It is signalled,

@@ -70,8 +70,8 @@ std::size_t JobProcesses::freeze_step() {
       }
       const bool stopped = process.state == 'T' || process.state == 't';
       const bool known = contains(stopped_, process);
-      // A process that another program has stopped stays so after the thaw. One that we have stopped goes on only by
-      // another program's SIGCONT.
+      // A process that another program has stopped stays so after the thaw. A process that we have stopped goes on only
+      // by another program's SIGCONT.
       if (stopped || (known && process.state == 'D')) continue;
       const Signalled signalled = signal_descendant(process, processes, SIGSTOP);
       if (signalled == Signalled::kDone && !known) stopped_.push_back(process);

@@ -204,8 +204,8 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
   const Confinement confinement = parse_confinement(*status_text);
   who.no_new_privs = confinement.no_new_privs;
   if (peer.has_ended()) return base::fail(Code::kDenied, "the process that submits has ended");
-  // A filter cannot be read, so no job can be given it. One that all of a machine is under (a container's) is on jobs,
-  // too.
+  // A filter cannot be read, so no job can be given it. A filter that all of a machine is under (a container's) is on
+  // jobs, too.
   const std::string of_all = "/proc/" + std::to_string(kFirstProcess) + "/status";
   const Confinement least = parse_confinement(read_file(of_all, kMaxStatusBytes).value_or(""));
   if (confinement.seccomp_filters > least.seccomp_filters) {

@@ -66,7 +66,7 @@ std::string to_text(const JobDocument& document);
 // kInvalid: not a text of to_text.
 base::Result<JobDocument> parse_document(std::string_view text);
 
-// Those of its fields that a submission has, too: arguments, directory, environment, ... kInvalid as parse_submission.
+// Reads the fields that a submission has, too: arguments, directory, environment, ... kInvalid as parse_submission.
 base::Status read_command(JsonFields& fields, JobDocument& document);
 
 }  // namespace gpumux::daemon

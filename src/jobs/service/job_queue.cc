@@ -282,7 +282,7 @@ Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector
   return {};
 }
 
-// One that was lost and waits to run again is not.
+// A job that was lost and waits to run again is not started.
 bool JobQueue::is_started(JobId job) const {
   const auto at = standing(job);
   return at && has_started(at->state) && at->state != JobState::kStarting;

@@ -198,7 +198,7 @@ void JobQueue::finish_batches() {
 
 void JobQueue::finish(const Batch& batch) {
   const Status stored = *batch.stored;
-  // One that fails (out of memory, say) must not keep the others from their turn, now or ever.
+  // An act that fails (out of memory, say) must not keep the others from their turn, now or ever.
   const auto whatever_happens = [](const auto& act) {
     try {
       act();
@@ -230,7 +230,7 @@ void JobQueue::finish(const Batch& batch) {
   for (const auto& after : batch.after) whatever_happens([&] { after(stored); });
 }
 
-// Those behind it in the line are later, and may be stored already, or have failed before it.
+// Batches behind it in the line are later, and may be stored already, or have failed before it.
 void JobQueue::keep_unsaved(Batch& batch) {
   std::map<JobId, store::Update> newer;
   auto at = std::find_if(batches_.begin(), batches_.end(), [&](const auto& other) { return other.get() == &batch; });

@@ -17,8 +17,9 @@ using core::JobId;
 
 }  // namespace
 
-// Whether the submitter may come after a job of `owner` (none: there is no such job). One that may not be seen is not
-// there. That a job waits for `ok`, and starts, says how the other one ended: it may be asked only where that is shown.
+// Whether the submitter may come after a job of `owner` (none: there is no such job). A job that the submitter may not
+// see is not there. That a job waits for `ok`, and starts, says how the other one ended: it may be asked only where
+// that is shown.
 Status JobQueue::check_after(const core::Dependency& dependency, std::optional<std::uint32_t> owner,
                              std::uint32_t submitter) const {
   const std::string job = std::to_string(dependency.on.value);

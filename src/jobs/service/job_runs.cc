@@ -416,7 +416,8 @@ void JobRuns::suspend(const core::Suspend& command, Duration patience) {
   run->step = Step::kLeaves;
   run->step_ends = clock_.now() + patience;
   programs_.suspend(run->uid, run->run);
-  // Programs may be off the GPUs already. That is seen at once, and not from within the call that has asked for it.
+  // Programs may be off the GPUs already. The timer sees this at once, and not from within the call that has asked for
+  // it.
   memory_timer_.arm_in(kMemoryLook / 100);
 }
 

@@ -4,7 +4,7 @@
 //
 // dlsym is interposed by a few instructions of assembly (doors_x86_64.S, doors_aarch64.S). They ask override_symbol,
 // and otherwise jump on to the real dlsym with the caller's frame in place. So RTLD_NEXT, RPATH and error messages are
-// as without the library. dlopen is interposed the same way, only to drop RTLD_DEEPBIND: a library bound that way would
+// as without the library. dlopen is interposed the same way, only to drop RTLD_DEEPBIND. A library bound that way would
 // see the driver and dlsym behind our back.
 #pragma once
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stream-ordered allocation: what comes from plain pools of a paged seat's GPU is the pager's (shim/memory/pools.h).
-// The rest is left to the driver, counted, and stays on the GPU. That is pools that can be shared with other processes,
-// in host or managed memory, or of another GPU than the stream's. It is everything if nothing is paged, and the memory
-// of graphs, which captured allocations and frees belong to.
+// The rest is left to the driver, counted, and stays on the GPU. The rest is pools that can be shared with other
+// processes, in host or managed memory, or of another GPU than the stream's. It is also the memory of graphs, which
+// captured allocations and frees belong to. If nothing is paged, it is everything.
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 

@@ -3,8 +3,8 @@
 // that they go to. Waiting calls are watched for idleness. This header is the fast path: while the lease is held,
 // everything here is a few loads and stores.
 //
-// A submission that belongs to no seat goes to the driver as it is. That is so if no context is current (the driver
-// says so), the stream captures (nothing runs), or gpumux is disabled.
+// A submission that belongs to no seat goes to the driver as it is. It belongs to none if no context is current (the
+// driver says so), the stream captures (nothing runs), or gpumux is disabled.
 #pragma once
 
 #include <optional>

@@ -6,10 +6,10 @@
 //
 // Idea: a pool takes *segments* from the pager and divides them into *blocks*. An allocation may be used at once, which
 // is more than a program may expect. For a free the order of streams matters. The block becomes free at once, and keeps
-// the name of the stream that freed it and a *fence*. That is an event behind what the stream had been given until
-// then. Fences have *ticks*, numbers that grow with each free. A stream that has come to one tick has come to all that
-// are older. So a block has at most one fence. Blocks of one stream merge behind the newer tick, and blocks of several
-// streams merge when they are done. A block may be handed out again
+// the name of the stream that freed it and a *fence*. A fence is an event behind the work that the stream had been
+// given until then. Fences have *ticks*, numbers that grow with each free. A stream that has come to one tick has come
+// to all that are older. So a block has at most one fence. Blocks of one stream merge behind the newer tick, and blocks
+// of several streams merge when they are done. A block may be handed out again
 //
 //     on the same stream            at once: what comes there comes after what was there
 //     on any other                  when the fence is done, which is asked and never waited for
