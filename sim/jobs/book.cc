@@ -55,7 +55,7 @@ std::pair<std::int32_t, std::int32_t> towards(const BookedJob& job, const Booked
 
 bool Book::goes_before(const BookedJob& one, const BookedJob& other) const {
   if (one.record.capped != other.record.capped) return one.record.capped > other.record.capped;
-  // One whose time was over has gone behind all that waited.
+  // A job whose time was over has gone behind all that waited.
   if (other.suspended && one.record.order < other.record.order) return true;
   if (one.spec.uid == other.spec.uid) {
     return std::pair(-std::int64_t{one.record.priority}, one.record.order) <

@@ -409,8 +409,8 @@ void World::check_priorities() {
                                        });
                               });
       rank->outdone_since = is_outdone ? std::min(rank->outdone_since, now_) : TimePoint::max();
-      // One whose memory does not come makes way after a while. (It is looked at now and then: between two looks it may
-      // have had its turn.)
+      // A program whose memory does not come makes way after a while. (It is looked at now and then: between two looks
+      // it may have had its turn.)
       const Duration patience = bound + (options_.memory ? sched::kHolderPatience : Duration::zero());
       if (!is_outdone || now_ - std::max(rank->outdone_since, rank->asked_at) <= patience) continue;
       fail("tenant " + std::to_string(tenant.value) + " waits for GPU " + std::to_string(rank->seat.gpu.value) +

@@ -117,7 +117,7 @@ struct HostMemory {
   base::Duration making{};     // of all threads together
 };
 
-// That a program is in. An empty text is not known, or there is none.
+// The container that a program is in. An empty text is not known, or there is none.
 struct Container {
   std::string id{};
   std::string pod_namespace{};

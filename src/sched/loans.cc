@@ -2,10 +2,10 @@
 // Turns that are lent while memory comes.
 //
 // A holder that waits for its memory leaves the GPU idle, for seconds where host memory is slow. So the first unit in
-// the queue that lacks nothing borrows the turn: it is granted its lease while the holder has its own. That happens
-// only if the holder does not need its memory. The holder keeps its lease and its place. When the holder's memory is
-// there, or will not come, the borrower is revoked. It drains as a predecessor does. Time that is lent is not charged
-// to the lender, and is no cost of a switch.
+// the queue that lacks nothing borrows the turn: it is granted its lease while the holder has its own. It borrows only
+// if the holder does not need its memory. The holder keeps its lease and its place. When the holder's memory is there,
+// or will not come, the borrower is revoked. It drains as a predecessor does. Time that is lent is not charged to the
+// lender, and is no cost of a switch.
 //
 // On each GPU one turn at most is lent, by a single seat to a single seat.
 #include <algorithm>

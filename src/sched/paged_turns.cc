@@ -107,7 +107,7 @@ void Grants::begin_hold(Unit& unit) {
 }
 
 // `waiter` takes the GPU at once, by its priority, from `holder`, which had got it while `waiter` idled. If memory was
-// moved for that, and `holder` got less from it than it cost, the waiter's idle leases last twice as long. That ends
+// moved for that, and `holder` got less from it than it cost, the waiter's idle leases last twice as long. This ends
 // when such a switch has paid back.
 void Settler::note_return(Unit& waiter, const Unit& holder) const {
   const bool restores = is_restoring(holder);

@@ -62,7 +62,7 @@ base::Result<Allocation> ask_slurmctld(std::uint32_t job) {
   const job_info_t& info = jobs->job_array[0];
   // A batch script is on the job's first node.
   const std::string gres = info.gres_detail_cnt == 0 ? std::string() : text_of(info.gres_detail_str[0]);
-  // One of several has whole GPUs, or is refused: what its node has does not matter.
+  // A job of several nodes has whole GPUs, or is refused. So it does not matter what its node has.
   if (info.num_nodes > 1) return allocation_of(info.num_nodes, gres, "gpu:1,shard:1");
   const auto nodes_gres = gres_of_node(text_of(info.nodes));
   if (!nodes_gres) return tl::unexpected(nodes_gres.error());

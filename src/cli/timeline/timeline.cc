@@ -261,7 +261,7 @@ std::uint64_t Timeline::flow_to(const api_client::TraceEvent& event) {
   return flow;
 }
 
-// Of a job that is not to be seen there is only its time.
+// A job that the viewer may not see has only its time.
 void Timeline::of_job(const api_client::TraceEvent& event) {
   if (event.job == 0) return;
   OfJob& of = job(event.job, event.name);

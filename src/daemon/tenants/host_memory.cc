@@ -320,7 +320,7 @@ HostChunk* HostMemory::oldest_returned(bool is_kept) const {
   return found == returned.end() ? nullptr : *found;
 }
 
-// Of what is free. That costs no program anything.
+// Drops a free chunk, which costs no program anything.
 bool HostMemory::drop_unmapped() {
   HostChunk* chunk = oldest_returned(false);
   if (chunk == nullptr) chunk = newest_ready();

@@ -37,7 +37,7 @@
 // nothing (host_seats.h). Among accounts the budget is shared (host_shares.h).
 //
 // Short. Once the daemon has refused a loan for the budget, no seat may keep memory that it could do without
-// (on_short). That ends when there is much less to be evicted.
+// (on_short). The shortage ends when there is much less to be evicted.
 //
 // Owned by the loop's thread; `pool` makes and unmakes the chunks (a chunk takes 20 ms to be freed), and sees nothing
 // else of this.

@@ -64,7 +64,7 @@ void add_job(const JobQueue& queue, core::JobId job, const SightOf& sight, Some<
   jobs.named.push_back({.label = label_of(job, owner->array, owner->array_index), .name = has_name ? owner->name : ""});
 }
 
-// Of an array in `after` the first element may be done, and another one is left.
+// An element of an array in `after` that is left: the first one may be done.
 core::JobId some_element(const JobQueue& queue, core::JobId array) {
   const std::vector<core::JobId> left = queue.elements(array);
   return left.empty() ? array : left.front();

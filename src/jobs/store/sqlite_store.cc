@@ -80,7 +80,7 @@ class SqliteStore final : public JobStore {
         write_db_(options.path, open_flags(), kBusyMilliseconds, options.vfs),
         read_db_(open_for_reading(options)),
         writer_(write_db_) {
-    // That there is no room for it now is seen again when a document comes.
+    // If there is no room for it now, the commit of the next document tries again.
     static_cast<void>(make_reserve());
   }
 

@@ -10,8 +10,8 @@
 
 namespace gpumux::store {
 
-// The length of the log, in pages of 4 KiB, at which it is folded into the database. That costs a second sync, so not
-// at every commit; and a longer log makes reading slower.
+// The length of the log, in pages of 4 KiB, at which it is folded into the database. Folding costs a second sync, so it
+// is not done at every commit. A longer log makes reading slower.
 inline constexpr std::uint32_t kCheckpointPages = 4000;
 
 // The bytes reserved for commits on a full disk, in the database and in the log. The largest commit that the queue

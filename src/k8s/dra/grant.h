@@ -44,7 +44,8 @@ struct Grant {
 // the pod's author.
 //
 // Parameters of ours, of a claim or its class: {"apiVersion": "gpumux.io/v1alpha1", "kind": "Sharing", "priority": 5}.
-// A claim has its class's priority (0 if that names none), or a lower one of its own. One above its class's is refused.
+// A claim has its class's priority (0 if that names none), or a lower one of its own. A claim with a higher priority
+// than its class's is refused.
 base::Result<Grant> grant_of(std::string_view claim, const std::string& pool);
 
 // Of a ResourceClaim, which may be allocated elsewhere or nowhere. None: it is no claim.
