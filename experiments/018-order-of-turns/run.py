@@ -43,8 +43,9 @@ def tests() -> list[pathlib.Path]:
     return sources("src/sched/*_test.cc")
 
 
-def compile_one(source: pathlib.Path, into: pathlib.Path) -> pathlib.Path:
-    done = subprocess.run(["ccache", *CXX, "-c", str(source), "-o", str(into)], capture_output=True, text=True)
+def compile_one(source: pathlib.Path, into: pathlib.Path, *includes: str) -> pathlib.Path:
+    done = subprocess.run(["ccache", CXX[0], *includes, *CXX[1:], "-c", str(source), "-o", str(into)],
+                          capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{source} does not compile:\n{done.stderr[:2000]}")
     return into
@@ -69,10 +70,17 @@ def edited(variant: Variant) -> dict[str, str]:
 def build(variant: Variant, objects: dict[pathlib.Path, pathlib.Path], folder: pathlib.Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     own = dict(objects)
+    changed = set()
     for path, text in edited(variant).items():
-        source = folder / pathlib.Path(path).name
+        source = folder / pathlib.Path(path).relative_to("src")
+        source.parent.mkdir(parents=True, exist_ok=True)
         source.write_text(text)
-        own[ROOT / path] = compile_one(source, source.with_suffix(".o"))
+        changed.add(ROOT / path)
+    # An edited header is found before the one in src, and may be in any object.
+    again = own if any(path.suffix == ".h" for path in changed) else changed
+    for path in again:
+        source = folder / path.relative_to(ROOT / "src") if path in changed else path
+        own[path] = compile_one(source, folder / objects[path].name, f"-I{folder}")
     common = [own[path] for path in core()]
     link([own[HERE / "measure.cc"], *common, *(own[path] for path in simulator())], folder / "measure")
     link([*(own[path] for path in tests()), *common], folder / "sched_test", "-lgtest_main", "-lgtest")
