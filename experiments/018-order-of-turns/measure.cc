@@ -196,9 +196,10 @@ struct Program {
   std::function<Duration()> gap;
   std::uint32_t weight = 1;
   std::int32_t priority = 0;
-  Duration queued{};      // of its work, at most
-  Duration paging{};      // what its memory takes to come; zero: it stays on the GPU
-  bool is_stuck = false;  // its memory does not come, which the planner says after `patience`
+  Duration queued{};         // of its work, at most
+  Duration paging{};         // what its memory takes to come; zero: it stays on the GPU
+  bool comes_early = false;  // from when it has drained; else from its grant
+  bool is_stuck = false;     // its memory does not come, which the planner says after `patience`
   Duration patience = sched::kHolderPatience;
   Duration recovers{};  // after so long it comes, until the end of the next turn; zero: never
   SeatId seat{};
@@ -214,6 +215,7 @@ struct Program {
   bool lacks = false;  // its memory is not on the GPU
   TimePoint stuck_since = TimePoint::max();
   TimePoint recovers_at = TimePoint::max();
+  TimePoint comes_at = TimePoint::max();
   Duration worked{};
   TimePoint step_began{};
   std::vector<Duration> late;  // how much longer than `step` each step took
@@ -245,6 +247,7 @@ class Hands {
       tell(sched::TenantConnected{one.seat.tenant, 0});
       tell(sched::SeatOpened{one.seat, one.weight, false, one.priority});
       if (one.paging > Duration::zero() || one.is_stuck) need(one, true);
+      if (one.comes_early) begin_to_come(one);
       if (one.paging == Duration::zero()) tell(sched::MemoryExpected{one.seat, sched::MemoryOutlook::kStays});
       tell(sched::Requested{one.seat});
     }
@@ -288,6 +291,8 @@ class Hands {
       if (one.is_stuck) {
         one.starts = TimePoint::max();
         one.stuck_since = std::min(one.stuck_since, now_);
+      } else if (one.lacks && one.comes_early) {
+        one.starts = std::max(one.starts, one.comes_at);
       } else if (one.lacks) {
         one.starts += one.paging;
         to_tell_.emplace_back(sched::MemoryExpected{one.seat, sched::MemoryOutlook::kComes});
@@ -331,6 +336,10 @@ class Hands {
       one.is_stuck = false;
       tell(sched::MemoryObstructed{one.seat, sched::MemoryObstacle::kNone});
     }
+    if (now_ >= one.comes_at) {
+      one.comes_at = TimePoint::max();
+      need(one, false);
+    }
     if (now_ >= one.drained_at) {
       one.drained_at = TimePoint::max();
       left(one);
@@ -357,9 +366,15 @@ class Hands {
     }
   }
 
+  void begin_to_come(Program& one) {
+    one.comes_at = now_ + one.paging;
+    to_tell_.emplace_back(sched::MemoryExpected{one.seat, sched::MemoryOutlook::kComes});
+  }
+
   // It has drained. Its memory makes room for another one's.
   void left(Program& one) {
     if (one.paging > Duration::zero()) need(one, true);
+    if (one.comes_early) begin_to_come(one);
     if (one.recovers > Duration::zero()) one.is_stuck = true;
     to_tell_.emplace_back(sched::Drained{one.seat, one.epoch});
   }
@@ -427,10 +442,12 @@ void run_hands() {
     return Program{.name = name, .step = step, .gap = gap, .priority = priority, .queued = 1ms, .paging = paging};
   };
   const Program moves = paged("moves", 4ms, gaps(0us), 0, 20ms);
-  Program stuck_at_first = paged("stuck at first", 4ms, gaps(0us), 0, 20ms);
+  Program stuck_at_first = paged("stuck", 4ms, gaps(0us), 0, 20ms);
   stuck_at_first.is_stuck = true;
   stuck_at_first.patience = 0ms;  // the planner knows that it cannot be
   stuck_at_first.recovers = 100ms;
+  Program comes_early = paged("moves", 4ms, gaps(0us), 0, 300ms);
+  comes_early.comes_early = true;
   const std::vector<Program> three_in_turn = {moves, {.name = "stays", .step = 4ms, .gap = gaps(0us)}, moves};
   const std::vector<Setup> all = {
       {"two, gaps of 100 us", 2s, {pausing(3100us, gaps(100us)), pausing(3100us, gaps(100us))}},
@@ -468,7 +485,8 @@ void run_hands() {
       {"one cannot have its memory",
        60s,
        {{.name = "stuck", .step = 4ms, .gap = gaps(0us), .is_stuck = true}, busy, busy}},
-      {"memory of one of four cannot come for 100 ms, fifo",
+      {"memory of one comes while the other works", 20s, {2, comes_early}, sched::PolicyKind::kFair, 200ms},
+      {"one of four is obstructed at first, fifo",
        20s,
        {stuck_at_first, busy, busy, busy},
        sched::PolicyKind::kFifo,
