@@ -74,8 +74,9 @@ class WebTest(JobsTest):
     def test_it_begins_before_the_daemon(self):
         self.daemon.terminate()
         process, browser = self.start_web()
+        wait_until(lambda: "The page goes on by itself when a daemon answers." in process.errors, HANG,
+                   lambda: f"it says what the page does: {process.tail()}")
         self.assertIn("no gpumux daemon is running", "\n".join(process.errors))
-        self.assertIn("The page goes on by itself when a daemon answers.", process.errors)
         view = browser.view()
         self.assertIn("no gpumux daemon is running", view.next()["why"])
         self.daemon.start()
