@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: the classes of share groups count as they say. claims_test.cc tests how seats of a claim share a GPU.
+// Goal: the classes of share groups count as they say. group_shares_test.cc tests how seats of a claim share a GPU.
 #include <gtest/gtest.h>
 
 #include <list>

@@ -224,9 +224,10 @@ Move::Step Mover::step_eviction(DeviceMemory& memory, Moving& moving) {
   if (!is_over(step.state)) return step;
   if (const std::uint64_t blocks = moving.eviction->wrong_hashes(); blocks != 0) {
     memories_.owner().note(wire::Severity::kError,
-                           "GPUMUX_VERIFY has found " + std::to_string(blocks) +
-                               " blocks of memory that had changed, and whose hash said that they had not: they were "
-                               "copied, so nothing is lost; without GPUMUX_VERIFY it would be: report this");
+                           "GPUMUX_VERIFY found " + std::to_string(blocks) +
+                               " blocks of memory that had changed although their hash said that they had not. They "
+                               "were copied, so nothing is lost. Without GPUMUX_VERIFY the change is lost: report "
+                               "this");
   }
   moving.eviction.reset();
   step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
