@@ -76,8 +76,11 @@ cuda::CUresult Context::error() {
 }
 
 void Context::fail(cuda::CUresult error) {
-  std::uint32_t none = 0;
-  if (error_.compare_exchange_strong(none, error) && is_client()) spread_fault(process_.machine(), device_.gpu, error);
+  std::uint32_t known = error_.load();
+  if (known != 0) return;
+  // The other clients first: a program that sees its fault knows that all have it.
+  if (is_client()) spread_fault(process_.machine(), device_.gpu, error);
+  error_.compare_exchange_strong(known, error);
 }
 
 std::shared_ptr<Stream> Context::thread_stream() {

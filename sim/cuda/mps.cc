@@ -135,8 +135,9 @@ void spread_fault(Machine& machine, std::uint32_t gpu, cuda::CUresult error) {
     }
   }
   for (std::uint32_t each = 0; each < kMaxGpus; ++each) {
-    if ((reached >> each & 1) != 0) set_fault(machine, server, each, error);
+    if (each != gpu && (reached >> each & 1) != 0) set_fault(machine, server, each, error);
   }
+  set_fault(machine, server, gpu, error);
 }
 
 bool is_in_fault(Machine& machine, std::uint64_t server) {

@@ -46,7 +46,7 @@ cuda::CUresult join_mps(Machine& machine);
 // The error of this process's contexts on a GPU that is its server's doing: a fault of any client, or the server's
 // death.
 cuda::CUresult mps_error(Machine& machine, std::uint32_t gpu);
-// This process, a client, had a fault on the GPU.
+// This process, a client, had a fault on the GPU. A client that sees it there sees it on all other GPUs, too.
 void spread_fault(Machine& machine, std::uint32_t gpu, cuda::CUresult error);
 // Does the server wait until clients have exited? If all have, its fault is over.
 bool is_in_fault(Machine& machine, std::uint64_t server);

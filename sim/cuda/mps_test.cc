@@ -219,6 +219,17 @@ TEST(MpsFaultTest, AFaultReachesTheOtherGpusOfTheClientsThatItReaches) {
   EXPECT_EQ(elsewhere.ask("sync"), "700");
 }
 
+TEST(MpsFaultTest, AFaultHasReachedAllWhenItsClientSeesIt) {
+  MpsControl mps;
+  mps.start();
+  Helper faulty;
+  Helper both;
+  faulty.get("context 0");
+  both.get("context 0");
+  both.get("context 1");
+  EXPECT_EQ(faulty.ask("break"), "700 700 700");
+}
+
 TEST(MpsFaultTest, FaultsOfOtherProcessesAreTheirOwn) {
   Helper alone;
   alone.get("context 0");

@@ -9,6 +9,8 @@
 //   info                   answers the free bytes
 //   fill ADDRESS COUNT V   submits; `increment ADDRESS COUNT`, `spin NS`, `rendezvous OWN PEER ROUND` likewise
 //   sync                   waits for the stream
+//   break                  breaks the context, and answers the errors that its server's clients have on GPUs 0 and 1 at
+//                          the instant when it sees that
 //   read ADDRESS           answers a word
 //   ipc ADDRESS            answers a handle in hexadecimal; `open HEX` answers an address
 //   time COUNT NS          runs COUNT spins of NS each; answers the microseconds that it took
@@ -28,6 +30,8 @@
 #include "cuda/prototypes.gen.h"
 #include "sim/cuda/kernels.gen.h"
 #include "sim/cuda/machine.h"
+#include "sim/cuda/mps.h"
+#include "sim/cuda/process.h"
 
 namespace gpumux::sim {
 namespace {
@@ -134,6 +138,13 @@ CUresult obey(const std::string& command, std::istream& in, std::ostream& answer
   if (command == "spin") return launch("gpumux_spin", a);
   if (command == "rendezvous") return launch("gpumux_rendezvous", a, b, static_cast<std::uint32_t>(c));
   if (command == "sync") return cuStreamSynchronize(stream);
+  if (command == "break") {
+    CUresult result = launch("gpumux_fill", CUdeviceptr{4096}, std::uint64_t{1}, std::uint32_t{1});
+    while (result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY) result = cuStreamQuery(stream);
+    Machine& machine = Process::get()->machine();
+    for (const std::uint32_t gpu : {0u, 1u}) answer << ' ' << mps_error(machine, gpu);
+    return result;
+  }
   if (command == "read") {
     std::uint32_t word = 0;
     const CUresult result = cuMemcpyDtoH_v2(&word, a, sizeof word);
