@@ -278,7 +278,6 @@ void Machine::plan(GpuIndex index) {
     resolve_mode(index);
     leases_.turns(index, gpu.turns);
     plan_.bounds.clear();
-    plan_.obstructions.clear();
     plan_.expected.clear();
     plan_.evictions.clear();
     if (probe_ != nullptr) probe_->planning(index, gpu.turns);
@@ -287,8 +286,7 @@ void Machine::plan(GpuIndex index) {
     for (const sched::RoomBound& bound : plan_.bounds) commands_->emplace_back(bound);
     for (const sched::ExpectEviction& eviction : plan_.evictions) commands_->emplace_back(eviction);
     for (const sched::MemoryExpected& expected : plan_.expected) tell(expected);
-    for (const sched::MemoryObstructed& obstruction : plan_.obstructions) tell(obstruction);
-  } while (!plan_.expected.empty() || !plan_.obstructions.empty());
+  } while (!plan_.expected.empty());
 }
 
 // ---- what there is to see -------------------------------------------------------------------------

@@ -59,17 +59,10 @@ std::string_view text(MemoryOutlook outlook) {
     case MemoryOutlook::kComes: return "comes";
     case MemoryOutlook::kStays: return "stays";
     case MemoryOutlook::kWants: return "is to be more";
-  }
-  return "?";
-}
-
-std::string_view text(MemoryObstacle obstacle) {
-  switch (obstacle) {
-    case MemoryObstacle::kNone: return "nothing";
-    case MemoryObstacle::kOtherTenants: return "other tenants";
-    case MemoryObstacle::kContexts: return "contexts";
-    case MemoryObstacle::kOtherPrograms: return "other programs";
-    case MemoryObstacle::kNothingMoves: return "nothing moves";
+    case MemoryOutlook::kOtherTenants: return "obstructed by other tenants";
+    case MemoryOutlook::kContexts: return "obstructed by contexts";
+    case MemoryOutlook::kOtherPrograms: return "obstructed by other programs";
+    case MemoryOutlook::kNothingMoves: return "obstructed, and nothing moves";
   }
   return "?";
 }
@@ -150,9 +143,6 @@ struct EventText {
   std::string operator()(const Stepped& e) const { return line("stepped", e.seat, e.epoch, times(e.count)); }
   std::string operator()(const Idling& e) const { return line("idling", e.seat, e.epoch); }
   std::string operator()(const MemoryNeed& e) const { return line("memory", e.seat, e.pages ? "pages" : "is there"); }
-  std::string operator()(const MemoryObstructed& e) const {
-    return line("memory", e.seat, "obstructed by", e.obstacle);
-  }
   std::string operator()(const MemoryExpected& e) const { return line("memory", e.seat, e.outlook); }
   std::string operator()(const TimePassed&) const { return "time"; }
 };

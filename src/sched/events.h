@@ -94,25 +94,25 @@ struct Idling { SeatId seat; LeaseEpoch epoch; };
 // Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
 // not granted while a predecessor drains, and its quantum begins when it says that all is there.
 struct MemoryNeed { SeatId seat; bool pages = false; };
-// Why what the seat lacks cannot come, as the residency planner sees it; kNone: it can. Such a seat waits behind all
-// that can run, and gives its lease to them.
-enum class MemoryObstacle {
-  kNone, kOtherTenants /* cannot give up theirs */, kContexts /* of tenants */, kOtherPrograms, kNothingMoves
-};
-struct MemoryObstructed { SeatId seat; MemoryObstacle obstacle = MemoryObstacle::kNone; };
 // The residency planner's expectation of the seat's memory. kComes, of holders and of the seat that is next: what it
 // lacks, or waits to allocate, is on its way. No holder's memory is needed for that. kStays, of the seat that is next:
 // it lacks nothing, and will lose nothing to the seats before it. kWants, of seats that wait: it asks for more than it
-// has, or will as soon as it holds. `evicted`: what it lacks, in bytes.
-enum class MemoryOutlook { kUnknown, kComes, kStays, kWants };
+// has, or will as soon as it holds.
+//
+// The others are obstacles: what the seat lacks cannot come. Such a seat waits behind all that can run, and gives its
+// lease to them. `evicted`: what it lacks, in bytes.
+enum class MemoryOutlook {
+  kUnknown, kComes, kStays, kWants,
+  kOtherTenants /* cannot give up theirs */, kContexts /* of tenants */, kOtherPrograms, kNothingMoves
+};
+constexpr bool is_obstacle(MemoryOutlook outlook) { return outlook >= MemoryOutlook::kOtherTenants; }
 struct MemoryExpected { SeatId seat; MemoryOutlook outlook = MemoryOutlook::kUnknown; std::uint64_t evicted = 0; };
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event =
-    std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
-                 SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested, RevokeSeen,
-                 GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryObstructed, MemoryExpected, TimePassed>;
+using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
+                           GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested,
+                           RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryExpected, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

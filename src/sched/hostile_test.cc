@@ -66,9 +66,9 @@ class Nonsense {
       case 28:
       case 29: return standing(seat);
       case 30: return MemoryNeed{seat, below(2) == 0};
-      case 31: return MemoryObstructed{seat, static_cast<MemoryObstacle>(below(4))};
-      case 32: return Idling{seat, epoch(core, now, seat)};
-      case 33: return MemoryExpected{seat, static_cast<MemoryOutlook>(below(4))};
+      case 31: return Idling{seat, epoch(core, now, seat)};
+      case 32:
+      case 33: return MemoryExpected{seat, static_cast<MemoryOutlook>(below(8))};
       default: return TimePassed{};
     }
   }

@@ -165,8 +165,8 @@ TEST(Loans, TheBorrowerStaysWhenTheLenderMakesWay) {
   script.pages(kA, true);
   script.lend();
   script.request(kC);
-  const std::string said = script.tell(MemoryObstructed{kA, MemoryObstacle::kNothingMoves});
-  EXPECT_EQ(said, "revoke 1@0 e1 memory");
+  const std::string said = script.expect(kA, MemoryOutlook::kNothingMoves);
+  EXPECT_TRUE(says(said, "revoke 1@0 e1 memory"));
   EXPECT_TRUE(script.holds(kB));
   script.closed(kA);
   script.drained(kA);

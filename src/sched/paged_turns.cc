@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How moving memory changes turns, and the turns as the residency planner sees them.
 //
-// The core knows three things of a seat's memory. `pages`: something of it is not on the GPU. `obstacle`: what keeps it
-// from coming. `outlook`: what the planner expects of it. A unit that cannot have its memory waits behind all that can
-// run. If it holds, it makes way for them at once, and keeps the place that it had before. Five rules are for a unit
-// whose memory is only missing:
+// The core knows two things of a seat's memory. `pages`: something of it is not on the GPU. `outlook`: what the planner
+// expects of it, for example that it comes, or what keeps it from coming. A unit that cannot have its memory waits
+// behind all that can run. If it holds, it makes way for them at once, and keeps the place that it had before. Five
+// rules are for a unit whose memory is only missing:
 //
 // 1. It does not start while a predecessor drains. Nothing can be evicted before that has drained. A predecessor that
 //    turns out not to drain can get its lease back as long as no unit has started.
@@ -38,7 +38,7 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || seat->memory.pages == e.pages) return;
   Unit& unit = *seat->unit;
-  const bool changes_place = unit.phase == UnitPhase::kWaiting && seat->memory.obstacle != MemoryObstacle::kNone;
+  const bool changes_place = unit.phase == UnitPhase::kWaiting && is_obstacle(seat->memory.outlook);
   if (changes_place) queues.dequeue(unit);
   seat->memory.pages = e.pages;
   if (!e.pages) seat->keeps_place = false;
@@ -52,12 +52,16 @@ void LeaseCore::State::on(const MemoryNeed& e) {
   grants.resume_quantum(unit);
 }
 
+// An obstacle that comes or goes changes the place of a unit that waits, and a holder may have to make way.
 void LeaseCore::State::on(const MemoryExpected& e) {
   Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || seat->memory.outlook == e.outlook) return;
   Unit& unit = *seat->unit;
   MemoryWait& memory = seat->memory;
+  const bool changes_place = unit.phase == UnitPhase::kWaiting && is_obstacle(memory.outlook) != is_obstacle(e.outlook);
+  if (changes_place) queues.dequeue(unit);
   memory.outlook = e.outlook;
+  if (changes_place) queues.enqueue(unit);
   if (memory.comes()) memory.coming = std::max(memory.coming, e.evicted);
   common.agenda.touch(unit);
   if (memory.comes() && unit.phase == UnitPhase::kHolding && !unit.hold->stands_since)
@@ -78,18 +82,6 @@ void Grants::resume_quantum(Unit& unit) {
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->settings.mode == Mode::kSerial) on_gpu.gpu->cost.add_paging(cost);
   }
-}
-
-// A unit that waits changes its place in the queue; a holder may have to make way.
-void LeaseCore::State::on(const MemoryObstructed& e) {
-  Seat* const seat = roster.seat_of(e.seat);
-  if (seat == nullptr || seat->memory.obstacle == e.obstacle) return;
-  Unit& unit = *seat->unit;
-  const bool waits = unit.phase == UnitPhase::kWaiting;
-  if (waits) queues.dequeue(unit);
-  seat->memory.obstacle = e.obstacle;
-  if (waits) queues.enqueue(unit);
-  common.agenda.touch(unit);
 }
 
 // A unit is being granted: its quantum begins now, or when its memory is there.

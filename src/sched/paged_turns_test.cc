@@ -369,7 +369,7 @@ TEST(Memory, AMemberWhoseGangHasNotDrainedIsHeldBack) {
 // Three seats of one GPU: A lacks memory, B and C do not.
 struct Lacking : OneGpu {
   explicit Lacking(const GpuSettings& settings = fifo()) : OneGpu(settings, 3) { pages(*this, kA, true); }
-  std::string obstruct(SeatId seat, MemoryObstacle obstacle) { return tell(MemoryObstructed{seat, obstacle}); }
+  std::string expect(SeatId seat, MemoryOutlook outlook) { return tell(MemoryExpected{seat, outlook}); }
   void give_up(SeatId seat) {
     closed(seat);
     drained(seat);
@@ -382,12 +382,12 @@ TEST(Obstacle, WhoCannotHaveItsMemoryMakesWayForWhoCanRun) {
   s.request(kA);
   s.request(kB);
   EXPECT_EQ(s.wait(5s), "");
-  EXPECT_EQ(s.obstruct(kA, MemoryObstacle::kNothingMoves), "revoke 1@0 e1 memory");
+  EXPECT_TRUE(says(s.expect(kA, MemoryOutlook::kNothingMoves), "revoke 1@0 e1 memory"));
   s.give_up(kA);
   EXPECT_EQ(s.phase(kB), SeatPhase::kHolding);
   EXPECT_TRUE(says(s.view(kA).waits_for, "of which nothing moves"));
   EXPECT_EQ(s.wait(1min), "") << "nobody goes for who could not run";
-  EXPECT_EQ(s.obstruct(kA, MemoryObstacle::kNone).find("revoke 2@0 e2"), 0u);
+  EXPECT_EQ(s.expect(kA, MemoryOutlook::kUnknown).find("revoke 2@0 e2"), 0u);
   s.closed(kB);
   s.drained(kB);
   EXPECT_EQ(s.phase(kA), SeatPhase::kHolding);
@@ -405,11 +405,11 @@ TEST(Obstacle, ItKeepsItsPlace) {
     s.wait(1ms);
     s.request(kC);
     s.wait(3s);
-    s.obstruct(kA, MemoryObstacle::kOtherPrograms);
+    s.expect(kA, MemoryOutlook::kOtherPrograms);
     s.give_up(kA);
     EXPECT_EQ(s.phase(kB), SeatPhase::kHolding);
     EXPECT_EQ(s.view(kC).queue_place, 1u);
-    s.obstruct(kA, MemoryObstacle::kNone);
+    s.expect(kA, MemoryOutlook::kUnknown);
     EXPECT_EQ(s.view(kA).queue_place, 1u);
     EXPECT_EQ(s.view(kC).queue_place, 2u);
   }
@@ -418,9 +418,9 @@ TEST(Obstacle, ItKeepsItsPlace) {
 TEST(Obstacle, WhereNobodyElseCanRunTheLeaseStays) {
   Lacking s;
   s.request(kA);
-  EXPECT_EQ(s.obstruct(kA, MemoryObstacle::kOtherTenants), "");
+  EXPECT_EQ(s.expect(kA, MemoryOutlook::kOtherTenants), "");
   pages(s, kB, true);
-  s.obstruct(kB, MemoryObstacle::kOtherTenants);
+  s.expect(kB, MemoryOutlook::kOtherTenants);
   s.request(kB);
   EXPECT_EQ(s.wait(1min), "");
   EXPECT_EQ(s.phase(kA), SeatPhase::kHolding);
@@ -433,7 +433,7 @@ TEST(Obstacle, IsOverWhenTheMemoryIsThere) {
   s.request(kB);
   s.request(kA);
   s.request(kC);
-  s.obstruct(kA, MemoryObstacle::kNothingMoves);
+  s.expect(kA, MemoryOutlook::kNothingMoves);
   EXPECT_EQ(s.view(kA).queue_place, 2u);
   pages(s, kA, false);
   EXPECT_EQ(s.view(kA).queue_place, 1u);

@@ -208,8 +208,8 @@ std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
     if (seat.asks() && may_have_left(gpu, seat)) consider(looked_for_since(seat) + kForeignPatience);
     if (seat.asks() && may_not_come(gpu, seat)) consider(gpu.foreign.unseen->until);
     if (seat.outlook == MemoryOutlook::kComes) consider(comes_until(gpu, seat));
-    if (seat.obstacle == MemoryObstacle::kNone && is_lacking(seat)) consider(impatient_at(gpu, seat));
-    if (seat.obstacle == MemoryObstacle::kNothingMoves && seat.turn != TurnKind::kHolding && seat.retry)
+    if (!is_obstacle(seat.outlook) && is_lacking(seat)) consider(impatient_at(gpu, seat));
+    if (seat.outlook == MemoryOutlook::kNothingMoves && seat.turn != TurnKind::kHolding && seat.retry)
       consider(seat.retry->at);
     if (seat.bounds.size() > 1 && counts(seat) && answers(seat)) consider(seat.bounds[1].told_at + kAnswerPatience);
   }

@@ -109,8 +109,7 @@ struct ExpectEviction {
 };
 
 struct ResidencyCommands {
-  std::vector<MemoryObstructed> obstructions;  // for the lease core; turns are others when it knows
-  std::vector<MemoryExpected> expected;        // for the lease core; turns may be others when it knows
+  std::vector<MemoryExpected> expected;  // for the lease core; turns may be others when it knows
   std::vector<RoomBound> bounds;
   std::vector<ExpectEviction> evictions;
 };
@@ -343,8 +342,6 @@ class Residency {
     MemoryOutlook outlook = MemoryOutlook::kUnknown;  // as the lease core was told
     std::optional<TimePoint> next_since;
     std::optional<Hold> hold;
-    // Why what it lacks cannot come.
-    MemoryObstacle obstacle = MemoryObstacle::kNone;
     bool is_stranded = false;                // nothing in its way moves, and its program is told so
     std::optional<TimePoint> lacking_since;  // holding, and nothing has come since
     std::optional<Retry> retry;              // the last one, while it lacks memory
@@ -358,9 +355,7 @@ class Residency {
 
     std::uint64_t has() const { return report.resident + report.unpageable; }
     // Memory that does not leave is in the way of what it lacks, for longer than a look can be wrong.
-    bool is_blocked() const {
-      return obstacle == MemoryObstacle::kContexts || obstacle == MemoryObstacle::kOtherTenants;
-    }
+    bool is_blocked() const { return outlook == MemoryOutlook::kContexts || outlook == MemoryOutlook::kOtherTenants; }
     // Its memory once all of it is there. (While nothing moves, the sum is believed: `allocated` is what its program
     // asked for, which may take a little more.)
     std::uint64_t all() const {
@@ -481,17 +476,21 @@ class Residency {
   TimePoint looked_for_since(const Seat& seat) const { return latest(seat.wish->since, awaited_until_); }
   bool awaits_tenants() const { return is_before(now_, awaited_until_); }
   static std::optional<TimePoint> comes_until(const Gpu& gpu, const Seat& seat);
-  // The seats that hold a lease: one, or two if a seat has borrowed the turn.
-  struct Holders {
-    const Seat* first = nullptr;  // the turn is its own
-    std::uint64_t kept = 0;       // this much of what they have could leave if they did not hold
-    bool any_short = false;       // there is less than they need
+  // The seats of a GPU together, in bytes.
+  struct Together {
+    std::uint64_t kept = 0;  // cannot leave
+    std::uint64_t on_gpu = 0;
+    // Of the seats that hold a lease: one, or two if a seat has borrowed the turn.
+    const Seat* holder = nullptr;  // the turn is its own
+    std::uint64_t held = 0;        // could leave if they did not hold
+    bool any_short = false;        // there is less than they need
   };
-  MemoryOutlook outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const;
-  void find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
+  Together together(const Gpu& gpu, const std::vector<Seat*>& order) const;
+  MemoryOutlook obstacle_of(const Gpu& gpu, const Seat& seat, const Together& all) const;
+  MemoryOutlook outlook_of(const Gpu& gpu, const Seat& seat, const Together& all) const;
+  void find_outlooks(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   static std::optional<TimePoint> strands_at(const Gpu& gpu);
   void find_stranded(Gpu& gpu, ResidencyCommands& commands) const;
-  void find_expected(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const;
   void expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands);
   void tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands);
 

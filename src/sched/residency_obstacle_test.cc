@@ -8,13 +8,10 @@
 namespace gpumux::sched {
 namespace {
 
-// The last that was said of the seat in `commands`.
-std::optional<MemoryObstacle> obstacle_of(const Desk& desk, std::uint64_t tenant) {
-  std::optional<MemoryObstacle> found;
-  for (const MemoryObstructed& one : desk.commands.obstructions) {
-    if (one.seat == seat(tenant)) found = one.obstacle;
-  }
-  return found;
+// Why the seat's memory cannot come; kUnknown: it can.
+MemoryOutlook obstacle_of(const Desk& desk, std::uint64_t tenant) {
+  const auto found = desk.outlooks.find(tenant);
+  return found != desk.outlooks.end() && is_obstacle(found->second) ? found->second : MemoryOutlook::kUnknown;
 }
 
 // The other one has been told to give way, and does not: it waits for host memory, or is stopped.
@@ -31,17 +28,17 @@ TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
     EXPECT_EQ(*impatient, desk.now + kHolderPatience);
     desk.now = *impatient - 1ms;
     desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kUnknown);
     desk.now += 1ms;
     desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kNothingMoves);
     desk.turn({{1, kHolding}, {2, kWaiting}});
-    EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kNothingMoves);
     desk.settle();
     EXPECT_EQ(desk.planner.next_deadline(kGpu), desk.now + pause);
     desk.now += pause;
     desk.plan();
-    EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+    EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kUnknown);
     desk.turn({{2, kHolding}, {1, kWaiting}});
     desk.settle();
     pause *= 2;
@@ -51,7 +48,7 @@ TEST(Residency, AHolderForWhomNothingMovesIsTriedAgainEverMoreRarely) {
   desk.has(1, 59, 1);
   desk.now += kHolderPatience - 1ms;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kUnknown);
   EXPECT_LT(desk.room(2), 51u);
 }
 
@@ -63,10 +60,10 @@ TEST(Residency, WhatFitsBesideTheOthersIsObstructedNoMore) {
   desk.say(1);
   desk.now += kHolderPatience + kRoomPatience;
   desk.plan();
-  ASSERT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNothingMoves);
+  ASSERT_EQ(obstacle_of(desk, 2), MemoryOutlook::kNothingMoves);
   desk.turn({{1, kHolding}, {2, kWaiting}});
   desk.has(1, 20);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kUnknown);
 }
 
 // The memory that others keep is seen to go up and down: it counts when it has lasted.
@@ -75,15 +72,15 @@ TEST(Residency, WhatNobodyCanGiveUpObstructsAfterAWhile) {
   desk.open_two(0, 0, 30);
   desk.turn({{2, kHolding}, {1, kIdle}});
   desk.has(2, 10, 41);
-  EXPECT_EQ(obstacle_of(desk, 2), std::nullopt);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kUnknown);
   desk.settle();
   desk.now += kHolderPatience;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kOtherTenants);
   desk.has(1, 1, 0, 29);
-  EXPECT_NE(obstacle_of(desk, 2), MemoryObstacle::kOtherTenants);
+  EXPECT_NE(obstacle_of(desk, 2), MemoryOutlook::kOtherTenants);
   desk.has(2, 51);
-  EXPECT_EQ(obstacle_of(desk, 2), MemoryObstacle::kNone);
+  EXPECT_EQ(obstacle_of(desk, 2), MemoryOutlook::kUnknown);
 }
 
 // Now and then there is a little more for it, and never enough.
@@ -98,17 +95,17 @@ TEST(Residency, CrumbsDoNotKeepWhoIsObstructedWaiting) {
   desk.settle();
   const TimePoint since = desk.now;
   const std::uint64_t room = desk.bounds[2].room;
-  std::optional<MemoryObstacle> found;
-  while (!found && desk.now < since + 2 * kHolderPatience) {
+  MemoryOutlook found = MemoryOutlook::kUnknown;
+  while (!is_obstacle(found) && desk.now < since + 2 * kHolderPatience) {
     desk.now += 250ms;
     desk.set_foreign(foreign -= kCrumb);
     desk.plan();
     found = obstacle_of(desk, 2);
-    if (!found) desk.say(2);
-    if (!found) found = obstacle_of(desk, 2);
+    if (!is_obstacle(found)) desk.say(2);
+    found = obstacle_of(desk, 2);
   }
   EXPECT_GT(desk.bounds[2].room, room);
-  EXPECT_EQ(found, MemoryObstacle::kOtherTenants);
+  EXPECT_EQ(found, MemoryOutlook::kOtherTenants);
   EXPECT_EQ(desk.now, since + kHolderPatience);
 }
 
@@ -120,10 +117,10 @@ TEST(Residency, OtherProgramsObstructAfterAWhile) {
   desk.turn({{1, kHolding}});
   desk.has(1, 10, 41);
   desk.settle();
-  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kUnknown);
   desk.now += kHolderPatience;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kOtherPrograms);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kOtherPrograms);
   EXPECT_FALSE(desk.bounds[1].is_stranded) << "another program may end";
 }
 
@@ -219,17 +216,17 @@ TEST(Residency, AHolderThatFetchesNothingIsObstructed) {
   ASSERT_GE(desk.room(1), 50u);
   desk.now += kHolderPatience - 1ms;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kUnknown);
   desk.has(1, 30, 20);  // slow, but something comes
   desk.now += kHolderPatience - 1ms;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 1), std::nullopt);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kUnknown);
   ASSERT_EQ(desk.planner.next_deadline(kGpu), desk.now + 1ms);
   desk.now += 1ms;
   desk.plan();
-  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kNothingMoves);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kNothingMoves);
   desk.has(1, 50);
-  EXPECT_EQ(obstacle_of(desk, 1), MemoryObstacle::kNone);
+  EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kUnknown);
 }
 
 }  // namespace

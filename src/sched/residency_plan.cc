@@ -333,50 +333,6 @@ std::optional<TimePoint> Residency::impatient_at(const Gpu& gpu, const Seat& sea
   return latest(*seat.lacking_since, gpu.moved_at) + kHolderPatience;
 }
 
-// Finds the seats that cannot have what they lack, even if the others give up all they can, and the holders for which
-// nothing moves. Such a holder is tried again later, or as soon as it would fit together with the memory that is there.
-void Residency::find_obstacles(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
-  const std::uint64_t kept_by_all = kept(gpu);
-  std::uint64_t on_gpu = 0;
-  for (const Seat* seat : order) on_gpu += counts(*seat) ? seat->has() : 0;
-  for (Seat* seat : order) {
-    if (!counts(*seat)) continue;
-    const std::uint64_t need = seat->all();
-    const std::uint64_t kept_by_others = kept_by_all - kept_by(gpu, *seat);
-    if (!is_lacking(*seat)) {
-      seat->lacking_since.reset();
-    } else if (!seat->lacking_since) {
-      seat->lacking_since = now_;
-    }
-    MemoryObstacle found = MemoryObstacle::kNone;
-    // The memory that others keep, and foreign memory, is seen late and goes up and down: it has to last.
-    const bool lasts = seat->obstacle != MemoryObstacle::kNone ||
-                       (is_lacking(*seat) && now_ - *seat->lacking_since >= kHolderPatience);
-    if (seat->report.evicted == 0) {
-      seat->retry.reset();
-    } else if (seat->is_out()) {
-      // It may not have it.
-    } else if (need > eventual(gpu)) {
-      if (lasts) found = gpu.has_other_programs ? MemoryObstacle::kOtherPrograms : MemoryObstacle::kContexts;
-    } else if (need > minus(eventual(gpu), kept_by_others)) {
-      if (lasts) found = MemoryObstacle::kOtherTenants;
-    } else if (is_lacking(*seat)) {
-      if (!is_before(now_, impatient_at(gpu, *seat))) found = MemoryObstacle::kNothingMoves;
-    } else if (seat->obstacle == MemoryObstacle::kNothingMoves && seat->turn != TurnKind::kHolding && seat->retry &&
-               now_ < seat->retry->at && need > minus(available(gpu), on_gpu - seat->has())) {
-      found = MemoryObstacle::kNothingMoves;
-    }
-    if (found == seat->obstacle) continue;
-    if (found == MemoryObstacle::kNothingMoves) {
-      const Duration after = seat->retry ? std::min(2 * seat->retry->after, kLongestHolderRetry) : kHolderRetry;
-      seat->retry = {.after = after, .at = now_ + after};
-    }
-    seat->obstacle = found;
-    commands.obstructions.push_back({seat->id, found});
-  }
-  find_stranded(gpu, commands);
-}
-
 // When the next seat is stranded if nothing moves until then.
 std::optional<TimePoint> Residency::strands_at(const Gpu& gpu) {
   const bool any_left =
@@ -411,7 +367,7 @@ void Residency::find_stranded(Gpu& gpu, ResidencyCommands& commands) const {
     const bool is_stranded = seat.is_blocked() && (seat.is_stranded || (strands && &seat == newest));
     if (std::exchange(seat.is_stranded, is_stranded) == is_stranded) continue;
     if (is_stranded) gpu.stranded_at = now_;
-    commands.obstructions.push_back({seat.id, seat.obstacle});  // the next plan tells it
+    commands.expected.push_back({seat.id, seat.outlook});  // the next plan tells it
   }
 }
 
@@ -426,46 +382,78 @@ std::optional<TimePoint> Residency::comes_until(const Gpu& gpu, const Seat& seat
   return since ? std::optional(*since + kHolderPatience) : std::nullopt;
 }
 
-MemoryOutlook Residency::outlook_of(const Gpu& gpu, const Seat& seat, const Holders& holders) const {
+Residency::Together Residency::together(const Gpu& gpu, const std::vector<Seat*>& order) const {
+  Together all{.kept = kept(gpu)};
+  for (const Seat* seat : order) {
+    if (counts(*seat)) all.on_gpu += seat->has();
+    if (seat->turn != TurnKind::kHolding) continue;
+    if (all.holder == nullptr) all.holder = seat;
+    all.held += seat->report.resident;
+    all.any_short = all.any_short || (counts(*seat) && seat->fair < seat->need);
+  }
+  return all;
+}
+
+// Why the seat cannot have what it lacks, even if the others give up all they can; kUnknown: it can. A holder for which
+// nothing moves is tried again later, or as soon as it would fit together with the memory that is there.
+MemoryOutlook Residency::obstacle_of(const Gpu& gpu, const Seat& seat, const Together& all) const {
+  if (seat.report.evicted == 0 || seat.is_out()) return MemoryOutlook::kUnknown;
+  const std::uint64_t need = seat.all();
+  const bool lacks_for_long = seat.lacking_since && now_ - *seat.lacking_since >= kHolderPatience;
+  // The memory that others keep, and foreign memory, is seen late and goes up and down: it has to last.
+  const bool lasts = is_obstacle(seat.outlook) || lacks_for_long;
+  const auto lasting = [lasts](MemoryOutlook obstacle) { return lasts ? obstacle : MemoryOutlook::kUnknown; };
+  if (need > eventual(gpu))
+    return lasting(gpu.has_other_programs ? MemoryOutlook::kOtherPrograms : MemoryOutlook::kContexts);
+  if (need > minus(eventual(gpu), all.kept - kept_by(gpu, seat))) return lasting(MemoryOutlook::kOtherTenants);
+  if (is_lacking(seat))
+    return is_before(now_, impatient_at(gpu, seat)) ? MemoryOutlook::kUnknown : MemoryOutlook::kNothingMoves;
+  const bool waits = seat.outlook == MemoryOutlook::kNothingMoves && seat.turn != TurnKind::kHolding && seat.retry &&
+                     now_ < seat.retry->at && need > minus(available(gpu), all.on_gpu - seat.has());
+  return waits ? MemoryOutlook::kNothingMoves : MemoryOutlook::kUnknown;
+}
+
+MemoryOutlook Residency::outlook_of(const Gpu& gpu, const Seat& seat, const Together& all) const {
   const bool holds = seat.turn == TurnKind::kHolding;
   if (!counts(seat)) return MemoryOutlook::kUnknown;
+  if (const MemoryOutlook obstacle = obstacle_of(gpu, seat, all); is_obstacle(obstacle)) return obstacle;
   if (!holds && (seat.wants_more || seat.asks()) && seat.report.evicted == 0) return MemoryOutlook::kWants;
   if (!holds && seat.turn != TurnKind::kNext) return MemoryOutlook::kUnknown;
   const bool has_its_part = seat.fair >= seat.need;
-  const bool grows = &seat == holders.first && is_before(now_, seat.grows_until);
+  const bool grows = &seat == all.holder && is_before(now_, seat.grows_until);
   if (seat.report.evicted == 0 && !(holds && (seat.asks() || grows))) {
     // If it held, too, its memory would be kept from the holders: then theirs would not come.
-    const bool stays = !holds && has_its_part && (!holders.any_short || seat.report.resident == 0);
+    const bool stays = !holds && has_its_part && (!all.any_short || seat.report.resident == 0);
     return stays ? MemoryOutlook::kStays : MemoryOutlook::kUnknown;
   }
-  const std::uint64_t kept_by_others = holders.kept - (holds ? seat.report.resident : 0);
-  const bool comes = (has_its_part || kept_by_others == 0) && is_before(now_, comes_until(gpu, seat));
+  const std::uint64_t held_by_others = all.held - (holds ? seat.report.resident : 0);
+  const bool comes = (has_its_part || held_by_others == 0) && is_before(now_, comes_until(gpu, seat));
   return comes ? MemoryOutlook::kComes : MemoryOutlook::kUnknown;
 }
 
-void Residency::find_expected(const Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) const {
-  Holders holders;
-  for (const Seat* seat : order) {
-    if (seat->turn != TurnKind::kHolding) continue;
-    if (holders.first == nullptr) holders.first = seat;
-    holders.kept += seat->report.resident;
-    holders.any_short = holders.any_short || (counts(*seat) && seat->fair < seat->need);
-  }
+void Residency::find_outlooks(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
+  const Together all = together(gpu, order);
+  const auto set = [this](std::optional<TimePoint>& since, bool is_so) {
+    if (!is_so) since.reset();
+    if (is_so && !since) since = now_;
+  };
   for (Seat* seat : order) {
     if (seat->turn == TurnKind::kHolding) seat->wants_more = false;  // it asks now, or has no use for it any more
-    if (seat->turn != TurnKind::kNext) {
-      seat->next_since.reset();
-    } else if (!seat->next_since) {
-      seat->next_since = now_;
-    }
-    const MemoryOutlook outlook = outlook_of(gpu, *seat, holders);
+    set(seat->next_since, seat->turn == TurnKind::kNext);
+    if (counts(*seat)) set(seat->lacking_since, is_lacking(*seat));
+    if (counts(*seat) && seat->report.evicted == 0) seat->retry.reset();
+    const MemoryOutlook outlook = outlook_of(gpu, *seat, all);
     if (outlook == seat->outlook) continue;
+    if (outlook == MemoryOutlook::kNothingMoves) {
+      const Duration after = seat->retry ? std::min(2 * seat->retry->after, kLongestHolderRetry) : kHolderRetry;
+      seat->retry = {.after = after, .at = now_ + after};
+    }
     seat->outlook = outlook;
     commands.expected.push_back({seat->id, outlook, seat->report.evicted});
   }
   // An outlook that is over is told first: no turn is lent on what was expected before.
   std::stable_partition(commands.expected.begin(), commands.expected.end(), [](const MemoryExpected& one) {
-    return one.outlook == MemoryOutlook::kUnknown || one.outlook == MemoryOutlook::kWants;
+    return one.outlook != MemoryOutlook::kComes && one.outlook != MemoryOutlook::kStays;
   });
 }
 
@@ -527,8 +515,8 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
     // The first bound gives nothing: with its answer it counts.
     if (seat->voice == Voice::kNone) tell(*gpu, *seat, 0, 0, commands);
   }
-  find_obstacles(*gpu, order, commands);
-  find_expected(*gpu, order, commands);
+  find_outlooks(*gpu, order, commands);
+  find_stranded(*gpu, commands);
   expect_evictions(*gpu, order, commands);
   const std::uint64_t after = charged(*gpu);
   if (broken_.empty() && after > counted && after > available(*gpu))

@@ -42,7 +42,6 @@ struct LeaseCore::State {
   void on(const Stepped& e);
   void on(const Idling& e);
   void on(const MemoryNeed& e);
-  void on(const MemoryObstructed& e);
   void on(const MemoryExpected& e);
   void on(const TimePassed& e);
 

@@ -209,16 +209,14 @@ TEST(SuspendedMemory, IsInNobodysWay) {
   desk.open_two(60, 0, 0);
   desk.has(2, 0, 60);
   desk.turn({{2, kHolding}, {1, kLeaving}});
-  for (int i = 0; i < 10 && desk.commands.obstructions.empty(); ++i) {
+  for (int i = 0; i < 10 && !is_obstacle(desk.outlooks[2]); ++i) {
     desk.now += 1s;
     desk.plan();
   }
-  ASSERT_EQ(desk.commands.obstructions.size(), 1u);
-  EXPECT_EQ(desk.commands.obstructions[0].obstacle, MemoryObstacle::kNothingMoves);
+  ASSERT_EQ(desk.outlooks[2], MemoryOutlook::kNothingMoves);
   desk.planner.set_suspended(desk.now, seat(2), true);
   desk.turn({{1, kIdle}, {2, kSuspended}});
-  ASSERT_EQ(desk.commands.obstructions.size(), 1u);
-  EXPECT_EQ(desk.commands.obstructions[0].obstacle, MemoryObstacle::kNone);
+  EXPECT_EQ(desk.outlooks[2], MemoryOutlook::kUnknown);
 }
 
 // A seat that takes no note any more is told next to nothing.

@@ -42,13 +42,12 @@ struct Idleness {
 
 // The residency planner's word on a seat's memory.
 struct MemoryWait {
-  bool pages = false;                               // something of it is not on the GPU
-  MemoryObstacle obstacle = MemoryObstacle::kNone;  // why that cannot come
+  bool pages = false;  // something of it is not on the GPU
   MemoryOutlook outlook = MemoryOutlook::kUnknown;
   std::uint64_t coming = 0;  // bytes that have come, or come, since the seat last had all of its memory
 
   bool comes() const { return outlook == MemoryOutlook::kComes; }
-  bool is_obstructed() const { return pages && obstacle != MemoryObstacle::kNone; }
+  bool is_obstructed() const { return pages && is_obstacle(outlook); }
 };
 
 struct Seat {

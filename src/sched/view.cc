@@ -40,13 +40,16 @@ std::string in_the_way(const Unit& waiter, const Gpu& gpu, TimePoint now) {
   return {};
 }
 
-std::string_view in_words(MemoryObstacle obstacle) {
+std::string_view in_words(MemoryOutlook obstacle) {
   switch (obstacle) {
-    case MemoryObstacle::kNone: break;
-    case MemoryObstacle::kOtherTenants: return "memory that other tenants cannot give up";
-    case MemoryObstacle::kContexts: return "memory that the contexts of programs use: they do not fit on the GPU";
-    case MemoryObstacle::kOtherPrograms: return "memory that programs outside gpumux and contexts use";
-    case MemoryObstacle::kNothingMoves: return "memory, of which nothing moves; it is tried again later";
+    case MemoryOutlook::kUnknown:
+    case MemoryOutlook::kComes:
+    case MemoryOutlook::kStays:
+    case MemoryOutlook::kWants: break;
+    case MemoryOutlook::kOtherTenants: return "memory that other tenants cannot give up";
+    case MemoryOutlook::kContexts: return "memory that the contexts of programs use: they do not fit on the GPU";
+    case MemoryOutlook::kOtherPrograms: return "memory that programs outside gpumux and contexts use";
+    case MemoryOutlook::kNothingMoves: return "memory, of which nothing moves; it is tried again later";
   }
   return {};
 }
@@ -57,7 +60,7 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
     return seat.suspended ? "its job, which is suspended" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
-      if (member->memory.is_obstructed()) return std::string(in_words(member->memory.obstacle));
+      if (member->memory.is_obstructed()) return std::string(in_words(member->memory.outlook));
     }
   }
   if (seat.gpu->is_lent_by(unit)) return "its memory to come; another tenant has its turn until then";
