@@ -71,7 +71,7 @@ base::Status store(const Key& key, std::string_view value, Settings& settings) {
     number = static_cast<std::uint64_t>(parsed->count());
   } else {
     const auto parsed =
-        key.unit == Unit::kBytes ? base::parse_bytes(value, 1) : base::parse_integer(value, key.minimum, key.maximum);
+        key.unit == Unit::kBytes ? base::parse_bytes(value) : base::parse_integer(value, key.minimum, key.maximum);
     if (!parsed) return tl::unexpected(parsed.error());
     number = *parsed;
   }

@@ -184,7 +184,7 @@ std::string format_time_limit(Duration limit) {
 }
 
 Result<std::uint64_t> parse_memory(std::string_view text) {
-  auto bytes = parse_bytes(text, 1);
+  auto bytes = parse_bytes(text);
   if (!bytes) return bytes;
   const std::string shown(text.substr(0, 64));
   if (*bytes == 0) return fail(Code::kInvalid, "'" + shown + "' is no memory: ask for more than 0");
@@ -193,10 +193,10 @@ Result<std::uint64_t> parse_memory(std::string_view text) {
   return bytes;
 }
 
-Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit) {
+Result<std::uint64_t> parse_bytes(std::string_view text) {
   const auto number = parse_number(text);
   if (!number) return tl::unexpected(number.error());
-  double unit = static_cast<double>(bare_unit);
+  double unit = 1;
   std::string_view suffix = number->suffix;
   if (!suffix.empty()) {
     static constexpr std::string_view kLetters = "KMGT";
@@ -209,7 +209,6 @@ Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit
       if (suffix.starts_with('i')) suffix.remove_prefix(1);
       if (suffix == "B" || suffix == "b") suffix.remove_prefix(1);
     } else if (suffix == "B" || suffix == "b") {
-      unit = 1;
       suffix.remove_prefix(1);
     }
     if (!suffix.empty())

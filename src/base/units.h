@@ -23,9 +23,8 @@ Result<Duration> parse_duration(std::string_view text, Duration bare_unit);
 // above in whole seconds.
 std::string format_duration(Duration duration);
 
-// "512", "20G", "1.5GiB", "8000M": K, M, G, T are powers of 1024, with or without "i" and "B"; a bare number is in
-// `bare_unit` bytes.
-Result<std::uint64_t> parse_bytes(std::string_view text, std::uint64_t bare_unit);
+// "512", "20G", "1.5GiB", "8000M": K, M, G, T are powers of 1024, with or without "i" and "B"; bare numbers are bytes.
+Result<std::uint64_t> parse_bytes(std::string_view text);
 
 // "1.5 GiB".
 std::string format_bytes(std::uint64_t bytes);

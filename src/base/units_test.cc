@@ -54,12 +54,12 @@ TEST(Duration, IsWrittenAsItIsRead) {
 }
 
 TEST(Bytes, ReadsUnitsOfMemory) {
-  EXPECT_EQ(parse_bytes("8000", 1 << 20).value(), 8000ull << 20);
-  EXPECT_EQ(parse_bytes("20G", 1).value(), 20ull << 30);
-  EXPECT_EQ(parse_bytes("1.5GiB", 1).value(), 3ull << 29);
-  EXPECT_EQ(parse_bytes("4kB", 1).value(), 4096u);
-  EXPECT_FALSE(parse_bytes("4 bananas", 1));
-  EXPECT_FALSE(parse_bytes("9999999999T", 1));
+  EXPECT_EQ(parse_bytes("8000").value(), 8000u);
+  EXPECT_EQ(parse_bytes("20G").value(), 20ull << 30);
+  EXPECT_EQ(parse_bytes("1.5GiB").value(), 3ull << 29);
+  EXPECT_EQ(parse_bytes("4kB").value(), 4096u);
+  EXPECT_FALSE(parse_bytes("4 bananas"));
+  EXPECT_FALSE(parse_bytes("9999999999T"));
 }
 
 TEST(Integer, KeepsItsLimits) {

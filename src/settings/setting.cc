@@ -84,7 +84,7 @@ Number parse_memory_part(const Type& type, std::string_view text) {
   if (text.ends_with('%')) {
     return any_of(base::parse_integer(text.substr(0, text.size() - 1), 0, kMostPercent));
   }
-  return has_unit(text) ? within(type, base::parse_bytes(text, 1)) : std::nullopt;
+  return has_unit(text) ? within(type, base::parse_bytes(text)) : std::nullopt;
 }
 
 Number parse_number(const Type& type, std::string_view text) {
@@ -97,8 +97,8 @@ Number parse_number(const Type& type, std::string_view text) {
     case Kind::kTime: return has_unit(text) ? within(type, base::parse_duration(text, Duration(1))) : std::nullopt;
     case Kind::kSeconds: return within(type, base::parse_duration(text, std::chrono::seconds(1)));
     case Kind::kMilliseconds: return within(type, base::parse_duration(text, std::chrono::milliseconds(1)));
-    case Kind::kBytes: return has_unit(text) ? within(type, base::parse_bytes(text, 1)) : std::nullopt;
-    case Kind::kBareBytes: return within(type, base::parse_bytes(text, 1));
+    case Kind::kBytes: return has_unit(text) ? within(type, base::parse_bytes(text)) : std::nullopt;
+    case Kind::kBareBytes: return within(type, base::parse_bytes(text));
     case Kind::kCount: return within(type, base::parse_integer(text, 0, kMost));
     case Kind::kFactor: return parse_factor(type, text);
     case Kind::kPriority: return any_of(base::parse_priority(text));

@@ -84,7 +84,7 @@ base::Result<std::uint32_t> parse_percent(std::string_view text) {
 
 base::Result<std::uint64_t> parse_memory(std::string_view text) {
   const bool has_unit = !text.empty() && (text.back() < '0' || text.back() > '9');
-  const auto bytes = base::parse_bytes(text, 1);
+  const auto bytes = base::parse_bytes(text);
   if (has_unit && bytes && *bytes > 0) return *bytes;
   return base::fail(Code::kInvalid, "'" + std::string(text) + "' is no number of bytes with a unit, such as 20G");
 }

@@ -65,7 +65,7 @@ std::optional<std::uint64_t> percent_of(std::string_view text) {
 std::uint64_t host_budget(std::string_view text) {
   const std::uint64_t most = std::min(memory_available(), cgroup_available());
   if (const auto percent = percent_of(text)) return most / 100 * *percent;
-  const auto bytes = base::parse_bytes(text, 1);
+  const auto bytes = base::parse_bytes(text);
   return bytes ? std::min(*bytes, most) : 0;
 }
 

@@ -38,7 +38,7 @@ base::Result<wire::OnDaemonLoss> on_daemon_loss(std::string_view value) {
 }
 
 base::Result<std::uint64_t> memory_limit(std::string_view value) {
-  const auto limit = base::parse_bytes(value, 1);
+  const auto limit = base::parse_bytes(value);
   if (limit && *limit > 0) return *limit;
   return base::fail(base::Code::kInvalid, "it can be a number of bytes such as 20G");
 }
