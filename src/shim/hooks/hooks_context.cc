@@ -70,14 +70,34 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   return result;
 }
 
+// The device of a context; -1: it is no context, or none any more.
+CUdevice device_of(CUcontext context) {
+  CUdevice device = -1;
+  const CurrentContext current(driver(), context);
+  return current.result() == CUDA_SUCCESS && driver().cuCtxGetDevice(&device) == CUDA_SUCCESS ? device : -1;
+}
+
+// Null: the device has none at present.
+CUcontext primary_context(CUdevice device) {
+  CUcontext context = nullptr;
+  unsigned int flags = 0;
+  int active = 0;
+  // Which context it is can be asked only by retaining it.
+  if (driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0 &&
+      driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
+    const auto release = driver().cuDevicePrimaryCtxRelease_v2 != nullptr ? driver().cuDevicePrimaryCtxRelease_v2
+                                                                          : driver().cuDevicePrimaryCtxRelease;
+    release(device);
+  }
+  return context;
+}
+
 // Destroys a context: a plain one, or the plain one of a green one. Null: not known.
 template <class Destroy>
 CUresult destroy_context(CUcontext context, Destroy destroy) {
-  CUdevice device = -1;
-  {
-    const CurrentContext current(driver(), context);
-    if (current.result() != CUDA_SUCCESS || driver().cuCtxGetDevice(&device) != CUDA_SUCCESS) device = -1;
-  }
+  const CUdevice device = device_of(context);
+  // The driver refuses to destroy a primary context so.
+  if (tenant_if_any() == nullptr || device < 0 || primary_context(device) == context) return destroy();
   return tear_down(device, context, destroy,
                    [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
 }
@@ -85,19 +105,13 @@ CUresult destroy_context(CUcontext context, Destroy destroy) {
 // The last release of a primary context destroys it; a reset always does.
 enum class Leave { kRelease, kReset };
 CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) {
-  CUcontext context = nullptr;
-  unsigned int flags = 0;
-  int active = 0;
-  // Which context it is can be asked only by retaining it, and not at all once it is gone.
-  if (tenant_if_any() != nullptr && driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS &&
-      active != 0 && driver().cuDevicePrimaryCtxRetain(&context, device) == CUDA_SUCCESS) {
-    const auto release = driver().cuDevicePrimaryCtxRelease_v2 != nullptr ? driver().cuDevicePrimaryCtxRelease_v2
-                                                                          : driver().cuDevicePrimaryCtxRelease;
-    release(device);
-  }
+  // Asked now: once it is gone, no call tells which it was.
+  const CUcontext context = tenant_if_any() != nullptr ? primary_context(device) : nullptr;
   return tear_down(
       device, how == Leave::kReset ? context : nullptr, [&] { return leave(device); },
       [&](CUresult) -> CUcontext {
+        unsigned int flags = 0;
+        int active = 0;
         const bool known = driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
         return known && active == 0 ? context : nullptr;
       });
@@ -156,7 +170,10 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
   return destroy_context(context, [&] { return driver().cuCtxDestroy_v2(context); });
 }
 CUresult cuCtxDetach(CUcontext context) {
-  return destroy_context(context, [&] { return driver().cuCtxDetach(context); });
+  // A context that was attached more often than detached (cuCtxAttach) lives on.
+  return tear_down(
+      tenant_if_any() != nullptr ? device_of(context) : -1, nullptr, [&] { return driver().cuCtxDetach(context); },
+      [&](CUresult result) { return result == CUDA_SUCCESS && device_of(context) < 0 ? context : nullptr; });
 }
 
 CUresult cuGreenCtxDestroy(CUgreenCtx context) {

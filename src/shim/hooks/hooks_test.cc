@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Calls that fail, or end something in an unusual way: the program gets the driver's answer, and keeps what it has. The
+// process's tenant runs without a daemon here.
+#include <gtest/gtest.h>
+
+#include "pager/pager_test_support.h"
+#include "shim/hooks/hooks.gen.h"
+#include "shim/hooks/submit.h"
+#include "shim/process/real_driver.h"
+#include "shim/tenant/tenant.h"
+#include "tests/unit/temporary_directory.h"
+
+namespace gpumux::shim {
+
+constinit cuda::Driver g_driver;
+constinit std::atomic<bool> g_driver_loaded{false};
+
+void load_real_driver() {
+  g_driver = sim::simulated_driver();
+  g_driver_loaded.store(true, std::memory_order_release);
+}
+
+namespace {
+
+using namespace cuda;
+
+class HooksTest : public testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory().path().c_str(), 1), 0);
+    ASSERT_EQ(::setenv("GPUMUX_CONNECT_TIMEOUT", "0", 1), 0);
+    ASSERT_EQ(::unsetenv("GPUMUX_DISABLE"), 0);
+    ASSERT_EQ(driver().cuInit(0), CUDA_SUCCESS);
+  }
+  static const TemporaryDirectory& directory() {
+    static const TemporaryDirectory made;
+    return made;
+  }
+  static CUdeviceptr allocate(std::uint32_t value) {
+    CUdeviceptr address = 0;
+    EXPECT_EQ(hooks::cuMemAlloc_v2(&address, kWords * 4), CUDA_SUCCESS);
+    EXPECT_EQ(driver().cuMemsetD32_v2(address, value, kWords), CUDA_SUCCESS);
+    return address;
+  }
+  static void expect_value(CUdeviceptr address, std::uint32_t value) {
+    std::vector<std::uint32_t> words(kWords);
+    ASSERT_EQ(driver().cuMemcpyDtoH_v2(words.data(), address, kWords * 4), CUDA_SUCCESS);
+    EXPECT_EQ(words, std::vector<std::uint32_t>(kWords, value));
+  }
+  static constexpr std::size_t kWords = std::size_t{1} << 20;
+};
+
+TEST_F(HooksTest, APrimaryContextThatIsDestroyedAsAnOrdinaryOneKeepsItsMemory) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(hooks::cuDevicePrimaryCtxRetain(&context, 0), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuCtxSetCurrent(context), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(7);
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_ERROR_INVALID_CONTEXT);
+  expect_value(address, 7);
+  EXPECT_EQ(hooks::cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuDevicePrimaryCtxRelease_v2(0), CUDA_SUCCESS);
+}
+
+TEST_F(HooksTest, AContextThatIsDetachedAndLivesOnKeepsItsMemory) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(7);
+  EXPECT_EQ(hooks::cuCtxDetach(context), CUDA_ERROR_NOT_SUPPORTED);
+  expect_value(address, 7);
+  EXPECT_EQ(hooks::cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+}
+
+}  // namespace
+}  // namespace gpumux::shim
