@@ -56,7 +56,10 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   if (certain != nullptr) in_flight.forget_context(certain, gate::InFlight::Context::kGoing);
   const CUresult result = destroy();
   const CUcontext dead = gone(result);
-  if (dead != nullptr) memories.context_gone_from_outside(dead);
+  if (dead != nullptr) {
+    memories.context_gone_from_outside(dead);
+    mine->captures().context_gone(dead);
+  }
   if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
   if (dead != nullptr && certain == nullptr) {
     memories.context_gone_from_pools(dead);

@@ -47,7 +47,7 @@ StreamPlace place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
 
 bool is_capturing(const StreamPlace& place) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return place.tenant->captures.load(std::memory_order_relaxed) != 0 && driver().cuStreamIsCapturing != nullptr &&
+  return place.tenant->captures().any() && driver().cuStreamIsCapturing != nullptr &&
          driver().cuStreamIsCapturing(place.name.stream, &status) == CUDA_SUCCESS &&
          status != CU_STREAM_CAPTURE_STATUS_NONE;
 }

@@ -30,6 +30,10 @@ Known find(CUstream handle, StreamVariant variant) {
   return known;
 }
 
+Captures::Origin origin_of(const Known& known) {
+  return {known.context, known.stream, known.stream == gate::kPerThreadStream ? gate::this_thread() : nullptr};
+}
+
 // Makes the call by which a stream enters a capture.
 template <class Call>
 CUresult enter_capture(const Known& known, Call call) {
@@ -44,33 +48,31 @@ CUresult begin_capture(StreamVariant variant, CUresult (*begin)(CUstream, Parame
   // A program may capture before it has submitted anything: its tenant counts captures all the same.
   Tenant* const mine = tenant();
   const Known known = find(stream, variant);
-  // Counted before it begins: a submission that overtakes this asks the driver whether its stream captures.
+  // Noted before it begins: a submission that overtakes this asks the driver whether its stream captures.
   if (mine != nullptr) {
-    mine->captures.fetch_add(1, std::memory_order_relaxed);
+    mine->captures().begin(origin_of(known));
     gate::forget_memos();
   }
   const CUresult result = enter_capture(known, [&] { return begin(stream, arguments...); });
-  if (result != CUDA_SUCCESS && mine != nullptr) mine->captures.fetch_sub(1, std::memory_order_relaxed);
+  if (result != CUDA_SUCCESS && mine != nullptr) mine->captures().end(origin_of(known));
   return result;
 }
 
-CUresult end_capture(CUstream stream, CUgraph* graph, CUresult (*end)(CUstream, CUgraph*)) {
+CUresult end_capture(CUstream stream, CUgraph* graph, StreamVariant variant, CUresult (*end)(CUstream, CUgraph*)) {
   const CUresult result = end(stream, graph);
-  // These two leave the capture as it was; all other answers end it, with a graph or without.
-  const bool ended = result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD && result != CUDA_ERROR_ILLEGAL_STATE &&
-                     result != CUDA_ERROR_INVALID_VALUE && result != CUDA_ERROR_INVALID_HANDLE;
-  if (Tenant* const mine = tenant_if_any(); mine != nullptr && ended) {
-    int captures = mine->captures.load(std::memory_order_relaxed);
-    while (captures > 0 && !mine->captures.compare_exchange_weak(captures, captures - 1, std::memory_order_relaxed)) {
-    }
-  }
+  // Some errors end the capture, and others leave it as it was.
+  const Known known = find(stream, variant);
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (known.tenant != nullptr && driver().cuStreamIsCapturing(known.stream, &status) == CUDA_SUCCESS &&
+      status == CU_STREAM_CAPTURE_STATUS_NONE)
+    known.tenant->captures().end(origin_of(known));
   return result;
 }
 
 CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVariant variant,
                     CUresult (*wait)(CUstream, CUevent, unsigned int)) {
   Tenant* const mine = tenant_if_any();
-  if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) == 0) return wait(stream, event, flags);
+  if (mine == nullptr || !mine->captures().any()) return wait(stream, event, flags);
   // Waiting for an event of a capturing stream draws this stream into the capture.
   return enter_capture(find(stream, variant), [&] { return wait(stream, event, flags); });
 }
@@ -82,6 +84,7 @@ CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
   known.in_flight->forget_stream(stream);
   known.tenant->memories().stream_gone(stream);
   const CUresult result = real(stream);
+  if (result == CUDA_SUCCESS) known.tenant->captures().stream_gone(stream);
   gate::forget_memos();
   return result;
 }
@@ -114,10 +117,10 @@ CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const 
 }
 
 CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return end_capture(stream, graph, driver().cuStreamEndCapture);
+  return end_capture(stream, graph, StreamVariant::kLegacy, driver().cuStreamEndCapture);
 }
 CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return end_capture(stream, graph, driver().cuStreamEndCapture_ptsz);
+  return end_capture(stream, graph, StreamVariant::kPtsz, driver().cuStreamEndCapture_ptsz);
 }
 
 CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {

@@ -71,5 +71,43 @@ TEST_F(HooksTest, AContextThatIsDetachedAndLivesOnKeepsItsMemory) {
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
 }
 
+TEST_F(HooksTest, ACaptureEndsWithItsStream) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  ASSERT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_TRUE(tenant()->captures().any());
+  EXPECT_EQ(hooks::cuStreamDestroy_v2(stream), CUDA_SUCCESS);
+  EXPECT_FALSE(tenant()->captures().any());
+
+  ASSERT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+  EXPECT_FALSE(tenant()->captures().any());
+}
+
+TEST_F(HooksTest, ACaptureDoesNotEndByAnErrorOfAnotherStream) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  CUstream other = nullptr;
+  CUevent event = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuEventCreate(&event, 0), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuEventRecord(event, stream), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuStreamEndCapture(other, &graph), CUDA_ERROR_ILLEGAL_STATE);
+  EXPECT_TRUE(tenant()->captures().any());
+  ASSERT_EQ(hooks::cuStreamWaitEvent(other, event, 0), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuStreamEndCapture(other, &graph), CUDA_ERROR_STREAM_CAPTURE_UNMATCHED);
+  EXPECT_TRUE(tenant()->captures().any());
+  EXPECT_EQ(hooks::cuStreamEndCapture(stream, &graph), CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+  EXPECT_FALSE(tenant()->captures().any());
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace gpumux::shim

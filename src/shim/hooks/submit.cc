@@ -27,7 +27,7 @@ void unlock(Tenant& tenant, std::uint32_t slot) {
 // for at the next one.)
 void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) {
   if (!tenant.lock_modes().wants_synchronisation(slot, os::SystemClock().now())) return;
-  if (tenant.captures.load(std::memory_order_relaxed) != 0) return;
+  if (tenant.captures().any()) return;
   if (tenant.driver().cuStreamSynchronize(stream) == cuda::CUDA_SUCCESS) unlock(tenant, slot);
 }
 
@@ -70,7 +70,7 @@ void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   if (thread_ == nullptr) return;
   gate::StreamMemo* memo = look_up(stream);
   if (memo == nullptr) return;
-  runs_ = tenant_->captures.load(std::memory_order_relaxed) == 0 || !is_capturing(tenant_->driver(), stream);
+  runs_ = !tenant_->captures().any() || !is_capturing(tenant_->driver(), stream);
   if (!runs_) return hold(memo->slot);
   if (gate::InFlight& in_flight = tenant_->seats().in_flight(memo->slot);
       in_flight.is_bounded() && !tenant_->gate().is_inside(*thread_, memo->slot)) {
@@ -136,7 +136,7 @@ void Passage::note(gate::StreamMemo& memo) const {
   const bool is_sure = !is_default(memo.stream) || tenant_->is_only_context(memo.context);
   // By the lease, and not nested: so it was found unbarred after the memo's generation was read (gate.h).
   const bool is_direct = is_fresh && is_sure && passed_ == gate::Passed::kHolding && tenant_->gate().has_short_way() &&
-                         tenant_->captures.load(std::memory_order_relaxed) == 0 && !tenant_->lock_modes().are_set() &&
+                         !tenant_->captures().any() && !tenant_->lock_modes().are_set() &&
                          !tenant_->seats().in_flight(slot_).is_bounded();
   memo.direct_generation = is_direct ? memo.generation : 0;
 }
@@ -144,7 +144,7 @@ void Passage::note(gate::StreamMemo& memo) const {
 void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kNested) return;
   gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
-  if (runs_ && in_flight.is_bounded() && tenant_->captures.load(std::memory_order_relaxed) == 0)
+  if (runs_ && in_flight.is_bounded() && !tenant_->captures().any())
     in_flight.submitted(context_, stream_, kind_, os::SystemClock());
   tenant_->memories().leave(*thread_, slot_, passed_);
   if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
@@ -159,9 +159,7 @@ CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Bloc
   if (memo.stream != where.stream || memo.streams == nullptr) return;
   const std::uint32_t slot = memo.slot;
   gate::InFlight& in_flight = tenant->seats().in_flight(slot);
-  if (!in_flight.is_bounded() || tenant->gate().is_inside(*thread, slot) ||
-      tenant->captures.load(std::memory_order_relaxed) != 0)
-    return;
+  if (!in_flight.is_bounded() || tenant->gate().is_inside(*thread, slot) || tenant->captures().any()) return;
   const cuda::Driver& driver = tenant->driver();
   const cuda::CUcontext context = memo.context;
   if (is_default(where.stream) && context_of(driver, where.stream) != context) return;  // it is another one's by now
@@ -195,7 +193,7 @@ cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUres
   constexpr std::uint64_t kFirstGuess = 32 * pager::kMebibyte;
   Tenant* const mine = tenant();
   // Waiting for a turn is nothing to do in the middle of a capture.
-  if (mine == nullptr || mine->captures.load(std::memory_order_relaxed) != 0) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (mine == nullptr || mine->captures().any()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Memories& memories = mine->memories();
   DeviceMemory* memory = nullptr;
   if (!device) {

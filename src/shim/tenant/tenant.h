@@ -15,6 +15,7 @@
 #include "shim/memory/memories.h"
 #include "shim/process/seats.h"
 #include "shim/process/settings.h"
+#include "shim/tenant/captures.h"
 #include "shim/tenant/drainer.h"
 #include "shim/tenant/lock_modes.h"
 #include "shim/tenant/mps.h"
@@ -69,8 +70,8 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 
   void close_after_fork();
 
-  // Streams that capture now, in all contexts. Nearly always zero. While it is not, no thread passes by the short way.
-  std::atomic<int> captures{0};
+  // While there is any, no thread passes by the short way.
+  Captures& captures() { return captures_; }
 
   // Memories::Owner.
   void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
@@ -124,6 +125,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   gate::Gate gate_;
   Seats seats_;
   LockModes lock_modes_;
+  Captures captures_;
   Mps mps_;
   Memories memories_;  // outlives the agent, whose thread calls it
   client::Agent agent_;

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// The streams that a program has begun to capture, in all contexts. Nearly always there are none, and a submission asks
+// only that. A capture lasts until the driver says that its stream captures no more, or until stream or context are
+// gone.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "base/lock.h"
+#include "cuda/abi.h"
+
+namespace gpumux::shim {
+
+class Captures {
+ public:
+  // The stream in which a capture was begun, as a StreamSet knows it.
+  struct Origin {
+    cuda::CUcontext context = nullptr;
+    cuda::CUstream stream = nullptr;
+    const void* thread = nullptr;  // the one that owns this default stream, if each thread has its own
+    bool operator==(const Origin&) const = default;
+  };
+
+  bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
+
+  // Before the call that begins it. A call that fails is followed by end.
+  void begin(const Origin& origin) {
+    const base::Locked locked(mutex_);
+    origins_.push_back(origin);
+    count_.store(origins_.size(), std::memory_order_relaxed);
+  }
+  // Nothing happens if no capture was begun there.
+  void end(const Origin& origin) {
+    const base::Locked locked(mutex_);
+    const auto found = std::find(origins_.begin(), origins_.end(), origin);
+    if (found == origins_.end()) return;
+    origins_.erase(found);
+    count_.store(origins_.size(), std::memory_order_relaxed);
+  }
+  void stream_gone(cuda::CUstream stream) {
+    erase([stream](const Origin& origin) { return origin.stream == stream; });
+  }
+  void context_gone(cuda::CUcontext context) {
+    erase([context](const Origin& origin) { return origin.context == context; });
+  }
+
+ private:
+  template <class Is>
+  void erase(Is is) {
+    const base::Locked locked(mutex_);
+    std::erase_if(origins_, is);
+    count_.store(origins_.size(), std::memory_order_relaxed);
+  }
+
+  base::Mutex mutex_;
+  std::vector<Origin> origins_;
+  std::atomic<std::size_t> count_{0};
+};
+
+}  // namespace gpumux::shim
