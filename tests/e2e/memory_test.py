@@ -127,6 +127,27 @@ class MemoryOfSeveralGpus(MemoryTest):
         self.work_until(lambda: all(len(daemon.trace.switches(gpu)) >= 4 for gpu in range(2)), "4 turns on each GPU",
                         *jobs)
 
+    def use_both_from_one(self, way):
+        """A program uses both GPUs from one of them. Another one takes the second GPU's memory between its rounds."""
+        daemon = self.start_daemon()
+        program = self.start("across", way=way, kib=49152, until=self.enough)
+        program.wait_for_line("round", timeout=HANG)
+        other = self.start("large", name="other", gpu="1", until=self.enough, **LARGE)
+        self.work_until(lambda: len([e for e in daemon.trace.events(event="evicted") if e["program"] == "across"]) >= 5,
+                        "5 evictions", program, other)
+
+    def test_copies_between_gpus_by_their_addresses(self):
+        self.use_both_from_one("copies")
+
+    def test_copies_of_another_gpus_memory(self):
+        self.use_both_from_one("context")
+
+    def test_graphs_with_work_on_two_gpus(self):
+        self.use_both_from_one("graph")
+
+    def test_graphs_that_copy_between_gpus(self):
+        self.use_both_from_one("peers")
+
     def test_pools_that_a_peer_reads(self):
         self.start_daemon()
         wanted = self.start("pools", name="native", preload=False, peer=1).expect_success(timeout=HANG).field("digest")

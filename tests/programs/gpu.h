@@ -42,7 +42,8 @@ enum class Door { kLinked, kDlsym, kProcAddress };
   X(cuDeviceGetDefaultMemPool) X(cuPointerGetAttribute) X(cuMemGetAddressRange_v2) X(cuMemGetInfo_v2) \
   X(cuMemAllocManaged) X(cuMemRangeGetAttribute) X(cuDeviceTotalMem_v2) X(cuGraphCreate) X(cuGraphAddMemcpyNode) \
   X(cuGraphAddMemsetNode) X(cuGraphAddNode) X(cuGraphAddNode_v2) X(cuGraphMemcpyNodeSetParams) \
-  X(cuGraphNodeSetParams) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecNodeSetParams) X(cuMemcpyPeerAsync)
+  X(cuGraphNodeSetParams) X(cuGraphExecMemcpyNodeSetParams) X(cuGraphExecNodeSetParams) X(cuMemcpyPeerAsync) \
+  X(cuMemcpyDtoDAsync_v2)
 // clang-format on
 
 struct Api {

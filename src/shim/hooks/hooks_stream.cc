@@ -12,6 +12,7 @@ struct Known {
   Tenant* tenant = nullptr;
   gate::StreamSet* streams = nullptr;
   gate::InFlight* in_flight = nullptr;
+  std::uint32_t slot = 0;  // if there is a set
   CUcontext context = nullptr;
   CUstream stream = nullptr;
 };
@@ -24,6 +25,7 @@ Known find(CUstream handle, StreamVariant variant) {
   known.context = context_of(driver(), known.stream);
   if (known.context == nullptr) return known;
   if (const auto slot = known.tenant->seat_of(known.context)) {
+    known.slot = *slot;
     known.streams = &known.tenant->seats().streams(*slot);
     known.in_flight = &known.tenant->seats().in_flight(*slot);
   }
@@ -69,12 +71,27 @@ CUresult end_capture(CUstream stream, CUgraph* graph, StreamVariant variant, CUr
   return result;
 }
 
+// A capture may have begun on another GPU. Then the graph will have work on both, and is launched as one GPU's work.
+// Which capture the stream is in is not asked: captures of several GPUs at the same time are taken for one.
+void join_capture(const Known& known) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  if (driver().cuStreamIsCapturing(known.stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
+    return;
+  for (const CUcontext context : known.tenant->captures().contexts()) {
+    if (const auto slot = context != nullptr ? known.tenant->seat_of(context) : std::nullopt)
+      known.tenant->belong_together(known.slot, *slot);
+  }
+}
+
 CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVariant variant,
                     CUresult (*wait)(CUstream, CUevent, unsigned int)) {
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || !mine->captures().any()) return wait(stream, event, flags);
   // Waiting for an event of a capturing stream draws this stream into the capture.
-  return enter_capture(find(stream, variant), [&] { return wait(stream, event, flags); });
+  const Known known = find(stream, variant);
+  const CUresult result = enter_capture(known, [&] { return wait(stream, event, flags); });
+  if (result == CUDA_SUCCESS && known.streams != nullptr && mine->seats().count() > 1) join_capture(known);
+  return result;
 }
 
 CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {

@@ -174,8 +174,7 @@ CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Bloc
 MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {
   Tenant* const mine = whole ? tenant_if_any() : nullptr;  // without one there is nothing that could be away
   if (mine == nullptr) return;
-  const cuda::CUcontext context = whole->context != nullptr ? whole->context : context_of(mine->driver(), nullptr);
-  const auto slot = context != nullptr ? mine->seat_of(context) : std::nullopt;
+  const auto slot = seat_of(*mine, *whole);
   gate::ThreadRecord* const thread = slot ? gate::this_thread() : nullptr;
   if (thread == nullptr) return;
   tenant_ = mine;
@@ -264,8 +263,8 @@ SeveralPassages::Entered SeveralPassages::try_enter(std::optional<gate::Gate::Wa
 }
 
 bool SeveralPassages::enter() {
-  // GPUs that work on each other's memory belong together from now on.
-  if (count_ > 1) tenant_->join_own_gang();
+  // The call may be recorded in a graph, which is launched as one GPU's work.
+  for (std::size_t i = 1; i < count_; ++i) tenant_->belong_together(members_[0].slot, members_[i].slot);
   std::optional<gate::Gate::Waiting> waiting;
   Entered entered = Entered::kNotYet;
   while (entered == Entered::kNotYet) entered = try_enter(waiting);

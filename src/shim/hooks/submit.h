@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "gate/thread_records.h"
+#include "shim/hooks/reach.h"
 #include "shim/hooks/work_kind.h"
 #include "shim/process/real_driver.h"
 #include "shim/tenant/tenant.h"
@@ -60,6 +61,11 @@ inline WhereSeveral at_peer_params(const cuda::CUDA_MEMCPY3D_PEER* copy, cuda::S
 struct WholeContext {
   cuda::CUcontext context = nullptr;
 };
+// Its seat; null stands for the current context.
+inline std::optional<std::uint32_t> seat_of(Tenant& tenant, WholeContext whole) {
+  const cuda::CUcontext context = whole.context != nullptr ? whole.context : context_of(tenant.driver(), nullptr);
+  return context != nullptr ? tenant.seat_of(context) : std::nullopt;
+}
 inline WholeContext at_context() { return {}; }
 inline WholeContext at_context(cuda::CUcontext context) { return {context}; }
 
@@ -88,6 +94,18 @@ struct Here {
   cuda::CUcontext context = nullptr;
 };
 Here here();
+
+// Before a call that names memory by its addresses passes the gate of its own seat.
+template <class... Parameters>
+inline void reach_memory(cuda::CUstream stream, const Parameters&... arguments) {
+  Reach([stream](Tenant& tenant) {
+    return seat_of(tenant, WholeContext{context_of(tenant.driver(), stream)});
+  }).names_all(arguments...);
+}
+template <class... Parameters>
+inline void reach_memory(WholeContext whole, const Parameters&... arguments) {
+  Reach([whole](Tenant& tenant) { return seat_of(tenant, whole); }).names_all(arguments...);
+}
 
 // ---- passing ----
 
@@ -212,6 +230,7 @@ inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*fu
                              std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  if constexpr (kNamesAddresses<Parameters...>) reach_memory(where.stream, arguments...);
   const Passage passage(where, [&] { return work_kind(entry, arguments...); });
   if (passage.is_stranded()) [[unlikely]]
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -233,6 +252,9 @@ inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda
                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  if constexpr (kNamesAddresses<Parameters...>) {
+    if (whole) reach_memory(*whole, arguments...);
+  }
   const MemoryHold hold(whole);
   if (hold.is_stranded()) [[unlikely]]
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;

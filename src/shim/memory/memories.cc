@@ -455,6 +455,7 @@ CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner,
 void Memories::connect(std::uint32_t a, std::uint32_t b) {
   if (a == b) return;
   const base::Locked locked(bars_mutex_);
+  if ((connected_[a] & bit(b)) != 0) return;
   const std::uint64_t all = connected_[a] | connected_[b] | bit(a) | bit(b);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((all & bit(slot)) != 0) connected_[slot] = all;

@@ -304,12 +304,13 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
 
 std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
                                                     base::TimePoint time) {
-  const std::uint64_t group = memories_.group(memory.slot);
   if (!moving.door) {
     // Shut before the look for threads inside. The lease is not held, so this stops no thread.
     moving.door.emplace(*this);
     memories_.set_evicting(memory.slot, true);
   }
+  // A seat that is connected after this finds itself barred.
+  const std::uint64_t group = memories_.group(memory.slot);
   if (!is_quiet(group)) return Move::kDrainLook;
   moving.door->group = group;
   cuda::CUresult error = cuda::CUDA_SUCCESS;

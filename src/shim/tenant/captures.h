@@ -26,6 +26,14 @@ class Captures {
 
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
+  // The contexts that captures began in.
+  std::vector<cuda::CUcontext> contexts() {
+    const base::Locked locked(mutex_);
+    std::vector<cuda::CUcontext> found;
+    for (const Origin& origin : origins_) found.push_back(origin.context);
+    return found;
+  }
+
   // Before the call that begins it. A call that fails is followed by end.
   void begin(const Origin& origin) {
     const base::Locked locked(mutex_);

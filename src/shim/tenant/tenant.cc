@@ -347,6 +347,12 @@ void Tenant::join_sharing_gang() {
   if (!settings_.sharing_gang.empty()) join(sharing_gang_);
 }
 
+void Tenant::belong_together(std::uint32_t a, std::uint32_t b) {
+  if (a == b) return;
+  join_own_gang();
+  memories_.connect(a, b);
+}
+
 void Tenant::join(std::atomic<Membership>& gang) {
   auto none = gang.load(std::memory_order_relaxed);
   if (none != Membership::kNone) return;

@@ -61,6 +61,9 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void join_own_gang();
   void join_sharing_gang();
 
+  // Work of one seat may reach the memory of the other, or is launched as the other's, from now on.
+  void belong_together(std::uint32_t a, std::uint32_t b);
+
   // An entry that the table does not know was handed to the program.
   void report_unknown_entry(const char* name);
 
