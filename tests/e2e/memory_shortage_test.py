@@ -60,6 +60,10 @@ class Shortage(MemoryTest):
         self.start_daemon()
         self.made_again(["cuGraphInstantiateWithFlags", "cuGraphLaunch"], steps=20, graph=1)
 
+    def test_launches_that_find_no_memory_while_they_are_captured_are_made_again(self):
+        self.start_daemon()
+        self.made_again(["cuLaunchKernel"], steps=20, graph=1)
+
     def test_a_primary_context_that_finds_no_memory_is_made_again(self):
         self.start_daemon()
         self.made_again(["cuDevicePrimaryCtxRetain"], steps=4, primary=1)

@@ -191,8 +191,7 @@ cuda::CUresult again_with_room(std::optional<cuda::CUdevice> device, cuda::CUres
   // A guess, for a module or a graph's nodes. It doubles each time that this was not enough.
   constexpr std::uint64_t kFirstGuess = 32 * pager::kMebibyte;
   Tenant* const mine = tenant();
-  // Waiting for a turn is nothing to do in the middle of a capture.
-  if (mine == nullptr || mine->captures().any()) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  if (mine == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   Memories& memories = mine->memories();
   DeviceMemory* memory = nullptr;
   if (!device) {
