@@ -2,6 +2,7 @@
 #include "gate/stream_set.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
@@ -32,6 +33,14 @@ WorkState state_from(CUresult result) {
   }
 }
 
+// Records of threads are used again; these numbers are not.
+std::uint64_t number_of_this_thread() {
+  static constinit std::atomic<std::uint64_t> next{1};
+  [[gnu::tls_model("initial-exec")]] static constinit thread_local std::uint64_t number = 0;
+  if (number == 0) number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
 }  // namespace
 
 // Not while the stream captures or is about to. The current context is `context`.
@@ -47,12 +56,12 @@ bool StreamSet::may_ask(CUcontext context, CUstream stream) {
   return result != cuda::CUDA_SUCCESS || status == cuda::CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
-WorkState StreamSet::state_of(const Entry& entry) {
+WorkState StreamSet::state_of(const Entry& entry, WorkState silenced) {
   const cuda::CurrentContext current(driver_, entry.context);
   if (current.result() != cuda::CUDA_SUCCESS) return state_from(current.result());
   if (entry.event != nullptr) return state_from(driver_.cuEventQuery(entry.event));
   if (entry.stream == kPerThreadStream)  // another thread's, which may submit while another stream captures
-    return may_ask(entry.context, nullptr) ? state_from(driver_.cuStreamQuery(nullptr)) : WorkState::kRunning;
+    return may_ask(entry.context, nullptr) ? state_from(driver_.cuStreamQuery(nullptr)) : silenced;
   if (!may_ask(entry.context, entry.stream)) return WorkState::kDone;  // an event fences what it ran before
   return state_from(driver_.cuStreamQuery(entry.stream));
 }
@@ -68,15 +77,28 @@ CUevent StreamSet::record_event(CUcontext context, CUstream stream) {
 }
 
 void StreamSet::fence(CUcontext context, CUstream stream) {
-  if (stream == kPerThreadStream) return;  // asked again when nothing captures
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry entry = entries_[i];
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
-    if (state_of(entry) != WorkState::kRunning) return;
-    if (const CUevent event = record_event(context, stream); event != nullptr)
+    // What cannot be asked has been fenced before.
+    if (state_of(entry, WorkState::kDone) != WorkState::kRunning) return;
+    const CUstream where = stream == kPerThreadStream ? nullptr : stream;
+    if (const CUevent event = record_event(context, where); event != nullptr)
       entries_.push_back(Entry{.context = context, .stream = stream, .event = event});
     return;
   }
+}
+
+void StreamSet::fence_own(CUcontext context) {
+  const base::Locked locked(mutex_);
+  const cuda::RelaxedCapture relaxed(driver_);
+  const std::uint64_t thread = number_of_this_thread();
+  for (const Entry& entry : entries_) {
+    if (entry.thread != thread || entry.context != context) continue;
+    if (driver_.cuEventRecord(entry.event, kPerThreadStream) == cuda::CUDA_SUCCESS) return;
+  }
+  if (const CUevent event = record_event(context, kPerThreadStream); event != nullptr)
+    entries_.push_back(Entry{.context = context, .stream = kPerThreadStream, .event = event, .thread = thread});
 }
 
 void StreamSet::drop(std::size_t index) {
@@ -106,8 +128,8 @@ StreamSet::EnteringCapture::EnteringCapture(StreamSet& set, CUcontext context, C
     : set_(set), context_(context), stream_(stream) {
   const base::Locked locked(set_.mutex_);
   const cuda::RelaxedCapture relaxed(set_.driver_);
-  set_.fence(context_, stream_);
-  if (stream_ != nullptr) set_.fence(context_, nullptr);
+  for (const CUstream silenced : {CUstream{}, kPerThreadStream}) set_.fence(context_, silenced);
+  if (stream_ != nullptr && stream_ != kPerThreadStream) set_.fence(context_, stream_);
   set_.entering_.emplace_back(context_, stream_);
 }
 
@@ -179,7 +201,7 @@ WorkState StreamSet::look(CUcontext context) {
   WorkState whole = WorkState::kDone;
   for (const Entry& entry : entries_) {
     if (entry.context != context) continue;
-    const WorkState state = state_of(entry);
+    const WorkState state = state_of(entry, WorkState::kDone);
     if (state == WorkState::kRunning) return state;
     if (state == WorkState::kPoisoned) whole = state;
   }

@@ -13,7 +13,8 @@
 // Three kinds of streams need more (docs/decisions/0004):
 //   - a per-thread default stream has no name that another thread could ask by. The set asks the legacy default stream
 //   of its context instead, which answers for all streams that synchronise with it. It cannot be asked while one of
-//   those captures; then the seat counts as running.
+//   those captures; then the seat counts as running. Events fence what these streams ran before the capture, and each
+//   submission of a thread to its own stream during it (fence_own). So `look` has an answer all the same.
 //   - a stream that captures cannot be asked, for the question would break the capture. An event fences what the stream
 //   had submitted before. From before the capture begins, the set asks neither it nor its context's legacy stream
 //   (EnteringCapture).
@@ -66,6 +67,9 @@ class StreamSet {
     const cuda::CUstream stream_;
   };
 
+  // After a submission to the calling thread's own stream while something captures.
+  void fence_own(cuda::CUcontext context);
+
   // Before `stream` is destroyed.
   void retire(cuda::CUstream stream);
 
@@ -84,7 +88,8 @@ class StreamSet {
   // that enters then notes its stream anew, so the stream is kept.
   WorkState poll(bool forget);
 
-  // The same of `context` alone; nothing is forgotten.
+  // The same of `context` alone, for a thread that waits, perhaps in the middle of its own capture. Nothing is
+  // forgotten.
   WorkState look(cuda::CUcontext context);
 
  private:
@@ -92,10 +97,12 @@ class StreamSet {
     cuda::CUcontext context = nullptr;
     cuda::CUstream stream = nullptr;  // asked itself, unless there is an event
     cuda::CUevent event = nullptr;    // fences work of a stream that cannot be asked
+    std::uint64_t thread = 0;         // the number of the thread that fences its own stream; 0: none
     std::uint64_t noted = 0;          // the memo generation at which a thread last noted it
   };
 
-  WorkState state_of(const Entry& entry);
+  // `silenced`: the state of per-thread streams that cannot be asked.
+  WorkState state_of(const Entry& entry, WorkState silenced = WorkState::kRunning);
   bool may_ask(cuda::CUcontext context, cuda::CUstream stream);
   cuda::CUevent record_event(cuda::CUcontext context, cuda::CUstream stream);
   void fence(cuda::CUcontext context, cuda::CUstream stream);

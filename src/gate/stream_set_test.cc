@@ -8,7 +8,9 @@
 
 #include <memory>
 #include <optional>
+#include <thread>
 
+#include "cuda/relaxed_capture.h"
 #include "sim/cuda/process.h"
 #include "sim/cuda/test_driver.h"
 #include "sim/cuda/test_machine.h"
@@ -210,6 +212,31 @@ TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
   EXPECT_EQ(drain(), WorkState::kRunning);
   end_capture(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kDone);
+}
+
+// A thread that frees memory in the middle of a capture would wait for its own capture otherwise.
+TEST_F(StreamSetTest, WhatPerThreadStreamsRanIsKnownToOneThatWaitsDuringACapture) {
+  const RelaxedCapture relaxed(sim::simulated_driver());  // the test works meanwhile
+  set_.note(context_, kPerThreadStream);
+  Work before(kPerThreadStream);
+  begin_capture(a_);
+  begin_capture(b_);
+  EXPECT_EQ(set_.look(context_), WorkState::kRunning);
+  before.finish();
+  while (set_.look(context_) != WorkState::kDone) std::this_thread::yield();  // the fence is another stream's
+  for (int i = 0; i < 3; ++i) {
+    Work meanwhile(kPerThreadStream);
+    set_.fence_own(context_);
+    EXPECT_EQ(set_.look(context_), WorkState::kRunning);
+    meanwhile.finish();
+    EXPECT_EQ(set_.look(context_), WorkState::kDone);
+  }
+  EXPECT_EQ(events(), 2u) << "one before the capture, one of this thread";
+  EXPECT_EQ(drain(), WorkState::kRunning) << "another thread may be about to submit";
+  end_capture(a_);
+  end_capture(b_);
+  EXPECT_EQ(drain(), WorkState::kDone);
+  EXPECT_EQ(events(), 0u);
 }
 
 TEST_F(StreamSetTest, ADyingContextCountsAsRunningAndThenAsNothing) {

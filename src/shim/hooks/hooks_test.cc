@@ -109,5 +109,24 @@ TEST_F(HooksTest, ACaptureDoesNotEndByAnErrorOfAnotherStream) {
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
 }
 
+// The thread has used its own default stream, which cannot be asked while something captures.
+TEST_F(HooksTest, MemoryAndContextsGoInTheMiddleOfACapture) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(7);
+  EXPECT_EQ((submit(Entry::cuMemsetD32Async_ptsz, at_stream(nullptr, StreamVariant::kPtsz),
+                    driver().cuMemsetD32Async_ptsz, address, 8u, kWords, nullptr)),
+            CUDA_SUCCESS);
+  EXPECT_EQ(driver().cuStreamSynchronize_ptsz(nullptr), CUDA_SUCCESS);
+  CUstream stream = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_DEFAULT), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuStreamEndCapture(stream, &graph), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+}
+
 }  // namespace
 }  // namespace gpumux::shim

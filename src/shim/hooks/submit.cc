@@ -142,6 +142,8 @@ void Passage::note(gate::StreamMemo& memo) const {
 }
 
 void Passage::leave_slowly() {
+  if (runs_ && stream_ == gate::kPerThreadStream && tenant_->captures().any())
+    tenant_->seats().streams(slot_).fence_own(context_);
   if (passed_ == gate::Passed::kNested) return;
   gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
   if (runs_ && in_flight.is_bounded() && !tenant_->captures().any())
