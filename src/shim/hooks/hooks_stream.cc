@@ -66,8 +66,10 @@ CUresult end_capture(CUstream stream, CUgraph* graph, StreamVariant variant, CUr
   const Known known = find(stream, variant);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (known.tenant != nullptr && driver().cuStreamIsCapturing(known.stream, &status) == CUDA_SUCCESS &&
-      status == CU_STREAM_CAPTURE_STATUS_NONE)
+      status == CU_STREAM_CAPTURE_STATUS_NONE) {
     known.tenant->captures().end(origin_of(known));
+    gate::forget_memos();  // those made since are not for the short way
+  }
   return result;
 }
 

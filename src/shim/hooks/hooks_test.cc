@@ -87,6 +87,29 @@ TEST_F(HooksTest, ACaptureEndsWithItsStream) {
   EXPECT_FALSE(tenant()->captures().any());
 }
 
+TEST_F(HooksTest, WhatWasUsedDuringACaptureTakesTheShortWayAfterIt) {
+  CUcontext context = nullptr;
+  ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
+  const CUdeviceptr address = allocate(7);
+  CUstream captured = nullptr;
+  CUstream other = nullptr;
+  CUgraph graph = nullptr;
+  ASSERT_EQ(driver().cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  const auto submit_to_other = [&] {
+    EXPECT_EQ(submit(Entry::cuMemsetD32Async, at_stream(other, StreamVariant::kLegacy), driver().cuMemsetD32Async,
+                     address, 8u, kWords, other),
+              CUDA_SUCCESS);
+    return gate::t_record->memo_of(other).direct_generation == gate::memo_generation();
+  };
+  ASSERT_EQ(hooks::cuStreamBeginCapture_v2(captured, CU_STREAM_CAPTURE_MODE_RELAXED), CUDA_SUCCESS);
+  EXPECT_FALSE(submit_to_other());
+  ASSERT_EQ(hooks::cuStreamEndCapture(captured, &graph), CUDA_SUCCESS);
+  EXPECT_EQ(submit_to_other(), tenant()->gate().has_short_way());
+  EXPECT_EQ(hooks::cuMemFree_v2(address), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+}
+
 TEST_F(HooksTest, ACaptureDoesNotEndByAnErrorOfAnotherStream) {
   CUcontext context = nullptr;
   ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
