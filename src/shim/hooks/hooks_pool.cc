@@ -56,7 +56,9 @@ bool is_capturing(const StreamPlace& place) {
 // others have made room.
 template <class Call>
 CUresult left_to_driver(const StreamPlace& place, CUmemoryPool pool, std::size_t bytes, Call call) {
-  DeviceMemory& memory = *place.memory;
+  // The GPU of a pool of ours may be another one than the stream's.
+  DeviceMemory* const owner = place.tenant->memories().owner_of_pool(pool);
+  DeviceMemory& memory = owner != nullptr ? *owner : *place.memory;
   const CUresult result = place.tenant->memories().with_room(memory, bytes, [&] {
     // The thread leaves the gate before it waits for room.
     const Passage passage(Where{place.name.stream});

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls that fail, or end something in an unusual way: the program gets the driver's answer, and keeps what it has. The
-// process's tenant runs without a daemon here.
+// Unusual calls: ones that fail, or end something in an unusual way, or use two GPUs. The program gets the driver's
+// answer and keeps what it has, and what it has is counted where it is. The process's tenant runs without a daemon
+// here.
 #include <gtest/gtest.h>
+
+#include <cstdlib>
+
+// Before the machine is made.
+inline const bool kHasTwoGpus = ::setenv("GPUMUX_SIM_GPUS", "2", 1) == 0;
 
 #include "pager/pager_test_support.h"
 #include "shim/hooks/hooks.gen.h"
@@ -69,6 +75,33 @@ TEST_F(HooksTest, AContextThatIsDetachedAndLivesOnKeepsItsMemory) {
   expect_value(address, 7);
   EXPECT_EQ(hooks::cuMemFree_v2(address), CUDA_SUCCESS);
   EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
+}
+
+TEST_F(HooksTest, MemoryOfAPoolCountsOnThePoolsGpu) {
+  CUcontext contexts[2] = {};
+  for (CUdevice device : {0, 1}) ASSERT_EQ(hooks::cuCtxCreate_v2(&contexts[device], 0, device), CUDA_SUCCESS);
+  ASSERT_EQ(driver().cuCtxSetCurrent(contexts[0]), CUDA_SUCCESS);
+  CUmemPoolProps properties{};
+  properties.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 1};
+  CUmemoryPool pool = nullptr;
+  CUdeviceptr address = 0;
+  CUstream stream = nullptr;
+  ASSERT_EQ(driver().cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuMemPoolCreate(&pool, &properties), CUDA_SUCCESS);
+  ASSERT_EQ(hooks::cuMemAllocFromPoolAsync(&address, kWords * 4, pool, stream), CUDA_SUCCESS);
+  const auto counted = [](CUdevice device) {
+    DeviceMemory& memory = tenant()->memories().of(*tenant()->seat_of_device(device));
+    memory.count_pools();
+    return memory.report(0, 0).unpageable[static_cast<std::size_t>(wire::Unpageable::kPool)];
+  };
+  EXPECT_EQ(counted(0), 0u);
+  EXPECT_GE(counted(1), kWords * 4);
+  EXPECT_EQ(hooks::cuMemFreeAsync(address, stream), CUDA_SUCCESS);
+  EXPECT_EQ(driver().cuStreamSynchronize(stream), CUDA_SUCCESS);
+  EXPECT_EQ(hooks::cuMemPoolDestroy(pool), CUDA_SUCCESS);
+  EXPECT_EQ(counted(1), 0u);
+  for (const CUcontext context : contexts) EXPECT_EQ(hooks::cuCtxDestroy_v2(context), CUDA_SUCCESS);
 }
 
 TEST_F(HooksTest, ACaptureEndsWithItsStream) {
