@@ -189,7 +189,7 @@ def upload_function(entry):
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
   const bool uploads = {params} != nullptr && ({params}->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
   if (!uploads) return make(driver().{entry.symbol}, {arguments});
-  return submit(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
+  return submit_with_room(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
 }}
 """
 

@@ -68,20 +68,21 @@ class Shortage(MemoryTest):
         self.start_daemon()
         self.made_again(["cuDevicePrimaryCtxRetain"], steps=4, primary=1)
 
-    def test_an_opengl_context_and_kernels_that_find_no_memory_are_made_again(self):
+    def test_rare_calls_that_find_no_memory_are_made_again(self):
         self.start_daemon()
-        for entry in ("cuGLCtxCreate_v2", "cuKernelSetAttribute", "cuKernelSetCacheConfig"):
+        for entry in ("cuGLCtxCreate_v2", "cuGraphInstantiateWithParams", "cuKernelSetAttribute",
+                      "cuKernelSetCacheConfig"):
             faults = self.out_of_memory(**{entry: [1]})
             codes = []
             for preload in (False, True):
                 program = self.start_process([sys.executable, CALLS], stdin=subprocess.PIPE,
                                              environment=self.environment(preload, GPUMUX_SIM_FAULTS=faults))
                 with program.popen.stdin as calls:
-                    calls.write("init\ncontext 0\nopengl 0\nkernel\n")
+                    calls.write("init\ncontext 0\nopengl 0\nupload\nkernel\n")
                 program.expect_success(timeout=HANG)
                 codes.append([line.split()[1] for line in program.lines])
-            self.assertEqual(sorted(codes[0]), ["0", "0", "0", "2"], f"natively {entry} finds no memory")
-            self.assertEqual(codes[1], ["0", "0", "0", "0"], entry)
+            self.assertEqual(sorted(codes[0]), ["0", "0", "0", "0", "2"], f"natively {entry} finds no memory")
+            self.assertEqual(codes[1], ["0"] * 5, entry)
 
     def test_memory_that_never_comes_is_not_waited_for_for_ever(self):
         self.start_daemon()

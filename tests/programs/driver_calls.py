@@ -4,6 +4,7 @@
     init             cuInit
     context GPU      makes one, with the kernels
     opengl GPU       the same for OpenGL
+    upload           makes an empty graph, instantiates it and uploads it
     kernel           loads the kernels as a library, and sets two properties of one of them
     spin SECONDS     launches a kernel that runs for so long
     fault            launches a kernel that touches what is not mapped
@@ -21,6 +22,7 @@ PTX = b""".version 6.0
 """
 
 MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+INSTANTIATE_FLAG_UPLOAD = 2
 
 driver = ctypes.CDLL("libcuda.so.1")
 module = ctypes.c_void_p()
@@ -29,6 +31,17 @@ module = ctypes.c_void_p()
 def make_context(gpu, create=driver.cuCtxCreate_v2):
     return create(ctypes.byref(ctypes.c_void_p()), 0, int(gpu)) \
         or driver.cuModuleLoadData(ctypes.byref(module), PTX)
+
+
+class InstantiateParams(ctypes.Structure):
+    _fields_ = [("flags", ctypes.c_uint64), ("stream", ctypes.c_void_p), ("node", ctypes.c_void_p),
+                ("result", ctypes.c_int)]
+
+
+def upload():
+    graph, params = ctypes.c_void_p(), InstantiateParams(flags=INSTANTIATE_FLAG_UPLOAD)
+    return driver.cuGraphCreate(ctypes.byref(graph), 0) \
+        or driver.cuGraphInstantiateWithParams(ctypes.byref(ctypes.c_void_p()), graph, ctypes.byref(params))
 
 
 def set_up_kernel():
@@ -50,6 +63,7 @@ CALLS = {
     "init": lambda: driver.cuInit(0),
     "context": make_context,
     "opengl": lambda gpu: make_context(gpu, driver.cuGLCtxCreate_v2),
+    "upload": upload,
     "kernel": set_up_kernel,
     "spin": lambda seconds: launch(b"gpumux_spin", ctypes.c_uint64(int(float(seconds) * 1e9))),
     "fault": lambda: launch(b"gpumux_fill", ctypes.c_uint64(4096), ctypes.c_uint64(1), ctypes.c_uint32(1)),

@@ -241,13 +241,13 @@ GPUMUX_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* graph_exec, CUgr
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
   if (!uploads) return make(driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
-  return submit(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
+  return submit_with_room(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
   if (!uploads) return make(driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
-  return submit(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
+  return submit_with_room(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* graph_exec, CUgraph graph, CUgraphNode* error_node, char* log_buffer, std::size_t buffer_size) {
