@@ -80,7 +80,7 @@ void StreamSet::fence(CUcontext context, CUstream stream) {
   for (std::size_t i = 0; i < entries_.size(); ++i) {
     const Entry entry = entries_[i];
     if (entry.event != nullptr || entry.stream != stream || entry.context != context) continue;
-    // What cannot be asked has been fenced before.
+    // A stream that cannot be asked has been fenced before.
     if (state_of(entry, WorkState::kDone) != WorkState::kRunning) return;
     const CUstream where = stream == kPerThreadStream ? nullptr : stream;
     if (const CUevent event = record_event(context, where); event != nullptr)
