@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux: finds the command that was named and runs it. Under another name (a link to it) it is that name's command.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <clocale>
+#include <cstdio>
 #include <exception>
 #include <iomanip>
 #include <iostream>
@@ -19,6 +19,7 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/run/simulated_machine.h"
+#include "os/standard_descriptors.h"
 
 namespace gpumux::cli {
 namespace {
@@ -128,30 +129,34 @@ int dispatch(const std::vector<char*>& words) {
   return command == nullptr ? unknown_command(name) : command->run(arguments);
 }
 
-// A descriptor opened by us must never become one of the standard three. Close-on-exec: a program that was to find one
-// closed does.
-void fill_standard_descriptors() {
-  for (int fd = 0; fd <= 2; ++fd) {
-    if (::fcntl(fd, F_GETFD) >= 0) continue;
-    const int opened = ::open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (opened != fd && opened >= 0) ::close(opened);
-  }
+// What was printed may still be in the buffer, and a full disk is seen when that is written. A command whose output is
+// lost has failed.
+int written(int status) {
+  errno = 0;
+  std::cout.flush();
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
+  const int failed = report_error("", base::fail_errno(errno, "cannot write to the standard output").value());
+  return status == kExitOk ? failed : status;
+}
+
+int run(int argc, char** argv) {
+  std::string_view program = argc > 0 ? argv[0] : "";
+  program.remove_prefix(program.rfind('/') == std::string_view::npos ? 0 : program.rfind('/') + 1);
+  // argv ends with a null pointer, which is kept: `gpumux run` hands it on.
+  const std::vector<char*> words(argv + (argc > 0 ? 1 : 0), argv + argc + 1);
+  auto* const seed_command = find_seed_command(program);
+  return written(seed_command != nullptr ? seed_command(words) : dispatch(words));
 }
 
 }  // namespace
 }  // namespace gpumux::cli
 
 int main(int argc, char** argv) {
-  gpumux::cli::fill_standard_descriptors();
+  gpumux::os::fill_standard_descriptors();
   // Only for the widths of characters on the terminal; a missing locale leaves them at one column each.
   std::setlocale(LC_CTYPE, "C.UTF-8");
   try {
-    std::string_view program = argc > 0 ? argv[0] : "";
-    program.remove_prefix(program.rfind('/') == std::string_view::npos ? 0 : program.rfind('/') + 1);
-    if (auto* command = gpumux::cli::find_seed_command(program))
-      return command(std::vector<char*>(argv + 1, argv + argc + 1));
-    // argv ends with a null pointer, which is kept: `gpumux run` hands it on.
-    return gpumux::cli::dispatch(std::vector<char*>(argv + (argc > 0 ? 1 : 0), argv + argc + 1));
+    return gpumux::cli::run(argc, argv);
   } catch (const std::exception& error) {
     std::cerr << "gpumux: internal error: " << gpumux::cli::printable(error.what()) << "\n";
     return gpumux::cli::kExitFailed;

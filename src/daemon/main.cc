@@ -13,6 +13,7 @@
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
 #include "daemon/options.h"
+#include "os/standard_descriptors.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -82,6 +83,7 @@ int run(int argc, const char* const* argv) {
 }  // namespace gpumux::daemon
 
 int main(int argc, char** argv) {
+  gpumux::os::fill_standard_descriptors();
   try {
     return gpumux::daemon::run(argc, argv);
   } catch (const std::exception& error) {

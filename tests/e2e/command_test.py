@@ -10,12 +10,15 @@ import json
 import os
 import pathlib
 import signal
+import subprocess
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.api import Api  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.daemon import Daemon  # noqa: E402
+from framework.process import Process  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
 
 
@@ -267,6 +270,26 @@ class Command(GpumuxTest):
             _, errors = self.ask(command, code=3)
             self.assertIn("daemon", errors)
         self.ask("set", "--quantum", "5ms", code=3)
+
+    def test_output_that_cannot_be_written(self):
+        self.start_daemon()
+        environment = self.environment(preload=False)
+        for arguments in (["--help"], ["status"], ["status", "--json"], ["queue"], ["report", "--csv"], ["version"]):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                done = subprocess.run([paths.COMMAND, *arguments], env=environment, stdout=full,
+                                      stderr=subprocess.PIPE, text=True, timeout=HANG, check=False)
+            self.assertEqual(done.returncode, 1, arguments)
+            # Without the reason if the write that failed was an earlier one.
+            self.assertRegex(done.stderr, r"^gpumux: cannot write to the standard output(: No space .*)?\n$")
+
+    def test_a_daemon_without_standard_descriptors(self):
+        """No file of the daemon's takes their place: its log would be written into that file."""
+        daemon = Daemon(self.machine, self.runtime_dir)
+        daemon.make_process = lambda command, *rest, **options: Process(
+            ["/bin/sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh", *command], *rest, **options)
+        self.daemons.append(daemon)
+        daemon.start()
+        self.assertEqual([os.readlink(f"/proc/{daemon.pid}/fd/{fd}") for fd in range(3)], ["/dev/null"] * 3)
 
     def test_doctor(self):
         daemon = self.start_daemon()

@@ -13,6 +13,7 @@
 #include "k8s/kubelet_plugin/node_files.h"
 #include "k8s/kubelet_plugin/options.h"
 #include "os/installation.h"
+#include "os/standard_descriptors.h"
 
 namespace gpumux::k8s {
 namespace {
@@ -61,6 +62,7 @@ int run(int argc, const char* const* argv) {
 }  // namespace gpumux::k8s
 
 int main(int argc, char** argv) {
+  gpumux::os::fill_standard_descriptors();
   try {
     return gpumux::k8s::run(argc, argv);
   } catch (const std::exception& error) {
