@@ -11,6 +11,7 @@
 #include <boost/asio/thread_pool.hpp>
 #include <csignal>
 #include <filesystem>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -285,9 +286,12 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
   const auto& gpus = inventory_->gpus();
   const auto& wanted = options_.gpus;
   const auto is_named = [&](const std::string& name) { return std::count(wanted.begin(), wanted.end(), name) > 0; };
+  std::set<std::string> unknown(wanted.begin(), wanted.end());
   std::size_t served = 0;
   std::string why_none;
   for (std::size_t i = 0; i < gpus.size(); ++i) {
+    unknown.erase(gpus[i].uuid_text);
+    unknown.erase(std::to_string(i));
     std::string refused;
     if (!wanted.empty() && !is_named(gpus[i].uuid_text) && !is_named(std::to_string(i))) {
       locks_.leave_out(gpus[i].uuid_text);
@@ -303,6 +307,7 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
     ++served;
     log_info("GPU", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
   }
+  for (const std::string& name : unknown) log_warning("--gpus names a GPU that is not there", {{"gpu", name}});
   if (served > 0) return {};
   if (why_none.empty()) return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus leaves no GPU to serve"});
   return fail(kExitOwned,
@@ -522,6 +527,7 @@ void LoopDaemon::start_reload() {
         if (!config) return tl::unexpected(config.error());
         auto access = AccessRules::make(*config, owner, is_private);
         if (!access) return tl::unexpected(access.error());
+        GPUMUX_TRY(MetricsDoor::check(*config));
         return std::pair(std::move(*config), std::move(*access));
       },
       [this](auto loaded) { finish_reload(std::move(loaded)); });

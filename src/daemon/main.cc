@@ -12,6 +12,7 @@
 #include "command_line/parse.h"
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
+#include "daemon/metrics_door.h"
 #include "daemon/options.h"
 #include "os/standard_descriptors.h"
 
@@ -54,6 +55,10 @@ int run(int argc, const char* const* argv) {
   }
   auto& parsed = std::get<ParsedOptions>(options);
   if (parsed.check_config) {
+    if (const auto right = MetricsDoor::check(parsed.daemon.config); !right) {
+      std::fputs(command_line::error_text("gpumuxd", right.error().message()).c_str(), stderr);
+      return kExitConfig;
+    }
     if (parsed.daemon.config.files.empty()) std::printf("no configuration file; defaults and environment are right\n");
     for (const std::string& file : parsed.daemon.config.files) std::printf("%s: right\n", file.c_str());
     warn_of_missing_gpus(parsed.daemon.config, parsed.nvml_path);

@@ -7,16 +7,26 @@
 #include "daemon/loop/log.h"
 
 namespace gpumux::daemon {
+namespace {
+
+exporter::Settings settings_of(const Config& config) {
+  return {.address = config.metrics_address.value_or(""),
+          .token_file = config.metrics_token_file.value_or(""),
+          .certificate_file = config.metrics_certificate_file.value_or(""),
+          .key_file = config.metrics_key_file.value_or("")};
+}
+
+}  // namespace
+
+base::Status MetricsDoor::check(const Config& config) {
+  return config.metrics_address ? exporter::Server::check(settings_of(config)) : base::Status();
+}
 
 base::Status MetricsDoor::open(const Config& config) {
   close();
   if (!config.metrics_address) return {};
   auto server = exporter::Server::open(
-      io_,
-      {.address = *config.metrics_address,
-       .token_file = config.metrics_token_file.value_or(""),
-       .certificate_file = config.metrics_certificate_file.value_or(""),
-       .key_file = config.metrics_key_file.value_or("")},
+      io_, settings_of(config),
       [this](exporter::Names names, const std::string& accept, std::function<void(exporter::Page)> reply) {
         const MetricsFormat format = metrics_format(accept);
         auto work = api_.metrics(names, format);

@@ -20,6 +20,8 @@ class MetricsDoor {
   MetricsDoor(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api)
       : io_(io), worker_(worker), api_(api) {}
 
+  // Whether the settings of metrics and their files are right. Reads files: not for the loop.
+  static base::Status check(const Config& config);
   // Opens the configured addresses, in place of the ones that were open. kInvalid: a setting is wrong, or a file is. An
   // address that cannot be had is only logged.
   base::Status open(const Config& config);

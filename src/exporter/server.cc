@@ -73,7 +73,7 @@ base::Result<tcp::endpoint> endpoint_of(const std::string& text) {
 
 base::Result<std::string> read_token(const std::string& file) {
   auto text = os::read_file_at(AT_FDCWD, file.c_str(), kMaxTokenBytes);
-  if (!text) return tl::unexpected(text.error());
+  if (!text) return base::fail(Code::kInvalid, text.error().message());
   std::string token = text->substr(0, text->find_first_of("\r\n"));
   if (token.empty()) return base::fail(Code::kInvalid, file + " has no token in its first line");
   return token;
@@ -95,6 +95,28 @@ base::Result<std::unique_ptr<ssl::context>> tls_of(const Settings& settings) {
     return base::fail(Code::kInvalid, settings.key_file + " cannot be used as the key of " + settings.certificate_file +
                                           ": " + error.message());
   return tls;
+}
+
+// What the settings and their files say.
+struct Plan {
+  tcp::endpoint endpoint;
+  std::optional<std::string> token;
+  std::unique_ptr<ssl::context> tls;
+};
+
+base::Result<Plan> plan_of(const Settings& settings) {
+  const auto endpoint = endpoint_of(settings.address);
+  if (!endpoint) return tl::unexpected(endpoint.error());
+  Plan plan{.endpoint = *endpoint, .token = {}, .tls = {}};
+  if (!settings.token_file.empty()) {
+    auto token = read_token(settings.token_file);
+    if (!token) return tl::unexpected(token.error());
+    plan.token = std::move(*token);
+  }
+  auto tls = tls_of(settings);
+  if (!tls) return tl::unexpected(tls.error());
+  plan.tls = std::move(*tls);
+  return plan;
 }
 
 http::response<http::string_body> response_of(Page page, unsigned version, bool keep) {
@@ -208,19 +230,16 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   const Source source_;
 };
 
+base::Status Server::check(const Settings& settings) {
+  const auto plan = plan_of(settings);
+  return plan ? base::Status() : tl::unexpected(plan.error());
+}
+
 base::Result<std::unique_ptr<Server>> Server::open(asio::io_context& io, const Settings& settings, Source source) {
-  const auto endpoint = endpoint_of(settings.address);
-  if (!endpoint) return tl::unexpected(endpoint.error());
-  std::optional<std::string> token;
-  if (!settings.token_file.empty()) {
-    auto read = read_token(settings.token_file);
-    if (!read) return tl::unexpected(read.error());
-    token = std::move(*read);
-  }
-  auto tls = tls_of(settings);
-  if (!tls) return tl::unexpected(tls.error());
-  auto impl = std::make_shared<Impl>(io, std::move(*tls), std::move(token), std::move(source));
-  if (const auto listening = impl->listen(*endpoint); !listening) return tl::unexpected(listening.error());
+  auto plan = plan_of(settings);
+  if (!plan) return tl::unexpected(plan.error());
+  auto impl = std::make_shared<Impl>(io, std::move(plan->tls), std::move(plan->token), std::move(source));
+  if (const auto listening = impl->listen(plan->endpoint); !listening) return tl::unexpected(listening.error());
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 

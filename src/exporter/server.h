@@ -42,6 +42,8 @@ inline constexpr std::size_t kMaxConnections = 32;
 
 class Server {
  public:
+  // Whether these settings and their files are right; the error says what is wrong.
+  static base::Status check(const Settings& settings);
   // kInvalid: a setting is wrong, or a file is; other codes: the address cannot be had.
   static base::Result<std::unique_ptr<Server>> open(boost::asio::io_context& io, const Settings& settings,
                                                     Source source);

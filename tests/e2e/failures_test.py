@@ -279,6 +279,11 @@ class SecondDaemon(GpumuxTest):
         self.assertEqual(process.wait(), 5, process.tail())
         self.assertEqual(first.api.daemon()["pid"], first.pid)
 
+    def test_a_gpu_that_is_not_there_is_named(self):
+        daemon = self.start_daemon(arguments=["--gpus", "1,5,01"])
+        warned = [line.partition("warning: ")[2] for line in daemon.process.errors if "is not there" in line]
+        self.assertEqual(warned, [f"--gpus names a GPU that is not there gpu={name}" for name in ("01", "5")])
+
     def test_each_may_have_a_gpu(self):
         self.start_daemon(arguments=["--gpus", "0"])
         other = os.path.join(self.directory, "other")

@@ -220,6 +220,36 @@ class Page(Scraping, GpumuxTest):
         self.expect_error("is no address of metrics")
         self.assertIn("'localhost' is no address of metrics", process.tail(5))
 
+    def expect_refusal(self, task, why, config):
+        process = self.start_process([paths.DAEMON, "--private", task, "--config", config, "--runtime-dir",
+                                      self.runtime_dir], environment=self.environment(preload=False), name="gpumuxd")
+        self.assertEqual(process.wait(), 3, process.tail())
+        self.assertIn(why, " ".join(line.strip() for line in process.errors))
+
+    def test_a_token_that_cannot_be_read_is_refused(self):
+        config = pathlib.Path(self.directory, "gpumux.toml")
+        config.write_text('metrics_address = "127.0.0.1:0"\nmetrics_token_file = "/nowhere"\n')
+        self.expect_error("cannot open /nowhere")
+        self.expect_refusal("--state-dir=none", "cannot open /nowhere", config)
+
+    def test_wrong_settings_are_found_before_a_start_and_change_nothing_in_a_reload(self):
+        config = pathlib.Path(self.directory, "gpumux.toml")
+        config.write_text('metrics_address = "127.0.0.1:0"\n')
+        daemon = self.start_daemon(arguments=["--config", str(config)])
+        address = self.address(daemon)
+        self.expect_error("the configuration was not reloaded")
+        self.expect_error("is no address of metrics")
+        for number, (line, why) in enumerate((
+                ('metrics_address = "localhost:9840"', "'localhost:9840' is no address of metrics"),
+                ('metrics_address = "127.0.0.1:0"\nmetrics_token_file = "/nowhere"', "cannot open /nowhere"))):
+            config.write_text(f'{line}\n[defaults]\nquantum = "7ms"\n')
+            self.expect_refusal("--check-config", why, config)
+            daemon.process.send(1)
+            wait_until(lambda n=number: sum("was not reloaded" in line for line in daemon.process.errors) > n, HANG,
+                       "the daemon refuses them")
+            self.assertEqual(daemon.api.gpu(0)["settings"]["quantum"], "auto")
+            self.assertIn("gpumux_tenants 0\n", fetch(f"http://{address}/metrics"))
+
 
 if __name__ == "__main__":
     main()

@@ -120,7 +120,8 @@ base::Status read_gpu_sections(Config& config, const toml::node& node, const std
   for (const auto& [key, section] : *sections) {
     const std::string name(key.str());
     const TextPosition place{file, section.source()};
-    const bool is_index = base::parse_integer(name, 0, base::kMaxGpus - 1).has_value();
+    const auto index = base::parse_integer(name, 0, base::kMaxGpus - 1);
+    const bool is_index = index && std::to_string(*index) == name;  // and not 00: it would be another section
     const bool is_uuid =
         (name.starts_with("GPU-") || name.starts_with("MIG-")) && base::GpuUuid::parse(name).has_value();
     if (!is_index && !is_uuid) {

@@ -84,6 +84,7 @@ TEST(Config, ErrorsNameThePlaceAndWhatIsAllowed) {
       {"[defaults]\non_stall = \"gang\"", "f.toml:2:", "no setting 'on_stall' any more: delete it, and start programs"},
       {"[defaults]\ntime_slice = \"auto\"", "f.toml:2:", "no setting 'time_slice' any more: delete it"},
       {"[gpu.first]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
+      {"[gpu.00]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
       {"[gpu.500]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
       {"[gpu.\"GPU-12\"]\nmode = \"serial\"", "f.toml:1:", "names no GPU"},
       {"gpu = 3", "f.toml:1:", "sections"},
