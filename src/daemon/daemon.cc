@@ -142,6 +142,7 @@ class LoopDaemon final : public Daemon {
   bool is_unused();
   void finish(ExitCode code, const std::string& successor = {});
 
+  os::FileDescriptor dir_lock_;  // first, to be the last that is given up: the next daemon needs all the rest
   DaemonOptions options_;
   std::unique_ptr<Inventory> inventory_;
   AccessRules access_;
@@ -180,7 +181,6 @@ class LoopDaemon final : public Daemon {
   LoopTimer watchdog_;  // on the loop: it is there for a loop that hangs
   asio::signal_set signals_;
 
-  os::FileDescriptor dir_lock_;
   base::TimePoint last_tenant_{};
   bool refreshing_ = false;
   bool reading_load_ = false;

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <climits>
@@ -51,6 +52,8 @@ bool lives(pid_t pid) {
   return info && info->state != 'Z' && info->state != 'X';
 }
 
+bool has_socket(const std::string& dir) { return ::access((dir + "/" + os::kApiSocket).c_str(), F_OK) == 0; }
+
 }  // namespace
 
 tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private) {
@@ -59,12 +62,13 @@ tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string
   const std::string path = dir + "/" + os::kRuntimeLock;
   os::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!file) return fail(kExitNoSockets, base::fail_errno(errno, "cannot open " + path).value());
-  const auto until = std::chrono::steady_clock::now() + kKilledPatience;
+  const auto until = std::chrono::steady_clock::now() + kEndingPatience;
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     const auto owner = owner_of(file.get());
-    // None: it has ended since, or is in another pid namespace.
+    // No owner: it has ended since, or is in another pid namespace. No socket: the owner is about to end, or to serve.
     const bool is_over = std::chrono::steady_clock::now() > until;
-    if (owner ? lives(*owner) : is_over)
+    const bool is_alive = owner && lives(*owner);
+    if (is_alive ? is_over || has_socket(dir) : is_over && !owner)
       return fail(kExitOwned, {base::Code::kExists, 0, "another gpumuxd already serves " + dir});
     if (is_over) {
       return fail(kExitFailed,

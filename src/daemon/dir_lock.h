@@ -3,7 +3,8 @@
 //
 // A killed daemon keeps the lock while a thread of it waits in the kernel, for the GPU's driver say. SIGKILL does not
 // end such a wait. Such a daemon serves nothing. The next one waits for it, and then ends with a status that has the
-// service manager try again. No tenant can cause this (daemon/peers/doorkeeper.h).
+// service manager try again. It also waits for a daemon that has removed its sockets and still writes down what it
+// knows. No tenant can cause this (daemon/peers/doorkeeper.h).
 #pragma once
 
 #include <chrono>
@@ -15,10 +16,10 @@
 namespace gpumux::daemon {
 
 // Longer than a fifth of systemd's StartLimitIntervalSec (10 s, five starts): so it tries again for ever.
-inline constexpr std::chrono::seconds kKilledPatience{3};
+inline constexpr std::chrono::seconds kEndingPatience{3};
 
 // Makes the directory if it is not there. kExitOwned: another daemon lives. kExitFailed: one that was killed has not
-// ended within kKilledPatience.
+// ended within kEndingPatience.
 tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private);
 
 }  // namespace gpumux::daemon

@@ -61,6 +61,25 @@ TEST(Runtime, DirectoryOfADaemonThatCannotEndIsTriedAgain) {
   EXPECT_TRUE(patient.get());
 }
 
+// A daemon that ends removes its sockets first, and then stores what it knows.
+TEST(Runtime, DirectoryOfADaemonThatEndsIsWaitedFor) {
+  const TemporaryDirectory dir;
+  OtherProcess ending([&] {
+    const int file = open((dir.path() + "/lock").c_str(), O_RDWR | O_CREAT, 0600);
+    if (flock(file, LOCK_EX) != 0) return 1;
+    std::this_thread::sleep_for(300ms);
+    return 0;
+  });
+  ending.begin();
+  ASSERT_TRUE(eventually([&] {
+    const int file = open((dir.path() + "/lock").c_str(), O_RDWR);
+    const bool is_locked = file >= 0 && flock(file, LOCK_SH | LOCK_NB) != 0;
+    close(file);
+    return is_locked;
+  }));
+  EXPECT_TRUE(Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1)));
+}
+
 // Root of a container may write to the folder that it is given, unless it is given it read-only.
 TEST(Runtime, TakesTheNamesOfItsSocketsBack) {
   const TemporaryDirectory dir;

@@ -363,6 +363,16 @@ class Jobs(JobsTest):
         self.ask("cancel", jobs[1])
         self.wait_done(jobs[1], "cancelled")
 
+    def test_a_daemon_that_follows_one_that_ends_has_its_queue(self):
+        """As the private daemon that `gpumux submit` starts when the last one has just become unused."""
+        for _ in range(5):
+            self.submit("true")
+            self.daemon.process.send(signal.SIGTERM)
+            while os.path.exists(f"{self.runtime_dir}/api.sock"):
+                pass
+            self.daemon.start()
+            self.assertEqual(self.daemon.api.ask("GET", "/v1/queue")["unavailable"], "")
+
 
 class JobsWithLargeContexts(JobsTest):
     """A context that no suspension takes off the GPU, and that is more than what is nobody's."""
