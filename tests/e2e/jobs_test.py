@@ -11,6 +11,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
@@ -311,6 +312,22 @@ class Jobs(JobsTest):
         self.wait_done(first, "ok")
         self.release(second)
         self.wait_done(second, "ok")
+
+    def test_stopped_runners_do_not_hold_up_the_daemons_start(self):
+        """The daemon waits for all of them together, and not for each."""
+        jobs = [self.submit("sleep", "1000", mem="1M") for _ in range(12)]
+        runners = [self.runner_of(job) for job in jobs]
+        for runner in runners:
+            os.kill(runner, signal.SIGSTOP)
+        try:
+            self.daemon.kill()
+            begin = time.monotonic()
+            self.daemon.start()
+            self.assertLess(time.monotonic() - begin, 12)  # 2 s for each were 24 s
+        finally:
+            for runner in runners:
+                os.kill(runner, signal.SIGCONT)
+        self.assertEqual([self.job(job)["state"] for job in jobs], ["running"] * len(jobs))
 
     def test_a_suspended_job_can_be_cancelled(self):
         first = self.submit("sleep", "1000", gpu_ids=0, time_limit=1)

@@ -30,8 +30,11 @@ constexpr Duration kLookAgain = 20ms;
 constexpr Duration kSlowestLook = 1s;
 // The memory of a suspended job is looked at again even when no tenant has reported a change.
 constexpr Duration kMemoryLook = 200ms;
-// After a restart, for a runner's first word. They speak at once; a machine that has just started is slow.
-constexpr int kFirstWordMilliseconds = 2'000;
+// After a restart, for the first words of all runners together. They speak at once; a machine that has just started is
+// slow. Runners that are stopped keep the daemon from serving no longer than this.
+constexpr Duration kFirstWordPatience = 2s;
+// A guess: what each one gets after that. A runner that is not stopped speaks within milliseconds.
+constexpr Duration kLeastFirstWordPatience = 100ms;
 // Of kLookAgain: for two seconds. A runner that lives on after its end is known hangs, so a person is told of its
 // directory. The next start of the daemon removes that.
 constexpr int kForgetTries = 100;
@@ -488,6 +491,15 @@ void JobRuns::set_priority(JobId job, std::int32_t priority) {
 
 // ---- after a restart ---------------------------------------------------------------------------------------
 
+bool JobRuns::await_first_word(int connection) {
+  const base::TimePoint begin = clock_.now();
+  const Duration patience = std::max(kLeastFirstWordPatience, kFirstWordPatience - awaited_);
+  pollfd readable{.fd = connection, .events = POLLIN, .revents = 0};
+  const bool has_spoken = ::poll(&readable, 1, static_cast<int>(patience / 1ms)) == 1;
+  awaited_ += clock_.now() - begin;
+  return has_spoken;
+}
+
 JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32_t uid) {
   Run& run = add(job, attempt, uid);
   const auto none = [&] {
@@ -509,8 +521,7 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
   Restored restored{.found = Found::kEnded};
   if (found && found->standing == RunnerStanding::kAlive && !found->end) {
     auto connection = await_runner(run.directory);
-    pollfd readable{.fd = connection ? connection->get() : -1, .events = POLLIN, .revents = 0};
-    if (connection && ::poll(&readable, 1, kFirstWordMilliseconds) == 1) {
+    if (connection && await_first_word(connection->get())) {
       const auto message = receive_from_runner(connection->get());
       const auto* state = message ? std::get_if<wire::RunnerState>(&*message) : nullptr;
       if (state != nullptr) {

@@ -125,6 +125,7 @@ class JobRuns {
   // Calls on the loop after the pause, if this is still there.
   void later(base::Duration pause, std::function<void()> act);
   void look_soon(Run& run, base::Duration pause);
+  bool await_first_word(int connection);
   void looked(jobs::JobId job, std::uint32_t attempt, base::Result<FoundRunner> found,
               base::Result<os::FileDescriptor> connection);
   void bury(jobs::JobId job, std::uint32_t attempt);
@@ -145,6 +146,7 @@ class JobRuns {
   const Callbacks callbacks_;
   LoopTimer memory_timer_;  // for jobs whose memory leaves
   Runs runs_;
+  base::Duration awaited_{};                                 // for runners' first words after a restart
   std::map<jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
   // Work that is under way on the pool may come back after this object has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
