@@ -9,7 +9,6 @@
 #undef NDEBUG
 #include <stdexcept>
 #define TOML_EXCEPTIONS 1
-#define TOML_ENABLE_FORMATTERS 0
 namespace {
 [[noreturn]] void not_understood() { throw std::logic_error("the parser does not understand it"); }
 }  // namespace
@@ -32,6 +31,7 @@ namespace {
 #include <algorithm>
 #include <filesystem>
 #include <span>
+#include <sstream>
 
 #include "base/limits.h"
 #include "base/units.h"
@@ -176,6 +176,11 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
   return {};
 }
 
+// The section of that name, made if it is not there.
+toml::table& table_in(toml::table& parent, std::string_view name) {
+  return *parent.emplace<toml::table>(name).first->second.as_table();
+}
+
 }  // namespace
 
 void assign_all(GpuSettings& target, const std::vector<Assignment>& assignments) {
@@ -289,37 +294,31 @@ base::Status save_settings(const std::string& config_file, const std::string& se
                            const std::vector<Assignment>& changes) {
   const std::string directory = drop_in_directory(config_file);
   const std::string path = directory + "/" + kSavedName;
-  // Sections and keys as they will be written. The saved file goes through the same checks as a configuration.
-  std::map<std::string, std::map<std::string, std::string>> sections;
+  toml::table saved;
   if (const auto text = read_file(path, kMaxConfigBytes)) {
-    Config saved;
-    GPUMUX_TRY(read_config_text(saved, *text, path));
-    for (const auto& [gpu, assignments] : saved.gpus) {
-      for (const Assignment& a : assignments) sections["gpu.\"" + gpu + "\""][a.key] = a.value;
-    }
-    const auto parsed = parse_toml(*text, path);
-    if (const auto* defaults = parsed ? (*parsed)["defaults"].as_table() : nullptr) {
-      for (const auto& [key, node] : *defaults)
-        sections["defaults"][std::string(key.str())] = value_text(node).value_or("");
-    }
+    // It goes through the same checks as a configuration.
+    Config checked;
+    GPUMUX_TRY(read_config_text(checked, *text, path));
+    auto parsed = parse_toml(*text, path);
+    if (!parsed) return tl::unexpected(parsed.error());
+    saved = std::move(*parsed);
   } else if (text.error().code != base::Code::kNotFound) {
     return tl::unexpected(text.error());
   }
-  const std::string header = section == "defaults" ? section : "gpu.\"" + section + "\"";
-  for (const Assignment& a : changes) sections[header][a.key] = a.value;
-
-  std::string text = "# Written by gpumuxd for `gpumux set --save`. It may be edited or removed.\n";
-  for (const auto& [name, settings] : sections) {
-    text += "\n[" + name + "]\n";
-    for (const auto& [key, value] : settings) {
-      const Setting* known = settings::find(settings::kGpuSettings, key);
-      const bool quoted = known == nullptr || !known->is_boolean();
-      text += key + " = " + (quoted ? "\"" + value + "\"" : value) + "\n";
+  toml::table& target = section == "defaults" ? table_in(saved, section) : table_in(table_in(saved, "gpu"), section);
+  for (const Assignment& a : changes) {
+    if (settings::find(settings::kGpuSettings, a.key)->is_boolean()) {
+      target.insert_or_assign(a.key, a.value == "true");
+    } else {
+      target.insert_or_assign(a.key, a.value);
     }
   }
+  std::ostringstream text;
+  text << "# Written by gpumuxd for `gpumux set --save`. It may be edited or removed.\n\n"
+       << toml::toml_formatter(saved, toml::format_flags::none) << "\n";
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  return replace_file(path, text, 0644, Outlives::kMachine);
+  return replace_file(path, text.str(), 0644, Outlives::kMachine);
 }
 
 }  // namespace gpumux::daemon

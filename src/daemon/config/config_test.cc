@@ -171,6 +171,42 @@ std::string line_of(const settings::Setting& setting, const std::string& text) {
   return std::string(setting.name) + " = " + (is_bare ? text : "\"" + text + "\"") + "\n";
 }
 
+TEST(Config, SavingKeepsWhatTheSavedFileSaysAlready) {
+  const TemporaryDirectory dir;
+  const std::string file = dir.path() + "/gpumux.toml";
+  const std::string saved = dir.path() + "/gpumux.d/saved.toml";
+  write(file, "");
+  // As a person may have edited it.
+  write(saved, R"(
+log_level = "debug"
+allow_users = ["root"]
+[defaults]
+quantum = "9ms"
+[queue]
+order = "fifo"
+max_running = 3
+[gpu.1]
+mode = "serial"
+)");
+  const std::string uuid = "GPU-12345678-1234-1234-1234-123456789abc";
+  ASSERT_TRUE(save_settings(file, uuid, {{"quantum", "7ms"}, {"overlap", "false"}}));
+  ASSERT_TRUE(save_settings(file, uuid, {{"quantum", "8ms"}}));
+  const auto config = load_config(file, true, environment_of({}));
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->log_level, settings::LogLevel::kDebug);
+  EXPECT_EQ(config->allow_users, std::vector<std::string>{"root"});
+  EXPECT_EQ(config->queue.order, settings::Order::kFifo);
+  EXPECT_EQ(config->queue.max_running, 3u);
+  EXPECT_EQ(config->settings_for(0, "").quantum, 9ms);
+  EXPECT_EQ(config->settings_for(1, "").mode, settings::Mode::kSerial);
+  EXPECT_EQ(config->settings_for(2, uuid).quantum, 8ms);
+  EXPECT_FALSE(config->settings_for(2, uuid).overlap);
+  // A file that is wrong is not written over.
+  write(saved, "quantum");
+  EXPECT_FALSE(save_settings(file, uuid, {{"quantum", "8ms"}}));
+  EXPECT_EQ(read_file(saved, 100), "quantum");
+}
+
 TEST(EverySetting, OfAGpuIsTakenByFileVariableFlagAndPatch) {
   for (const settings::Setting& setting : settings::kGpuSettings) {
     const std::string name(setting.name);
