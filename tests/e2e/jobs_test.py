@@ -9,6 +9,7 @@ compared with what docs/jobs.md promises. Nothing is waited for but by its condi
 import os
 import pathlib
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -312,6 +313,22 @@ class Jobs(JobsTest):
         self.wait_done(first, "ok")
         self.release(second)
         self.wait_done(second, "ok")
+
+    def test_a_job_that_ended_before_its_start_was_stored_has_its_times(self):
+        """The daemon is killed when it has started the runner, and the job ends before the next one comes."""
+        job = self.submit("sh", "-c", f"while [ ! -e {self.directory}/end ]; do sleep 0.02; done")
+        running = wait_until(lambda: (found := self.job(job))["started_unix_ns"] and found, HANG, "its start is stored")
+        self.daemon.kill()
+        with sqlite3.connect(f"{self.daemon.state_dir}/jobs.db") as store:
+            changed = store.execute("UPDATE jobs SET state = 2, started_at = 0 WHERE id = ?", (job,))
+            self.assertEqual(changed.rowcount, 1)
+        pathlib.Path(self.directory, "end").touch()
+        wait_until(lambda: not os.path.exists(f"/proc/{running['pid']}"), HANG, "the job ends")
+        self.daemon.start()
+        done = self.wait_done(job, "ok")
+        # The moment at which its runner began.
+        self.assertLessEqual(done["submitted_unix_ns"], done["started_unix_ns"])
+        self.assertLessEqual(done["started_unix_ns"], running["started_unix_ns"])
 
     def test_stopped_runners_do_not_hold_up_the_daemons_start(self):
         """The daemon waits for all of them together, and not for each."""

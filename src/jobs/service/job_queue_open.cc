@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -244,8 +245,10 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
         later.push_back(core::Ended{id, attempt, core::End::kLost});
       }
       break;
-    case JobRuns::Found::kStarting:
+    case JobRuns::Found::kStarting: break;
     case JobRuns::Found::kEnded:  // told in a moment
+      // A file system's clock is some milliseconds behind.
+      if (found.started_at != 0) started(id, std::max(found.started_at, job.submitted_at));
       break;
     case JobRuns::Found::kRunning:
       if (event.state == JobState::kStarting) {

@@ -545,7 +545,8 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
     }
   }
   // Ended, lost, or not to be reached at this moment: the loop finds out, and tells.
-  restored.found = found && found->standing == RunnerStanding::kAlive ? Found::kRunning : Found::kEnded;
+  if (found && found->standing == RunnerStanding::kAlive && !found->end) restored.found = Found::kRunning;
+  if (found && found->end && found->end->how != wire::EndHow::kNotStarted) restored.started_at = found->claimed_wall_ns;
   run.confirmed = true;
   look_soon(run, Duration(0));
   return restored;

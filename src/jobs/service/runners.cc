@@ -251,6 +251,9 @@ Result<FoundRunner> look_at_runner(const std::string& path) {
   if (!text) return tl::unexpected(text.error());
   auto claim = wire::decode_claim(bytes_of(*text));
   if (!claim) return tl::unexpected(claim.error());
+  struct stat status {};
+  if (::fstatat(directory->get(), wire::kClaimFile, &status, AT_SYMLINK_NOFOLLOW) == 0)
+    found.claimed_wall_ns = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec;
   found.machine_rebooted = !claim->boot_id.empty() && claim->boot_id != os::boot_id();
   found.claim = std::move(*claim);
   if (is_there(*directory, wire::kEndFile)) {

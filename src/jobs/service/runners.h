@@ -41,6 +41,7 @@ enum class RunnerStanding { kUnclaimed, kAbandoned, kAlive, kEnded, kLost };
 struct FoundRunner {
   RunnerStanding standing = RunnerStanding::kUnclaimed;
   std::optional<wire::RunnerClaim> claim;
+  std::int64_t claimed_wall_ns = 0;    // milliseconds before its main process was started
   std::optional<wire::RunnerEnd> end;  // kEnded; and kAlive while it cleans up
   bool machine_rebooted = false;       // kLost, kEnded: claimed before the machine's last start
 };
