@@ -129,8 +129,8 @@ int dispatch(const std::vector<char*>& words) {
   return command == nullptr ? unknown_command(name) : command->run(arguments);
 }
 
-// What was printed may still be in the buffer, and a full disk is seen when that is written. A command whose output is
-// lost has failed.
+// The buffer may still have output, and a full disk is seen when that is written. A command whose output is lost has
+// failed.
 int written(int status) {
   errno = 0;
   std::cout.flush();

@@ -97,7 +97,7 @@ base::Result<std::unique_ptr<ssl::context>> tls_of(const Settings& settings) {
   return tls;
 }
 
-// What the settings and their files say.
+// The settings and their files, as they are understood.
 struct Plan {
   tcp::endpoint endpoint;
   std::optional<std::string> token;
