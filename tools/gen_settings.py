@@ -94,7 +94,7 @@ class Type:
             "count": f"a whole number from {low} to {high}" if self.high <= 2**30 else "a number",
             "priority": "a priority from -1000 to 1000",
             "names": 'a list of names: ["eva", "1001"]',
-            "text": "a name",
+            "text": "text",
             "permissions": 'octal permissions such as "0660"',
             "memory_part": "a number of bytes with a unit, such as 64G, or a part of what is available, such as 60% "
                            "(0% to 90%)",
@@ -116,7 +116,7 @@ class Type:
             return ", ".join(f"`{word}`" for word in self.words or ["true", "false"])
         text = {"time": f"{low} to {high}", "bytes": "bytes with a unit (`512M`)", "factor": f'{low} to {high} (`"1.5"`)',
                 "count": "a number", "priority": "-1000 to 1000", "names": "a list of names or numbers",
-                "text": "a name", "permissions": "octal, in quotes",
+                "text": "text", "permissions": "octal, in quotes",
                 "memory_part": "bytes with a unit (`64G`), or a part (`60%`)", "path": "an absolute path"}[self.kind]
         return ", ".join([text, *(f"`{word}`" for word in self.words)])
 
@@ -293,7 +293,7 @@ def array(name, settings):
         reader = READERS["daemon" if setting.section == "daemon" else setting.where.split(",")[0]]
         in_setting = setting.section in SETTINGS
         name = quoted(setting.name if in_setting else "")
-        short = quoted(setting.short if in_setting else "")
+        short = quoted(plain(setting.short) if in_setting else "")
         default = quoted(setting.default if in_setting else "")
         out.append(f"{{{name}, {quoted(setting.variable)},\n{setting.type.in_cpp()},\n{default}, {short},\n"
                    f"Reader::{reader}, {alias_in_cpp(setting)}}},")

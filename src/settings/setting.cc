@@ -162,7 +162,7 @@ base::Result<Value> parse(const Type& type, std::string_view shown, std::string_
   }
   std::string why = std::string(shown) + " cannot be '" + std::string(text.substr(0, kMostQuoted)) + "': it must be " +
                     std::string(type.allowed);
-  if (type.kind == Kind::kTime && ends_in_digit(text))
+  if (type.kind == Kind::kTime && !text.empty() && text.find_first_not_of("0123456789.") == std::string_view::npos)
     why += " (a unit is missing: write " + std::string(text.substr(0, kMostQuoted)) + "ms or " +
            std::string(text.substr(0, kMostQuoted)) + "s)";
   return base::fail(base::Code::kInvalid, std::move(why));

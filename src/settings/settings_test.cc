@@ -123,10 +123,18 @@ TEST(UnknownSetting, IsRefusedWithTheNearestName) {
   EXPECT_NE(far.find("there are mode, "), std::string::npos) << far;
 }
 
+TEST(Help, HasNoMarkdown) {
+  each_struct([](std::span<const Setting> table, const auto&) {
+    for (const Setting& setting : table) EXPECT_EQ(setting.help().find("]("), std::string::npos) << setting.help();
+  });
+}
+
 TEST(MissingUnit, IsNamed) {
   GpuSettings settings;
   EXPECT_NE(set(settings, "quantum", "50").error().message().find("(a unit is missing: write 50ms or 50s)"),
             std::string::npos);
+  for (const char* text : {"50s0", "1:30", "x1", ""})
+    EXPECT_EQ(set(settings, "quantum", text).error().message().find("a unit is missing"), std::string::npos) << text;
 }
 
 TEST(AliasText, IsTheSettingsOwn) {
