@@ -46,9 +46,19 @@ TEST_F(ClientTest, NoDaemonSaysWhereItLookedAndWhatToDo) {
   ASSERT_FALSE(client);
   EXPECT_EQ(client.error().code, Code::kUnavailable);
   EXPECT_NE(client.error().what.find(socket_path()), std::string::npos) << client.error().what;
+  // `run` does not look in this folder.
+  EXPECT_NE(client.error().what.find("start gpumuxd, or name the folder of one that runs"), std::string::npos);
+  EXPECT_EQ(client.error().what.find("`run`"), std::string::npos);
+}
+
+TEST_F(ClientTest, WhereRunLooksItStartsADaemon) {
+  ::setenv("GPUMUX_RUNTIME_DIR", dir_.c_str(), 1);
+  const auto client = Client::connect(options());
+  ::unsetenv("GPUMUX_RUNTIME_DIR");
+  ASSERT_FALSE(client);
+  EXPECT_NE(client.error().what.find("the commands `run` and `submit` start one"), std::string::npos);
   // Only where that can work.
   EXPECT_EQ(client.error().what.find("systemctl start gpumuxd") != std::string::npos, os::has_system_unit());
-  EXPECT_NE(client.error().what.find("the commands `run` and `submit` start one"), std::string::npos);
 }
 
 TEST_F(ClientTest, SocketOfADeadDaemonIsNoDaemon) {

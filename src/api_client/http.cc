@@ -33,9 +33,15 @@ base::Error no_daemon(const std::string& runtime_dir, const std::string& path, i
   }
   const char* seen =
       system_errno == ENOENT || system_errno == ENOTDIR ? "there is no socket " : "no daemon answers at ";
-  std::string text = "no gpumux daemon is running (" + std::string(seen) + path +
-                     "): the commands `run` and `submit` start one for you";
-  if (os::has_system_unit()) text += ", `systemctl start gpumuxd` one for this machine";
+  std::string text = "no gpumux daemon is running (" + std::string(seen) + path + "): ";
+  // `run` and `submit` start a daemon there, and nowhere else.
+  const auto usual = os::find_runtime_dir();
+  if (usual && *usual == runtime_dir) {
+    text += "the commands `run` and `submit` start one for you";
+    if (os::has_system_unit()) text += ", `systemctl start gpumuxd` one for this machine";
+  } else {
+    text += "start gpumuxd, or name the folder of one that runs";
+  }
   return {Code::kUnavailable, 0, std::move(text)};
 }
 

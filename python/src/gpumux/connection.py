@@ -58,14 +58,23 @@ def api_socket(runtime_dir: str) -> str:
     return roots if os.geteuid() == 0 and _look(roots) else f"{runtime_dir}/api.sock"
 
 
+def _starts_by_itself(runtime_dir: str) -> bool:
+    """Whether `gpumux run` and `gpumux submit` start a daemon there: they do nowhere else."""
+    try:
+        return runtime_dir == find_runtime_dir()
+    except Error:
+        return False
+
+
 def _no_daemon(runtime_dir: str, path: str, error: OSError) -> Error:
     if _has_socket(runtime_dir) and not _look(f"{runtime_dir}/api.sock"):
         return Error("unavailable", "the gpumux daemon is the host's, and its API is not in this container "
                                     f"({runtime_dir} has the tenants' socket alone): programs here use GPUs; ask for "
                                     "status and jobs on the host")
     seen = "no daemon answers at" if isinstance(error, ConnectionRefusedError) else "there is no socket"
-    return Error("unavailable", f"no gpumux daemon is running ({seen} {path}): the commands `run` and `submit` start "
-                                "one for you")
+    todo = ("the commands `run` and `submit` start one for you" if _starts_by_itself(runtime_dir) else
+            "start gpumuxd, or name the folder of one that runs")
+    return Error("unavailable", f"no gpumux daemon is running ({seen} {path}): {todo}")
 
 
 class Connection(http.client.HTTPConnection):
