@@ -196,6 +196,10 @@ class Jobs(ClientTest):
 
     def test_what_is_refused(self):
         self.assertRaises(TypeError, self.client.submit, "true")
+        with self.assertRaisesRegex(TypeError, "time_limit is a number of seconds"):
+            self.client.submit(["true"], time_limit="1h")
+        with self.assertRaisesRegex(gpumux.Error, "start gpumuxd, or name the folder of one that runs"):
+            gpumux.Client("/nowhere").status()
         for wrong in ("x", "17_", "1/2", "", -1, "17?x=1"):
             self.assertIn("no job's id", self.fails("invalid", self.client.job, wrong))
         self.assertIn("gpus", self.fails("invalid", self.client.submit, ["true"], gpus=99).lower())

@@ -186,6 +186,8 @@ class Client:
         """
         if isinstance(arguments, (str, bytes)):
             raise TypeError("arguments is a list of words: no shell takes a line apart")
+        if isinstance(time_limit, str):
+            raise TypeError("time_limit is a number of seconds")
         self.daemon()  # a daemon that is not there at all is told at once
         here = os.getcwd()
         wishes: Dict[str, Any] = {
