@@ -200,9 +200,9 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
           ? "settings of GPUs and --save cannot be combined with --tenant or --job: use two commands"
       : are_gpus && !standing_changes.empty()
           ? "--priority, --share and --max-share need a program or a job: add --tenant PID or --job ID"
+      : jobs.empty() && has_request ? "--time-limit, --mem, --gpus and --gpu-ids need a job: add --job ID"
       : !tenants.empty() && standing_changes.empty()
           ? "nothing to change: name --priority, --share or --max-share with --tenant"
-      : jobs.empty() && has_request ? "--time-limit, --mem, --gpus and --gpu-ids need a job: add --job ID"
       : !jobs.empty() && !is_a_jobs ? "--share, --max-share and --priority default are for programs, not for jobs"
       : !jobs.empty() && !has_request && request.priority.empty()
           ? "nothing to change: name --priority, --time-limit, --mem, --gpus or --gpu-ids with --job"

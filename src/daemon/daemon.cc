@@ -309,7 +309,8 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
   }
   for (const std::string& name : unknown) log_warning("--gpus names a GPU that is not there", {{"gpu", name}});
   if (served > 0) return {};
-  if (why_none.empty()) return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus leaves no GPU to serve"});
+  if (why_none.empty())
+    return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus names no GPU of this machine (see nvidia-smi -L)"});
   return fail(kExitOwned,
               {base::Code::kExists, 0,
                "no GPU is left to serve (" + why_none + "). Use that daemon (GPUMUX_RUNTIME_DIR), or stop it first"});

@@ -42,8 +42,7 @@ void warn_of_missing_gpus(const Config& config, const std::string& nvml_path) {
   std::vector<std::string> uuids;
   for (const GpuInfo& gpu : (*inventory)->gpus()) uuids.push_back(gpu.uuid_text);
   for (const std::string& name : config.missing_gpus(uuids)) {
-    warn("[gpu." + name + "] has no effect: this machine has " + std::to_string(uuids.size()) +
-         " GPUs, and this is none of them (see nvidia-smi -L)");
+    warn("[gpu." + name + "] has no effect: this is none of the machine's GPUs (see nvidia-smi -L)");
   }
 }
 

@@ -91,6 +91,8 @@ SAID = [
     ("gpumux show x", "gpumux show: 'x' is no job's id: it is a number such as 17, or 17_3 for element 3 of array 17;\n"
      "  `gpumux queue` lists them"),
     ("gpumux set", "gpumux set: nothing to change: name at least one setting, such as --quantum 50ms"),
+    ("gpumux set --tenant a --mem 4G",
+     "gpumux set: --time-limit, --mem, --gpus and --gpu-ids need a job: add --job ID"),
     ("gpumuxd --exit-when-unused soon", "gpumuxd: --exit-when-unused must be a time such as 10s"),
 ]
 

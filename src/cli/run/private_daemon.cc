@@ -196,7 +196,7 @@ Status start_daemon(const std::string& binary, const std::string& dir, TimePoint
     text += c;
     if (c == '\n') text += "  ";
   }
-  text += "\nIts log is " + log_path + "; `gpumux doctor` checks the installation";
+  text += "\n  The log is " + log_path + "; `gpumux doctor` checks the installation";
   return base::fail(Code::kUnavailable, text);
 }
 

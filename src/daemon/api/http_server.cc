@@ -227,8 +227,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     const unsigned version = message.version();
     if (!server_.access_.may_connect(peer)) {
       return respond(error_response(403, {base::Code::kDenied, 0,
-                                          "user " + std::to_string(peer.uid) +
-                                              " may not use this daemon (allow_users, allow_groups)"}),
+                                          "you (user " + std::to_string(peer.uid) +
+                                              ") may not use this daemon: ask its owner to let you in (allow_users "
+                                              "or allow_groups in its configuration)"}),
                      false);
     }
     ApiRequest request{std::string(message.method_string()), std::string(message.target()),
