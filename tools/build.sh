@@ -35,5 +35,7 @@ cmake --build "build/$configured" --parallel "$jobs" --target $target
 if [ "$preset" = dist ]; then
   rm -rf dist && mkdir dist
   cmake --install build/release --component dist --prefix "$PWD/dist" >/dev/null
+  # Installed, they lie next to the pages of docs/.
+  for page in README.md CHANGELOG.md; do sed 's|](docs/|](|g' $page >dist/share/$page; done
   find dist -type f -o -type l | LC_ALL=C sort
 fi

@@ -27,6 +27,8 @@ while IFS=$'\t' read -r from _ mode _; do
   if [ "$mode" != link ]; then copy "$from" "$from" "$mode"; fi
 done < <(DESTDIR=/ tools/install.sh list)
 copy dist/version.txt dist/version.txt 644
+copy README.md README.md 644
+copy CHANGELOG.md CHANGELOG.md 644
 copy tools/install.sh tools/install.sh 755
 copy packaging/tarball/install.sh install.sh 755
 

@@ -70,8 +70,8 @@ every_file() {
     packaging/slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 gpumux-slurm \
     packaging/slurm/job_submit.lua "$prefix/share/doc/gpumux/job_submit.lua" 644 gpumux-slurm \
     LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 gpumux \
-    README.md "$prefix/share/doc/gpumux/README.md" 644 gpumux \
-    CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644 gpumux
+    dist/share/README.md "$prefix/share/doc/gpumux/README.md" 644 gpumux \
+    dist/share/CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644 gpumux
   # Built where Slurm's headers are.
   if [ "$action" = uninstall ] || [ -e dist/lib/gpumux/spank_gpumux.so ]; then
     printf '%s\t%s\t%s\t%s\n' dist/lib/gpumux/spank_gpumux.so "$prefix/lib/gpumux/spank_gpumux.so" 644 gpumux-slurm
@@ -89,7 +89,7 @@ every_file() {
       "dist/share/fish/vendor_completions.d/$name.fish" "$prefix/share/fish/vendor_completions.d/$name.fish" 644 \
       "$package"
   done
-  for page in docs/*.md docs/how-to/*.md docs/pictures/*.svg; do
+  for page in docs/*.md docs/how-to/*.md docs/pictures/*; do
     printf '%s\t%s\t%s\t%s\n' "$page" "$prefix/share/doc/gpumux/${page#docs/}" 644 gpumux
   done
 }

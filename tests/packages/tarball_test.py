@@ -95,6 +95,17 @@ class TarballTest(unittest.TestCase):
         script = (ROOT / "src/shim/doors/libgpumux.gen.map").read_text(encoding="utf-8")
         self.assertEqual(check_exports.check(library, script, OLDEST_GLIBC), [])
 
+    def test_installed_documents_find_each_other(self):
+        self.install()
+        place = self.prefix / "share/doc/gpumux"
+        # Other folders are in the source alone.
+        absent = (r"https?$|(\.\./)*(bench|decisions|deploy|experiments|packaging|src|tests|tools)/|"
+                  r".*CHANGELOG|CONTRIBUTING|openapi")
+        for page in place.rglob("*.md"):
+            for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):
+                if not re.match(absent, target):
+                    self.assertTrue((page.parent / target).exists(), f"{page.name}: {target}")
+
     def test_nothing_is_left(self):
         before = self.files()
         self.install()
