@@ -360,6 +360,16 @@ TEST_F(PluginTest, PrefersDifferentGpusAndRefusesTheSame) {
   EXPECT_EQ(allocate({{"nonsense"}}, answer).error_code(), grpc::StatusCode::INVALID_ARGUMENT);
 }
 
+TEST(SocketServerTest, AFolderThatIsNotThereIsOneErrorAndNoLinesOfGrpc) {
+  testing::internal::CaptureStderr();
+  const auto begun = SocketServer::begin("/nowhere/device-plugins/gpumux.sock", {});
+  EXPECT_EQ(testing::internal::GetCapturedStderr(), "");
+  ASSERT_FALSE(begun);
+  EXPECT_EQ(begun.error().message(),
+            "cannot serve on /nowhere/device-plugins/gpumux.sock (is the kubelet's folder there?): No such file or "
+            "directory");
+}
+
 TEST_F(PluginTest, AnImpossibleNumberOfSharesIsRefused) {
   for (const std::uint32_t shares : {0u, kMaxSharesPerGpu + 1}) {
     settings_.shares_per_gpu = shares;

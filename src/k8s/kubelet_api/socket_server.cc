@@ -24,6 +24,10 @@ std::optional<FileIdentity> identity_of(const std::string& path) {
 
 base::Result<std::unique_ptr<SocketServer>> SocketServer::begin(const std::string& path,
                                                                 const std::vector<grpc::Service*>& services) {
+  // gRPC would write lines of its own about a folder that is not there, at each try.
+  const std::string folder = path.substr(0, path.rfind('/'));
+  if (::access(folder.c_str(), W_OK) != 0)
+    return base::fail_errno(errno, "cannot serve on " + path + " (is the kubelet's folder there?)");
   if (::unlink(path.c_str()) != 0 && errno != ENOENT) return base::fail_errno(errno, "cannot remove " + path);
   grpc::ServerBuilder builder;
   builder.AddListeningPort("unix:" + path, grpc::InsecureServerCredentials());
