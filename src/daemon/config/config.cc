@@ -74,6 +74,16 @@ std::optional<std::string> value_text(const toml::node& node) {
   return std::nullopt;
 }
 
+// What to say of a key that `table`, the settings of its section, does not have.
+std::string no_such(std::span<const Setting> table, const std::string& key) {
+  const auto told = [&](const char* place) { return "'" + key + "' is a setting of " + place + ": write it there"; };
+  if (settings::find(settings::kGpuSettings, key) != nullptr) return told("[defaults] and of [gpu.N]");
+  if (settings::find(settings::kQueueSettings, key) != nullptr) return told("[queue]");
+  if (settings::find(settings::kDaemonSettings, key) != nullptr) return told("the file's top, before all sections");
+  const bool is_top = table.data() == settings::kDaemonSettings.data();
+  return settings::no_such(table, key) + (is_top ? "; and there are the sections [queue], [defaults] and [gpu.N]" : "");
+}
+
 std::string needs_quotes(const Setting& setting) {
   return std::string(setting.name) + " must be " + std::string(setting.type.allowed) +
          (setting.is_boolean() ? "" : ", written in quotes");
@@ -86,8 +96,7 @@ base::Result<std::vector<Assignment>> read_settings(const toml::table& table, co
     const std::string name(key.str());
     const TextPosition place{file, node.source()};
     const Setting* setting = settings::find(settings::kGpuSettings, name);
-    if (setting == nullptr)
-      return wrong(place, "[" + section + "]: " + settings::no_such(settings::kGpuSettings, name));
+    if (setting == nullptr) return wrong(place, "[" + section + "]: " + no_such(settings::kGpuSettings, name));
     const auto text = value_text(node);
     if (!text) return wrong(place, needs_quotes(*setting));
     if (const auto good = settings::check(*setting, name, *text); !good) return wrong(place, good.error().message());
@@ -143,11 +152,14 @@ base::Status read_queue_section(Config& config, const toml::node& node, const st
   if (table == nullptr) return wrong({file, node.source()}, "queue must be a section: [queue]");
   for (const auto& [key, value] : *table) {
     const TextPosition place{file, value.source()};
+    const std::string name(key.str());
+    if (settings::find(settings::kQueueSettings, name) == nullptr)
+      return wrong(place, "[queue]: " + no_such(settings::kQueueSettings, name));
     auto text = value_text(value);
     // Counts, priorities and factors need no quotes.
     if (const auto* integer = value.as_integer()) text = std::to_string(integer->get());
-    if (!text) return wrong(place, "queue." + std::string(key.str()) + " must be written in quotes");
-    if (const auto set = settings::set(config.queue, key.str(), *text); !set)
+    if (!text) return wrong(place, "queue." + name + " must be written in quotes");
+    if (const auto set = settings::set(config.queue, name, *text); !set)
       return wrong(place, "[queue]: " + set.error().message());
   }
   return {};
@@ -166,9 +178,7 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
   if (key == "gpu") return read_gpu_sections(config, node, file);
   if (key == "queue") return read_queue_section(config, node, file);
   const Setting* setting = settings::find(settings::kDaemonSettings, key);
-  if (setting == nullptr)
-    return wrong(place, settings::no_such(settings::kDaemonSettings, key) +
-                            "; and there are the sections [queue], [defaults] and [gpu.N]");
+  if (setting == nullptr) return wrong(place, no_such(settings::kDaemonSettings, key));
   if (setting->type.kind == settings::Kind::kNames) return read_names(config, node, place, *setting);
   const auto* text = node.as_string();
   if (text == nullptr) return wrong(place, needs_quotes(*setting));
