@@ -40,7 +40,7 @@ KINDS = {
     "DIR": Kind(files="directories"), "FILE": Kind(files="files"), "PATTERN": Kind(files="files"),
     "USER": Kind(ask="users"), "PID": Kind(ask="tenants"), "ID": Kind(ask="jobs"),
     "CONDITION": Kind(ask="conditions"), "GPU": Kind(ask="gpus"),
-    "GPUS": Kind(ask="gpus", is_list=True), "IDS": Kind(ask="gpus", is_list=True),
+    "STATES": Kind(is_list=True), "GPUS": Kind(ask="gpus", is_list=True), "IDS": Kind(ask="gpus", is_list=True),
 }
 
 
@@ -223,8 +223,12 @@ def bash_parts(named):
 
 def bash(commands):
     names = " ".join(command for command, _ in commands)
-    lines = [BANNER + bash_parts(commands) + bash_actions(commands), "_gpumux() {",
-             "  local word option need command=${COMP_WORDS[1]}", "  COMPREPLY=()", "  _gpumux_look",
+    lines = [BANNER + bash_parts(commands) + bash_actions(commands), "_gpumux() {", "  local word option need",
+             "  COMPREPLY=()",
+             "  if [ \"$COMP_CWORD\" -gt 1 ] && [ \"${COMP_WORDS[1]}\" = --simulated ]; then",
+             "    COMP_WORDS=(\"${COMP_WORDS[0]}\" \"${COMP_WORDS[@]:2}\") COMP_CWORD=$((COMP_CWORD - 1))", "  fi",
+             "  local command=${COMP_WORDS[1]}", "  _gpumux_look",
+             "  case $COMP_CWORD:$word in 1:-*) _gpumux_offer '--help --simulated'; return ;; esac",
              f"  if [ \"$COMP_CWORD\" = 1 ]; then _gpumux_offer '{names} help'; return; fi",
              f"  if [ \"$command\" = help ]; then _gpumux_offer '{names}'; return; fi",
              f"  case $command in {' | '.join(c for c, _ in commands if c in PROGRAM_COMMANDS)})"
@@ -293,7 +297,9 @@ def zsh(whole, commands):
     summaries = dict(next(block.items for block in whole.blocks if block.header == "Commands"))
     lines = ["#compdef gpumux", BANNER, "_gpumux() {", "  local -a commands", "  commands=("]
     lines += [f"    {quoted(f'{command}:{text}')}" for command, text in summaries.items()]
-    lines += ["    'help:Explain a command'", "  )", "  if (( CURRENT == 2 )); then",
+    lines += ["    'help:Explain a command'", "  )",
+              "  if [[ CURRENT -gt 2 && $words[2] == --simulated ]]; then shift words; (( CURRENT-- )); fi",
+              "  if (( CURRENT == 2 )); then",
               "    _describe -t commands 'gpumux command' commands", "    return", "  fi", "  local command=$words[2]",
               "  shift words", "  (( CURRENT-- ))", "  case $command in"]
     for command, found in commands:

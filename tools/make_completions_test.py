@@ -132,6 +132,11 @@ esac
         self.assertEqual(self.complete("st"), ["status"])
         self.assertEqual(sorted(self.complete("help", "")), sorted(names))
 
+    def test_commands_on_the_simulated_machine(self):
+        self.assertEqual(self.complete("--s"), ["--simulated"])
+        self.assertEqual(self.complete("--simulated", "st"), ["status"])
+        self.assertEqual(self.complete("--simulated", "set", "--mode", "c"), ["concurrent"])
+
     def test_every_option_of_every_command(self):
         for command, found in self.commands:
             flags = sorted(flag for option in found.options() for flag in option.flags)
@@ -159,6 +164,7 @@ esac
         self.assertIn("state", fields)
         self.assertEqual(self.complete("queue", "--format", "id,sta"), [
             "compopt -o nospace", "id,state", "id,started", "id,starts-in"])
+        self.assertEqual(self.complete("history", "--state", "failed,c"), ["compopt -o nospace", "failed,cancelled"])
         self.assertEqual(self.complete("submit", "--gpu-ids", "=", "1,"), ["compopt -o nospace", "1,0"])
 
     def test_conditions(self):
@@ -254,6 +260,8 @@ esac
         self.assertEqual(sorted(complete("gpumux show 1")), ["16", "17", "18_3"])
         self.assertEqual(sorted(complete("gpumux trace --gpu ")), ["0", "1"])
         self.assertEqual(complete("gpumux admin dr"), ["drain"])
+        self.assertEqual(complete("gpumux --simulated st"), ["status"])
+        self.assertEqual(complete("gpumux --simulated set --mode=c"), ["--mode=concurrent"])
 
     @unittest.skipUnless(shutil.which("zsh"), "zsh is not installed")
     def test_zsh_completes(self):
@@ -270,6 +278,8 @@ esac
                                 ("gpumux report --by po", "gpumux report --by pod "),
                                 ("gpumux set --tenant 4712 --prior", "gpumux set --tenant 4712 --priority"),
                                 ("gpumux admin dr", "gpumux admin drain "),
+                                ("gpumux --simulated statu", "gpumux --simulated status "),
+                                ("gpumux --simulated set --mode s", "gpumux --simulated set --mode serial "),
                                 ("gpumux help sta", "gpumux help status ")):
             self.assertEqual(zsh.complete(line), completed)
 

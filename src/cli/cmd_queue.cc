@@ -188,14 +188,15 @@ int history_command(const std::vector<char*>& arguments) {
       ->check(whole_number(1));
   add_text(app, "-S,--since", "TIME", since,
            "Only jobs that have ended since then: 7d (7 days ago), a date, today, 12:30");
-  add_text(app, "-s,--state", "STATES", states, "Only jobs that have ended so, such as failed or lost,timed-out");
+  add_text(app, "-s,--state", "STATES", states,
+           "Only jobs that have ended so, with commas between them: ok, failed, cancelled, timed-out, lost or "
+           "dependency-failed");
   add_list_options(app, options);
   app.footer(std::string(kFieldsHelp) + R"(
 
 --format and --json begin with the latest end, too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
-lost (gpumux does not know how it ended), dependency failed. --state takes them with - for the spaces. TIME is as for
-gpumux report. GPU TIME is how long the job's programs held leases of GPUs while they had work, PEAK the most memory
-that they had allocated on one GPU at once.
+lost (gpumux does not know how it ended), dependency failed. TIME is as for gpumux report. GPU TIME is how long the job's
+programs held leases of GPUs while they had work, PEAK the most memory that they had allocated on one GPU at once.
 
 Examples:
   gpumux history

@@ -74,7 +74,7 @@ std::optional<std::string> value_text(const toml::node& node) {
   return std::nullopt;
 }
 
-// What to say of a key that `table`, the settings of its section, does not have.
+// The error about a key that `table`, the settings of its section, does not have.
 std::string no_such(std::span<const Setting> table, const std::string& key) {
   const auto told = [&](const char* place) { return "'" + key + "' is a setting of " + place + ": write it there"; };
   if (settings::find(settings::kGpuSettings, key) != nullptr) return told("[defaults] and of [gpu.N]");
