@@ -209,6 +209,8 @@ usage, 3 no daemon and none could be started, 4 not allowed.)");
                          " is set-user-ID or set-group-ID: the loader drops LD_PRELOAD for it, so it and what it "
                          "starts use the GPUs without gpumux");
   }
+  if (options.mps == "on" && ::geteuid() == 0)
+    say_error(kName, "warning: --mps has no effect: gpumux starts no MPS for programs of root");
   if (const Status ready = prepare(options); !ready) {
     const int status = report_error(kName, ready.error());
     if (!options.allow_ungated) {

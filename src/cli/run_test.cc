@@ -262,6 +262,16 @@ TEST_F(RunTest, WhatWasPreloadedStays) {
   EXPECT_EQ(outcome.variables.at("LD_PRELOAD"), FAKE_LIBRARY ":" OTHER_LIBRARY);
 }
 
+TEST_F(RunTest, RootIsToldThatThereIsNoMps) {
+  const auto says = [&](const char* flag) {
+    const Outcome outcome = run({"run", flag, "--", PRINT_SELF});
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.err;
+    return outcome.err.find("--mps has no effect") != std::string::npos;
+  };
+  EXPECT_EQ(says("--mps"), ::geteuid() == 0);
+  EXPECT_FALSE(says("--no-mps"));
+}
+
 TEST_F(RunTest, TheDaemonIsNobodysAndKeepsNothing) {
   const Outcome outcome = run({"run", "--", PRINT_SELF});
   ASSERT_EQ(outcome.exit_status, 0) << outcome.err;
