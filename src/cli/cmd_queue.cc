@@ -195,8 +195,8 @@ int history_command(const std::vector<char*>& arguments) {
   app.footer(std::string(kFieldsHelp) + R"(
 
 --format and --json begin with the latest end, too. OUTCOME: ok, failed, cancelled, timed out (ended at its time limit),
-lost (gpumux does not know how it ended), dependency failed. TIME is as for gpumux report. GPU TIME is how long the job's
-programs held leases of GPUs while they had work, PEAK the most memory that they had allocated on one GPU at once.
+lost (gpumux does not know how it ended), dependency failed. TIME is as for gpumux report. GPU TIME is how long the
+job's programs held leases of GPUs while they had work, PEAK the most memory that they had allocated on one GPU at once.
 
 Examples:
   gpumux history
