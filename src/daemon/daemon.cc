@@ -74,7 +74,7 @@ class LoopDaemon final : public Daemon {
         access_(std::move(access)),
         service_(options_.notify_fd),
         leases_(clock_, trace_),
-        locks_(io_, leases_, closer_, options_.runtime_dir, options_.lock_folder,
+        locks_(io_, leases_, closer_, options_.runtime_dir, options_.lock_folder, options_.is_private,
                {.gained = [this](base::GpuIndex gpu) { gpu_gained(gpu); },
                 .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
         trials_(leases_),

@@ -207,7 +207,7 @@ base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
 base::Result<GpuLock> GpuLock::take(const LockRequest& request, std::optional<LockOwner>& owner, Closer& closer,
                                     Patience patience) {
   GpuLock lock(request, closer);
-  const bool is_roots = ::geteuid() == 0;
+  const bool is_roots = ::geteuid() == 0 && !request.is_private;
   if (is_roots) GPUMUX_TRY(lock.take_roots(owner));
   base::Status bound = lock.bind_name();
   if (!bound && bound.error().system_errno != EADDRINUSE) return tl::unexpected(bound.error());
@@ -221,13 +221,13 @@ base::Result<GpuLock> GpuLock::take(const LockRequest& request, std::optional<Lo
   }
   if (bound) return lock;
   const auto found = ask_name(request.uuid_text, patience, closer);
+  lock.has_taken_over_ = lock.bind_name().has_value();
+  if (lock.has_taken_over_) return lock;
   // Root's daemon in another mount namespace, which does not see this one's folder. Root of a container is a stranger.
   if (found && found->uid == 0 && found->is_on_host) {
     owner = found;
     return taken(request);
   }
-  lock.has_taken_over_ = lock.bind_name().has_value();
-  if (lock.has_taken_over_) return lock;
   // A look at every descriptor of the machine takes long.
   lock.squatter_ = found || patience == Patience::kNone ? found : look_for_owner(request.uuid_text);
   if (!lock.squatter_) lock.squatter_ = LockOwner();

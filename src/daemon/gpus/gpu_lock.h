@@ -6,10 +6,10 @@
 // from the kernel whose it is.
 //
 // Any process can bind that name, so root's daemon does not depend on it. It locks a file in a folder that only root
-// can write to (os::kGpuLockDir). It also listens on a socket there, by which every daemon finds it. A daemon that is
-// not root's gives way to root's daemon. It looks for that socket when it takes a GPU, and when a process connects to
-// its name, as root's daemon does. A process that keeps the name all the same is no daemon of ours; it is reported
-// (squatter()) and changes nothing.
+// can write to (os::kGpuLockDir). It also listens on a socket there, by which every daemon finds it. A private
+// daemon, also one of root's, gives way to root's daemon. It looks for that socket when it takes a GPU, and when a
+// process connects to its name, as root's daemon does. A process that keeps the name all the same is no daemon of ours;
+// it is reported (squatter()) and changes nothing.
 //
 // One limit: abstract names belong to a network namespace, and folders to a mount namespace. Daemons in containers do
 // not see each other (docs/configuration.md).
@@ -39,6 +39,7 @@ struct LockRequest {
   std::string uuid_text;
   std::string runtime_dir;  // told to processes that ask
   std::string folder = os::kGpuLockDir;
+  bool is_private = false;  // a private daemon of root's gives way like that of another user
 };
 
 class GpuLock {

@@ -202,15 +202,14 @@ TEST(GpuLock, RootsDaemonIsFoundThoughASquatterHasTheName) {
 }
 
 // The same with two daemons that do as they should: there is one owner at any time.
-TEST(GpuLock, OfAnotherUsersDaemonGivesWayToRoots) {
-  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user too";
+void private_daemon_gives_way_to_roots(uid_t owner) {
   const TemporaryDirectory dir;
   ASSERT_EQ(chmod(dir.path().c_str(), 0777), 0);
   auto inventory = fake_inventory(1);  // of this process's GPU, whose UUID has its number
   const std::string uuid = inventory->gpus()[0].uuid_text;
   const std::string private_dir = dir.path() + "/private";
   OtherProcess other([&] {
-    if (setgid(65534) != 0 || setuid(65534) != 0) return 99;
+    if (setgid(owner) != 0 || setuid(owner) != 0) return 99;
     auto options = TestDaemon::options_in(private_dir);
     options.is_private = true;
     TestDaemon daemon(std::move(options), std::move(inventory));
@@ -227,6 +226,11 @@ TEST(GpuLock, OfAnotherUsersDaemonGivesWayToRoots) {
   // A client that looks for the other daemon finds root's.
   EXPECT_EQ(get_json(private_dir, "/v1/daemon")["runtime_dir"], roots_dir);
   EXPECT_TRUE(is_taken(uuid));
+}
+
+TEST(GpuLock, OfAPrivateDaemonGivesWayToRoots) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user too";
+  for (const uid_t owner : {65534u, 0u}) private_daemon_gives_way_to_roots(owner);
 }
 
 }  // namespace

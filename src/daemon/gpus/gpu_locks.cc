@@ -15,16 +15,17 @@ namespace gpumux::daemon {
 using boost::asio::posix::stream_descriptor;
 
 GpuLocks::GpuLocks(boost::asio::io_context& io, Leases& leases, Closer& closer, std::string runtime_dir,
-                   std::string folder, Events events)
+                   std::string folder, bool is_private, Events events)
     : io_(io),
       leases_(leases),
       closer_(closer),
       runtime_dir_(std::move(runtime_dir)),
       folder_(std::move(folder)),
+      is_private_(is_private),
       events_(std::move(events)) {}
 
 GpuLocks::Gpu& GpuLocks::add(const std::string& uuid, bool wanted) {
-  return gpus_.emplace_back(io_, LockRequest{uuid, runtime_dir_, folder_}, wanted);
+  return gpus_.emplace_back(io_, LockRequest{uuid, runtime_dir_, folder_, is_private_}, wanted);
 }
 
 void GpuLocks::leave_out(const std::string& uuid) { add(uuid, false); }

@@ -31,7 +31,7 @@ class GpuLocks {
   };
   // `runtime_dir` is told to processes that ask. `leases` is told which GPUs another process claims.
   GpuLocks(boost::asio::io_context& io, Leases& leases, Closer& closer, std::string runtime_dir, std::string folder,
-           Events events);
+           bool is_private, Events events);
   GpuLocks(const GpuLocks&) = delete;
   GpuLocks& operator=(const GpuLocks&) = delete;
 
@@ -67,6 +67,7 @@ class GpuLocks {
   Closer& closer_;
   const std::string runtime_dir_;
   const std::string folder_;
+  const bool is_private_;
   const Events events_;
   std::deque<Gpu> gpus_;
 };
