@@ -11,16 +11,19 @@ import os
 import pathlib
 import pwd
 import re
+import resource
 import shutil
 import socket
 import struct
 import sys
 import threading
+import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths, wire  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.process import Process  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 
 QUICK = {"GPUMUX_CONNECT_TIMEOUT": "0.2s"}
 
@@ -210,6 +213,30 @@ class LogLevels(GpumuxTest):
                      "message to a tenant .*message=Welcome ", 'event of the leases what="request ',
                      'decision of the node what="grant ', "request method=GET target=/v1/status "):
             self.assertTrue(any(re.search(" debug " + said, line) for line in lines), (said, lines[:60]))
+
+
+class NoDescriptors(GpumuxTest):
+
+    def test_a_daemon_without_descriptors_says_so_once_and_goes_on(self):
+        self.expect_error("cannot accept connections")
+        daemon = self.start_daemon()
+        most = resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE)
+        used = {int(name) for name in os.listdir(f"/proc/{daemon.pid}/fd")}
+        free = next(number for number in range(most[0]) if number not in used)
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (free, most[1]))
+        answers = []
+        client = threading.Thread(target=lambda: answers.append(daemon.api.daemon()["pid"]))
+        client.start()
+
+        def said():
+            return [line for line in daemon.process.errors if "cannot accept" in line]
+
+        wait_until(said, HANG, "the daemon says what it lacks")
+        time.sleep(0.5)  # for some more tries
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, most)
+        client.join(HANG)
+        self.assertEqual(answers, [daemon.pid])
+        self.assertEqual([line.partition("why=")[2] for line in said()], ['"Too many open files"'])
 
 
 class NoGpu(GpumuxTest):

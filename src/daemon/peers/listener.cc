@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <cstring>
 #include <exception>
 #include <utility>
 
@@ -60,9 +61,11 @@ void Listener::accept_some() {
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN) break;
-      log_error("cannot accept a connection; trying again soon", {{"errno", errno}});
+      if (!std::exchange(is_short_, true))
+        log_error("cannot accept connections; trying again and again", {{"why", std::strerror(errno)}});
       return wait_after(kAcceptPause);
     }
+    is_short_ = false;
     try {
       accepted_(ForeignConnection(std::move(socket), closer_));
     } catch (const std::exception& e) {
