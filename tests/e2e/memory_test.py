@@ -127,10 +127,10 @@ class MemoryOfSeveralGpus(MemoryTest):
         self.work_until(lambda: all(len(daemon.trace.switches(gpu)) >= 4 for gpu in range(2)), "4 turns on each GPU",
                         *jobs)
 
-    def use_both_from_one(self, way):
+    def use_both_from_one(self, way, **variables):
         """A program uses both GPUs from one of them. Another one takes the second GPU's memory between its rounds."""
         daemon = self.start_daemon()
-        program = self.start("across", way=way, kib=49152, until=self.enough)
+        program = self.start("across", way=way, kib=49152, until=self.enough, variables=variables)
         program.wait_for_line("round", timeout=HANG)
         other = self.start("large", name="other", gpu="1", until=self.enough, **LARGE)
         self.work_until(lambda: len([e for e in daemon.trace.events(event="evicted") if e["program"] == "across"]) >= 5,
@@ -138,6 +138,10 @@ class MemoryOfSeveralGpus(MemoryTest):
 
     def test_copies_between_gpus_by_their_addresses(self):
         self.use_both_from_one("copies")
+
+    def test_gpus_that_reach_each_other_belong_together_in_any_case(self):
+        """GPUMUX_GANG=none is about other processes."""
+        self.use_both_from_one("copies", GPUMUX_GANG="none")
 
     def test_copies_of_another_gpus_memory(self):
         self.use_both_from_one("context")

@@ -54,11 +54,9 @@ std::string launch_key() {
 
 void read_gang(Settings& settings) {
   if (const char* gang = variable("GPUMUX_GANG")) {
-    settings.never_in_gang = std::string_view(gang) == "none";
-    if (!settings.never_in_gang) {
-      settings.gang = std::string("named:") + gang;
-      settings.sharing_gang = settings.gang;
-    }
+    if (std::string_view(gang) == "none") return;
+    settings.gang = std::string("named:") + gang;
+    settings.sharing_gang = settings.gang;
     return;
   }
   const std::string key = launch_key();

@@ -41,7 +41,6 @@ struct Settings {
   std::string run;                             // GPUMUX_RUN_ID: the run; its processes have the limit together
   base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
   std::optional<bool> mps;                     // GPUMUX_USE_MPS; unset: as the daemon says
-  bool never_in_gang = false;                  // GPUMUX_GANG=none: no gang for anything the program does
   std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
   std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set
   MemorySettings memory;                       // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY

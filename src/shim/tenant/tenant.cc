@@ -339,9 +339,7 @@ void Tenant::set_ungated(std::uint32_t slot) {
 
 // ---- gangs and messages ----
 
-void Tenant::join_own_gang() {
-  if (!settings_.never_in_gang) join(own_gang_);
-}
+void Tenant::join_own_gang() { join(own_gang_); }
 
 void Tenant::join_sharing_gang() {
   if (!settings_.sharing_gang.empty()) join(sharing_gang_);
