@@ -92,11 +92,24 @@ void through_the_gate_bounded(benchmark::State& state) {
   gate::forget_memos();
 }
 
+// A copy names memory by its address, which may be that of another GPU (reach.h). The program uses `gpus` GPUs.
+void name_an_address(benchmark::State& state, int gpus) {
+  static const bool made = (make_tenant(), true);
+  benchmark::DoNotOptimize(made);
+  for (int device = 1; device < gpus; ++device) benchmark::DoNotOptimize(tenant()->seat_of_device(device));
+  const cuda::CUdeviceptr address = 0x7f00'0000'0000;
+  for (auto _ : state) reach_memory(nullptr, address);
+}
+
 BENCHMARK(direct_call);
 BENCHMARK_CAPTURE(through_the_gate, default_stream, 0);
 BENCHMARK_CAPTURE(through_the_gate, created_stream, 0x55550000);
 BENCHMARK_CAPTURE(through_the_gate, created_stream_four_threads, 0x55550000)->Threads(4);
 BENCHMARK(through_the_gate_bounded);
+// Last: a GPU that a program has used stays.
+BENCHMARK_CAPTURE(name_an_address, one_gpu, 1);
+BENCHMARK_CAPTURE(name_an_address, two_gpus, 2);
+BENCHMARK_CAPTURE(name_an_address, eight_gpus, 8);
 
 }  // namespace
 }  // namespace gpumux::shim
