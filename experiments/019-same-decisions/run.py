@@ -3,11 +3,11 @@
 """Do two commits decide the same for the same seeds? Builds the simulator of the lease core of each commit, runs the
 same seeds with both, and compares their logs.
 
-    experiments/019-same-decisions/run.py BEFORE AFTER [--seeds N] [--out FILE]
+    experiments/019-same-decisions/run.py BEFORE AFTER [--seeds N] [--without REGEX] [--out FILE]
 
 Two logs are the same if one is the beginning of the other. Lines that only say that time has passed do not count: a
-commit may tell the core more ticks that change nothing, and a seed ends after a number of events. Exit status: 0 all
-are the same, 1 some are not.
+commit may tell the core more ticks that change nothing, and a seed ends after a number of events. Nor do lines in which
+REGEX is found, for a commit that gives an event another form. Exit status: 0 all are the same, 1 some are not.
 """
 import argparse
 import collections
@@ -52,17 +52,20 @@ def build(commit: str, folder: pathlib.Path, pool: concurrent.futures.Executor) 
     return folder / "simulator"
 
 
-def log_of(simulator: pathlib.Path, seed: int, arguments: list[str]) -> tuple[bool, list[str]]:
-    """Whether the seed's checks held, and its events and commands."""
+def log_of(simulator: pathlib.Path, seed: int, arguments: list[str], without: str) -> tuple[bool, list[str]]:
+    """Whether the seed's checks held, and its events and commands without some."""
     done = subprocess.run([simulator, "--log", "--seed", str(seed), *arguments], capture_output=True, text=True,
                           check=False)
     lines = [line for line in done.stdout.splitlines()
-             if line and not line.startswith("seed ") and not line.endswith(" time")]
+             if line and not line.startswith("seed ") and not line.endswith(" time")
+             and not (without and re.search(without, line))]
     return done.returncode == 0, lines
 
 
-def compare(simulators: list[pathlib.Path], name: str, seed: int, arguments: list[str]) -> tuple[str, int, str]:
-    (good_before, before), (good_after, after) = (log_of(simulator, seed, arguments) for simulator in simulators)
+def compare(simulators: list[pathlib.Path], name: str, seed: int, arguments: list[str],
+            without: str) -> tuple[str, int, str]:
+    (good_before, before), (good_after, after) = (log_of(simulator, seed, arguments, without)
+                                                  for simulator in simulators)
     # The last event of the shorter log may miss some of its commands.
     length = min(len(before), len(after)) - 1
     if good_before != good_after:
@@ -77,6 +80,7 @@ def main() -> int:
     parser.add_argument("before")
     parser.add_argument("after")
     parser.add_argument("--seeds", type=int, default=10_000)
+    parser.add_argument("--without", metavar="REGEX", default="")
     parser.add_argument("--out", type=pathlib.Path)
     arguments = parser.parse_args()
     counts: dict[str, collections.Counter] = collections.OrderedDict()
@@ -84,8 +88,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         simulators = [build(commit, pathlib.Path(folder) / name, pool)
                       for name, commit in (("before", arguments.before), ("after", arguments.after))]
-        runs = [pool.submit(compare, simulators, name, first + i, options) for name, first, part, options in SCENARIOS
-                for i in range(max(1, int(arguments.seeds * part)))]
+        runs = [pool.submit(compare, simulators, name, first + i, options, arguments.without)
+                for name, first, part, options in SCENARIOS for i in range(max(1, int(arguments.seeds * part)))]
         for run in runs:
             name, seed, verdict = run.result()
             counts.setdefault(name, collections.Counter())[verdict] += 1
