@@ -216,7 +216,7 @@ TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
 
 // A thread that frees memory in the middle of a capture would wait for its own capture otherwise.
 TEST_F(StreamSetTest, WhatPerThreadStreamsRanIsKnownToOneThatWaitsDuringACapture) {
-  const RelaxedCapture relaxed(sim::simulated_driver());  // the test works meanwhile
+  const RelaxedCapture relaxed(sim::simulated_driver());  // a capture forbids some of the test's calls otherwise
   set_.note(context_, kPerThreadStream);
   Work before(kPerThreadStream);
   begin_capture(a_);

@@ -31,9 +31,9 @@ constexpr Duration kSlowestLook = 1s;
 // The memory of a suspended job is looked at again even when no tenant has reported a change.
 constexpr Duration kMemoryLook = 200ms;
 // After a restart, for the first words of all runners together. They speak at once; a machine that has just started is
-// slow. Runners that are stopped keep the daemon from serving no longer than this.
+// slow. The daemon serves no program meanwhile.
 constexpr Duration kFirstWordPatience = 2s;
-// A guess: what each one gets after that. A runner that is not stopped speaks within milliseconds.
+// A guess: how long the daemon waits for each one after that. A runner that is not stopped speaks within milliseconds.
 constexpr Duration kLeastFirstWordPatience = 100ms;
 // Of kLookAgain: for two seconds. A runner that lives on after its end is known hangs, so a person is told of its
 // directory. The next start of the daemon removes that.
