@@ -63,6 +63,7 @@ struct Mapping {
 };
 
 inline constexpr std::uint64_t kPageBytes = std::uint64_t{2} << 20;  // granularity of physical memory, as the driver's
+inline constexpr std::uint64_t kHostPage = 4096;
 
 class AddressSpace {
  public:

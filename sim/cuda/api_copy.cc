@@ -14,7 +14,7 @@ using cuda::CUresult;
 // staging does.
 constexpr std::uint64_t kStagedBytes = std::uint64_t{64} << 10;
 
-std::uint64_t address_of(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
+std::uint64_t address_in(const void* pointer) { return reinterpret_cast<std::uint64_t>(pointer); }
 
 CopyTask task_for(const std::shared_ptr<Stream>& stream, const Copy& copy) {
   CopyTask task;
@@ -32,12 +32,6 @@ CopyTask task_for(const std::shared_ptr<Stream>& stream, const Copy& copy) {
   return task;
 }
 
-bool capturing(const std::shared_ptr<Stream>& stream) {
-  if (!captures_active()) return false;
-  const std::lock_guard lock(graph_lock());
-  return stream->capture != nullptr;
-}
-
 CUresult copy_async(const std::shared_ptr<Stream>& stream, const Copy& copy) {
   CopyTask task = task_for(stream, copy);
   const AddressSpace& space = stream->context()->process().space();
@@ -51,7 +45,7 @@ CUresult copy_async(const std::shared_ptr<Stream>& stream, const Copy& copy) {
   if (const CUresult result = check_copy(space, copy); result != cuda::CUDA_SUCCESS) return result;
   const auto* bytes = reinterpret_cast<const std::byte*>(copy.source);
   task.staged = std::make_shared<std::vector<std::byte>>(bytes, bytes + copy.width);
-  task.copy.source = address_of(task.staged->data());
+  task.copy.source = address_in(task.staged->data());
   return issue(stream, std::move(task));
 }
 
@@ -156,14 +150,14 @@ GPUMUX_SIM_STREAM_ENTRY(cuMemcpy, _ptds, (CUdeviceptr to, CUdeviceptr from, std:
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyAsync, _ptsz, (CUdeviceptr to, CUdeviceptr from, std::size_t bytes, CUstream stream),
                         copy_call, true, flat_copy(to, from, bytes), stream)
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyHtoD_v2, _ptds, (CUdeviceptr to, const void* from, std::size_t bytes), copy_call, false,
-                        flat_copy(to, address_of(from), bytes), nullptr)
+                        flat_copy(to, address_in(from), bytes), nullptr)
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyHtoDAsync_v2, _ptsz,
                         (CUdeviceptr to, const void* from, std::size_t bytes, CUstream stream), copy_call, true,
-                        flat_copy(to, address_of(from), bytes), stream)
+                        flat_copy(to, address_in(from), bytes), stream)
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyDtoH_v2, _ptds, (void* to, CUdeviceptr from, std::size_t bytes), copy_call, false,
-                        flat_copy(address_of(to), from, bytes), nullptr)
+                        flat_copy(address_in(to), from, bytes), nullptr)
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyDtoHAsync_v2, _ptsz, (void* to, CUdeviceptr from, std::size_t bytes, CUstream stream),
-                        copy_call, true, flat_copy(address_of(to), from, bytes), stream)
+                        copy_call, true, flat_copy(address_in(to), from, bytes), stream)
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyDtoD_v2, _ptds, (CUdeviceptr to, CUdeviceptr from, std::size_t bytes), copy_call, false,
                         flat_copy(to, from, bytes), nullptr)
 GPUMUX_SIM_STREAM_ENTRY(cuMemcpyDtoDAsync_v2, _ptsz,

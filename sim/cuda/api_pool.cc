@@ -9,12 +9,6 @@ namespace {
 
 using cuda::CUresult;
 
-bool capturing(const std::shared_ptr<Stream>& stream) {
-  if (!captures_active()) return false;
-  const std::lock_guard lock(graph_lock());
-  return stream->capture != nullptr;
-}
-
 CUresult allocate_from(const std::shared_ptr<Stream>& stream, const std::shared_ptr<MemoryPool>& pool,
                        cuda::CUdeviceptr* pointer, std::size_t bytes) {
   if (pointer == nullptr || bytes == 0) return cuda::CUDA_ERROR_INVALID_VALUE;

@@ -80,6 +80,12 @@ bool is_joined(const Capture& capture) {
 
 bool captures_active() { return active.load(std::memory_order_acquire) != 0; }  // pairs with begin_capture and dissolve
 
+bool capturing(const std::shared_ptr<Stream>& stream) {
+  if (!captures_active()) return false;
+  const std::lock_guard lock(graph_lock());
+  return stream->capture != nullptr;
+}
+
 CUresult begin_capture(const std::shared_ptr<Stream>& stream, cuda::CUstreamCaptureMode mode,
                        std::shared_ptr<Graph> into, std::vector<GraphNode*> tail) {
   if (mode > cuda::CU_STREAM_CAPTURE_MODE_RELAXED) return cuda::CUDA_ERROR_INVALID_VALUE;

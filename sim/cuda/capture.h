@@ -32,6 +32,8 @@ struct Capture {
 };
 
 bool captures_active();
+// Whether what the stream is given becomes part of a graph.
+bool capturing(const std::shared_ptr<Stream>& stream);
 
 cuda::CUresult begin_capture(const std::shared_ptr<Stream>& stream, cuda::CUstreamCaptureMode mode,
                              std::shared_ptr<Graph> into, std::vector<GraphNode*> tail);

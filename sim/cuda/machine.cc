@@ -87,7 +87,7 @@ std::uint64_t mix(std::uint64_t x) {
 
 }  // namespace
 
-base::TimePoint now() { return os::SystemClock().now(); }
+base::TimePoint now() { return os::now(); }
 
 void sleep_until(base::TimePoint time) {
   const auto nanoseconds = time.time_since_epoch().count();

@@ -19,7 +19,7 @@
 namespace gpumux::sim {
 namespace {
 
-class MachineTest : public testing::Test {
+class MachineTest : public ::testing::Test {
  protected:
   void SetUp() override {
     directory_ = "/dev/shm/gpumux-sim-machine-test-" + std::to_string(::getpid());

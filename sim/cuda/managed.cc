@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/cuda/managed.h"
 
+#include "sim/cuda/address_space.h"
+
 namespace gpumux::sim {
 namespace {
 
 // Advice and prefetches are of whole pages of the host's.
-constexpr std::uint64_t kHostPage = 4096;
-
 std::uint64_t first_page(std::uint64_t address) { return address / kHostPage * kHostPage; }
 std::uint64_t last_page(std::uint64_t address, std::uint64_t bytes) {
   return (address + bytes + kHostPage - 1) / kHostPage * kHostPage;

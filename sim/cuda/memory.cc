@@ -10,8 +10,6 @@ namespace {
 
 using cuda::CUresult;
 
-constexpr std::uint64_t kHostPage = 4096;
-
 // The driver packs small allocations into blocks of 2 MiB; counting their pages comes close without the packing.
 std::uint64_t physical_bytes(std::uint64_t bytes) {
   return bytes < kPageBytes ? round_up(bytes, kHostPage) : round_up(bytes, kPageBytes);

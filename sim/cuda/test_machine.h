@@ -79,7 +79,7 @@ inline std::uint64_t free_bytes() {
 }
 
 // A context on a device, current on this thread, with the built-in kernels.
-class SimTest : public testing::Test {
+class SimTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_CUDA(cuda::cuInit(0));

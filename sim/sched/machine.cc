@@ -12,7 +12,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // As often as the daemon looks.
 constexpr Duration kSampleEvery = 1s;
 constexpr Duration kReturnedLook = 20ms;

@@ -18,7 +18,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // The pager's chunks are of this size and more.
 constexpr std::uint64_t kChunk = 64 * kMiB;
 // As in the library: how often an allocation asks before it fails, how often the mover looks, when it calls itself

@@ -14,7 +14,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 // Every wish is answered by then: the planner's own patience, and what messages and restarts add.
 constexpr Duration kLongestWish = sched::kLongestRoomWait + 1s;
 // The mode that memory asks for is there by then: looks, reports and the dwell take that long.

@@ -9,7 +9,6 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr Duration kCheckEvery = 50ms;
 // More than this at one moment: an action asks again and again for a moment that is not later.
 constexpr std::uint64_t kMostActionsAtOnce = 100'000;

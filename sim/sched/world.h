@@ -24,6 +24,8 @@ using base::SeatId;
 using base::TenantId;
 using base::TimePoint;
 
+inline constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
+
 struct Job;
 struct Process;
 

@@ -27,7 +27,7 @@ namespace {
 using base::Code;
 using namespace std::chrono_literals;
 
-class ClientTest : public testing::Test {
+class ClientTest : public ::testing::Test {
  protected:
   std::string socket_path() const { return dir_ + "/api.sock"; }
   // Long, so that a slow machine does not matter; a test of the limit itself names a short one.

@@ -20,7 +20,7 @@ namespace {
 using base::Code;
 using namespace std::chrono_literals;
 
-class ConversationTest : public testing::Test {
+class ConversationTest : public ::testing::Test {
  protected:
   std::string socket_path() const { return folder_.path() + "/api.sock"; }
   // Long, so that a slow machine does not matter.

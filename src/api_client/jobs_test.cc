@@ -152,7 +152,7 @@ TEST(JobTypesTest, WhatIsTooLongIsSaidBeforeItIsSent) {
   EXPECT_TRUE(submission_body(submission));
 }
 
-class JobsCallTest : public testing::Test {
+class JobsCallTest : public ::testing::Test {
  protected:
   ScriptedServer::Answer always(int status, const std::string& body) {
     return [=](const ScriptedRequest&, int connection) {

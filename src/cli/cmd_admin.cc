@@ -12,8 +12,8 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr char kName[] = "admin";
-constexpr char kUsage[] = "gpumux admin [OPTIONS] ACTION [WHAT...]";
+constexpr char kAdminName[] = "admin";
+constexpr char kAdminUsage[] = "gpumux admin [OPTIONS] ACTION [WHAT...]";
 
 }  // namespace
 
@@ -48,28 +48,28 @@ Every user may show the queue. Only the daemon's owner, root and members of the 
 outlive restarts. Other settings are in the configuration file, under [queue].
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
-  if (const auto exit_status = parse_command_line(app, arguments, kUsage)) return *exit_status;
+  if (const auto exit_status = parse_command_line(app, arguments, kAdminUsage)) return *exit_status;
   const auto changes = parse_admin_words(words);
-  if (!changes) return usage_error(kName, changes.error().message() + "; see `gpumux admin --help`");
+  if (!changes) return usage_error(kAdminName, changes.error().message() + "; see `gpumux admin --help`");
   const auto client = find_jobs(options);
-  if (!client) return report_error(kName, client.error());
+  if (!client) return report_error(kAdminName, client.error());
   for (const AdminChange& change : *changes) {
     const auto before = client->queue();
-    if (!before) return report_error(kName, before.error());
+    if (!before) return report_error(kAdminName, before.error());
     const auto now = client->change_queue(change.what, change.body);
-    if (!now) return report_error(kName, now.error());
+    if (!now) return report_error(kAdminName, now.error());
     if (json) continue;
     print_lines(queue_change_lines(*before, *now));
   }
   if (!changes->empty() && !json) return kExitOk;
   const auto text = client->queue_text();
-  if (!text) return report_error(kName, text.error());
+  if (!text) return report_error(kAdminName, text.error());
   if (json) {
     print_json(*text);
     return kExitOk;
   }
   const auto queue = api_client::parse_queue(*text);
-  if (!queue) return report_error(kName, queue.error());
+  if (!queue) return report_error(kAdminName, queue.error());
   print_lines(queue_state_lines(*queue, look_at_stdout()));
   return kExitOk;
 }

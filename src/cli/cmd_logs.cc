@@ -14,7 +14,7 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr char kName[] = "logs";
+constexpr char kLogsName[] = "logs";
 
 // Between two looks at a log that is followed: as fast as a reader notices.
 constexpr base::Duration kLookAgain = std::chrono::milliseconds(100);
@@ -30,20 +30,20 @@ int show_log(LogReader& reader, PatientClient& patient, const std::string& id, a
     // Looked at before the log: output that was written before the end is then shown for certain.
     const bool last = job.is_done() || !follow;
     const auto shown = has_begun(job) ? reader.show_new() : LogReader::Shown{};
-    if (!shown) return report_error(kName, shown.error());
-    if (shown->began_anew) say_error(kName, "the log of job " + id + " has begun anew");
+    if (!shown) return report_error(kLogsName, shown.error());
+    if (shown->began_anew) say_error(kLogsName, "the log of job " + id + " has begun anew");
     if (last && !shown->there) {
-      say_error(kName, job.is_done() ? "job " + id + " has no log: " + job_reason(job) + " (" + job.log + ")"
-                                     : waiting_text(job) + "; there is no log yet: -f waits for it");
+      say_error(kLogsName, job.is_done() ? "job " + id + " has no log: " + job_reason(job) + " (" + job.log + ")"
+                                         : waiting_text(job) + "; there is no log yet: -f waits for it");
       return kExitFailed;
     }
     if (last) return kExitOk;
     if (!shown->there && !told) {
-      say_error(kName, waiting_text(job));
+      say_error(kLogsName, waiting_text(job));
       told = true;
     }
     auto now = patient.wait(id, api_client::JobMoment::kDone, kLookAgain);
-    if (!now) return report_error(kName, now.error());
+    if (!now) return report_error(kLogsName, now.error());
     if (*now) job = std::move(**now);
   }
 }
@@ -69,28 +69,31 @@ Examples:
 
 Exit status: 0 shown, 1 failed (for example, there is no log), 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  if (const auto checked = api_client::check_job_id(id); !checked) return usage_error(kName, checked.error().message());
+  if (const auto checked = api_client::check_job_id(id); !checked)
+    return usage_error(kLogsName, checked.error().message());
   const auto client = find_jobs(options);
-  if (!client) return report_error(kName, client.error());
+  if (!client) return report_error(kLogsName, client.error());
   auto named = named_jobs(*client, id);
-  if (!named) return report_error(kName, named.error());
+  if (!named) return report_error(kLogsName, named.error());
   if (named->size() > 1) {
-    say_error(kName, "job " + id + " is an array, and each of its jobs has a log: name one of " + job_labels(*named));
+    say_error(kLogsName,
+              "job " + id + " is an array, and each of its jobs has a log: name one of " + job_labels(*named));
     return kExitFailed;
   }
   api_client::Job job = std::move(named->front());
   if (job.log.empty() && !job.arguments.empty()) {
-    say_error(kName, "job " + id + " has no log: " + job_reason(job));
+    say_error(kLogsName, "job " + id + " has no log: " + job_reason(job));
     return kExitFailed;
   }
   if (job.log.empty()) {
     const std::string whose = job.user.empty() ? "another user" : job.user;
-    say_error(kName, "job " + id + " is " + whose + "'s: only that user and administrators may see its log");
+    say_error(kLogsName, "job " + id + " is " + whose + "'s: only that user and administrators may see its log");
     return kExitDenied;
   }
   LogReader reader(job.log, STDOUT_FILENO);
   if (lines && has_begun(job)) {
-    if (const auto skipped = reader.skip_to_last_lines(*lines); !skipped) return report_error(kName, skipped.error());
+    if (const auto skipped = reader.skip_to_last_lines(*lines); !skipped)
+      return report_error(kLogsName, skipped.error());
   }
   PatientClient patient(find_jobs_again(*client, options));
   return show_log(reader, patient, id, std::move(job), follow);

@@ -28,9 +28,9 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr char kSrun[] = "mgpu_srun";
-constexpr char kQueue[] = "mgpu_queue";
-constexpr char kCancel[] = "mgpu_cancel";
+constexpr char kMgpuSrun[] = "mgpu_srun";
+constexpr char kMgpuQueue[] = "mgpu_queue";
+constexpr char kMgpuCancel[] = "mgpu_cancel";
 constexpr char kServer[] = "mgpu_scheduler_server";
 
 // The list has neither commands nor the order of GPUs: each job is a question of its own, a fraction of a millisecond.
@@ -44,7 +44,7 @@ int submit_failed(const std::string& why, int exit_status) {
 
 int srun(const std::vector<char*>& arguments) {
   SubmitWishes wishes;
-  CLI::App app("Submits a job for the named GPUs. The same as gpumux submit --home.", kSrun);
+  CLI::App app("Submits a job for the named GPUs. The same as gpumux submit --home.", kMgpuSrun);
   add_text(app, "--gpu-ids", "IDS", wishes.gpu_ids, "The GPUs, in this order, such as 0,2: the job's cuda:0, cuda:1")
       ->required();
   add_text(app, "--mem", "MB", wishes.memory, "Memory on each GPU, in MB (default: all of it)");
@@ -79,12 +79,12 @@ daemon, 4 not allowed.)");
   if (!client) return submit_failed(client.error().message(), exit_status_of(client.error().code));
   const auto submitted = submit_persistently(*submission, find_or_start_client);
   if (!submitted) return submit_failed(submitted.error().message(), exit_status_of(submitted.error().code));
-  for (const std::string& doubt : doubts_about(*submission)) say_error(kSrun, "warning: " + doubt);
+  for (const std::string& doubt : doubts_about(*submission)) say_error(kMgpuSrun, "warning: " + doubt);
   std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
             << std::flush;
-  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kSrun, "note: " + cap);
+  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kMgpuSrun, "note: " + cap);
   if (!wishes.interactive) return kExitOk;
-  return attach_to_job(kSrun, std::to_string(submitted->id), find_jobs_again(*client));
+  return attach_to_job(kMgpuSrun, std::to_string(submitted->id), find_jobs_again(*client));
 }
 
 // `job` in full, where it may be seen: its GPUs in its own order, and its command.
@@ -101,13 +101,13 @@ std::string queue_line(const api_client::Job& job) {
 }
 
 int queue(const std::vector<char*>& arguments) {
-  CLI::App app("Shows running and waiting jobs. gpumux queue shows more.", kQueue);
+  CLI::App app("Shows running and waiting jobs. gpumux queue shows more.", kMgpuQueue);
   app.footer("Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const auto client = find_jobs({});
-  if (!client) return report_error(kQueue, client.error());
+  if (!client) return report_error(kMgpuQueue, client.error());
   auto page = all_jobs(*client, {}, std::numeric_limits<std::uint64_t>::max());
-  if (!page) return report_error(kQueue, page.error());
+  if (!page) return report_error(kMgpuQueue, page.error());
   sort_for_queue(page->jobs);
   std::string running;
   std::string waiting;
@@ -122,13 +122,13 @@ int queue(const std::vector<char*>& arguments) {
 
 int cancel(const std::vector<char*>& arguments) {
   std::string id;
-  CLI::App app("Ends a job. The same as gpumux cancel.", kCancel);
+  CLI::App app("Ends a job. The same as gpumux cancel.", kMgpuCancel);
   app.add_option("ID", id, "The job's id")->type_name("")->required();
   app.footer("Exit status: 0 cancelled, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   const auto failed = [](const std::string& why, int exit_status) {
     std::cout << "Cancel failed.\n" << std::flush;
-    say_error(kCancel, why);
+    say_error(kMgpuCancel, why);
     return exit_status;
   };
   if (const auto checked = api_client::check_job_id(id); !checked) return failed(checked.error().message(), kExitUsage);
@@ -186,8 +186,8 @@ struct SeedCommand {
   std::string_view name;
   int (*run)(const std::vector<char*>& arguments);
 };
-constexpr std::array kSeedCommands{SeedCommand{kSrun, srun}, SeedCommand{kQueue, queue}, SeedCommand{kCancel, cancel},
-                                   SeedCommand{kServer, scheduler_server}};
+constexpr std::array kSeedCommands{SeedCommand{kMgpuSrun, srun}, SeedCommand{kMgpuQueue, queue},
+                                   SeedCommand{kMgpuCancel, cancel}, SeedCommand{kServer, scheduler_server}};
 
 }  // namespace
 

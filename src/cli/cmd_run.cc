@@ -32,8 +32,8 @@ using base::Code;
 using base::Result;
 using base::Status;
 
-constexpr char kName[] = "run";
-constexpr char kUsage[] = "gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]";
+constexpr char kRunName[] = "run";
+constexpr char kRunUsage[] = "gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]";
 
 struct RunOptions {
   std::string name;
@@ -84,7 +84,7 @@ void tell_turns(const std::string& runtime_dir) {
   const auto snapshot = api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = std::chrono::seconds(1)})
                             .and_then(&api_client::Client::snapshot);
   if (!snapshot) return;
-  if (const std::string turns = turns_line(*snapshot); !turns.empty()) say_error(kName, turns);
+  if (const std::string turns = turns_line(*snapshot); !turns.empty()) say_error(kRunName, turns);
 }
 
 // Finds library and daemon and sets the environment. On success the program will be gated.
@@ -97,8 +97,8 @@ Status prepare(const RunOptions& options) {
   auto daemon = find_or_start_daemon();
   if (!daemon) return tl::unexpected(std::move(daemon).error());
   if (options.verbose) {
-    say_error(kName, (daemon->started ? "started a daemon at " : "daemon at ") + daemon->runtime_dir + ", library " +
-                         *library);
+    say_error(kRunName, (daemon->started ? "started a daemon at " : "daemon at ") + daemon->runtime_dir + ", library " +
+                            *library);
   }
   if (!options.quiet && ::isatty(STDERR_FILENO) == 1) tell_turns(daemon->runtime_dir);
   return set_environment(options, *library, daemon->runtime_dir);
@@ -107,7 +107,7 @@ Status prepare(const RunOptions& options) {
 [[noreturn]] void become(const std::vector<char*>& program) {
   ::execvp(program[0], program.data());
   const int failure = errno;
-  say_error(kName, std::string(program[0]) + ": " + ::strerror(failure));
+  say_error(kRunName, std::string(program[0]) + ": " + ::strerror(failure));
   std::exit(failure == ENOENT ? kExitNotFound : kExitNotExecutable);
 }
 
@@ -185,39 +185,40 @@ Exit status: the program's own; 126 it cannot be executed, 127 it was not found.
 usage, 3 no daemon and none could be started, 4 not allowed.)");
 
   SplitArguments split = split_run_arguments(arguments, options_with_value(app));
-  if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
+  if (const auto exit_status = parse_command_line(app, split.options, kRunUsage)) return *exit_status;
   std::string demo;
   if (simulated) {
-    if (const Status ready = use_simulated_machine(); !ready) return report_error(kName, ready.error());
+    if (const Status ready = use_simulated_machine(); !ready) return report_error(kRunName, ready.error());
     if (split.program.size() < 2) {
       auto found = find_demo_program();
-      if (!found) return report_error(kName, found.error());
+      if (!found) return report_error(kRunName, found.error());
       demo = std::move(*found);
       split.program.insert(split.program.begin(), demo.data());
     }
   }
   if (split.program.size() < 2)
-    return usage_error(kName, std::string("no program was named\nUsage: ") + kUsage + "\nSee `gpumux run --help`.");
+    return usage_error(kRunName,
+                       std::string("no program was named\nUsage: ") + kRunUsage + "\nSee `gpumux run --help`.");
 
   const FoundProgram found = look_for_program(split.program[0]);
   if (found.exit_status != 0) {
-    say_error(kName, found.why);
+    say_error(kRunName, found.why);
     return found.exit_status;
   }
   if (found.is_setuid) {
-    say_error(kName, std::string("warning: ") + split.program[0] +
-                         " is set-user-ID or set-group-ID: the loader drops LD_PRELOAD for it, so it and what it "
-                         "starts use the GPUs without gpumux");
+    say_error(kRunName, std::string("warning: ") + split.program[0] +
+                            " is set-user-ID or set-group-ID: the loader drops LD_PRELOAD for it, so it and what it "
+                            "starts use the GPUs without gpumux");
   }
   if (options.mps == "on" && ::geteuid() == 0)
-    say_error(kName, "warning: --mps has no effect: gpumux starts no MPS for programs of root");
+    say_error(kRunName, "warning: --mps has no effect: gpumux starts no MPS for programs of root");
   if (const Status ready = prepare(options); !ready) {
-    const int status = report_error(kName, ready.error());
+    const int status = report_error(kRunName, ready.error());
     if (!options.allow_ungated) {
-      say_error(kName, "the program was not started; --allow-ungated starts it without gpumux");
+      say_error(kRunName, "the program was not started; --allow-ungated starts it without gpumux");
       return status;
     }
-    say_error(kName, "warning: --allow-ungated: starting the program without gpumux");
+    say_error(kRunName, "warning: --allow-ungated: starting the program without gpumux");
   }
   become(split.program);
 }

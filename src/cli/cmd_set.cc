@@ -15,7 +15,7 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr char kName[] = "set";
+constexpr char kSetName[] = "set";
 
 // Of a program that runs: in the API, as an option, and for --help.
 struct StandingOption {
@@ -42,8 +42,8 @@ const char* placeholder(const settings::Setting& setting) {
 }
 
 int report_change_error(const base::Error& error, const std::string& changed) {
-  const int status = report_error(kName, error);
-  if (!changed.empty()) say_error(kName, "changed before that: " + changed);
+  const int status = report_error(kSetName, error);
+  if (!changed.empty()) say_error(kSetName, "changed before that: " + changed);
   return status;
 }
 
@@ -67,9 +67,9 @@ int change_gpus(const api_client::Client& client, const std::vector<std::string>
                 const std::vector<SettingValue>& changes, bool save) {
   // Every name is looked up before anything is changed, so a wrong one changes nothing.
   const auto before = client.snapshot();
-  if (!before) return report_error(kName, before.error());
+  if (!before) return report_error(kSetName, before.error());
   const auto targets = resolve(before->gpus, gpus);
-  if (!targets) return report_error(kName, targets.error());
+  if (!targets) return report_error(kSetName, targets.error());
   std::string changed;
   for (const std::string& target : *targets) {
     const auto now = client.change_settings(target, settings_body(changes, save));
@@ -87,11 +87,11 @@ int change_gpus(const api_client::Client& client, const std::vector<std::string>
 
 int change_tenants(const api_client::Client& client, const std::vector<std::string>& names, const std::string& body) {
   const auto snapshot = client.snapshot();
-  if (!snapshot) return report_error(kName, snapshot.error());
+  if (!snapshot) return report_error(kSetName, snapshot.error());
   std::vector<std::uint64_t> tenants;
   for (const std::string& name : names) {
     const auto tenant = find_tenant(snapshot->gpus, name);
-    if (!tenant) return report_error(kName, tenant.error());
+    if (!tenant) return report_error(kSetName, tenant.error());
     if (std::find(tenants.begin(), tenants.end(), *tenant) == tenants.end()) tenants.push_back(*tenant);
   }
   std::string changed;
@@ -176,14 +176,14 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
     if (given[i]->count() == 0) continue;
     // The daemon checks again. Checking here gives the error before any GPU is changed.
     if (const auto checked = settings::check(table[i], table[i].option(), values[i]); !checked)
-      return usage_error(kName, checked.error().message());
+      return usage_error(kSetName, checked.error().message());
     changes.push_back({std::string(table[i].name), values[i]});
   }
   std::vector<SettingValue> standing_changes;
   for (std::size_t i = 0; i < kStandingOptions.size(); ++i) {
     if (given_standing[i]->count() == 0) continue;
     if (const auto checked = check_standing(kStandingOptions[i].name, standing[i]); !checked)
-      return usage_error(kName, checked.error().message());
+      return usage_error(kSetName, checked.error().message());
     standing_changes.push_back({kStandingOptions[i].name, standing[i]});
   }
   // Of a job: its priority, and what else it asks for.
@@ -208,16 +208,16 @@ Exit status: 0 changed, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not a
           ? "nothing to change: name --priority, --time-limit, --mem, --gpus or --gpu-ids with --job"
       : are_gpus && changes.empty() ? "nothing to change: name at least one setting, such as --quantum 50ms"
                                     : nullptr;
-  if (wrong != nullptr) return usage_error(kName, wrong);
+  if (wrong != nullptr) return usage_error(kSetName, wrong);
   api_client::Submission wanted;
   if (const auto read = read_request(jobs.empty() ? RequestWishes() : request, wanted); !read)
-    return usage_error(kName, read.error().message());
+    return usage_error(kSetName, read.error().message());
   if (const auto checked = api_client::check_job_ids(jobs); !checked)
-    return usage_error(kName, checked.error().message());
+    return usage_error(kSetName, checked.error().message());
 
   const auto client = jobs.empty() ? api_client::Client::connect(options) : find_jobs(options);
-  if (!client) return report_error(kName, client.error());
-  if (!jobs.empty()) return change_requests(kName, *client, jobs, wanted);
+  if (!client) return report_error(kSetName, client.error());
+  if (!jobs.empty()) return change_requests(kSetName, *client, jobs, wanted);
   if (!tenants.empty()) return change_tenants(*client, tenants, settings_body(standing_changes, false));
   return change_gpus(*client, gpus, changes, save);
 }

@@ -15,7 +15,7 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr char kName[] = "status";
+constexpr char kStatusName[] = "status";
 
 // The daemon's answer, without the end of its last line.
 base::Result<std::vector<std::string>> look_as_json(const api_client::Options& options, const Output& output) {
@@ -87,9 +87,9 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
     return look_as_table(options, gpus, output, memory ? StatusTable::kMemory : StatusTable::kTurns);
   };
   watch.set_runtime_dir(options.runtime_dir.empty() ? os::find_runtime_dir().value_or("?") : options.runtime_dir);
-  if (watch.is_wanted()) return json ? watch.documents(kName, look) : watch.screens(kName, look);
+  if (watch.is_wanted()) return json ? watch.documents(kStatusName, look) : watch.screens(kStatusName, look);
   const auto lines = look(look_at_stdout());
-  if (!lines) return report_error(kName, lines.error());
+  if (!lines) return report_error(kStatusName, lines.error());
   print_lines(*lines);
   return kExitOk;
 }

@@ -13,8 +13,8 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr char kName[] = "submit";
-constexpr char kUsage[] = "gpumux submit [OPTIONS] [--] COMMAND [ARGUMENTS...]";
+constexpr char kSubmitName[] = "submit";
+constexpr char kSubmitUsage[] = "gpumux submit [OPTIONS] [--] COMMAND [ARGUMENTS...]";
 
 constexpr char kFooter[] =
     R"(The command runs as you, in this directory, with this environment and exactly these arguments. No shell is around
@@ -109,8 +109,8 @@ void print_submitted(const api_client::Client& client, const api_client::Submitt
 
 int wait_for_all(const api_client::Client& client, std::uint64_t id, Progress progress) {
   const auto jobs = named_jobs(client, std::to_string(id));
-  if (!jobs) return report_error(kName, jobs.error());
-  return wait_for_jobs(kName, PatientClient(find_jobs_again(client)), *jobs, progress);
+  if (!jobs) return report_error(kSubmitName, jobs.error());
+  return wait_for_jobs(kSubmitName, PatientClient(find_jobs_again(client)), *jobs, progress);
 }
 
 }  // namespace
@@ -131,30 +131,32 @@ int submit_command(const std::vector<char*>& arguments) {
   app.add_flag("--json", printing.json, "Print the daemon's answer (docs/api.md, POST /v1/jobs)")->excludes(quiet);
   app.footer(kFooter);
   const SplitArguments split = split_run_arguments(arguments, options_with_value(app));
-  if (const auto exit_status = parse_command_line(app, split.options, kUsage)) return *exit_status;
+  if (const auto exit_status = parse_command_line(app, split.options, kSubmitUsage)) return *exit_status;
 
   const auto detach_keys = keys.empty() ? DetachKeys() : DetachKeys::parse(keys);
   if (!detach_keys || (!keys.empty() && !wishes.interactive))
-    return usage_error(kName, "--detach-keys: " + (detach_keys ? "only a job with --interactive can be left"
-                                                               : detach_keys.error().message()));
+    return usage_error(kSubmitName, "--detach-keys: " + (detach_keys ? "only a job with --interactive can be left"
+                                                                     : detach_keys.error().message()));
   auto submission = make_submission(wishes, split.program);
   if (!submission) {
-    say_error(kName, submission.error().message());
+    say_error(kSubmitName, submission.error().message());
     return submission.error().code == base::Code::kInvalid ? kExitUsage : kExitFailed;
   }
   auto client = find_or_start_client();
-  if (!client) return report_error(kName, client.error());
+  if (!client) return report_error(kSubmitName, client.error());
   if (const auto resolved = resolve_dependencies(*client, wishes.after, *submission); !resolved)
-    return report_error(kName, resolved.error());
+    return report_error(kSubmitName, resolved.error());
   const auto submitted = submit_persistently(*submission, find_or_start_client);
-  if (!submitted) return report_error(kName, submitted.error());
+  if (!submitted) return report_error(kSubmitName, submitted.error());
   // Not before: the daemon may refuse the job for another reason, and that is what counts then.
   for (const std::string& doubt : doubts_about(*submission))
-    say_error(kName, "warning: " + doubt + ". The job is submitted all the same, and fails if this does not change");
-  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kName, "note: " + cap);
+    say_error(kSubmitName,
+              "warning: " + doubt + ". The job is submitted all the same, and fails if this does not change");
+  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty())
+    say_error(kSubmitName, "note: " + cap);
   print_submitted(*client, *submitted, printing, wishes.interactive);
   if (wishes.interactive)
-    return attach_to_job(kName, std::to_string(submitted->id), find_jobs_again(*client), *detach_keys);
+    return attach_to_job(kSubmitName, std::to_string(submitted->id), find_jobs_again(*client), *detach_keys);
   if (!wait) return kExitOk;
   return wait_for_all(*client, submitted->id, printing.quiet ? Progress::kSilent : Progress::kShown);
 }

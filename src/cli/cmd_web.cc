@@ -36,7 +36,7 @@ namespace {
 namespace asio = boost::asio;
 using view::web::Server;
 
-constexpr char kName[] = "web";
+constexpr char kWebName[] = "web";
 
 std::string host_name() {
   char name[256]{};
@@ -128,7 +128,7 @@ CLI::Validator port_number() {
 void say_if_there_is_no_daemon(const std::string& runtime_dir) {
   const auto client = api_client::Client::connect({runtime_dir});
   if (client) return;
-  say_error(kName, client.error().message());
+  say_error(kWebName, client.error().message());
   std::cerr << "The page goes on by itself when a daemon answers." << std::endl;
 }
 
@@ -146,11 +146,11 @@ class View {
     const std::string host = settings.host;
     say_if_there_is_no_daemon(settings.runtime_dir);
     auto server = Server::open(io_, std::move(settings));
-    if (!server) return report_error(kName, server.error());
+    if (!server) return report_error(kWebName, server.error());
     server_ = std::move(*server);
     const std::string port = std::to_string(server_->port());
     if (way_ == LinkGoes::kToTerminal) std::cout << "Open this link in a browser. It works once.\n\n";
-    if (const base::Status handed_out = hand_out_link(); !handed_out) return report_error(kName, handed_out.error());
+    if (const base::Status handed_out = hand_out_link(); !handed_out) return report_error(kWebName, handed_out.error());
     if (way_ == LinkGoes::kToBrowser) std::cout << "A browser opens " << printable(file_.path()) << ".\n";
     if (way_ == LinkGoes::kToFile)
       std::cout << "The link is in " << printable(file_.path())
@@ -189,7 +189,7 @@ class View {
   }
 
   void hand_out_link_or_say() {
-    if (const base::Status handed_out = hand_out_link(); !handed_out) report_error(kName, handed_out.error());
+    if (const base::Status handed_out = hand_out_link(); !handed_out) report_error(kWebName, handed_out.error());
   }
 
   asio::io_context io_{1};

@@ -41,7 +41,7 @@ std::string read_file(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
 }
 
-class RunTest : public testing::Test {
+class RunTest : public ::testing::Test {
  protected:
   void SetUp() override {
     set("GPUMUX_RUNTIME_DIR", dir_ + "/run");

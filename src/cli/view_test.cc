@@ -21,7 +21,7 @@ Output terminal(std::size_t columns) {
   return {.terminal = true, .moves = true, .colours = false, .columns = columns, .rows = 24};
 }
 
-class ViewTest : public testing::Test {
+class ViewTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { std::setlocale(LC_CTYPE, "C.UTF-8"); }
 };

@@ -26,8 +26,6 @@ constexpr base::Duration kRetry = 50ms;
 // try may do better. The time is a guess.
 constexpr base::Duration kWelcomeTimeout = 5s;
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 int to_poll_ms(base::Duration duration) {
   if (duration <= 0ns) return 0;
   const auto ms = std::chrono::ceil<std::chrono::milliseconds>(duration).count();
@@ -53,10 +51,10 @@ base::Status Agent::start() {
 
 void Agent::run() {
   pthread_setname_np(pthread_self(), "gpumux-agent");
-  const base::TimePoint deadline = now() + options_.connect_timeout;
+  const base::TimePoint deadline = os::now() + options_.connect_timeout;
   while (!stopping_.load(std::memory_order_acquire)) {
     // A process that is frozen in the middle of a try (its job is suspended) has had no time for it.
-    const base::TimePoint began = now();
+    const base::TimePoint began = os::now();
     if (connect_once() && await_welcome()) {
       serve();
       disconnect();
@@ -96,11 +94,11 @@ bool Agent::connect_once() {
 }
 
 bool Agent::await_welcome() {
-  const base::TimePoint deadline = now() + kWelcomeTimeout;
+  const base::TimePoint deadline = os::now() + kWelcomeTimeout;
   std::array<std::byte, base::kMaxMessageBytes> buffer;
   while (!stopping_.load(std::memory_order_acquire)) {
     pollfd waiting{socket_.get(), POLLIN, 0};
-    if (::poll(&waiting, 1, to_poll_ms(deadline - now())) == 0) {
+    if (::poll(&waiting, 1, to_poll_ms(deadline - os::now())) == 0) {
       last_failure_ = "the daemon does not answer";
       return false;
     }
@@ -132,11 +130,11 @@ bool Agent::await_welcome() {
 void Agent::serve() {
   std::array<std::byte, base::kMaxMessageBytes> buffer;
   port_.announce_seats();
-  base::TimePoint next_second = now() + std::chrono::seconds(1);
+  base::TimePoint next_second = os::now() + std::chrono::seconds(1);
   while (!stopping_.load(std::memory_order_acquire)) {
     std::array<pollfd, 2> waiting{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
-    if (::poll(waiting.data(), waiting.size(), to_poll_ms(next_second - now())) < 0) continue;
-    if (const base::TimePoint time = now(); time >= next_second) {
+    if (::poll(waiting.data(), waiting.size(), to_poll_ms(next_second - os::now())) < 0) continue;
+    if (const base::TimePoint time = os::now(); time >= next_second) {
       port_.on_second();
       next_second = time + std::chrono::seconds(1);
     }
@@ -159,10 +157,10 @@ void Agent::serve() {
 // Sleeps, but not through a stop. Wakes meant for announce_seats are kept: they are announced at the next connection
 // anyway.
 void Agent::pause(base::Duration duration) {
-  const base::TimePoint end = now() + duration;
-  while (!stopping_.load(std::memory_order_acquire) && now() < end) {
+  const base::TimePoint end = os::now() + duration;
+  while (!stopping_.load(std::memory_order_acquire) && os::now() < end) {
     pollfd waiting{wake_.get(), POLLIN, 0};
-    ::poll(&waiting, 1, to_poll_ms(end - now()));
+    ::poll(&waiting, 1, to_poll_ms(end - os::now()));
     std::uint64_t count = 0;
     static_cast<void>(!::read(wake_.get(), &count, sizeof count));
   }

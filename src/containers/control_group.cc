@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kIdDigits = 64;
 // Paths of control groups have at most PATH_MAX bytes, and there is one for each of a dozen hierarchies.
-constexpr std::size_t kMostBytes = 64u << 10;
+constexpr std::size_t kMostGroupBytes = 64u << 10;
 
 constexpr std::string_view kSlurm = "slurm";
 constexpr std::string_view kSlurmJob = "job_";
@@ -80,7 +80,7 @@ std::string control_group_in(std::string_view text) {
 std::string control_group_of(pid_t pid) {
   const auto process = os::open_directory("/proc/" + std::to_string(pid));
   if (!process) return {};
-  const auto text = os::read_unsized_at(process->get(), "cgroup", kMostBytes);
+  const auto text = os::read_unsized_at(process->get(), "cgroup", kMostGroupBytes);
   return text ? control_group_in(*text) : std::string();
 }
 

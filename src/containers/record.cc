@@ -20,7 +20,7 @@ using Json = nlohmann::json;
 constexpr mode_t kMode = 0600;
 constexpr std::size_t kMostIdBytes = 128;
 // Kubernetes' names have 253 bytes at most, and claims have a quota and a share for each of a machine's GPUs.
-constexpr std::size_t kMostBytes = 64u << 10;
+constexpr std::size_t kMostRecordBytes = 64u << 10;
 constexpr int kVersion = 1;
 
 // Bytes that are not UTF-8 are replaced: names are for people.
@@ -260,14 +260,15 @@ bool is_usable_id(std::string_view id) {
 base::Status write_record(int folder, const Record& record) {
   GPUMUX_TRY(check(record));
   const std::string text = text_of(record);
-  if (text.size() > kMostBytes) return base::fail(base::Code::kInvalid, "the record of " + record.id + " is too long");
+  if (text.size() > kMostRecordBytes)
+    return base::fail(base::Code::kInvalid, "the record of " + record.id + " is too long");
   return os::replace_file_at(folder, record.id.c_str(), text, kMode);
 }
 
 base::Result<Record> read_record(int folder, std::string_view id) {
   GPUMUX_TRY(check_id(id));
   const std::string name(id);
-  const auto text = os::read_file_at(folder, name.c_str(), kMostBytes);
+  const auto text = os::read_file_at(folder, name.c_str(), kMostRecordBytes);
   if (!text) return tl::unexpected(text.error());
   auto record = record_in(*text);
   if (!record || record->id != id || !check(*record))

@@ -37,7 +37,7 @@ void ServiceManager::ready() {
 }
 
 void ServiceManager::reloading() {
-  const auto now = os::SystemClock().now().time_since_epoch();
+  const auto now = os::now().time_since_epoch();
   send("RELOADING=1\nMONOTONIC_USEC=" + std::to_string(now.count() / 1000));
 }
 

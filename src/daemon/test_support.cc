@@ -300,4 +300,12 @@ nlohmann::json get_json(const std::string& runtime_dir, const std::string& targe
   return nlohmann::json::parse(answer.body);
 }
 
+nlohmann::json json_of(const HttpAnswer& answer) { return nlohmann::json::parse(answer.body, nullptr, false); }
+
+std::size_t open_descriptors() {
+  std::size_t count = 0;
+  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
+  return count;
+}
+
 }  // namespace gpumux::daemon::testing

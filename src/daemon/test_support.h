@@ -163,7 +163,12 @@ struct HttpAnswer {
 // One request on a connection of its own. Chunks are joined.
 HttpAnswer http(const std::string& runtime_dir, const std::string& method, const std::string& target,
                 const std::string& body = "", const char* socket_name = "api.sock");
+// The body, or a discarded value if it is not JSON.
+nlohmann::json json_of(const HttpAnswer& answer);
 // The answer to a GET. Throws if its status is not 200, or its body not JSON.
 nlohmann::json get_json(const std::string& runtime_dir, const std::string& target);
+
+// Of this process.
+std::size_t open_descriptors();
 
 }  // namespace gpumux::daemon::testing

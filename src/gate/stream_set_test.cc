@@ -21,9 +21,9 @@ namespace {
 using namespace cuda;  // the tests call the simulated driver
 
 // Work in a stream of the current context, from now until finish().
-class Work {
+class HeldWork {
  public:
-  explicit Work(CUstream handle) : stream_(named(handle)), held_(std::in_place, handle) {}
+  explicit HeldWork(CUstream handle) : stream_(named(handle)), held_(std::in_place, handle) {}
   void release() { held_.reset(); }
   // Afterwards all is done that the stream was given, fences behind the work included.
   void finish() {
@@ -90,8 +90,8 @@ TEST_F(StreamSetTest, IsDoneWhenEveryNotedStreamIs) {
   set_.note(context_, a_);
   set_.note(context_, b_);
   set_.note(context_, a_);
-  Work in_a(a_);
-  Work in_b(b_);
+  HeldWork in_a(a_);
+  HeldWork in_b(b_);
   EXPECT_EQ(drain(), WorkState::kRunning);
   in_a.finish();
   EXPECT_EQ(drain(), WorkState::kRunning);
@@ -113,13 +113,13 @@ TEST_F(StreamSetTest, KeepsWhatWasNotedWhileItWasLooking) {
   set_.begin_drain();
   set_.note(context_, a_);  // the gate was opened again, and a thread is about to submit
   EXPECT_EQ(set_.poll(true), WorkState::kDone);
-  const Work work(a_);
+  const HeldWork work(a_);
   EXPECT_EQ(drain(), WorkState::kRunning);
 }
 
 TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
   set_.note(context_, a_);
-  Work work(a_);
+  HeldWork work(a_);
   begin_capture(a_);
   EXPECT_EQ(drain(), WorkState::kRunning);
   work.finish();
@@ -129,7 +129,7 @@ TEST_F(StreamSetTest, WorkBeforeACaptureStillCounts) {
 
 TEST_F(StreamSetTest, ACaptureSilencesTheLegacyStreamToo) {
   set_.note(context_, nullptr);
-  Work work(nullptr);
+  HeldWork work(nullptr);
   begin_capture(a_);
   EXPECT_EQ(events(), 1u);
   EXPECT_EQ(drain(), WorkState::kRunning);
@@ -142,8 +142,8 @@ TEST_F(StreamSetTest, ACaptureSilencesTheLegacyStreamToo) {
 TEST_F(StreamSetTest, AStreamThatIsAboutToCaptureIsNotAsked) {
   set_.note(context_, a_);
   set_.note(context_, nullptr);
-  Work in_a(a_);
-  Work in_legacy(nullptr);
+  HeldWork in_a(a_);
+  HeldWork in_legacy(nullptr);
   {
     const StreamSet::EnteringCapture entering(set_, context_, a_);
     queries_.clear();
@@ -155,7 +155,7 @@ TEST_F(StreamSetTest, AStreamThatIsAboutToCaptureIsNotAsked) {
     EXPECT_EQ(set_.look(context_), WorkState::kDone);
     EXPECT_EQ(queries_.calls, 0u);
   }
-  const Work later(a_);  // the call failed, or the capture has ended
+  const HeldWork later(a_);  // the call failed, or the capture has ended
   EXPECT_EQ(set_.poll(false), WorkState::kRunning) << "it is asked again";
 }
 
@@ -163,7 +163,7 @@ TEST_F(StreamSetTest, OneContextsWorkIsNotAnothers) {
   const CUcontext other = make_context();
   EXPECT_CUDA(cuCtxPushCurrent_v2(other));
   const CUstream there = make_stream();
-  Work work(there);
+  HeldWork work(there);
   EXPECT_CUDA(cuCtxPopCurrent_v2(nullptr));
   set_.note(context_, a_);
   set_.note(other, there);
@@ -175,7 +175,7 @@ TEST_F(StreamSetTest, OneContextsWorkIsNotAnothers) {
 
 TEST_F(StreamSetTest, ADestroyedStreamsWorkStillCounts) {
   set_.note(context_, a_);
-  Work work(a_);
+  HeldWork work(a_);
   set_.retire(a_);
   EXPECT_CUDA(cuStreamDestroy_v2(a_));
   EXPECT_EQ(drain(), WorkState::kRunning);
@@ -196,12 +196,12 @@ TEST_F(StreamSetTest, AnIdleStreamNeedsNoFence) {
 TEST_F(StreamSetTest, TheLegacyStreamAnswersForPerThreadStreams) {
   set_.note(context_, kPerThreadStream);
   set_.note(context_, kPerThreadStream);
-  Work work(kPerThreadStream);
+  HeldWork work(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kRunning);
   work.finish();
   EXPECT_EQ(drain(), WorkState::kDone);
   EXPECT_EQ(events(), 0u);
-  const Work later(kPerThreadStream);
+  const HeldWork later(kPerThreadStream);
   EXPECT_EQ(drain(), WorkState::kDone) << "it was forgotten, and nobody has noted one again";
 }
 
@@ -218,14 +218,14 @@ TEST_F(StreamSetTest, PerThreadStreamsCountAsRunningWhileOneCaptures) {
 TEST_F(StreamSetTest, WhatPerThreadStreamsRanIsKnownToOneThatWaitsDuringACapture) {
   const RelaxedCapture relaxed(sim::simulated_driver());  // a capture forbids some of the test's calls otherwise
   set_.note(context_, kPerThreadStream);
-  Work before(kPerThreadStream);
+  HeldWork before(kPerThreadStream);
   begin_capture(a_);
   begin_capture(b_);
   EXPECT_EQ(set_.look(context_), WorkState::kRunning);
   before.finish();
   while (set_.look(context_) != WorkState::kDone) std::this_thread::yield();  // the fence is another stream's
   for (int i = 0; i < 3; ++i) {
-    Work meanwhile(kPerThreadStream);
+    HeldWork meanwhile(kPerThreadStream);
     set_.fence_own(context_);
     EXPECT_EQ(set_.look(context_), WorkState::kRunning);
     meanwhile.finish();
@@ -267,7 +267,7 @@ TEST_F(StreamSetTest, FencesOfManyDestroyedStreamsDoNotPileUp) {
   for (int i = 0; i < 600; ++i) {
     const CUstream stream = make_stream();
     set_.note(context_, stream);
-    Work work(stream);
+    HeldWork work(stream);
     set_.retire(stream);
     EXPECT_CUDA(cuStreamDestroy_v2(stream));
     work.finish();

@@ -59,8 +59,11 @@ Result<std::string> find_library(const std::string& dir) {
     if (is_regular_file(place)) return absolute(place);
     looked += (looked.empty() ? "" : ", ") + place;
   }
-  return base::fail(Code::kNotFound, std::string(kLibraryName) + " was not found (looked at " + looked +
-                                         "): install gpumux again, or name the library in GPUMUX_LIBRARY");
+  std::string why(kLibraryName);
+  why.append(" was not found (looked at ")
+      .append(looked)
+      .append("): install gpumux again, or name the library in GPUMUX_LIBRARY");
+  return base::fail(Code::kNotFound, std::move(why));
 }
 
 std::string private_state_dir(const std::function<const char*(const char*)>& environment) {

@@ -17,4 +17,6 @@ class SystemClock final : public base::Clock {
   }
 };
 
+inline base::TimePoint now() { return SystemClock().now(); }
+
 }  // namespace gpumux::os

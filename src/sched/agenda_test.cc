@@ -7,7 +7,7 @@
 namespace gpumux::sched {
 namespace {
 
-class AgendaTest : public testing::Test {
+class AgendaTest : public ::testing::Test {
  protected:
   AgendaTest() {
     a_.index = GpuIndex{3};

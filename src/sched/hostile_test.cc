@@ -151,7 +151,7 @@ std::string run(std::uint64_t seed, int steps) {
 }
 
 TEST(Hostile, EventsKeepTheInvariants) {
-  for (std::uint64_t seed = 1; seed <= 300 && !testing::Test::HasFailure(); ++seed) run(seed, 400);
+  for (std::uint64_t seed = 1; seed <= 300 && !::testing::Test::HasFailure(); ++seed) run(seed, 400);
 }
 
 TEST(Hostile, EventsGiveTheSameCommandsAgain) {

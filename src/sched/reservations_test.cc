@@ -14,7 +14,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-class ReservationsTest : public testing::Test {
+class ReservationsTest : public ::testing::Test {
  protected:
   ReservationsTest() {
     for (std::uint32_t index = 0; index < 3; ++index) {

@@ -30,8 +30,8 @@ inline GpuSettings automatic_hold() {
 }
 
 // Whether the text has this part. A failure shows both.
-inline testing::AssertionResult says(const std::string& text, const std::string& part) {
-  return testing::AssertionResult(text.find(part) != std::string::npos)
+inline ::testing::AssertionResult says(const std::string& text, const std::string& part) {
+  return ::testing::AssertionResult(text.find(part) != std::string::npos)
          << "'" << part << "' is sought in '" << text << "'";
 }
 

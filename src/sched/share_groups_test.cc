@@ -29,7 +29,7 @@ TEST(ShareGroup, OnlyTheFirstBeginningCounts) {
   EXPECT_EQ(group.virtual_time(), 0);
 }
 
-class Groups : public testing::Test {
+class Groups : public ::testing::Test {
  protected:
   Seat& join(const std::string& name) {
     Seat& seat = seats_.emplace_back();

@@ -363,7 +363,7 @@ TEST(ProbeTest, CrashesHangsAndFailuresAreAnswers) {
 }
 
 // The executable itself.
-class DoctorTest : public testing::Test {
+class DoctorTest : public ::testing::Test {
  protected:
   // Exit status and, for each check, its worst level.
   int run(const std::vector<std::string>& variables, nlohmann::json& findings) {

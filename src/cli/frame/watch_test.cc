@@ -54,7 +54,7 @@ TEST(Watch, WithoutANumberItLooksEachSecond) {
   EXPECT_EQ(slow.interval(), 2500ms);
 }
 
-class Watching : public testing::Test {
+class Watching : public ::testing::Test {
  protected:
   void SetUp() override {
     winsize size{.ws_row = 12, .ws_col = 100, .ws_xpixel = 0, .ws_ypixel = 0};

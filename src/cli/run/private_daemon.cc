@@ -45,8 +45,6 @@ constexpr off_t kMaxLogBytes = 8 << 20;
 // Between two looks at something that gives no notice (a lock with a deadline, a socket that comes back).
 constexpr auto kRetryInterval = std::chrono::milliseconds(20);
 
-TimePoint now() { return os::SystemClock().now(); }
-
 // Says to the daemon at `runtime_dir` that this process uses it. kUnavailable: no daemon answers.
 Status use_daemon(const std::string& runtime_dir) {
   const auto client = api_client::Client::connect({.runtime_dir = runtime_dir});
@@ -63,7 +61,7 @@ Result<os::FileDescriptor> lock_start(const std::string& dir, TimePoint deadline
   if (!lock) return base::fail_errno(errno, "cannot create " + path);
   while (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return base::fail_errno(errno, "cannot lock " + path);
-    if (now() >= deadline) {
+    if (os::now() >= deadline) {
       return base::fail(Code::kUnavailable, "another `gpumux run` has been starting a daemon for too long (it holds " +
                                                 path + "): look at " + dir + "/" + kPrivateLog);
     }
@@ -110,7 +108,7 @@ Result<os::FileDescriptor> lock_start(const std::string& dir, TimePoint deadline
 // Waits for the daemon's word. kUnavailable: it ended without one; kTimeout.
 Status wait_until_ready(int pipe, TimePoint deadline) {
   for (;;) {
-    const Duration left = deadline - now();
+    const Duration left = deadline - os::now();
     if (left <= Duration::zero()) return base::fail(Code::kTimeout, "it did not say that it serves");
     pollfd item{pipe, POLLIN, 0};
     const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
@@ -201,8 +199,8 @@ Status start_daemon(const std::string& binary, const std::string& dir, TimePoint
 }
 
 Result<DaemonChoice> wait_for_system_daemon(const base::Error& first_error) {
-  const TimePoint deadline = now() + kRestartPatience;
-  while (now() < deadline) {
+  const TimePoint deadline = os::now() + kRestartPatience;
+  while (os::now() < deadline) {
     std::this_thread::sleep_for(kRetryInterval);
     if (use_daemon(os::kSystemRuntimeDir)) return DaemonChoice{os::kSystemRuntimeDir, false};
   }
@@ -271,7 +269,7 @@ Result<DaemonChoice> find_or_start_daemon() {
   auto made = os::make_user_runtime_dir();
   if (!made) return tl::unexpected(std::move(made).error());
   const std::string dir = absolute_dir(*made);
-  const TimePoint deadline = now() + kDaemonStartLimit;
+  const TimePoint deadline = os::now() + kDaemonStartLimit;
   const auto lock = lock_start(dir, deadline);
   if (!lock && lock.error().code == Code::kDenied) {
     return base::fail(Code::kUnavailable,

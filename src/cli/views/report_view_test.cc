@@ -21,7 +21,7 @@ constexpr std::int64_t kHour = 3600 * kSecond;
 // 2026-11-25 13:46:40 UTC.
 constexpr std::int64_t kNow = 1'795'614'400 * kSecond;
 
-class ReportView : public testing::Test {
+class ReportView : public ::testing::Test {
  protected:
   void SetUp() override {
     ::setenv("TZ", "UTC0", 1);

@@ -14,7 +14,7 @@ using namespace std::chrono_literals;
 
 base::TimePoint at(double seconds) { return base::TimePoint(base::Duration(static_cast<std::int64_t>(seconds * 1e9))); }
 
-class TraceHistoryTest : public testing::Test {
+class TraceHistoryTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { std::setlocale(LC_CTYPE, "C.UTF-8"); }
 

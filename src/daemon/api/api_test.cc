@@ -28,8 +28,6 @@ using Json = nlohmann::json;
 
 constexpr uid_t kNobody = 65534;
 
-Json json_of(const HttpAnswer& answer) { return Json::parse(answer.body, nullptr, false); }
-
 // A process that does `body` as another user. Needs root.
 OtherProcess stranger(const std::function<int()>& body) {
   return OtherProcess([body] {

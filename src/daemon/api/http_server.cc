@@ -46,8 +46,6 @@ constexpr auto kWriteTimeout = 10s;
 // Followers are served in batches, so that a thousand switches a second are not a thousand writes to each.
 constexpr auto kTraceBatch = 5ms;
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 template <class Message>
 void set_fields(Message& message, std::string_view type, bool keep) {
   message.set(http::field::server, "gpumuxd");
@@ -221,7 +219,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
   }
 
   void handle() {
-    server_.last_used_ = now();
+    server_.last_used_ = os::now();
     const auto& message = parser_->get();
     const AnswerForm form{message.keep_alive(), message.method() != http::verb::head};
     const unsigned version = message.version();
@@ -280,7 +278,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   void respond(ApiResponse answer, AnswerForm form) {
     large_.reset();
-    server_.last_used_ = now();
+    server_.last_used_ = os::now();
     response_ = {};
     set_answer(response_, std::move(answer), form);
     expires_after(kWriteTimeout);
@@ -390,7 +388,7 @@ HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api
       admission_({kMaxApiConnections, kMaxApiConnectionsPerAccount, kReservedApiConnections}, "connections", access,
                  closer),
       flush_(io),
-      last_used_(now()) {}
+      last_used_(os::now()) {}
 
 HttpServer::~HttpServer() { close(); }
 
@@ -425,7 +423,7 @@ void HttpServer::remove(Connection& connection) {
   if (found == connections_.end()) return;
   const auto keep = found->second;
   connections_.erase(found);
-  if (followers_.erase(&connection) > 0) last_used_ = now();
+  if (followers_.erase(&connection) > 0) last_used_ = os::now();
   admission_.left(connection.peer.account);
   connection.close();
 }

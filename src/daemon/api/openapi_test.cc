@@ -21,8 +21,6 @@ namespace {
 using namespace testing;
 using Json = nlohmann::json;
 
-Json json_of(const HttpAnswer& answer) { return Json::parse(answer.body, nullptr, false); }
-
 // Parts have what the whole has.
 TEST(Api, ShowsPartsOfTheStatus) {
   const TemporaryDirectory dir;

@@ -13,10 +13,10 @@ namespace {
 // any.
 constexpr int kMaxDepth = 8;
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 
-base::Result<Json> parse_object(std::string_view body, const char* example) {
-  auto json = parse_strict_json<Json>(body, {.depth = kMaxDepth});
+base::Result<SortedJson> parse_object(std::string_view body, const char* example) {
+  auto json = parse_strict_json<SortedJson>(body, {.depth = kMaxDepth});
   if (!json || json->is_object()) return json;
   return base::fail(base::Code::kInvalid,
                     std::string("the body must be a JSON object of settings, such as ") + example);

@@ -46,7 +46,7 @@ Nvml driver_with_actions() {
   return nvml;
 }
 
-class NvmlHealthTest : public testing::Test {
+class NvmlHealthTest : public ::testing::Test {
  protected:
   NvmlHealthTest() {
     g_events.clear();

@@ -19,7 +19,7 @@ node::RoomWanted wish(base::SeatId seat, std::uint64_t commitment, bool again = 
   return {.seat = seat, .ticket = 1, .room = 0, .commitment = commitment, .managed = 0, .again = again};
 }
 
-class RefusalsTest : public testing::Test {
+class RefusalsTest : public ::testing::Test {
  protected:
   RefusalsTest()
       : refusals([](base::TenantId tenant) {

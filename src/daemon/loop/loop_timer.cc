@@ -55,7 +55,7 @@ LoopTimer::~LoopTimer() {
 }
 
 LoopTimer::Next LoopTimer::every(base::Duration period) {
-  return [period] { return std::optional(os::SystemClock().now() + period); };
+  return [period] { return std::optional(os::now() + period); };
 }
 
 LoopTimer::Next LoopTimer::never() {
@@ -65,7 +65,7 @@ LoopTimer::Next LoopTimer::never() {
 void LoopTimer::update() { state_->arm(state_->next()); }
 
 void LoopTimer::arm_in(base::Duration delay) {
-  if (!state_->due) state_->arm(os::SystemClock().now() + delay);
+  if (!state_->due) state_->arm(os::now() + delay);
 }
 
 bool LoopTimer::is_armed() const { return state_->due.has_value(); }

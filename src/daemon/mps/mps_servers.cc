@@ -21,6 +21,7 @@
 #include "daemon/peers/process_info.h"
 #include "os/durable_file.h"
 #include "os/pidfd.h"
+#include "os/system_clock.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::daemon {
@@ -40,8 +41,6 @@ constexpr auto kEndGrace = 5s;
 // The server writes these words to its log when a client's fault has hit all clients.
 constexpr std::string_view kFaultWords = "fatal GPU error";
 constexpr std::size_t kMostLogBytes = 64u << 10;  // looked at in one go
-
-base::TimePoint now() { return base::TimePoint(std::chrono::steady_clock::now().time_since_epoch()); }
 
 // A folder of the user's. The user may change all in it: nothing of it is trusted.
 base::Status make_folder(const std::string& path, uid_t uid, gid_t gid) {
@@ -285,7 +284,7 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
     sweep(runner_folder(server), server.folder);
     return tl::unexpected(connection.error());
   }
-  server.give_up = now() + kStartPatience;
+  server.give_up = os::now() + kStartPatience;
   Server& kept = servers_[server.number] = std::move(server);
   connect(kept, std::move(*connection));
   await_ready_soon(kept);
@@ -326,7 +325,7 @@ void MpsServers::await_ready(Server& server) {
     answer(server);
     return end_if_unused(server);
   }
-  if (now() >= server.give_up) return ended(server.number, "it took no connection in 10 s");
+  if (os::now() >= server.give_up) return ended(server.number, "it took no connection in 10 s");
   await_ready_soon(server);
 }
 

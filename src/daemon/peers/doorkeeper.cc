@@ -107,7 +107,7 @@ void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
     std::erase_if(spent_, [&](const auto& spent) { return spent.second == channel; });
     if (is_current && is_asked_) {
       const bool is_there = os::peek(waiting_.front().connection, {}).has_value();
-      if (told_.take(os::SystemClock().now())) {
+      if (told_.take(os::now())) {
         log_warning("a doorkeeper has ended by itself; another one is started",
                     {{"account", waiting_.front().account.text()}, {"message", is_there ? "not received" : "lost"}});
       }

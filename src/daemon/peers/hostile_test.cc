@@ -10,7 +10,6 @@
 #include <array>
 #include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <random>
 
 #include "daemon/tenants/tenant_server.h"
@@ -25,12 +24,6 @@ namespace {
 using namespace testing;
 
 std::vector<std::byte> bytes_of(std::span<const std::byte> bytes) { return {bytes.begin(), bytes.end()}; }
-
-std::size_t open_descriptors() {
-  std::size_t count = 0;
-  for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
-  return count;
-}
 
 class Hostile : public ::testing::Test {
  protected:

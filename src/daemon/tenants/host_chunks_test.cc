@@ -15,7 +15,7 @@ using State = HostChunks::State;
 
 constexpr std::uint64_t kChunks = 16;
 
-struct HostChunksTest : testing::Test {
+struct HostChunksTest : ::testing::Test {
   HostSeats seats{1};
   HostShares shares{kChunks};
   HostChunks chunks{7, seats, shares};

@@ -151,7 +151,7 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   }
   borrower.domain = domain;
   borrower.account = account;
-  const base::TimePoint now = os::SystemClock().now();
+  const base::TimePoint now = os::now();
   requests_.push_back({seat, account, now});
   shares_.asked(account);
   serve();
@@ -229,7 +229,7 @@ bool HostMemory::serve_in_order() {
     }
     requests_.erase(requests_.begin() + static_cast<std::ptrdiff_t>(i));
     shares_.answered(request.account);
-    loans_.waiting += os::SystemClock().now() - request.asked_at;
+    loans_.waiting += os::now() - request.asked_at;
     has_answered = true;
     // It may have to wait for another seat that gives something back: it asks again.
     if (!served) on_lent_({request.seat, 0, 0}, -1);

@@ -19,7 +19,7 @@ namespace gpumux::daemon {
 
 inline constexpr std::uint64_t kBudget = std::uint64_t{64} << 20;
 
-class HostMemoryTest : public testing::Test {
+class HostMemoryTest : public ::testing::Test {
  protected:
   struct Got {
     HostLoan loan;

@@ -57,7 +57,7 @@ base::Result<LeasePageView> LeasePageView::map(int fd) {
   if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map the lease page");
   LeasePageView view;
   view.page_.reset(static_cast<wire::LeasePage*>(memory));
-  view.sequence_ = static_cast<std::uint32_t>(os::SystemClock().now().time_since_epoch().count()) & wire::kSequenceMask;
+  view.sequence_ = static_cast<std::uint32_t>(os::now().time_since_epoch().count()) & wire::kSequenceMask;
   return view;
 }
 

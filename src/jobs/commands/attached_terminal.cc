@@ -64,8 +64,6 @@ constexpr std::size_t kMostPendingInput = 64 << 10;
 // Messages that are taken in one go before keys and signals are looked at again.
 constexpr int kMessagesInARow = 16;
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 wire::WindowSize window_of(int input, int output) {
   winsize size{};
   if (::ioctl(input, TIOCGWINSZ, &size) != 0 && ::ioctl(output, TIOCGWINSZ, &size) != 0) return {};
@@ -148,13 +146,13 @@ Result<AttachedOutcome> AttachedTerminal::run(const std::string& socket_path) {
                                   {wants_input ? options_.input : -1, POLLIN, 0}}};
     int timeout = -1;
     if (const auto leave_at = interrupts_.leave_at()) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*leave_at - now()).count();
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(*leave_at - os::now()).count();
       timeout = static_cast<int>(std::max<long long>(0, left));
     }
     if (::poll(polled.data(), polled.size(), timeout) < 0 && errno != EINTR)
       return base::fail_errno(errno, "cannot wait for the terminal");
     if (auto outcome = hear_signals()) return *outcome;
-    if (interrupts_.leaves(now())) return AttachedOutcome{.how = AttachedHow::kLeft, .ended = {}, .signal = 0};
+    if (interrupts_.leaves(os::now())) return AttachedOutcome{.how = AttachedHow::kLeft, .ended = {}, .signal = 0};
     if ((polled[2].revents & (POLLIN | POLLHUP | POLLERR)) != 0) {
       if (auto outcome = hear_user()) return *outcome;
     }
@@ -242,7 +240,7 @@ std::optional<AttachedOutcome> AttachedTerminal::hear_user() {
 }
 
 std::optional<AttachedOutcome> AttachedTerminal::interrupted() {
-  switch (interrupts_.press(now())) {
+  switch (interrupts_.press(os::now())) {
     case InterruptRule::Meaning::kLeaveSoon:
       options_.say("[Ctrl+C: leaving job " + options_.label + ", which goes on; once more within a second cancels it]");
       return std::nullopt;

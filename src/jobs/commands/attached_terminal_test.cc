@@ -129,7 +129,7 @@ class Runner {
   std::array<std::byte, wire::kMaxAttachInputBytes + 64> buffer_;
 };
 
-class AttachedTest : public testing::Test {
+class AttachedTest : public ::testing::Test {
  protected:
   void SetUp() override {
     runner_.emplace(path());

@@ -32,7 +32,7 @@ struct Outcome {
   std::string err;
 };
 
-class JobCommandTest : public testing::Test {
+class JobCommandTest : public ::testing::Test {
  protected:
   void SetUp() override {
     for (const char* variable : {"PATH=/usr/bin:/bin", "TERM=xterm", "LC_ALL=C.UTF-8"})

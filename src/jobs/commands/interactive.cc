@@ -34,8 +34,6 @@ constexpr base::Duration kLookAgain = std::chrono::milliseconds(100);
 // The job has ended, and the daemon says so a moment later. The reason that it adds is worth this long a wait.
 constexpr base::Duration kLastWords = std::chrono::seconds(3);
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 class Session {
  public:
   Session(const char* command, std::string id, const FindClient& connect, const DetachKeys& detach_keys)
@@ -120,7 +118,7 @@ class Session {
   std::optional<int> hear_signals() {
     while (const auto signal = signals_.take()) {
       if (*signal == SIGINT) {
-        switch (interrupts_.press(now())) {
+        switch (interrupts_.press(os::now())) {
           case InterruptRule::Meaning::kLeaveSoon:
             say("[Ctrl+C: leaving job " + id_ + ", which goes on; once more within a second cancels it]");
             break;
@@ -137,7 +135,7 @@ class Session {
         return leave_job(*signal);
       }
     }
-    if (interrupts_.leaves(now())) return leave_job(0);
+    if (interrupts_.leaves(os::now())) return leave_job(0);
     return std::nullopt;
   }
 
@@ -178,15 +176,15 @@ class Session {
 
   int finish(const wire::AttachEnded& ended) {
     const auto told = exit_status_of_end(ended);
-    const base::TimePoint until = now() + kLastWords;
+    const base::TimePoint until = os::now() + kLastWords;
     for (;;) {
       auto job = patient_.wait(id_, api_client::JobMoment::kDone, kAskFor);
       if (job && *job && (*job)->is_done()) return tell_end(command_, **job);
-      if (told && (!job || now() >= until)) return *told;
+      if (told && (!job || os::now() >= until)) return *told;
       if (!job) return report_error(command_, job.error());
       // The daemon does not know how it ended, or it runs again: then it is not over.
       if (const auto status = hear_signals()) return *status;
-      if (!told && *job && !(*job)->is_done() && now() >= until) return go_on();
+      if (!told && *job && !(*job)->is_done() && os::now() >= until) return go_on();
     }
   }
 

@@ -19,7 +19,7 @@
 namespace gpumux::cli {
 namespace {
 
-constexpr int kPatienceMs = 30'000;
+constexpr int kShownWithinMs = 30'000;
 
 // A command on a terminal of its own, and the runner of its job.
 class InteractiveTest : public JobCommandTest {
@@ -43,7 +43,7 @@ class InteractiveTest : public JobCommandTest {
       if (!instead.empty() && shown_.find(instead) != std::string::npos) return false;
       pollfd item{terminal_.get(), POLLIN, 0};
       char buffer[1024];
-      if (::poll(&item, 1, kPatienceMs) <= 0) return false;
+      if (::poll(&item, 1, kShownWithinMs) <= 0) return false;
       const ssize_t got = ::read(terminal_.get(), buffer, sizeof buffer);
       if (got <= 0) return false;
       shown_.append(buffer, static_cast<std::size_t>(got));
@@ -55,7 +55,7 @@ class InteractiveTest : public JobCommandTest {
   }
   void accept() {
     pollfd item{listener_.get(), POLLIN, 0};
-    ASSERT_GT(::poll(&item, 1, kPatienceMs), 0) << shown_;
+    ASSERT_GT(::poll(&item, 1, kShownWithinMs), 0) << shown_;
     socket_ = os::FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     ASSERT_TRUE(std::holds_alternative<wire::AttachHello>(hear()));
     send(wire::AttachWelcome{});
@@ -63,7 +63,7 @@ class InteractiveTest : public JobCommandTest {
   wire::FromAttached hear() {
     pollfd item{socket_.get(), POLLIN, 0};
     std::array<std::byte, wire::kMaxAttachInputBytes + 64> buffer;
-    if (::poll(&item, 1, kPatienceMs) <= 0) return {};
+    if (::poll(&item, 1, kShownWithinMs) <= 0) return {};
     const auto received = os::receive_message(socket_.get(), buffer);
     if (!received || received->bytes == 0) return {};
     auto message = wire::decode_from_attached(std::span(buffer.data(), received->bytes)).value();

@@ -33,12 +33,10 @@ using base::Result;
 constexpr std::size_t kMaxTargetBytes = 4096;
 
 // Between two looks for a daemon that is away.
-constexpr base::Duration kLookAgain = std::chrono::milliseconds(200);
+constexpr base::Duration kSeekAgain = std::chrono::milliseconds(200);
 
 // How often a person who looks on is told anew.
 constexpr base::Duration kLookForPeople = std::chrono::seconds(1);
-
-base::TimePoint now() { return os::SystemClock().now(); }
 
 // Written by the handler of a signal, and so prepared before.
 std::string& last_words() {
@@ -175,13 +173,13 @@ Result<std::optional<Job>> PatientClient::wait(std::string_view id, api_client::
     error = client.error();
   }
   if (error.code != Code::kUnavailable && error.code != Code::kTimeout) return tl::unexpected(std::move(error));
-  if (!away_since_) away_since_ = now();
-  if (now() - *away_since_ >= patience_) {
+  if (!away_since_) away_since_ = os::now();
+  if (os::now() - *away_since_ >= patience_) {
     return base::fail(Code::kUnavailable, error.message() +
                                               ". The job goes on without the daemon; how it ends will be "
                                               "known when that is back");
   }
-  std::this_thread::sleep_for(std::min(kLookAgain, timeout));
+  std::this_thread::sleep_for(std::min(kSeekAgain, timeout));
   return std::optional<Job>();
 }
 

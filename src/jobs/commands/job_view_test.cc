@@ -64,7 +64,7 @@ std::string text_of(const std::vector<std::string>& lines) {
   return text;
 }
 
-class JobViewTest : public testing::Test {
+class JobViewTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     std::setlocale(LC_CTYPE, "C.UTF-8");

@@ -17,7 +17,7 @@
 namespace gpumux::cli {
 namespace {
 
-class LogReaderTest : public testing::Test {
+class LogReaderTest : public ::testing::Test {
  protected:
   void SetUp() override {
     path_ = dir_ + "/17.log";

@@ -265,7 +265,7 @@ TEST(DescribeTest, AnArraySaysItsElements) {
   EXPECT_EQ(describe_submitted({.id = 17, .count = 10, .array = "0-9%2", .text = ""}), "array 17_[0-9%2] (10 jobs)");
 }
 
-class PersistenceTest : public testing::Test {
+class PersistenceTest : public ::testing::Test {
  protected:
   void SetUp() override {
     submission_.arguments = {"x"};

@@ -9,7 +9,7 @@ namespace {
 using std::chrono::hours;
 using std::chrono::minutes;
 
-class Changes : public testing::Test {
+class Changes : public ::testing::Test {
  protected:
   static std::string text(Refusal why) { return "refused: " + std::to_string(static_cast<int>(why)); }
   // The commands that follow, or why it is refused.

@@ -17,7 +17,7 @@
 namespace gpumux::daemon {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using base::Code;
 using base::Result;
 using base::Status;
@@ -31,20 +31,20 @@ constexpr std::size_t kMaxStatusBytes = 1u << 20;  // lists all groups of a proc
 constexpr pid_t kFirstProcess = 1;
 constexpr std::size_t kLookupBytes = 65'536;  // a user's line in the database
 
-tl::unexpected<base::Error> invalid(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
+tl::unexpected<base::Error> malformed(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
 
 Status read_window(JsonFields& fields, wire::WindowSize& window) {
-  const Json* value = fields.find("window");
+  const SortedJson* value = fields.find("window");
   if (value == nullptr) return {};
-  if (!value->is_object()) return invalid("window must be {\"rows\": 24, \"columns\": 80}");
+  if (!value->is_object()) return malformed("window must be {\"rows\": 24, \"columns\": 80}");
   JsonFields size(*value);
   GPUMUX_TRY(size.number("rows", window.rows, 0, 65535));
   GPUMUX_TRY(size.number("columns", window.columns, 0, 65535));
   return size.nothing_else();
 }
 
-Json submitter_json(const Submitter& who) {
-  Json limits = Json::array();
+SortedJson submitter_json(const Submitter& who) {
+  SortedJson limits = SortedJson::array();
   for (const wire::ResourceLimit& limit : who.limits) limits.push_back({limit.resource, limit.soft, limit.hard});
   return {{"uid", who.uid},
           {"gid", who.gid},
@@ -55,25 +55,26 @@ Json submitter_json(const Submitter& who) {
           {"limits", std::move(limits)}};
 }
 
-Status read_submitter(const Json& json, Submitter& who) {
-  if (!json.is_object()) return invalid("submitter");
+Status read_submitter(const SortedJson& json, Submitter& who) {
+  if (!json.is_object()) return malformed("submitter");
   JsonFields fields(json);
   GPUMUX_TRY(fields.number("uid", who.uid, 0, UINT32_MAX));
   GPUMUX_TRY(fields.number("gid", who.gid, 0, UINT32_MAX));
   GPUMUX_TRY(fields.text("user", who.user_name, kMaxPathBytes));
   GPUMUX_TRY(fields.text("home", who.home, kMaxPathBytes));
   GPUMUX_TRY(fields.flag("no_new_privs", who.no_new_privs));
-  const Json* groups = fields.find("groups");
-  const Json* limits = fields.find("limits");
-  if (groups == nullptr || limits == nullptr || !groups->is_array() || !limits->is_array()) return invalid("submitter");
-  for (const Json& group : *groups) {
-    if (!group.is_number_unsigned()) return invalid("groups");
+  const SortedJson* groups = fields.find("groups");
+  const SortedJson* limits = fields.find("limits");
+  if (groups == nullptr || limits == nullptr || !groups->is_array() || !limits->is_array())
+    return malformed("submitter");
+  for (const SortedJson& group : *groups) {
+    if (!group.is_number_unsigned()) return malformed("groups");
     who.groups.push_back(group.get<gid_t>());
   }
-  for (const Json& limit : *limits) {
+  for (const SortedJson& limit : *limits) {
     if (!limit.is_array() || limit.size() != 3 ||
-        !std::all_of(limit.begin(), limit.end(), [](const Json& n) { return n.is_number_unsigned(); }))
-      return invalid("limits");
+        !std::all_of(limit.begin(), limit.end(), [](const SortedJson& n) { return n.is_number_unsigned(); }))
+      return malformed("limits");
     who.limits.push_back({.resource = limit[0].get<std::uint32_t>(),
                           .soft = limit[1].get<std::uint64_t>(),
                           .hard = limit[2].get<std::uint64_t>()});
@@ -84,9 +85,9 @@ Status read_submitter(const Json& json, Submitter& who) {
 }  // namespace
 
 // Bounded before it is believed: a body of brackets would take fifty times its size in memory.
-Result<Json> parse_bounded_json(std::string_view text) {
-  auto json = parse_strict_json<Json>(text, {.depth = kMaxDepth, .values = wire::kMaxSpecStrings});
-  if (json && !json->is_object()) return invalid("the submission must be a JSON object (docs/api.md)");
+Result<SortedJson> parse_bounded_json(std::string_view text) {
+  auto json = parse_strict_json<SortedJson>(text, {.depth = kMaxDepth, .values = wire::kMaxSpecStrings});
+  if (json && !json->is_object()) return malformed("the submission must be a JSON object (docs/api.md)");
   return json;
 }
 
@@ -104,11 +105,12 @@ Status read_command(JsonFields& fields, JobDocument& document) {
   GPUMUX_TRY(fields.number("umask", document.umask, 0, 0777));
   GPUMUX_TRY(fields.number("nice", document.nice, -20, 19));
   if (document.arguments.empty() || document.arguments[0].empty())
-    return invalid("arguments: there is no command to run");
-  if (document.directory.empty() || document.directory[0] != '/') return invalid("directory must be an absolute path");
+    return malformed("arguments: there is no command to run");
+  if (document.directory.empty() || document.directory[0] != '/')
+    return malformed("directory must be an absolute path");
   for (const std::string& variable : document.environment) {
     if (variable.find('=') == std::string::npos || variable[0] == '=')
-      return invalid("environment must have NAME=value, and not '" + variable.substr(0, 64) + "'");
+      return malformed("environment must have NAME=value, and not '" + variable.substr(0, 64) + "'");
   }
   return {};
 }
@@ -217,12 +219,12 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
 }
 
 std::string to_text(const JobDocument& document) {
-  Json json{{"submitter", submitter_json(document.submitter)},
-            {"arguments", texts_json(document.arguments)},
-            {"directory", text_json(document.directory)},
-            {"environment", texts_json(document.environment)},
-            {"umask", document.umask},
-            {"nice", document.nice}};
+  SortedJson json{{"submitter", submitter_json(document.submitter)},
+                  {"arguments", texts_json(document.arguments)},
+                  {"directory", text_json(document.directory)},
+                  {"environment", texts_json(document.environment)},
+                  {"umask", document.umask},
+                  {"nice", document.nice}};
   // Fields that most jobs do not have are not written: a million documents are kept.
   if (!document.setup_command.empty()) json["setup_command"] = text_json(document.setup_command);
   if (!document.output.empty()) json["output"] = text_json(document.output);
@@ -242,13 +244,13 @@ Result<JobDocument> parse_document(std::string_view text) {
   JsonFields fields(*json);
   JobDocument document;
   GPUMUX_TRY(read_command(fields, document));
-  const Json* submitter = fields.find("submitter");
-  if (submitter == nullptr) return invalid("the job's document does not say whose it is");
+  const SortedJson* submitter = fields.find("submitter");
+  if (submitter == nullptr) return malformed("the job's document does not say whose it is");
   GPUMUX_TRY(read_submitter(*submitter, document.submitter));
-  if (const Json* order = fields.find("gpu_order")) {
-    if (!order->is_array()) return invalid("gpu_order");
-    for (const Json& gpu : *order) {
-      if (!gpu.is_number_unsigned()) return invalid("gpu_order");
+  if (const SortedJson* order = fields.find("gpu_order")) {
+    if (!order->is_array()) return malformed("gpu_order");
+    for (const SortedJson& gpu : *order) {
+      if (!gpu.is_number_unsigned()) return malformed("gpu_order");
       document.gpu_order.push_back(gpu.get<std::uint32_t>());
     }
   }

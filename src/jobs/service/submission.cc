@@ -17,7 +17,7 @@
 namespace gpumux::daemon {
 namespace {
 
-using Json = nlohmann::json;
+using SortedJson = nlohmann::json;
 using base::Code;
 using base::Result;
 using base::Status;
@@ -30,22 +30,22 @@ constexpr std::size_t kMaxArrayDependencies = 100'000;  // of all elements toget
 // Ten years: longer than any job, and 64 bits of nanoseconds have place for it many times.
 constexpr std::uint64_t kMaxTimeLimit = std::uint64_t{10 * 365 * 24 * 3600} * 1'000'000'000;
 
-tl::unexpected<base::Error> invalid(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
+tl::unexpected<base::Error> refusal(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
 
 Status read_gpus(JsonFields& fields, Submission& submission) {
   auto& spec = submission.spec;
   std::vector<std::uint32_t>& order = submission.document.gpu_order;
-  const Json* ids = fields.find("gpu_ids");
+  const SortedJson* ids = fields.find("gpu_ids");
   const bool has_count = fields.find("gpus") != nullptr;
   GPUMUX_TRY(fields.number("gpus", spec.gpu_count, 1, base::kMaxGpus));
   if (ids == nullptr) return {};
-  if (has_count) return invalid("either gpus or gpu_ids: how many, or which");
-  if (!ids->is_array() || ids->empty()) return invalid("gpu_ids must be a list of GPUs' indices: [0, 2]");
-  for (const Json& id : *ids) {
+  if (has_count) return refusal("either gpus or gpu_ids: how many, or which");
+  if (!ids->is_array() || ids->empty()) return refusal("gpu_ids must be a list of GPUs' indices: [0, 2]");
+  for (const SortedJson& id : *ids) {
     if (!id.is_number_unsigned() || id.get<std::uint64_t>() >= base::kMaxGpus)
-      return invalid("gpu_ids must be indices of GPUs, from 0 on");
+      return refusal("gpu_ids must be indices of GPUs, from 0 on");
     const base::GpuIndex gpu{id.get<std::uint32_t>()};
-    if (spec.gpus.contains(gpu)) return invalid("gpu_ids names GPU " + std::to_string(gpu.value) + " twice");
+    if (spec.gpus.contains(gpu)) return refusal("gpu_ids names GPU " + std::to_string(gpu.value) + " twice");
     spec.gpus.insert(gpu);
     order.push_back(gpu.value);
   }
@@ -64,7 +64,7 @@ Status read_limits(JsonFields& fields, jobs::JobSpec& spec) {
 Status read_ways(JsonFields& fields, jobs::JobSpec& spec) {
   std::string on_limit = "suspend";
   GPUMUX_TRY(fields.text("on_time_limit", on_limit, 16));
-  if (on_limit != "suspend" && on_limit != "cancel") return invalid("on_time_limit must be suspend or cancel");
+  if (on_limit != "suspend" && on_limit != "cancel") return refusal("on_time_limit must be suspend or cancel");
   spec.on_limit = on_limit == "cancel" ? OnLimit::kCancel : OnLimit::kSuspend;
   GPUMUX_TRY(fields.flag("exclusive", spec.exclusive));
   GPUMUX_TRY(fields.flag("requeue", spec.requeue));
@@ -72,15 +72,15 @@ Status read_ways(JsonFields& fields, jobs::JobSpec& spec) {
 }
 
 Status read_dependencies(JsonFields& fields, jobs::JobSpec& spec) {
-  const Json* after = fields.find("after");
+  const SortedJson* after = fields.find("after");
   if (after == nullptr) return {};
   static constexpr char kWhat[] = "after must be a list like [{\"job\": 5, \"need\": \"ok\"}], where need is ok or any";
-  if (!after->is_array()) return invalid(kWhat);
+  if (!after->is_array()) return refusal(kWhat);
   if (after->size() > kMaxDependencies)
-    return invalid("a job may come after " + std::to_string(kMaxDependencies) +
+    return refusal("a job may come after " + std::to_string(kMaxDependencies) +
                    " others; all elements of an array are one, named by its id");
-  for (const Json& element : *after) {
-    if (!element.is_object()) return invalid(kWhat);
+  for (const SortedJson& element : *after) {
+    if (!element.is_object()) return refusal(kWhat);
     JsonFields fields_of(element);
     Dependency dependency;
     std::uint64_t job = 0;
@@ -88,7 +88,7 @@ Status read_dependencies(JsonFields& fields, jobs::JobSpec& spec) {
     GPUMUX_TRY(fields_of.number("job", job, 1, std::numeric_limits<std::int64_t>::max()));
     GPUMUX_TRY(fields_of.text("need", need, 8));
     GPUMUX_TRY(fields_of.nothing_else());
-    if (job == 0 || (need != "ok" && need != "any")) return invalid(kWhat);
+    if (job == 0 || (need != "ok" && need != "any")) return refusal(kWhat);
     dependency.on = {job};
     dependency.need = need == "ok" ? Dependency::Need::kOk : Dependency::Need::kAny;
     const auto is_same = [&](const Dependency& other) {
@@ -108,7 +108,7 @@ std::string name_of_program(const std::vector<std::string>& arguments) {
 
 Result<ArrayElements> parse_array(std::string_view text) {
   const auto wrong = [&](const std::string& what) {
-    return invalid("array '" + std::string(text.substr(0, 64)) + "': " + what +
+    return refusal("array '" + std::string(text.substr(0, 64)) + "': " + what +
                    "; it can be 0-9, 1,3,7-20 or 0-40:4, with %2 at the end for two at once");
   };
   ArrayElements array;
@@ -184,14 +184,14 @@ Result<Submission> parse_submission(std::string_view body) {
     submission.elements = std::move(elements->indices);
     submission.spec.array_limit = elements->at_once;
     if (submission.elements.size() * submission.spec.after.size() > kMaxArrayDependencies)
-      return invalid(
+      return refusal(
           "the array has more than " + std::to_string(kMaxArrayDependencies) +
           " dependencies, those of all elements together: let one job come after them all, and the array after that "
           "job");
-    if (submission.document.interactive) return invalid("an array cannot be interactive: it has many terminals");
+    if (submission.document.interactive) return refusal("an array cannot be interactive: it has many terminals");
   }
   if (submission.document.interactive && !submission.document.error_output.empty())
-    return invalid("error_output: an interactive job writes everything to its terminal");
+    return refusal("error_output: an interactive job writes everything to its terminal");
   return submission;
 }
 

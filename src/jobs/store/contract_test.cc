@@ -16,7 +16,7 @@ using jobs::JobState;
 using jobs::Outcome;
 using jobs::Record;
 
-class Contract : public testing::Test {
+class Contract : public ::testing::Test {
  protected:
   void SetUp() override { open(); }
   void open() {

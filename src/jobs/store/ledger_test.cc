@@ -31,7 +31,7 @@ AddToLedger entry(double held, const std::string& program = "train", std::uint32
                    .switches = 1}};
 }
 
-class StoredLedger : public testing::Test {
+class StoredLedger : public ::testing::Test {
  protected:
   void SetUp() override {
     auto opened = open_sqlite_store({.path = folder_.file("jobs.db"), .vfs = ""});

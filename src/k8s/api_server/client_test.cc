@@ -14,7 +14,7 @@ using nlohmann::json;
 
 constexpr char kSlices[] = "/apis/resource.k8s.io/v1/resourceslices";
 
-class ApiServerTest : public testing::Test {
+class ApiServerTest : public ::testing::Test {
  protected:
   template <class T>
   static base::Code code_of(const base::Result<T>& result) {

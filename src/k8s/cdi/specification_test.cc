@@ -176,7 +176,7 @@ TEST(EnvironmentOnlyTest, PreloadsByAVariable) {
   EXPECT_FALSE(environment_only(injection_of(real_node(), {{"LD_PRELOAD", "/x.so"}})));
 }
 
-class FolderTest : public testing::Test {
+class FolderTest : public ::testing::Test {
  protected:
   SpecificationFolder open() {
     auto folder = SpecificationFolder::open(path_);

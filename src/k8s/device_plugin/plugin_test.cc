@@ -159,7 +159,7 @@ class TestKubelet final : public v1beta1::Registration::Service {
   v1beta1::ListAndWatchResponse list_;
 };
 
-class PluginTest : public testing::Test {
+class PluginTest : public ::testing::Test {
  protected:
   PluginTest() { settings_.folder = temporary_.path(); }
   ~PluginTest() override { stop_plugin(); }

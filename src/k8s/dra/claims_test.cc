@@ -24,7 +24,7 @@ using nlohmann::json;
 
 ClaimName name_of(const std::string& uid) { return {"default", "claim-" + uid, uid}; }
 
-class ClaimsTest : public testing::Test {
+class ClaimsTest : public ::testing::Test {
  protected:
   ClaimsTest() {
     allocate("u1", {a_share("a", "gpu-a", "1Gi", "10")});

@@ -92,7 +92,7 @@ class TestKubelet {
   dra::v1::NodePrepareResourcesResponse prepared_;
 };
 
-class DriverTest : public testing::Test {
+class DriverTest : public ::testing::Test {
  protected:
   ~DriverTest() override { stop(); }
 

@@ -16,7 +16,7 @@ using nlohmann::json;
 
 constexpr char kPath[] = "/apis/resource.k8s.io/v1/resourceslices/node-1-gpumux.io";
 
-class PublisherTest : public testing::Test {
+class PublisherTest : public ::testing::Test {
  protected:
   json slice(const std::string& path = kPath) { return server_.object(path); }
   std::int64_t generation() { return slice()["spec"]["pool"]["generation"]; }

@@ -35,7 +35,7 @@ std::string content(const fs::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-class ImageTest : public testing::Test {
+class ImageTest : public ::testing::Test {
  protected:
   ImageTest() {
     fs::create_directories(host_ / "etc");

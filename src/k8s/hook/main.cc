@@ -67,13 +67,13 @@ constexpr unsigned kLongestSeconds = 2;
 // Of a sentence, and of a container's id. Both fit into an empty pipe, so that no worker waits for the guard.
 constexpr std::size_t kMaxReportBytes = 2048;
 
-const base::TimePoint started = os::SystemClock().now();
+const base::TimePoint started = os::now();
 
 // Whether there is something to read before this time after the hook's start.
 bool wait_readable(int fd, base::Duration limit) {
   pollfd waiting{fd, POLLIN, 0};
   while (true) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(started + limit - os::SystemClock().now());
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(started + limit - os::now());
     const int ready = ::poll(&waiting, 1, left.count() > 0 ? static_cast<int>(left.count()) : 0);
     if (ready > 0) return true;
     if (ready == 0 || errno != EINTR) return false;

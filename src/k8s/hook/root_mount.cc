@@ -41,7 +41,7 @@ std::optional<int> number(std::string_view word) {
 
 // proc(5): "36 35 98:0 /folder /place ro,noatime master:1 - ext3 ..."
 using Entries = std::map<int, Entry>;
-base::Result<Entries> parse(std::string_view mounts) {
+base::Result<Entries> parse_mounts(std::string_view mounts) {
   Entries entries;
   while (!mounts.empty()) {
     const std::size_t end = std::min(mounts.find('\n'), mounts.size());
@@ -65,7 +65,7 @@ base::Result<Entries> parse(std::string_view mounts) {
 }  // namespace
 
 base::Result<RootMount> find_root_mount(std::string_view mounts, int id, bool is_mount_point) {
-  const auto entries = parse(mounts);
+  const auto entries = parse_mounts(mounts);
   if (!entries) return tl::unexpected(entries.error());
   const auto found = entries->find(id);
   if (found == entries->end()) return base::fail(base::Code::kInvalid, "the root folder's mount is not in the list");

@@ -28,7 +28,7 @@ namespace gpumux::k8s {
 namespace {
 
 // How often the daemon is asked. The scheduler learns of a sick GPU or a dead daemon this late.
-constexpr timespec kAskEvery{1, 0};
+constexpr timespec kAskForClaimsEvery{1, 0};
 
 // How long the preparation of a claim waits for a daemon that does not answer. A daemon that starts again takes two
 // seconds, and the kubelet tries a failed claim again only after 60 s or more. It gives up a call after 45 s.
@@ -225,7 +225,7 @@ base::Status serve_dra(const PluginOptions& options, const sigset_t& signals) {
       threads.emplace_back([&] { publisher.run(); });
       threads.emplace_back([&] { (*claims)->remove_gone(); });
     }
-  } while (::sigtimedwait(&signals, nullptr, &kAskEvery) <= 0);
+  } while (::sigtimedwait(&signals, nullptr, &kAskForClaimsEvery) <= 0);
   log(LogLevel::kInfo, "stopping");
   gpus.end();
   driver.stop();

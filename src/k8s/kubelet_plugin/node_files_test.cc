@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class NodeFiles : public testing::Test {
+class NodeFiles : public ::testing::Test {
  protected:
   NodeFiles() {
     write("image/bin/gpumux-kubelet-plugin", "plugin");

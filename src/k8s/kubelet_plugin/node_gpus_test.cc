@@ -14,7 +14,7 @@ api_client::Gpu a_gpu(const std::string& uuid, const std::string& pci) {
   return gpu;
 }
 
-class NodeGpusTest : public testing::Test {
+class NodeGpusTest : public ::testing::Test {
  protected:
   NodeGpusTest() { said_.gpus = {a_gpu("GPU-a", "0000:01:00.0"), a_gpu("MIG-b", "0000:02:00.0")}; }
 

@@ -51,7 +51,7 @@ TEST(NvidiaDevicesTest, AreOfNoOtherKind) {
     EXPECT_TRUE(nvidia_devices(broken).empty()) << broken;
 }
 
-class DriverSourceTest : public testing::Test {
+class DriverSourceTest : public ::testing::Test {
  protected:
   DriverSource source(const ContainerGpus& gpus, bool is_simulated = false) {
     return driver_source(settings_, is_simulated, places_, gpus);

@@ -16,21 +16,21 @@ CUresult put(void* data, T value) {
   return CUDA_SUCCESS;
 }
 
-struct Known {
+struct KnownAddress {
   DeviceMemory* memory = nullptr;
   pager::AddressInfo info;
   CUmemoryPool pool = nullptr;  // that it was allocated from, in the order of a stream
 };
 
 // Nothing: no allocation of the pager's.
-std::optional<Known> find(CUdeviceptr pointer) {
+std::optional<KnownAddress> find(CUdeviceptr pointer) {
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || pointer == 0) return std::nullopt;
   std::optional<pager::AddressInfo> info;
   DeviceMemory* const memory =
       mine->memories().first([&](DeviceMemory& its) { return (info = its.pager.find(pointer)).has_value(); });
   if (memory == nullptr) return std::nullopt;
-  Known known{memory, *info, nullptr};
+  KnownAddress known{memory, *info, nullptr};
   if (!memory->pools.covers(pointer)) return known;
   const auto allocation = memory->pools.find(pointer);
   if (!allocation) return std::nullopt;
@@ -42,7 +42,7 @@ std::optional<Known> find(CUdeviceptr pointer) {
   return known;
 }
 
-CUresult attribute_of(const Known& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+CUresult attribute_of(const KnownAddress& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const pager::AddressInfo& info = known.info;
   switch (attribute) {
@@ -85,7 +85,7 @@ CUresult access_here(const pager::MappingInfo& mapping, unsigned* flags) {
 }
 
 // Of a mapping of the program's, as 580.159 answers.
-CUresult attribute_of_mapping(const Known& known, const pager::MappingInfo& mapping, void* data,
+CUresult attribute_of_mapping(const KnownAddress& known, const pager::MappingInfo& mapping, void* data,
                               CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   unsigned flags = 0;
@@ -112,7 +112,7 @@ CUresult attribute_of_mapping(const Known& known, const pager::MappingInfo& mapp
 }
 
 // Of either kind.
-CUresult attribute_of_known(const Known& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+CUresult attribute_of_known(const KnownAddress& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (known.info.handle == 0) return attribute_of(known, data, attribute, pointer);
   const auto mapping = known.memory->pager.find_mapping(pointer);
   // Unmapped by another thread just now.

@@ -8,7 +8,7 @@ namespace gpumux::shim::hooks {
 namespace {
 
 // The set that knows a stream, and the stream's name there.
-struct Known {
+struct KnownStream {
   Tenant* tenant = nullptr;
   gate::StreamSet* streams = nullptr;
   gate::InFlight* in_flight = nullptr;
@@ -17,8 +17,8 @@ struct Known {
   CUstream stream = nullptr;
 };
 
-Known find(CUstream handle, StreamVariant variant) {
-  Known known{.tenant = tenant_if_any()};
+KnownStream find(CUstream handle, StreamVariant variant) {
+  KnownStream known{.tenant = tenant_if_any()};
   // Without a tenant nothing has been submitted through us.
   if (known.tenant == nullptr) return known;
   known.stream = at_stream(handle, variant).stream;
@@ -32,13 +32,13 @@ Known find(CUstream handle, StreamVariant variant) {
   return known;
 }
 
-Captures::Origin origin_of(const Known& known) {
+Captures::Origin origin_of(const KnownStream& known) {
   return {known.context, known.stream, known.stream == gate::kPerThreadStream ? gate::this_thread() : nullptr};
 }
 
 // Makes the call by which a stream enters a capture.
 template <class Call>
-CUresult enter_capture(const Known& known, Call call) {
+CUresult enter_capture(const KnownStream& known, Call call) {
   if (known.streams == nullptr) return call();
   const gate::StreamSet::EnteringCapture entering(*known.streams, known.context, known.stream);
   return call();
@@ -49,7 +49,7 @@ CUresult begin_capture(StreamVariant variant, CUresult (*begin)(CUstream, Parame
                        std::type_identity_t<Parameters>... arguments) {
   // A program may capture before it has submitted anything: its tenant counts captures all the same.
   Tenant* const mine = tenant();
-  const Known known = find(stream, variant);
+  const KnownStream known = find(stream, variant);
   // Noted before it begins: a submission that overtakes this asks the driver whether its stream captures.
   if (mine != nullptr) {
     mine->captures().begin(origin_of(known));
@@ -63,7 +63,7 @@ CUresult begin_capture(StreamVariant variant, CUresult (*begin)(CUstream, Parame
 CUresult end_capture(CUstream stream, CUgraph* graph, StreamVariant variant, CUresult (*end)(CUstream, CUgraph*)) {
   const CUresult result = end(stream, graph);
   // Some errors end the capture, and others leave it as it was.
-  const Known known = find(stream, variant);
+  const KnownStream known = find(stream, variant);
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (known.tenant != nullptr && driver().cuStreamIsCapturing(known.stream, &status) == CUDA_SUCCESS &&
       status == CU_STREAM_CAPTURE_STATUS_NONE) {
@@ -75,7 +75,7 @@ CUresult end_capture(CUstream stream, CUgraph* graph, StreamVariant variant, CUr
 
 // A capture may have begun on another GPU. Then the graph will have work on both, and is launched as one GPU's work.
 // Which capture the stream is in is not asked: captures of several GPUs at the same time are taken for one.
-void join_capture(const Known& known) {
+void join_capture(const KnownStream& known) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
   if (driver().cuStreamIsCapturing(known.stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_ACTIVE)
     return;
@@ -90,14 +90,14 @@ CUresult wait_event(CUstream stream, CUevent event, unsigned int flags, StreamVa
   Tenant* const mine = tenant_if_any();
   if (mine == nullptr || !mine->captures().any()) return wait(stream, event, flags);
   // Waiting for an event of a capturing stream draws this stream into the capture.
-  const Known known = find(stream, variant);
+  const KnownStream known = find(stream, variant);
   const CUresult result = enter_capture(known, [&] { return wait(stream, event, flags); });
   if (result == CUDA_SUCCESS && known.streams != nullptr && mine->seats().count() > 1) join_capture(known);
   return result;
 }
 
 CUresult destroy(CUstream stream, CUresult (*real)(CUstream)) {
-  const Known known = find(stream, StreamVariant::kLegacy);
+  const KnownStream known = find(stream, StreamVariant::kLegacy);
   if (known.streams == nullptr || stream == nullptr) return real(stream);
   known.streams->retire(stream);
   known.in_flight->forget_stream(stream);

@@ -30,7 +30,7 @@ namespace {
 
 using namespace cuda;
 
-class HooksTest : public testing::Test {
+class HooksTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory().path().c_str(), 1), 0);

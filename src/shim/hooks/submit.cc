@@ -19,14 +19,14 @@ bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
 
 // The program has given its GPU up, if it is unlocked and another seat waits.
 void unlock(Tenant& tenant, std::uint32_t slot) {
-  if (tenant.lock_modes().synchronised(slot, os::SystemClock().now()) && tenant.gate().is_contended(slot))
+  if (tenant.lock_modes().synchronised(slot, os::now()) && tenant.gate().is_contended(slot))
     tenant.drainer().give_up(slot);
 }
 
 // After a submission to `stream`, outside the gate. (A stream that has begun to capture since is refused, and waited
 // for at the next one.)
 void keep_lock_modes(Tenant& tenant, std::uint32_t slot, cuda::CUstream stream) {
-  if (!tenant.lock_modes().wants_synchronisation(slot, os::SystemClock().now())) return;
+  if (!tenant.lock_modes().wants_synchronisation(slot, os::now())) return;
   if (tenant.captures().any()) return;
   if (tenant.driver().cuStreamSynchronize(stream) == cuda::CUDA_SUCCESS) unlock(tenant, slot);
 }
@@ -86,7 +86,7 @@ void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   passed_ = tenant_->gate().pass(*thread_, slot_);
   if (passed_ == gate::Passed::kStranded) return;
   note(*memo);
-  if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::SystemClock().now());
+  if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::now());
   tenant_->memories().mover().on_passed(slot_);
 }
 
@@ -275,7 +275,7 @@ bool SeveralPassages::enter() {
   for (std::size_t i = 0; i < count_; ++i) {
     const Member& member = members_[i];
     if (member.has_stream) tenant_->seats().streams(member.slot).note(member.context, member.stream);
-    if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(member.slot, os::SystemClock().now());
+    if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(member.slot, os::now());
     tenant_->memories().mover().on_passed(member.slot);
   }
   return true;

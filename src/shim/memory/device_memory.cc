@@ -138,9 +138,9 @@ void DeviceMemory::await_bounds(base::Duration at_most) {
   // As in expire_asking. (Another thread may wake it much sooner.)
   base::Duration waited{};
   while (rule_.load(std::memory_order_relaxed) == Rule::kAsking && waited < at_most) {
-    const base::TimePoint before = os::SystemClock().now();
+    const base::TimePoint before = os::now();
     mutex_.wait_for(kLook);
-    waited += std::min(os::SystemClock().now() - before, 2 * kLook);
+    waited += std::min(os::now() - before, 2 * kLook);
   }
 }
 

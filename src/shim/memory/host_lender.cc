@@ -38,7 +38,7 @@ void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memor
   const base::Locked locked(mutex_);
   if (!asked_.empty()) asked_.erase(asked_.begin());
   if (message.bytes == 0) {
-    refused_until_ = os::SystemClock().now() + kAskAgain;
+    refused_until_ = os::now() + kAskAgain;
     return;
   }
   inbox_.emplace_back(Arrived{message, std::move(memory)});
@@ -154,7 +154,7 @@ void HostLender::ask(std::uint64_t missing) {
     {
       const base::Locked locked(mutex_);
       const std::uint64_t asked = std::accumulate(asked_.begin(), asked_.end(), std::uint64_t{0});
-      if (asked >= std::min(missing, kMostAsked) || os::SystemClock().now() < refused_until_) return;
+      if (asked >= std::min(missing, kMostAsked) || os::now() < refused_until_) return;
       bytes = std::min(pager::round_up(missing - asked, pager::kHostChunkBytes), kAskBytes);
       // Before it is sent: the answer may be here first.
       asked_.push_back(bytes);
@@ -162,7 +162,7 @@ void HostLender::ask(std::uint64_t missing) {
     if (port_.ask_for_host(slot_, bytes)) continue;
     const base::Locked locked(mutex_);
     if (!asked_.empty()) asked_.pop_back();
-    refused_until_ = os::SystemClock().now() + kAskAgain;
+    refused_until_ = os::now() + kAskAgain;
     return;
   }
 }

@@ -11,7 +11,7 @@ namespace {
 using cuda::CUresult;
 
 // Pieces in one bite: each costs some calls of the driver.
-constexpr int kMostPieces = 16;
+constexpr int kMostBites = 16;
 constexpr cuda::CUmemLocation kHost{cuda::CU_MEM_LOCATION_TYPE_HOST, 0};
 
 std::uint64_t page_of(std::uint64_t address) { return address / ManagedMemory::kPageBytes * ManagedMemory::kPageBytes; }
@@ -139,7 +139,7 @@ bool ManagedMemory::step() {
   const base::Locked locked(mutex_);
   if (is_running()) return true;
   std::uint64_t bitten = 0;
-  for (int i = 0; i < kMostPieces && aim_ != Aim::kStay && bitten < kBiteBytes; ++i) {
+  for (int i = 0; i < kMostBites && aim_ != Aim::kStay && bitten < kBiteBytes; ++i) {
     const auto piece = aim_ == Aim::kLeave ? next_to_leave() : next_to_come_back();
     if (!piece) {
       aim_ = Aim::kStay;

@@ -21,7 +21,6 @@ static_assert(base::kMaxSeatsPerTenant <= 64);
 // core busy.
 constexpr base::Duration kShortestLook = 10us;
 constexpr base::Duration kLongestLook = 200us;
-constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 
 }  // namespace
 
@@ -455,34 +454,34 @@ CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner,
 void Memories::connect(std::uint32_t a, std::uint32_t b) {
   if (a == b) return;
   const base::Locked locked(bars_mutex_);
-  if ((connected_[a] & bit(b)) != 0) return;
-  const std::uint64_t all = connected_[a] | connected_[b] | bit(a) | bit(b);
+  if ((connected_[a] & slot_bit(b)) != 0) return;
+  const std::uint64_t all = connected_[a] | connected_[b] | slot_bit(a) | slot_bit(b);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if ((all & bit(slot)) != 0) connected_[slot] = all;
+    if ((all & slot_bit(slot)) != 0) connected_[slot] = all;
   }
   update_bars_locked(all);
 }
 
 std::uint64_t Memories::group(std::uint32_t slot) {
   const base::Locked locked(bars_mutex_);
-  return connected_[slot] | bit(slot);
+  return connected_[slot] | slot_bit(slot);
 }
 
 void Memories::update_bars(std::uint32_t slot) {
   const base::Locked locked(bars_mutex_);
-  update_bars_locked(connected_[slot] | bit(slot));
+  update_bars_locked(connected_[slot] | slot_bit(slot));
 }
 
 void Memories::set_evicting(std::uint32_t slot, bool evicting) {
   const base::Locked locked(bars_mutex_);
   evicting_[slot] = evicting;
-  update_bars_locked(connected_[slot] | bit(slot));
+  update_bars_locked(connected_[slot] | slot_bit(slot));
 }
 
 void Memories::set_broken(std::uint32_t slot) {
   const base::Locked locked(bars_mutex_);
   broken_[slot].store(true, std::memory_order_relaxed);
-  update_bars_locked(connected_[slot] | bit(slot));
+  update_bars_locked(connected_[slot] | slot_bit(slot));
 }
 
 // The lock makes reading and storing one step. A thread that has evicted something comes after a mover that has not
@@ -490,14 +489,14 @@ void Memories::set_broken(std::uint32_t slot) {
 void Memories::update_bars_locked(std::uint64_t mask) {
   bool complete = true;
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if ((mask & bit(slot)) == 0) continue;
+    if ((mask & slot_bit(slot)) == 0) continue;
     const DeviceMemory* const memory = if_any(slot);
     const bool broken = broken_[slot].load(std::memory_order_relaxed);
     if (evicting_[slot] || (memory != nullptr && memory->pager.evicted_bytes() != 0 && !broken)) complete = false;
   }
   bool barred = false;
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if ((mask & bit(slot)) == 0) continue;
+    if ((mask & slot_bit(slot)) == 0) continue;
     if (complete) {
       gate_.unbar(slot);
     } else if (gate_.bar(slot)) {

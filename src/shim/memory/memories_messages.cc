@@ -29,7 +29,7 @@ void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t
 
 void Memories::on_opened(std::uint32_t slot) {
   if (slot >= seats_.count()) return;
-  of(slot).on_opened(os::SystemClock().now());
+  of(slot).on_opened(os::now());
   mover_.wake();
 }
 

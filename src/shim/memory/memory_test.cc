@@ -350,8 +350,8 @@ void expect_frees_to_be_waited_for(RoomDaemon& daemon, CUcontext context) {
   };
   for (CUresult (*const allocate)(CUdeviceptr*) : {+plain, +managed}) {
     for (const bool is_done_first : {false, true}) {
-      SCOPED_TRACE(testing::Message() << (allocate == +plain ? "plain" : "managed") << ", done "
-                                      << (is_done_first ? "before" : "after") << " the daemon's no");
+      SCOPED_TRACE(::testing::Message() << (allocate == +plain ? "plain" : "managed") << ", done "
+                                        << (is_done_first ? "before" : "after") << " the daemon's no");
       FreeUnderWay free(kBytes);
       const auto finish = [&] {
         free.go = true;
@@ -373,7 +373,7 @@ void expect_frees_to_be_waited_for(RoomDaemon& daemon, CUcontext context) {
   }
 }
 
-class MemoryTest : public testing::Test {
+class MemoryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory_.path().c_str(), 1), 0);
@@ -413,13 +413,13 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   const std::uint64_t leases = from_environment("GPUMUX_TEST_LEASES", 0);
   std::array<std::uint64_t, 3> before{};
   std::mt19937 random(seed());
-  const base::TimePoint end = now() + 200s;
+  const base::TimePoint end = os::now() + 200s;
   const auto has_moved = [&] {
     return daemon.last().moved_out != 0 && daemon.last().moved_in != 0 && daemon.lent_again() != 0 &&
            daemon.forgotten() != 0 && (daemon.claims() != 0 || !kMeetsClaims);
   };
   for (unsigned round = 0; daemon.complaints().empty() && !HasFailure(); ++round) {
-    if (daemon.rooms() >= rooms && daemon.grants() >= leases && (has_moved() || now() > end)) break;
+    if (daemon.rooms() >= rooms && daemon.grants() >= leases && (has_moved() || os::now() > end)) break;
     if (round % 8 == 7 && !has_moved()) daemon.slow_down();
     // In every second round the driver refuses now and then what the pager asks.
     for (const char* name : {"cuMemCreate", "cuMemMap", "cuMemSetAccess", "cuMemUnmap", "cuMemHostRegister_v2",
@@ -432,15 +432,15 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
     if (round % 8 == 5) pager::the_faults()["cuMemCreate"]->per_million = 1'000'000;
     std::this_thread::sleep_for(round % 8 == 5 ? 700ms : 100ms);
     // On a busy machine that takes longer, the first time.
-    const base::TimePoint believed = now() + 10s;
-    while (round % 8 == 5 && kMeetsClaims && daemon.claims() == 0 && now() < believed)
+    const base::TimePoint believed = os::now() + 10s;
+    while (round % 8 == 5 && kMeetsClaims && daemon.claims() == 0 && os::now() < believed)
       std::this_thread::sleep_for(10ms);
     // Every thread gets on, if not while the room changes faster than memory moves, then when it stays.
     pager::clear_faults();
     daemon.calm(true);
-    const base::TimePoint patience = now() + 60s;
+    const base::TimePoint patience = os::now() + 60s;
     for (std::size_t i = 0; i < before.size(); ++i) {
-      while (programs[i]->steps < before[i] + 5 && now() < patience) std::this_thread::sleep_for(1ms);
+      while (programs[i]->steps < before[i] + 5 && os::now() < patience) std::this_thread::sleep_for(1ms);
       ASSERT_GE(programs[i]->steps, before[i] + 5) << "thread " << i << " does not get on";
       before[i] = programs[i]->steps;
     }

@@ -28,8 +28,6 @@ using namespace std::chrono_literals;
 using namespace cuda;
 using pager::kMebibyte;
 
-inline base::TimePoint now() { return os::SystemClock().now(); }
-
 inline std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
   return text != nullptr ? std::strtoull(text, nullptr, 10) : otherwise;
@@ -118,8 +116,8 @@ class RoomDaemon {
       }
       if ((waiting[1].revents & (POLLIN | POLLHUP)) != 0) receive();
       if (!socket_ || !is_open_) continue;
-      if (now() >= next_whim_) act();
-      if (!calm_ && now() >= next_room_) change_room();
+      if (os::now() >= next_whim_) act();
+      if (!calm_ && os::now() >= next_room_) change_room();
       // Gone for a moment: everything is kept, and told to the next connection.
       if (!calm_ && dice(20'000) == 0) socket_.reset();
     }
@@ -176,7 +174,7 @@ class RoomDaemon {
 
   // In bursts that nothing can follow, and between them long enough that memory moves.
   void change_room() {
-    next_room_ = now() + std::chrono::microseconds(dice(10) != 0 ? 0 : slowness_ * dice(30'000));
+    next_room_ = os::now() + std::chrono::microseconds(dice(10) != 0 ? 0 : slowness_ * dice(30'000));
     switch (dice(4)) {
       case 0: return give_room(0);
       case 1: return give_room(kCapacity);
@@ -200,7 +198,7 @@ class RoomDaemon {
     had_ = on_gpu;
     // All has moved that had to.
     const bool is_settled = memory.room_sequence == sequence_ && !given_.empty() && on_gpu <= given_.back().room;
-    if (phase_ == Phase::kDrained && is_settled && !calm_) next_whim_ = now();
+    if (phase_ == Phase::kDrained && is_settled && !calm_) next_whim_ = os::now();
     if (memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kOther)] != 0) ++claims_;
     const std::lock_guard lock(mutex_);
     last_ = memory;
@@ -288,14 +286,14 @@ class RoomDaemon {
     phase_ = Phase::kDrained;
     if (!calm_ && dice(2) == 0) give_room(0);
     // Usually long enough to be evicted in.
-    next_whim_ = now() + std::chrono::microseconds(dice(3) == 0 ? dice(2000) : slowness_ * dice(60'000));
+    next_whim_ = os::now() + std::chrono::microseconds(dice(3) == 0 ? dice(2000) : slowness_ * dice(60'000));
   }
   template <class Other>
   void on(const Other&) {}
 
   void act() {
     wire::LeaseSlot& words = page_->slots[0];
-    next_whim_ = now() + std::chrono::microseconds(dice(3000));
+    next_whim_ = os::now() + std::chrono::microseconds(dice(3000));
     switch (phase_) {
       case Phase::kIdle:
       case Phase::kDrained:

@@ -20,8 +20,6 @@ constexpr base::Duration kManagedLook = 100ms;
 // Frames that were freed, where the daemon reads too slowly. The time is a guess.
 constexpr base::Duration kTellAgain = 1ms;
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optional<base::Duration> b) {
   if (!a) return b;
   return b && *b < *a ? b : a;
@@ -35,7 +33,6 @@ Move::Step step_job(Job& job, std::uint64_t (Job::*moved)() const) {
   return {.state = state, .moved = in_all - before, .moved_in_all = in_all, .error = job.error()};
 }
 
-constexpr std::uint64_t bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
 constexpr bool has(std::uint64_t group, std::uint32_t slot) { return (group >> slot & 1) != 0; }
 
 }  // namespace
@@ -82,7 +79,7 @@ void Mover::run() {
     }
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
       DeviceMemory* const memory = memories_.if_any(slot);
-      if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], now()));
+      if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], os::now()));
     }
     if (round_.leaving_since && !round_.forgets && left_.exchange(1, std::memory_order_release) == 0)
       os::futex_wake(left_, os::FutexScope::kProcess);
@@ -121,11 +118,11 @@ void Mover::spare_host(std::uint64_t bytes, std::uint64_t awaited) {
 void Mover::wind_down(base::Duration at_most) {
   {
     const base::Locked locked(pause_mutex_);
-    leaving_since_ = now();
+    leaving_since_ = os::now();
   }
   wake();
-  const base::TimePoint end = now() + at_most;
-  for (base::TimePoint time = now(); time < end && left_.load(std::memory_order_acquire) == 0; time = now()) {
+  const base::TimePoint end = os::now() + at_most;
+  for (base::TimePoint time = os::now(); time < end && left_.load(std::memory_order_acquire) == 0; time = os::now()) {
     os::futex_wait(left_, 0, end - time, os::FutexScope::kProcess);
   }
 }
@@ -324,7 +321,7 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
 void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
   moving.eviction.reset();
   moving.door.reset();
-  moving.host.end_eviction(now());
+  moving.host.end_eviction(os::now());
   memories_.set_evicting(memory.slot, false);
 }
 
@@ -423,7 +420,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
   const std::uint64_t told = moving.to_leave.exchange(0, std::memory_order_relaxed);
   if (told == 0 && managed.is_at_home()) return std::nullopt;
   // Before the lease is looked at: a thread that passes from here on wakes us.
-  out_.fetch_or(bit(slot), std::memory_order_seq_cst);
+  out_.fetch_or(slot_bit(slot), std::memory_order_seq_cst);
   const bool has_lease = gate_.is_granted(slot) || gate_.is_ungated(slot);
   switch (moving.managed.next({.told = told, .has_lease = has_lease, .epoch = gate_.epoch(slot)}, time)) {
     case ManagedMove::Decision::kStay: break;
@@ -441,7 +438,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
   if (was_away != (managed.away_bytes() != 0)) moving.reports.hurry();
   if (is_moving) return Move::kPoll;
   if (!managed.is_at_home()) return kManagedLook;
-  out_.fetch_and(~bit(slot), std::memory_order_relaxed);
+  out_.fetch_and(~slot_bit(slot), std::memory_order_relaxed);
   return std::nullopt;
 }
 

@@ -302,7 +302,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   pager::Fault& copies = *pager::the_faults()["cuMemcpyHtoDAsync_v2"];
   copies.clear();
   copies.fail_all(CUDA_ERROR_UNKNOWN);
-  const base::TimePoint failing_since = os::SystemClock().now();
+  const base::TimePoint failing_since = os::now();
   daemon.give_room(kAll);
   daemon.grant();
   auto waiting = in_program([&blocks] {
@@ -313,7 +313,7 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   });
   daemon.expect<wire::Note>([](const wire::Note& note) { return note.severity == wire::Severity::kError; });
   ASSERT_EQ(waiting.wait_for(std::chrono::milliseconds(kPatienceMs)), std::future_status::ready);
-  EXPECT_GE(os::SystemClock().now() - failing_since, kGiveUpAfter) << "it is tried for so long";
+  EXPECT_GE(os::now() - failing_since, kGiveUpAfter) << "it is tried for so long";
   EXPECT_GT(copies.calls, 1u);
   pager::clear_faults();
 

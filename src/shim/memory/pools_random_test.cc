@@ -260,7 +260,7 @@ TEST_P(RandomPrograms, NothingIsHandedOutTooEarlyOrTwice) {
   EXPECT_EQ(pools_.reserved_bytes(), 0u);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, RandomPrograms, testing::Range(0u, 12u));
+INSTANTIATE_TEST_SUITE_P(Seeds, RandomPrograms, ::testing::Range(0u, 12u));
 
 }  // namespace
 }  // namespace gpumux::shim

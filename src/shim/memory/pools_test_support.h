@@ -234,7 +234,7 @@ inline const CUcontext kOther = reinterpret_cast<CUcontext>(0xc1);
 inline const CUstream kA = reinterpret_cast<CUstream>(0xa00);
 inline const CUstream kB = reinterpret_cast<CUstream>(0xb00);
 
-class PoolsTest : public testing::Test {
+class PoolsTest : public ::testing::Test {
  protected:
   PoolsTest() : driver_(fake_driver()), pools_(driver_, pages_, 0, 3) {
     g_gpu = &gpu_;

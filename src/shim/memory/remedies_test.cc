@@ -464,7 +464,7 @@ const Course kCourses[] = {
       answers(Answer::kGiven, Remedy::kTry), fails(Lack::kCommitment, Remedy::kReleasePools)}},
 };
 
-class RemedyOrders : public testing::TestWithParam<Course> {};
+class RemedyOrders : public ::testing::TestWithParam<Course> {};
 
 TEST_P(RemedyOrders, AreKept) {
   Remedies remedies(64 * pager::kMebibyte);
@@ -485,7 +485,7 @@ TEST_P(RemedyOrders, AreKept) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, RemedyOrders, testing::ValuesIn(kCourses),
+INSTANTIATE_TEST_SUITE_P(All, RemedyOrders, ::testing::ValuesIn(kCourses),
                          [](const auto& course) { return std::string(course.param.name); });
 
 TEST(Remedies, AFailureSaysWhatLacks) {

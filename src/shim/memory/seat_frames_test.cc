@@ -48,7 +48,7 @@ class Daemon final : public SeatFrames::Port {
   std::atomic<int> wakes{0};
 };
 
-class SeatFramesTest : public testing::Test {
+class SeatFramesTest : public ::testing::Test {
  protected:
   void lend(std::uint64_t number, std::uint64_t bytes = kBytes) {
     frames_.on_lent({.slot = 3, .number = number, .bytes = bytes}, any_file());

@@ -20,6 +20,9 @@
 
 namespace gpumux::shim {
 
+// A set of seats as a word: the bit of one.
+constexpr std::uint64_t slot_bit(std::uint32_t slot) { return std::uint64_t{1} << slot; }
+
 // The closing of a seat's gate. It lasts from a revocation until the lease page has another epoch. The lease word alone
 // says whether threads may submit.
 struct Closing {

@@ -34,8 +34,6 @@ constexpr int kPausesPerLook = 16;
 // ever fewer waits. The doubling ends after this many false alarms, which is a guess.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 // A thread that is let through several times submits as fast as it can. It is not asked after each submission; if for
 // this long there is none, it is doing something else. A guess: longer than a thread needs between two submissions.
 constexpr base::Duration kStepPause = 100us;
@@ -92,7 +90,7 @@ void Drainer::run() {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-      const auto wanted = look_at(slot, now());
+      const auto wanted = look_at(slot, os::now());
       if (wanted && (!sleep || *wanted < *sleep)) sleep = wanted;
     }
     wait(seen, sleep);
@@ -101,13 +99,13 @@ void Drainer::run() {
 
 void Drainer::wait(std::uint32_t seen, std::optional<base::Duration> duration) {
   if (duration && *duration <= kShortestSleep && os::has_spare_cores()) {
-    const base::TimePoint start = now();
+    const base::TimePoint start = os::now();
     if (spinning_.left(start) >= *duration) {
       base::TimePoint time = start;
       // acquire: pairs with wake.
       while (time - start < *duration && wakes_.load(std::memory_order_acquire) == seen) {
         for (int i = 0; i < kPausesPerLook; ++i) os::spin_pause();
-        time = now();
+        time = os::now();
       }
       return spinning_.spend(time - start);
     }
@@ -175,7 +173,7 @@ void Drainer::give_up(std::uint32_t slot) {
     const auto given_up = gate_.close_if_granted(slot);
     if (!given_up) return;
     epoch = *given_up;
-    seats[slot].begin_closing(epoch, now());
+    seats[slot].begin_closing(epoch, os::now());
   }
   close_at_once(slot, epoch);
 }

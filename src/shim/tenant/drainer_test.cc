@@ -112,7 +112,7 @@ TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   const auto revoke = [&] {
     Seats::Locked locked(seats);
     // Looks are far apart: none is only half a one.
-    locked[0].begin_closing(kEpoch, os::SystemClock().now() - 1h);
+    locked[0].begin_closing(kEpoch, os::now() - 1h);
     locked[0].closing->phase = Closing::Phase::kDraining;
   };
   revoke();

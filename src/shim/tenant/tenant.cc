@@ -185,7 +185,7 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
     } else {
       open.state = wire::SeatState::kDraining;
       gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
-      seat.begin_closing(open.epoch, os::SystemClock().now());
+      seat.begin_closing(open.epoch, os::now());
     }
   }
   seat.announced = announcement.send(open);
@@ -206,7 +206,7 @@ void Tenant::handle(const wire::Revoke& message) {
     Seat* seat = seats.find(message.slot);
     // An older epoch: the lease was released while this message was on its way.
     if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
-    seat->begin_closing(message.epoch, os::SystemClock().now());
+    seat->begin_closing(message.epoch, os::now());
     ordered.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   }
   drainer_.close_at_once(message.slot, message.epoch);

@@ -60,8 +60,6 @@ void load_real_driver() {
 
 namespace {
 
-base::TimePoint now() { return os::SystemClock().now(); }
-
 unsigned seed() {
   static const unsigned value = [] {
     const char* text = std::getenv("GPUMUX_TEST_SEED");
@@ -203,7 +201,7 @@ class WhimsicalDaemon {
     while (!stopping_) {
       auto listening = os::listen_seqpacket(path_, 0600, 4);
       if (!listening) return complain(listening.error().message());
-      const base::TimePoint end = now() + std::chrono::milliseconds(200 + dice(800));
+      const base::TimePoint end = os::now() + std::chrono::milliseconds(200 + dice(800));
       serve(*listening, end);
       // Gone for a moment: connection and socket.
       socket_.reset();
@@ -211,7 +209,7 @@ class WhimsicalDaemon {
   }
 
   void serve(const os::FileDescriptor& listening, base::TimePoint end) {
-    while (!stopping_ && (calm_ || now() < end || !socket_)) {
+    while (!stopping_ && (calm_ || os::now() < end || !socket_)) {
       std::array<pollfd, 2> waiting{{{listening.get(), POLLIN, 0}, {socket_ ? socket_.get() : -1, POLLIN, 0}}};
       const timespec wait{0, 200'000};
       ::ppoll(waiting.data(), waiting.size(), &wait, nullptr);
@@ -222,7 +220,7 @@ class WhimsicalDaemon {
       }
       if ((waiting[1].revents & (POLLIN | POLLHUP)) != 0) receive();
       for (std::size_t slot = 0; slot < seats_.size(); ++slot) {
-        if (socket_ && seats_[slot].open && now() >= seats_[slot].next_whim) act(slot);
+        if (socket_ && seats_[slot].open && os::now() >= seats_[slot].next_whim) act(slot);
       }
     }
   }
@@ -278,7 +276,7 @@ class WhimsicalDaemon {
       case wire::SeatState::kDraining: seat.phase = Phase::kRevoked; break;
     }
     seat.open = true;
-    seat.next_whim = now();
+    seat.next_whim = os::now();
     send(wire::SeatOpened{.slot = open.slot, .gpu_index = static_cast<std::uint32_t>(seat.device.load())});
   }
   void on(const wire::Request& request) { seats_[request.slot].wanted = true; }
@@ -305,7 +303,7 @@ class WhimsicalDaemon {
     seat.may_submit = false;
     seat.drained.fetch_add(1);
     seat.phase = asked ? Phase::kDrained : Phase::kIdle;
-    seat.next_whim = now() + std::chrono::microseconds(dice(500));
+    seat.next_whim = os::now() + std::chrono::microseconds(dice(500));
   }
   void on(const wire::Stepped& stepped) {
     SeatBelief& seat = seats_[stepped.slot];
@@ -333,7 +331,7 @@ class WhimsicalDaemon {
     SeatBelief& seat = seats_[slot];
     wire::LeaseSlot& words = page_->slots[slot];
     const auto number = static_cast<std::uint32_t>(slot);
-    seat.next_whim = now() + std::chrono::microseconds(dice(2000));
+    seat.next_whim = os::now() + std::chrono::microseconds(dice(2000));
     if (dice(10) == 0) {
       seat.submitted_then = submitted_[static_cast<std::size_t>(seat.device.load())];
       send(wire::Measure{.slot = number, .question = ++seat.question});
@@ -355,7 +353,7 @@ class WhimsicalDaemon {
         } else {
           seat.phase = Phase::kRevoked;
           revoke(slot);
-          seat.next_whim = now() + std::chrono::microseconds(dice(2) == 0 ? dice(100) : dice(2000));
+          seat.next_whim = os::now() + std::chrono::microseconds(dice(2) == 0 ? dice(100) : dice(2000));
         }
         break;
       case Phase::kRevoked:
@@ -369,7 +367,7 @@ class WhimsicalDaemon {
           seat.phase = Phase::kStepping;
           seat.unreported = 1 + dice(20);
           // Often while they are being used.
-          seat.next_whim = now() + std::chrono::microseconds(dice(300));
+          seat.next_whim = os::now() + std::chrono::microseconds(dice(300));
           seat.permits = static_cast<int>(seat.unreported);
           words.permits.store(seat.unreported, std::memory_order_release);
           words.word.fetch_add(wire::kSequenceOne);
@@ -553,14 +551,14 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
       threads.emplace_back([&, i] { program_thread(static_cast<int>(i % 2), seed() + i + 1, stop, submissions[i]); });
     }
     std::array<std::uint64_t, kThreads> before{};
-    const base::TimePoint end = now() + run_time();
+    const base::TimePoint end = os::now() + run_time();
     // A slow machine needs longer until all has happened that the test is about.
     const base::TimePoint latest_end = end + 60s;
-    while (daemon.complaints().empty() && (now() < end || (now() < latest_end && !daemon.has_met_all()))) {
+    while (daemon.complaints().empty() && (os::now() < end || (os::now() < latest_end && !daemon.has_met_all()))) {
       // Every thread gets on, again and again; the bound is for a machine that is very busy.
-      const base::TimePoint patience = now() + 30s;
+      const base::TimePoint patience = os::now() + 30s;
       for (std::size_t i = 0; i < before.size(); ++i) {
-        while (submissions[i] < before[i] + 20 && now() < patience) std::this_thread::sleep_for(1ms);
+        while (submissions[i] < before[i] + 20 && os::now() < patience) std::this_thread::sleep_for(1ms);
         ASSERT_GE(submissions[i], before[i] + 20) << "thread " << i << " does not get on";
         before[i] = submissions[i];
       }

@@ -10,7 +10,7 @@
 namespace gpumux::view {
 namespace {
 
-class CanvasTest : public testing::Test {
+class CanvasTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() { std::setlocale(LC_CTYPE, "C.UTF-8"); }
 };

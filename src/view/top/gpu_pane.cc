@@ -25,7 +25,6 @@ constexpr std::size_t kLabel = 6;
 constexpr std::size_t kLaneLabel = 16;
 // A GPU may have hundreds of programs; the table shows them all.
 constexpr std::size_t kMostLanes = 12;
-constexpr Style kDim{.dim = true};
 constexpr Style kWrong{.hue = Hue::kRed, .bold = true};
 
 // The driver's word on the whole GPU: "61 C  312 of 700 W".

@@ -9,7 +9,7 @@
 namespace gpumux::view {
 namespace {
 
-class KeysTest : public testing::Test {
+class KeysTest : public ::testing::Test {
  protected:
   Effect press(const KeyPress& key) { return view::press(view_, model_, key, kSampleUnixNs); }
   Effect type(const std::string& letters) {

@@ -17,9 +17,8 @@
 namespace gpumux::view {
 namespace {
 
-constexpr Style kDim{.dim = true};
 constexpr Style kBold{.bold = true};
-constexpr Style kWrong{.hue = Hue::kRed, .bold = true, .reversed = true};
+constexpr Style kAlarm{.hue = Hue::kRed, .bold = true, .reversed = true};
 
 // Head, message and keys.
 constexpr std::size_t kFrameRows = 3;
@@ -102,12 +101,12 @@ std::string counts_of(const Model& model) {
 
 void draw_head(Canvas& canvas, const Model& model, const Clocks& clocks) {
   if (model.lost()) {
-    canvas.fill(0, 0, canvas.columns(), kWrong);
+    canvas.fill(0, 0, canvas.columns(), kAlarm);
     canvas.put(0, 0,
                "gpumux top  " + time_of_day(clocks.unix_ns) +
                    (model.lost()->is_gone ? "  The daemon is gone since " : "  The daemon gives no answer since ") +
                    time_of_day(model.lost()->since_unix_ns) + ": trying again every second",
-               kWrong);
+               kAlarm);
     return;
   }
   std::size_t column = canvas.put(0, 0, "gpumux top", kBold);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr Clocks kClocks{kSampleNow, kSampleUnixNs};
 
-class LayoutTest : public testing::Test {
+class LayoutTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     std::setlocale(LC_CTYPE, "C.UTF-8");

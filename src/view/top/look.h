@@ -39,6 +39,9 @@ void draw_run(Canvas& canvas, const Look& look, const Span& span, const Run& run
 // "name [||||||      97%]"; nothing where the driver does not say.
 void draw_meter(Canvas& canvas, const Span& span, std::string_view name, std::optional<std::uint32_t> percent);
 
+// Words that explain others.
+inline constexpr Style kDim{.dim = true};
+
 // The colours of words, as `gpumux status` and `gpumux queue` have them.
 Style style_of(cli::Colour colour);
 

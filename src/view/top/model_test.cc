@@ -5,12 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include "view/top/sample.h"
+
 namespace gpumux::view {
 namespace {
 
 using namespace std::chrono_literals;
-
-base::TimePoint at(double seconds) { return base::TimePoint(base::Duration(static_cast<std::int64_t>(seconds * 1e9))); }
 
 api_client::Snapshot with_tenants(std::initializer_list<std::uint64_t> tenants) {
   api_client::Snapshot snapshot;

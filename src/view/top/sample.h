@@ -11,6 +11,9 @@
 namespace gpumux::view {
 
 inline constexpr base::TimePoint kSampleNow{std::chrono::seconds(1000)};
+inline base::TimePoint at(double seconds) {
+  return base::TimePoint(base::Duration(static_cast<std::int64_t>(seconds * 1e9)));
+}
 inline constexpr std::int64_t kSampleUnixNs = 1'700'000'000'000'000'000;
 
 inline api_client::Seat sample_seat(std::uint64_t tenant, std::string program, std::string phase,

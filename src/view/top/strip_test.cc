@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "view/top/sample.h"
+
 namespace gpumux::view {
 namespace {
 
@@ -12,7 +14,6 @@ using namespace std::chrono_literals;
 using Kind = StripCell::Kind;
 using Turn = cli::TraceHistory::Turn;
 
-base::TimePoint at(double seconds) { return base::TimePoint(base::Duration(static_cast<std::int64_t>(seconds * 1e9))); }
 // Ten cells from 101 s to 111 s.
 TimeScale scale() { return {at(110.5), 10s, 10}; }
 Turn turn(std::uint64_t tenant, double from, double to) {

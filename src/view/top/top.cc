@@ -65,7 +65,7 @@ class Top {
 
   // The signal that has ended it; 0: the user has.
   int run(api_client::Snapshot first) {
-    model_.take_snapshot(std::move(first), os::SystemClock().now());
+    model_.take_snapshot(std::move(first), os::now());
     draw();
     tick();
     wait_for_keys();
@@ -76,7 +76,7 @@ class Top {
 
  private:
   void draw() {
-    const Clocks clocks{os::SystemClock().now(), os::wall_clock_ns()};
+    const Clocks clocks{os::now(), os::wall_clock_ns()};
     const Screen screen = view::draw(model_, view_, clocks, terminal_->look());
     view_.page = screen.page;
     terminal_->show(screen.canvas);
@@ -107,7 +107,7 @@ class Top {
         connection_ = daemon_.connections();
         model_.begin_anew();
       }
-      model_.take_snapshot(std::move(*snapshot), os::SystemClock().now());
+      model_.take_snapshot(std::move(*snapshot), os::now());
       const auto now = std::chrono::steady_clock::now();
       if (model_.next_event() != 0 && now < trace_due_) return draw();
       trace_due_ = now + kTraceEvery;

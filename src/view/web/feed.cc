@@ -2,10 +2,8 @@
 #include "view/web/feed.h"
 
 #include <algorithm>
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -15,13 +13,12 @@
 #include "base/result.h"
 #include "os/system_clock.h"
 #include "os/wall_clock.h"
+#include "view/web/await.h"
 
 namespace gpumux::view::web {
 namespace {
 
 namespace asio = boost::asio;
-
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 // Of the trace, in one message: 2.5 MB. A page that misses some does not draw them.
 constexpr char kMostEvents[] = "10000";
@@ -64,9 +61,9 @@ class Watch {
     auto trace = co_await read(std::move(target));
     if (!trace) co_return trace;
     take_events(*trace);
-    co_return R"({"kind":"news","now_ns":)" + std::to_string(os::SystemClock().now().time_since_epoch().count()) +
-        R"(,"unix_ns":)" + std::to_string(os::wall_clock_ns()) + R"(,"daemon":)" + daemon_ + R"(,"status":)" + *status +
-        R"(,"queue":)" + (queue->http_status == 200 ? queue->body : "null") + R"(,"after":)" + std::to_string(after_) +
+    co_return R"({"kind":"news","now_ns":)" + std::to_string(os::now().time_since_epoch().count()) + R"(,"unix_ns":)" +
+        std::to_string(os::wall_clock_ns()) + R"(,"daemon":)" + daemon_ + R"(,"status":)" + *status + R"(,"queue":)" +
+        (queue->http_status == 200 ? queue->body : "null") + R"(,"after":)" + std::to_string(after_) +
         R"(,"events":[)" + *trace + "]}";
   }
 

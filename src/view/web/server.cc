@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/web/server.h"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/thread_pool.hpp>
@@ -19,6 +18,7 @@
 #include "api_client/jobs.h"
 #include "base/version.h"
 #include "listener/listener.h"
+#include "view/web/await.h"
 #include "view/web/feed.h"
 #include "view/web/limits.h"
 #include "view/web/log_tail.h"
@@ -39,8 +39,6 @@ using asio::ip::tcp;
 using base::Code;
 using listener::Listener;
 using Request = http::request<http::string_body>;
-
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 // The page's word for the WebSocket's protocol; the session's key comes behind it.
 constexpr std::string_view kProtocol = "gpumux";

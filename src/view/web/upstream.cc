@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/web/upstream.h"
 
-#include <boost/asio/as_tuple.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <utility>
+
+#include "view/web/await.h"
 
 namespace gpumux::view::web {
 namespace {
 
 namespace asio = boost::asio;
-
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 }  // namespace
 

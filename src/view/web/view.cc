@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "view/web/view.h"
 
-#include <boost/asio/as_tuple.hpp>
 #include <boost/asio/co_spawn.hpp>
 #include <boost/asio/detached.hpp>
-#include <boost/asio/use_awaitable.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/websocket.hpp>
 #include <chrono>
 #include <utility>
 
+#include "view/web/await.h"
 #include "view/web/limits.h"
 
 namespace gpumux::view::web {
@@ -19,8 +18,6 @@ namespace asio = boost::asio;
 namespace beast = boost::beast;
 namespace http = beast::http;
 namespace websocket = beast::websocket;
-
-constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 
 }  // namespace
 
