@@ -2,6 +2,8 @@
 # dist does both, and tools/install.sh copies dist/ into the system. Included last, when every target is known.
 
 add_custom_target(product)
+# The programs and libraries of `make demo`, which tools/build.sh demo puts into build/demo as dist/ has them.
+add_custom_target(demonstration)
 
 function(gpumux_in_dist folder)
   foreach(target ${ARGN})
@@ -31,6 +33,20 @@ add_dependencies(product gpumux_share)
 install(DIRECTORY ${share} DESTINATION . COMPONENT dist PATTERN .made EXCLUDE)
 
 install(FILES ${GPUMUX_VERSION_FOLDER}/version.txt DESTINATION . COMPONENT dist)
+
+function(gpumux_in_demonstration folder)
+  foreach(target ${ARGN})
+    add_dependencies(demonstration ${target})
+    install(PROGRAMS $<TARGET_FILE:${target}> DESTINATION ${folder} COMPONENT demonstration EXCLUDE_FROM_ALL)
+  endforeach()
+endfunction()
+gpumux_in_demonstration(bin gpumux gpumuxd)
+gpumux_in_demonstration(libexec/gpumux gpumux_runner_program)
+gpumux_in_demonstration(demo gpumux_demo)
+if(TARGET gpumux_preload)
+  gpumux_in_demonstration(lib gpumux_preload)
+  gpumux_in_demonstration(sim simulated_cuda simulated_nvml)
+endif()
 
 gpumux_in_dist(bin gpumux gpumuxd gpumux_kubelet_plugin)
 # Links, there and where their users look for them: ./dist/mgpu_srun.

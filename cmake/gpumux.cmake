@@ -11,6 +11,10 @@ if(NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
 endif()
 
 add_library(gpumux_options INTERFACE)
+set(gpumux_not_before_gcc_13)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  set(gpumux_not_before_gcc_13 -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+endif()
 target_include_directories(gpumux_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
 if(CMAKE_CROSSCOMPILING)
   # tl::expected is a header for every architecture. The other headers of /usr/include are this machine's.
@@ -22,10 +26,14 @@ target_compile_definitions(gpumux_options INTERFACE _GNU_SOURCE)
 target_compile_options(gpumux_options INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wsign-conversion -Wold-style-cast -Wnon-virtual-dtor
   -Wimplicit-fallthrough -fvisibility=hidden -fvisibility-inlines-hidden
-  # g++ 12 sees overlapping copies in std::string's own operator+ at -O2 and above (its bug 105651).
-  $<$<AND:$<CXX_COMPILER_ID:GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>
+  # g++ 12 sees copies that overlap or are out of bounds in std::string's own operator+ (its bugs 105329 and 105651).
+  ${gpumux_not_before_gcc_13}
   # Builds of the same sources in different folders are the same, byte for byte.
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
+  # In a unity build a source sees what the sources before it use, and is an included file. tools/check_includes.py has
+  # these warnings of each file by itself.
+  $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-shadow>
+  $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-subobject-linkage>
   $<$<BOOL:${GPUMUX_WERROR}>:-Werror>)
 
 # Sanitizers go everywhere but into what is preloaded or loaded into programs that are not ours.
@@ -67,28 +75,71 @@ function(gpumux_versioned)
   endforeach()
 endfunction()
 
+# Sources that other programs write: tools/check_includes.py needs no more built.
+add_custom_target(generated_sources)
+add_dependencies(generated_sources gpumux_version_files)
+
 # The sanitizer and fuzz presets build these targets instead of everything.
 add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
-# gpumux_component(NAME SOURCES a.cc ... [DEPS other ...] [EXCEPTIONS])
+# How code of libgpumux.so is compiled: against old glibc symbol versions, and so that what it does not use can be left
+# out. Sanitized code is for tests alone.
+add_library(gpumux_preloaded INTERFACE)
+if(NOT GPUMUX_SANITIZE)
+  target_compile_definitions(gpumux_preloaded INTERFACE GPUMUX_OLD_GLIBC)
+  target_compile_options(gpumux_preloaded INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-O2 -ffunction-sections -fdata-sections
+    -include ${PROJECT_SOURCE_DIR}/src/shim/process/old_glibc.h>)
+endif()
+
+# gpumux_precompiled(TARGET SET): TARGET begins with the headers that SET has precompiled. g++ reads them in a tenth of
+# the time. A SET is a target whose sources are compiled with the same options.
+function(gpumux_precompiled target set)
+  if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    target_precompile_headers(${target} REUSE_FROM ${set})
+  endif()
+endfunction()
+file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/precompiled.cc CONTENT "int main() {}  // a target has a source\n")
+add_library(gpumux_plain_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/precompiled.cc)
+target_compile_options(gpumux_plain_headers PRIVATE -fno-exceptions -fno-rtti)
+add_library(gpumux_exceptions_headers OBJECT EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/precompiled.cc)
+add_executable(gpumux_test_headers EXCLUDE_FROM_ALL ${PROJECT_BINARY_DIR}/precompiled.cc)
+foreach(set plain exceptions test)
+  target_link_libraries(gpumux_${set}_headers PRIVATE gpumux_options gpumux_sanitize)
+  target_precompile_headers(gpumux_${set}_headers PRIVATE ${PROJECT_SOURCE_DIR}/cmake/precompiled.h)
+  set_target_properties(gpumux_${set}_headers PROPERTIES UNITY_BUILD OFF)
+endforeach()
+target_precompile_headers(gpumux_test_headers PRIVATE ${PROJECT_SOURCE_DIR}/tests/unit/precompiled.h)
+target_link_libraries(gpumux_test_headers PRIVATE GTest::gtest)
+# Tests run once or twice after each time that they are compiled.
+set(gpumux_test_options -O0)
+target_compile_options(gpumux_test_headers PRIVATE ${gpumux_test_options})
+
+# gpumux_component(NAME SOURCES a.cc ... [DEPS other ...] [EXCEPTIONS] [PRELOADED])
 # A static library gpumux_NAME for one folder of src/. Without EXCEPTIONS it is built with -fno-exceptions -fno-rtti.
-# Its sources are remembered, so that libgpumux.so can compile them again its own way (gpumux_sources_of).
+# PRELOADED: its objects are part of libgpumux.so, too, so tests run the code that ships. The sources of other
+# components are remembered, so that libgpumux.so can compile them again its own way (gpumux_sources_of): a static
+# program has no old glibc symbols.
 function(gpumux_component name)
-  cmake_parse_arguments(arg "EXCEPTIONS" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(arg "EXCEPTIONS;PRELOADED" "" "SOURCES;DEPS;LIBRARIES" ${ARGN})
   add_library(gpumux_${name} STATIC ${arg_SOURCES})
   target_link_libraries(gpumux_${name} PUBLIC gpumux_options gpumux_sanitize ${arg_LIBRARIES})
   foreach(dep ${arg_DEPS})
     target_link_libraries(gpumux_${name} PUBLIC gpumux_${dep})
   endforeach()
-  if(NOT arg_EXCEPTIONS)
+  if(arg_EXCEPTIONS)
+    gpumux_precompiled(gpumux_${name} gpumux_exceptions_headers)
+  else()
     target_compile_options(gpumux_${name} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fno-exceptions -fno-rtti>)
+    if(NOT arg_PRELOADED)
+      gpumux_precompiled(gpumux_${name} gpumux_plain_headers)
+    endif()
   endif()
-  set(absolute "")
-  foreach(source ${arg_SOURCES})
-    list(APPEND absolute ${CMAKE_CURRENT_SOURCE_DIR}/${source})
-  endforeach()
-  set_property(GLOBAL PROPERTY gpumux_sources_${name} ${absolute})
+  if(arg_PRELOADED)
+    target_link_libraries(gpumux_${name} PRIVATE gpumux_preloaded)
+  endif()
+  list(TRANSFORM arg_SOURCES PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set_property(GLOBAL PROPERTY gpumux_sources_${name} ${arg_SOURCES})
 endfunction()
 
 # gpumux_sources_of(VARIABLE component ...): the absolute source paths of components, for libgpumux.so.
@@ -119,10 +170,9 @@ function(gpumux_test name)
   add_executable(${name} ${arg_SOURCES})
   target_link_libraries(${name} PRIVATE gpumux_options gpumux_sanitize gpumux_test_main gpumux_test_version
     ${arg_LIBRARIES})
-  if(GPUMUX_SANITIZE MATCHES address)
-    # Half the time to compile. The code under test is compiled as ever, except for its headers.
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
+  # The code under test is compiled as ever, except for its headers.
+  target_compile_options(${name} PRIVATE ${gpumux_test_options})
+  gpumux_precompiled(${name} gpumux_test_headers)
   foreach(dep ${arg_DEPS})
     target_link_libraries(${name} PRIVATE gpumux_${dep})
   endforeach()

@@ -59,11 +59,8 @@ Result<std::string> find_library(const std::string& dir) {
     if (is_regular_file(place)) return absolute(place);
     looked += (looked.empty() ? "" : ", ") + place;
   }
-  std::string why(kLibraryName);
-  why.append(" was not found (looked at ")
-      .append(looked)
-      .append("): install gpumux again, or name the library in GPUMUX_LIBRARY");
-  return base::fail(Code::kNotFound, std::move(why));
+  return base::fail(Code::kNotFound, std::string(kLibraryName) + " was not found (looked at " + looked +
+                                         "): install gpumux again, or name the library in GPUMUX_LIBRARY");
 }
 
 std::string private_state_dir(const std::function<const char*(const char*)>& environment) {
