@@ -9,7 +9,7 @@ JOBS ?= $(shell tools/jobs.sh)
 
 export JOBS PREFIX SYSCONFDIR DESTDIR
 
-.PHONY: all build packages tarball release python test test-compat test-kubelet test-arm64 test-packages tarball_test release_test packages_test test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
+.PHONY: check-includes all build packages tarball release python test test-compat test-kubelet test-arm64 test-packages tarball_test release_test packages_test test-web test-loaded docs demo experiment run bench web install uninstall clean clean-all format check tidy setup help
 .DEFAULT_GOAL := build
 
 all: build
@@ -82,8 +82,9 @@ docs: build
 	python3 -B tools/make_reference.py --bin dist/bin --out build/reference
 	python3 -B tools/make_site.py --generated build/reference
 
-demo: build
-	tools/demo.sh
+demo: setup
+	tools/build.sh demo
+	tools/demo.sh build/demo
 
 # EXPERIMENT: options of bench/experiment/run.py, such as '--only native priority --repeat 5'.
 experiment run: build
@@ -109,6 +110,10 @@ format:
 
 check: setup
 	tools/check.sh
+
+# Each C++ file by itself, which a build does not do: tools/check_includes.py looks only at what differs from main.
+check-includes: setup
+	tools/check_includes.py --all
 
 tidy: setup
 	tools/tidy.sh
@@ -136,7 +141,7 @@ help:
 	@echo 'make test-web      tests the page of gpumux web in chromium (needs Node.js 20.19 or newer, and npm)'
 	@echo 'make test-loaded   runs the test suite while eight programs keep the CPUs busy (needs stress-ng)'
 	@echo 'make docs          builds the documents as a site with search: open build/site/index.html'
-	@echo 'make demo          three programs share one GPU, real or simulated; under two minutes after the build'
+	@echo 'make demo          three programs share one GPU, real or simulated; builds only what it shows'
 	@echo 'make experiment    a latency-sensitive model beside a training loop, under everything that can decide who goes first;'
 	@echo '                   under five minutes after the build (also make run; EXPERIMENT="--only native priority" and the like)'
 	@echo 'make bench         runs the benchmarks; prints figures beside their baselines'
@@ -144,6 +149,7 @@ help:
 	@echo 'make install       copies dist/ to $$(DESTDIR)$$(PREFIX), default /usr, with the systemd unit'
 	@echo 'make uninstall     removes what make install put there; keeps the configuration; refuses while /etc/ld.so.preload names it'
 	@echo 'make check         format, layers, style, prose, generated files'
+	@echo 'make check-includes compiles each C++ file by itself, to find missing includes (half an hour on two cores)'
 	@echo 'make tidy          clang-tidy on what differs from main; TIDY=all for everything'
 	@echo 'make format        formats every source under version control'
 	@echo 'make clean         removes dist/ and the builds; make clean-all the sanitizer and fuzz builds too'

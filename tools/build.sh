@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Configures and builds one preset: tools/build.sh dev|release|asan|tsan|fuzz|arm64|dist
-# `dist` is the release preset, and then dist/ filled from it. The sanitizer presets build the unit tests only.
+# Configures and builds one preset: tools/build.sh dev|release|asan|tsan|fuzz|arm64|dist|demo
+# `dist` is the release preset, and then dist/ filled from it. `demo` is the part of it that tools/demo.sh starts, in
+# build/demo. The sanitizer presets build the unit tests only.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-preset=${1:?which preset? dev, release, asan, tsan, fuzz, arm64 or dist}
+preset=${1:?which preset? dev, release, asan, tsan, fuzz, arm64, dist or demo}
 jobs=${JOBS:-$(tools/jobs.sh)}
 
 # ccache finds again what another clone or branch compiled: paths count from this folder, and its name does not count.
@@ -15,6 +16,7 @@ configured=$preset
 target=all
 case $preset in
   dist) configured=release target=product ;;
+  demo) configured=release target=demonstration ;;
   asan) target=unit_tests ;;
   # Code that runs on several threads inside users' programs; the daemon and the command line have one thread each.
   tsan)
@@ -32,6 +34,10 @@ cmake --preset "$configured" -DSLURM_INCLUDE="${SLURM_INCLUDE:-}" >"/tmp/gpumux-
 rm -f "/tmp/gpumux-configure.$$"
 # shellcheck disable=SC2086  # a list of targets
 cmake --build "build/$configured" --parallel "$jobs" --target $target
+if [ "$preset" = demo ]; then
+  rm -rf build/demo
+  cmake --install build/release --component demonstration --prefix "$PWD/build/demo" >/dev/null
+fi
 if [ "$preset" = dist ]; then
   rm -rf dist && mkdir dist
   cmake --install build/release --component dist --prefix "$PWD/dist" >/dev/null

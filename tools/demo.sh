@@ -1,16 +1,18 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Three programs share one GPU, under a daemon of their own: tools/demo.sh, after make build.
+# Three programs share one GPU, under a daemon of their own: tools/demo.sh [FOLDER]
+#
+# FOLDER is what `tools/build.sh demo` has filled (build/demo), or dist, the default.
 #
 # Uses the machine's GPU if it has one with a driver, else the simulated one; GPUMUX_DEMO=real or simulated decides.
 # Touches nothing outside a temporary folder, and leaves nothing running.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-dist=$PWD/dist
+dist=$(realpath "${1:-dist}")
 program=$dist/demo/gpumux_demo
 seconds=${GPUMUX_DEMO_SECONDS:-8}
 for file in "$dist/bin/gpumux" "$dist/bin/gpumuxd" "$dist/lib/libgpumux.so" "$program"; do
-  [ -x "$file" ] || { echo "demo: $file is missing; run make build" >&2; exit 1; }
+  [ -x "$file" ] || { echo "demo: $file is missing; run make demo" >&2; exit 1; }
 done
 
 has_gpu() { [ -e /dev/nvidiactl ] && /sbin/ldconfig -p | grep -q 'libcuda\.so\.1 '; }

@@ -1,13 +1,15 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy 14 on the sources that differ from main (TIDY=all: on all; or name files), as the dev build compiles them.
+# clang-tidy 14 on the sources that differ from main (TIDY=all: on all; or name files), by the commands of the preset
+# `single`, which compiles each file by itself.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v clang-tidy-14 >/dev/null || {
   echo "tidy: clang-tidy-14 is missing; tools/setup.sh installs it" >&2
   exit 1
 }
-[ -f build/dev/compile_commands.json ] || tools/build.sh dev
+cmake --preset single >/dev/null
+cmake --build build/single --target generated_sources >/dev/null
 if [ $# -gt 0 ]; then
   wanted=("$@")
 elif [ "${TIDY:-changed}" = all ]; then
@@ -24,11 +26,11 @@ fi
 files=()
 for file in "${wanted[@]}"; do
   case $file in *.gen.*) continue ;; esac
-  grep -qF "\"file\": \"$PWD/$file\"" build/dev/compile_commands.json || continue
+  grep -qF "\"file\": \"$PWD/$file\"" build/single/compile_commands.json || continue
   if grep -qE 'co_await|co_return|awaitable' "$file"; then continue; fi
   files+=("$file")
 done
 [ ${#files[@]} -gt 0 ] || { echo "tidy: nothing to look at"; exit 0; }
 echo "tidy: ${#files[@]} files"
 printf '%s\0' "${files[@]}" |
-  xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p build/dev --quiet --extra-arg=-Wno-unknown-warning-option
+  xargs -0 -n 1 -P "$(nproc)" clang-tidy-14 -p build/single --quiet --extra-arg=-Wno-unknown-warning-option

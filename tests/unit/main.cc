@@ -28,8 +28,8 @@ struct Now {
   std::atomic<Clock::rep> since{0};
 } now;
 
-class Watch final : public testing::EmptyTestEventListener {
-  void OnTestStart(const testing::TestInfo& test) override {
+class Watch final : public ::testing::EmptyTestEventListener {
+  void OnTestStart(const ::testing::TestInfo& test) override {
     now.suite = test.test_suite_name();
     now.test = test.name();
     now.since = Clock::now().time_since_epoch().count();
@@ -70,8 +70,8 @@ void end(int) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  testing::InitGoogleTest(&argc, argv);
-  testing::UnitTest::GetInstance()->listeners().Append(new Watch);
+  ::testing::InitGoogleTest(&argc, argv);
+  ::testing::UnitTest::GetInstance()->listeners().Append(new Watch);
   if (const char* const text = std::getenv("GPUMUX_TEST_DEADLINE")) {
     void* frame = nullptr;
     ::backtrace(&frame, 1);  // loads what it needs now, and not in a signal handler
