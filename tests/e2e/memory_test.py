@@ -29,6 +29,10 @@ class Memory(MemoryTest):
         # Each turn of one takes the memory of the other.
         self.take_turns(2, 4, **LARGE)
 
+    def test_children_of_which_the_library_does_not_know(self):
+        # Such a child's exit handlers must leave its parent's leases and memory alone.
+        self.take_turns(2, 6, bare_children=1, **LARGE)
+
     def test_three_that_allocate_and_free(self):
         self.start_daemon()
         self.run_together(3, churn=1, **LARGE)

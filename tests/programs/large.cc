@@ -7,10 +7,12 @@
 // managed they are managed memory, and with --watch 1 the program says how often its first block has been asked
 // to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
 // words are alike, in --ballast-pieces N allocations. --export 1: at the end the blocks can be opened by other
-// processes.
+// processes. --bare-children 1: after each round a child that no handler of fork knows of ends by exit().
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -74,6 +76,14 @@ class Large {
       watcher_ = std::make_unique<Watcher>(api_, blocks_.front().data, blocks_.front().count * 4);
   }
 
+  // _Fork calls no handlers of pthread_atfork. The child runs its copy of this process's handlers of exit().
+  void end_bare_child() {
+    const pid_t child = ::_Fork();
+    if (child == 0) std::exit(0);
+    int status = 0;
+    if (child < 0 || ::waitpid(child, &status, 0) != child || status != 0) wrong("the child does not end well");
+  }
+
   void round(std::uint64_t number) {
     for (BlockOfMemory& block : blocks_) {
       if (!block.changes) continue;
@@ -98,6 +108,7 @@ class Large {
       fill(blocks_[i], static_cast<std::uint32_t>(1000 + number));
     }
     check_sum(blocks_[number % blocks_.size()]);
+    if (options_.flag("bare-children")) end_bare_child();
   }
 
   std::uint64_t finish() {
@@ -248,6 +259,7 @@ int main(int argc, char** argv) {
                          {"ballast-pieces", "1"},
                          {"allocator", "malloc"},
                          {"watch", "0"},
+                         {"bare-children", "0"},
                          {"hold", "0"}});
   const int code = run_in_rounds<Large>(options);
   if (options.number("hold") != 0) ::sleep(static_cast<unsigned>(options.number("hold")));

@@ -11,6 +11,7 @@
 // tenant, closes what it inherited, and becomes a tenant of its own if it ever uses CUDA. (The driver refuses children
 // of an initialised process; then their calls find no context and pass to the driver, which says so.)
 #include <pthread.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <new>
@@ -57,16 +58,20 @@ Tenant* make_tenant() {
   return new (std::nothrow) Tenant(driver(), std::move(settings), std::move(*page));
 }
 
+// Of the process that registered wind_down. A child of _Fork or of clone itself has not forgotten its parent's tenant:
+// it inherits the handler, and the page and the socket are its parent's.
+pid_t g_winds_down = 0;
+
 // In a forked child there is none, or its own.
 void wind_down() {
-  if (Tenant* const tenant = tenant_if_any()) tenant->wind_down();
+  Tenant* const tenant = tenant_if_any();
+  if (tenant != nullptr && g_winds_down == ::getpid()) tenant->wind_down();
 }
 
 }  // namespace
 
 void wind_down_at_exit() {
-  static bool is_registered = false;
-  if (!std::exchange(is_registered, true)) static_cast<void>(std::atexit(wind_down));
+  if (std::exchange(g_winds_down, ::getpid()) == 0) static_cast<void>(std::atexit(wind_down));
 }
 
 Tenant* tenant_if_any() { return g_tenant.load(std::memory_order_acquire); }
