@@ -259,7 +259,7 @@ TEST_F(RunTest, WhatWasPreloadedStays) {
   set("LD_PRELOAD", OTHER_LIBRARY);
   const Outcome outcome = run({"run", "--", PRINT_SELF});
   EXPECT_EQ(outcome.exit_status, 0) << outcome.err;
-  EXPECT_EQ(outcome.variables.at("LD_PRELOAD"), FAKE_LIBRARY ":" OTHER_LIBRARY);
+  EXPECT_EQ(outcome.variables.at("LD_PRELOAD"), OTHER_LIBRARY ":" FAKE_LIBRARY);
 }
 
 TEST_F(RunTest, RootIsToldThatThereIsNoMps) {

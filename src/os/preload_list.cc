@@ -73,11 +73,11 @@ bool is_preloaded_everywhere(const char* list_path) {
 }
 
 std::string compose_preload(std::string_view existing, std::string_view library) {
-  std::string value(library);
+  std::string value;
   for (const std::string& entry : variable_entries(existing)) {
-    if (base_name(entry) != base_name(library)) value += ":" + entry;
+    if (base_name(entry) != base_name(library)) value.append(entry).append(":");
   }
-  return value;
+  return value.append(library);
 }
 
 }  // namespace gpumux::os

@@ -22,8 +22,9 @@ bool has_library(const std::vector<std::string>& entries);
 // Whether the loader puts libgpumux.so into every program of this machine: its list names one that is there.
 bool is_preloaded_everywhere(const char* list = "/etc/ld.so.preload");
 
-// LD_PRELOAD's new value: `library`, then the old value, less other files of the library's name. Two copies of
-// libgpumux.so in one process would wait for each other's leases.
+// LD_PRELOAD's new value: the old value, less other files of the library's name, then `library`. The program's own
+// libraries come first: a tracer of CUDA calls sees them all, and AddressSanitizer demands the first place. Two copies
+// of libgpumux.so in one process would wait for each other's leases.
 std::string compose_preload(std::string_view existing, std::string_view library);
 
 }  // namespace gpumux::os

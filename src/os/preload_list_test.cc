@@ -11,13 +11,13 @@
 namespace gpumux::os {
 namespace {
 
-TEST(ComposeTest, OursIsFirstOthersStayOtherCopiesGo) {
+TEST(ComposeTest, OursIsLastOthersStayOtherCopiesGo) {
   EXPECT_EQ(compose_preload("", "/a/libgpumux.so"), "/a/libgpumux.so");
-  EXPECT_EQ(compose_preload("/x.so", "/a/libgpumux.so"), "/a/libgpumux.so:/x.so");
-  EXPECT_EQ(compose_preload("/x.so /y.so:/z.so", "/a/libgpumux.so"), "/a/libgpumux.so:/x.so:/y.so:/z.so");
-  EXPECT_EQ(compose_preload("/x.so:/a/libgpumux.so", "/a/libgpumux.so"), "/a/libgpumux.so:/x.so");
+  EXPECT_EQ(compose_preload("/x.so", "/a/libgpumux.so"), "/x.so:/a/libgpumux.so");
+  EXPECT_EQ(compose_preload("/x.so /y.so:/z.so", "/a/libgpumux.so"), "/x.so:/y.so:/z.so:/a/libgpumux.so");
+  EXPECT_EQ(compose_preload("/x.so:/a/libgpumux.so", "/a/libgpumux.so"), "/x.so:/a/libgpumux.so");
   EXPECT_EQ(compose_preload("/old/libgpumux.so::libgpumux.so $LIB/q.so", "/a/libgpumux.so"),
-            "/a/libgpumux.so:$LIB/q.so");
+            "$LIB/q.so:/a/libgpumux.so");
 }
 
 using Entries = std::vector<std::string>;

@@ -99,7 +99,7 @@ std::string value_of(const std::vector<Variable>& all, std::string_view name) {
 
 TEST(Variables, MakeAJobsProgramsTenants) {
   const auto all = variables(kStep, {.is_made = true, .bytes = 4096, .priority = -3}, given("shard:2(IDX:0)"));
-  EXPECT_EQ(value_of(all, "LD_PRELOAD"), "/lib/libgpumux.so:/a.so");
+  EXPECT_EQ(value_of(all, "LD_PRELOAD"), "/a.so:/lib/libgpumux.so");
   EXPECT_EQ(value_of(all, "GPUMUX_RUNTIME_DIR"), "/run/gpumux");
   EXPECT_EQ(value_of(all, "GPUMUX_RUN_ID"), "slurm-42");
   EXPECT_EQ(value_of(all, "GPUMUX_PRIORITY"), "-3");

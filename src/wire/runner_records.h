@@ -55,7 +55,7 @@ enum class LogOpening : std::uint32_t {
 enum class SetHow : std::uint32_t {
   kSet = 0,
   kIfUnset = 1,  // PYTHONUNBUFFERED
-  kPreload = 2,  // LD_PRELOAD: our library before the old value, less other copies of it (by file name)
+  kPreload = 2,  // LD_PRELOAD: our library behind the old value, less other copies of it (by file name)
 };
 
 struct ResourceLimit {

@@ -162,7 +162,7 @@ class Slurm(SlurmTest):
                                ON_N1, "--ntasks=2", "--gpumux", "--gpumux-priority=-2", "--gres=shard:2",
                                LD_PRELOAD="libm.so.6")
         batch, step, two = [self.variables(part.splitlines()) for part in "\n".join(said).split("----\n")]
-        self.assertEqual(batch, {"LD_PRELOAD": f"{self.library}:libm.so.6", "GPUMUX_SHARE": "0.2",
+        self.assertEqual(batch, {"LD_PRELOAD": f"libm.so.6:{self.library}", "GPUMUX_SHARE": "0.2",
                                  "GPUMUX_RUNTIME_DIR": self.runtime_dir, "GPUMUX_RUN_ID": "slurm-1",
                                  "GPUMUX_PRIORITY": "-2"})
         self.assertEqual(step, batch)

@@ -385,7 +385,7 @@ TEST(RunnerEnvironment, IsJoinedAsDocumented) {
             (List{"LD_PRELOAD=/x/libgpumux.so"}));
   EXPECT_EQ(join_environment({"LD_PRELOAD=libjemalloc.so /old/libgpumux.so:a"},
                              {{SetHow::kPreload, "LD_PRELOAD=/x/libgpumux.so"}}),
-            (List{"LD_PRELOAD=/x/libgpumux.so:libjemalloc.so:a"}));
+            (List{"LD_PRELOAD=libjemalloc.so:a:/x/libgpumux.so"}));
 }
 
 TEST(RunnerReports, AreBoundedAndHarmless) {

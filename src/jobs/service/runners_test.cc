@@ -205,7 +205,7 @@ TEST_F(Runners, RunTheSetUpCommandFirst) {
   EXPECT_EQ(end.code, 0u) << log;
   EXPECT_NE(log.find("set-up in " + home_ + " with 0 arguments, conda yes\n"), std::string::npos) << log;
   for (const char* entry : {"FROM_PROFILE=yes", "FROM_SETUP=a  b", "CUDA_VISIBLE_DEVICES=1", "PYTHONUNBUFFERED=0",
-                            "LD_PRELOAD=/nowhere/libgpumux.so:libm.so.6"}) {
+                            "LD_PRELOAD=libm.so.6:/nowhere/libgpumux.so"}) {
     EXPECT_NE(log.find("env " + std::string(entry) + "\n"), std::string::npos) << entry << "\n" << log;
   }
   EXPECT_EQ(log.find("env _="), std::string::npos);
