@@ -278,6 +278,29 @@ TEST(Launch, SetsWhatTheJobIsToSee) {
   EXPECT_TRUE(has("GPUMUX_MEM_LIMIT=5242880"));
 }
 
+// `gpumux submit` in a job hands in that job's variables as well.
+TEST(Launch, LeavesNothingOfTheJobThatItWasSubmittedIn) {
+  const LaunchSettings settings{
+      .runtime_dir = "/run/gpumux", .library = "", .attach_dir = "/run/gpumux/attach", .store_id = "ab"};
+  const std::vector<std::string> outer = {"GPUMUX_JOB_ID=9", "GPUMUX_ARRAY_ID=8", "GPUMUX_ARRAY_INDEX=1",
+                                          "GPUMUX_NAME=outer"};
+  JobDocument document = daemon::document();
+  document.environment.insert(document.environment.end(), outer.begin(), outer.end());
+  document.environment.push_back("GPUMUX_RUN_ID=job-ab-9-1");
+  LaunchedJob inner = job();
+  inner.array = jobs::kNoJob;
+  const auto spec = make_runner_spec(document, inner, settings);
+  ASSERT_TRUE(spec) << spec.error().message();
+  for (const std::string& entry : outer)
+    EXPECT_EQ(std::count(spec->environment.begin(), spec->environment.end(), entry), 0) << entry;
+
+  // Outside of any run the name is the user's own word.
+  document.environment.pop_back();
+  const auto own = make_runner_spec(document, inner, settings);
+  ASSERT_TRUE(own) << own.error().message();
+  EXPECT_EQ(std::count(own->environment.begin(), own->environment.end(), "GPUMUX_NAME=outer"), 1);
+}
+
 TEST(Submitter, HasTheLimitsOfItsProcess) {
   rlimit files{};
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);

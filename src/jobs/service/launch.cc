@@ -31,6 +31,11 @@ std::string visible_gpus(const JobDocument& document, const LaunchedJob& job) {
   return list;
 }
 
+bool has_variable(const std::vector<std::string>& environment, const std::string& name) {
+  return std::any_of(environment.begin(), environment.end(),
+                     [&](const std::string& entry) { return entry.starts_with(name + "="); });
+}
+
 // A name is the user's own words: it may not lead anywhere else.
 std::string file_part(std::string text) {
   std::replace(text.begin(), text.end(), '/', '_');
@@ -155,6 +160,14 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   // Opened twice, the file would be emptied twice.
   if (spec.error_path == spec.log_path) spec.error_path.clear();
   if (document.interactive) spec.attach_path = attach_path(settings, job.id, job.attempt);
+
+  // A submission from within a run or a job brings that one's identity along: it is not this job's.
+  const bool is_inside = has_variable(spec.environment, "GPUMUX_RUN_ID");
+  std::erase_if(spec.environment, [&](const std::string& entry) {
+    const std::string_view name = std::string_view(entry).substr(0, entry.find('='));
+    return name == "GPUMUX_JOB_ID" || name == "GPUMUX_ARRAY_ID" || name == "GPUMUX_ARRAY_INDEX" ||
+           (is_inside && name == "GPUMUX_NAME");
+  });
 
   const auto late = [&](wire::SetHow how, std::string name, const std::string& value) {
     spec.late_environment.push_back({how, std::move(name) + "=" + value});
