@@ -480,6 +480,7 @@ void LoopDaemon::refresh_use() {
           leases_.apply(node::GpuSampled{gpu, used, asked_at, !foreign.on(leases_.gpus()[i]).empty()});
         }
         settled();
+        job_tenants_.look_at_first(jobs_, asked_at);
       });
 }
 

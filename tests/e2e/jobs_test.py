@@ -87,6 +87,24 @@ class Jobs(JobsTest):
         other.end()
         self.wait_done(waiting, "ok")
 
+    def test_a_daemon_that_has_just_started_knows_that_a_gpu_is_full(self):
+        other = self.start("large", preload=False, blocks=3, block_kib=100 << 10, rounds=10_000_000)
+        other.wait_for_line("memory")
+
+        def seen():
+            return self.daemon.api.ask("GET", "/v1/queue")["gpus"][0]["outside_jobs_bytes"]
+
+        wait_until(lambda: seen() >= 300 * MIB, HANG, lambda: f"the queue knows of 300 MiB, not {seen()} bytes")
+        waiting = self.submit("true", mem="800M", gpu_ids=0)
+        for _ in range(3):
+            self.daemon.kill()
+            self.daemon.start()
+            # It comes later, needs little, and runs: the daemon starts jobs again.
+            self.wait_done(self.submit("true", mem="1M", gpu_ids=0, priority=5), "ok")
+            self.assertEqual(self.job(waiting)["state"], "queued", self.job(waiting))
+        other.end()
+        self.wait_done(waiting, "ok")
+
     def test_bytes_that_are_no_text_arrive(self):
         arguments = [paths.COMMAND, "submit", "--quiet", "--output", self.directory + "/%j.log", "--", "sh", "-c",
                      'printf %s "$0$ODD" | od -An -tx1', b"\xff\xfe"]

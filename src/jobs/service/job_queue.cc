@@ -93,6 +93,13 @@ void JobQueue::set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes) {
   if (room && room->present && room->foreign != bytes) apply(core::ForeignUse{gpu, bytes});
 }
 
+void JobQueue::set_looked_at() {
+  if (!is_open_ || std::exchange(is_looked_at_, true)) return;
+  update_held();
+}
+
+void JobQueue::update_held() { apply(core::SchedulingHeld{is_paused_ || !is_looked_at_}); }
+
 void JobQueue::set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgram> programs) {
   if (gpu.value >= gpus_.size()) return;
   std::stable_sort(programs.begin(), programs.end(),
@@ -359,7 +366,7 @@ void JobQueue::set_paused(bool is_paused, std::function<void(Status)> reply) {
   put_value("paused", is_paused ? "1" : "", [this, is_paused, reply = std::move(reply)](const Status& status) {
     if (status) {
       is_paused_ = is_paused;
-      apply(core::SchedulingHeld{is_paused});
+      update_held();
     }
     reply(status);
   });

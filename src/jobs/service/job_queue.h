@@ -95,6 +95,10 @@ class JobQueue {
   void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
   // The programs that use it.
   void set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgram> programs);
+  // It is known what other programs use of the GPUs. No job starts before that: a daemon that has just started would
+  // start it on a full GPU.
+  void set_looked_at();
+  bool is_looked_at() const { return is_looked_at_; }
   void set_sick(base::GpuIndex gpu, bool is_sick);
   void programs_changed();
 
@@ -202,6 +206,7 @@ class JobQueue {
   base::Result<std::string> store_id();
   base::Status restore_jobs();
   base::Status restore_values();
+  void update_held();
   void restore_job(const store::StoredJob& job, std::vector<jobs::Event>& later);
 
   // Batches on their way to the store and back (job_queue_commits.cc).
@@ -274,7 +279,8 @@ class JobQueue {
   std::multimap<jobs::JobId, Waiter> waiters_;
   std::map<std::uint32_t, jobs::UserLimits> limits_;
   std::map<std::uint32_t, std::uint64_t> saved_usage_;
-  bool is_paused_ = false;
+  bool is_paused_ = false;     // by an administrator
+  bool is_looked_at_ = false;  // set_looked_at
   bool is_open_ = false;
   bool is_settling_ = false;
 

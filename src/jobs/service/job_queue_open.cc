@@ -147,7 +147,7 @@ Status JobQueue::open_or_fail(const Options& options) {
   }
   GPUMUX_TRY(restore_values());
   GPUMUX_TRY(restore_jobs());
-  if (!is_paused_) apply(core::SchedulingHeld{false});
+  // Nothing starts yet: set_looked_at.
   return {};
 }
 

@@ -2,6 +2,7 @@
 #include "jobs/service/job_tenants.h"
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 #include <vector>
@@ -20,6 +21,8 @@ namespace {
 constexpr std::uint64_t kToleratedPart = 16;
 // A context takes some 0.5 GiB of an H100's 80.
 constexpr std::uint64_t kContextPart = 160;
+// Jobs start after this even if programs that were there before keep allocating, so that no look is certain. A guess.
+constexpr base::Duration kFirstLookPatience = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -63,6 +66,15 @@ std::vector<std::vector<ForeignProgram>> JobTenants::programs_outside(
       programs[i].push_back({std::nullopt, process.name, process.memory});
   }
   return programs;
+}
+
+void JobTenants::look_at_first(JobQueue& jobs, base::TimePoint asked_at) {
+  if (jobs.is_looked_at()) return;
+  if (!first_look_at_) first_look_at_ = asked_at;
+  // Programs that come back to a restarted daemon move memory: then the next look tells.
+  if (leases_.machine().looks_again() && asked_at - *first_look_at_ < kFirstLookPatience) return;
+  look_for_foreign_use(jobs);
+  jobs.set_looked_at();
 }
 
 void JobTenants::look_for_foreign_use(JobQueue& jobs) const {

@@ -5,11 +5,13 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "jobs/service/job_programs.h"
 
 namespace gpumux::daemon {
@@ -31,6 +33,8 @@ class JobTenants : public JobPrograms {
   // Tells the queue, now and then, of memory that jobs cannot have: not ours, or of tenants of no job. Memory that a
   // suspended job could not take along is no reason to keep jobs waiting, least of all that job itself.
   void look_for_foreign_use(JobQueue& jobs) const;
+  // After each look at the driver, made at `asked_at`: if it is the first that tells what others use, jobs may start.
+  void look_at_first(JobQueue& jobs, base::TimePoint asked_at);
 
  private:
   std::vector<std::vector<ForeignProgram>> programs_outside(const std::set<std::pair<uid_t, std::string>>& runs) const;
@@ -38,6 +42,7 @@ class JobTenants : public JobPrograms {
   const Leases& leases_;
   Translator& translator_;
   std::function<void()> settle_;
+  std::optional<base::TimePoint> first_look_at_;
 };
 
 }  // namespace gpumux::daemon
