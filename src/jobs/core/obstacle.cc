@@ -77,6 +77,9 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
     case WaitReason::kDrained: {
       WaitsForGpus waits{{}, usable_for(job).size()};
       const GpuSet wanted = job.state == JobState::kSuspended ? job.gpus : job.spec.gpus;
+      for (const base::GpuIndex gpu : wanted) {
+        if (gpu.value >= gpus.size()) waits.closed.insert(gpu);
+      }
       for (const Gpu& gpu : gpus) {
         const bool fits = job.spec.memory <= gpu.capacity;
         if (!gpu.usable() && (wanted.empty() ? fits : wanted.contains(gpu.index))) waits.closed.insert(gpu.index);

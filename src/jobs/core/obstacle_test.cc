@@ -151,6 +151,16 @@ TEST(Obstacles, GpusThatTakeNoJobsAreNamed) {
   EXPECT_EQ(gpus.usable, 2u);
 }
 
+// A GPU that was there when the job was submitted, and is not after a reboot.
+TEST(Obstacles, AGpuThatIsGoneIsNamed) {
+  Script s(2);
+  JobSpec spec = s.spec();
+  spec.id = JobId{1};
+  spec.gpus = GpuSet({1, 2});
+  s.tell(Restored{spec, JobState::kQueued, 0, {}, {}});
+  EXPECT_EQ(obstacle<WaitsForGpus>(s, 1).closed, GpuSet({2}));
+}
+
 TEST(Obstacles, ARetryHasItsTime) {
   Script s;
   s.submit();
