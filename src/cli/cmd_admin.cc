@@ -22,7 +22,7 @@ int admin_command(const std::vector<char*>& arguments) {
   std::vector<std::string> words;
   bool json = false;
   CLI::App app("Shows the job queue as a whole; administrators change it.", "gpumux admin");
-  app.add_option("ACTION", words, "An action, and its words")->type_name("")->required();
+  app.add_option("ACTION", words, "An action, and its words")->type_name("");
   app.add_flag("--json", json, "Print the daemon's answer (docs/api.md, GET /v1/queue)");
   add_runtime_dir(app, options.runtime_dir);
   app.footer(R"(Actions:
@@ -50,7 +50,8 @@ outlive restarts. Other settings are in the configuration file, under [queue].
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 no daemon is running, 4 not allowed.)");
   if (const auto exit_status = parse_command_line(app, arguments, kAdminUsage)) return *exit_status;
   const auto changes = parse_admin_words(words);
-  if (!changes) return usage_error(kAdminName, changes.error().message() + "; see `gpumux admin --help`");
+  const char* const more = words.empty() ? "\nSee `gpumux admin --help`." : "; see `gpumux admin --help`";
+  if (!changes) return usage_error(kAdminName, changes.error().message() + more);
   const auto client = find_jobs(options);
   if (!client) return report_error(kAdminName, client.error());
   for (const AdminChange& change : *changes) {

@@ -168,12 +168,16 @@ int show_history(const api_client::Client& client, const Wanted& wanted, bool pi
   return kExitOk;
 }
 
-// `most`: lines of events that there are already; none: all.
+// `most`: lines of events that there are already; none: all. If there is no line to show, a person is told.
 int show_lines(const api_client::Client& client, const Wanted& wanted, std::optional<std::uint64_t> most, bool follow,
                const std::function<std::string(const api_client::TraceEvent&, std::string_view)>& line_of) {
   Reader reader(client, wanted.since);
+  bool is_empty = true;
   const auto print = [&](const api_client::TraceEvent& event, std::string_view line) {
-    if (wanted.takes(event)) std::cout << line_of(event, line);
+    if (wanted.takes(event)) {
+      is_empty = false;
+      std::cout << line_of(event, line);
+    }
     if (follow) std::cout << std::flush;
     return std::cout.good();
   };
@@ -189,12 +193,17 @@ int show_lines(const api_client::Client& client, const Wanted& wanted, std::opti
       if (lines.size() > *most) lines.pop_front();
       return true;
     });
+    is_empty = lines.empty();
     for (const std::string& line : lines) std::cout << line;
     std::cout << std::flush;
     if (read && follow) read = reader.read(true, print);
   }
   std::cout << std::flush;
   if (!read) return report_error(kName, read.error());
+  if (is_empty && !follow && most != 0) {
+    say_error(kName, wanted.has_filter() ? "none of the daemon's last events is one of these"
+                                         : "there are no events yet: no program has used a GPU");
+  }
   return kExitOk;
 }
 

@@ -71,9 +71,9 @@ const Command* find_command(std::string_view name) {
 
 // Words that other tools have for it.
 constexpr std::pair<std::string_view, std::string_view> kOtherWords[] = {
-    {"jobs", "queue"},    {"list", "queue"},  {"ls", "queue"},      {"squeue", "queue"},
-    {"ps", "status"},     {"stop", "cancel"}, {"kill", "cancel"},   {"scancel", "cancel"},
-    {"sbatch", "submit"}, {"srun", "run"},    {"sacct", "history"}, {"scontrol", "show"}};
+    {"jobs", "queue"},  {"list", "queue"},    {"ls", "queue"},       {"squeue", "queue"},  {"ps", "status"},
+    {"stop", "cancel"}, {"kill", "cancel"},   {"scancel", "cancel"}, {"sbatch", "submit"}, {"tail", "logs"},
+    {"srun", "run"},    {"sacct", "history"}, {"scontrol", "show"}};
 
 int unknown_command(std::string_view name) {
   std::vector<std::string_view> names;

@@ -127,7 +127,10 @@ class UsageError {
   std::string no_such_option(const std::string& name) const {
     std::vector<std::string> names;
     for (const CLI::Option* option : app_.get_options()) {
-      for (const std::string& each : option->get_lnames()) names.push_back("--" + each);
+      // Programs under MPS share faults: no typing error may lead there.
+      for (const std::string& each : option->get_lnames()) {
+        if (each != "mps") names.push_back("--" + each);
+      }
     }
     std::string_view guess = settings::nearest(name, {names.begin(), names.end()});
     // "--time" is far from "--time-limit", and still a beginning of it.

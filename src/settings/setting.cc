@@ -203,9 +203,9 @@ std::string_view nearest(std::string_view word, const std::vector<std::string_vi
   for (const std::string_view candidate : candidates) {
     std::size_t distance = edit_distance(word, candidate);
     if (word.size() >= 2 && candidate.starts_with(word)) distance = std::min<std::size_t>(distance, 1);
-    // Two wrong letters of three are another word.
+    // With two wrong letters, a word of up to five letters is another word: "edit" is not "wait".
     const bool is_nearer = distance < best_distance || (distance == best_distance && candidate.size() < best.size());
-    if (is_nearer && distance * 2 <= std::max(word.size(), candidate.size())) {
+    if (is_nearer && distance * 3 <= std::max(word.size(), candidate.size())) {
       best = candidate;
       best_distance = distance;
     }

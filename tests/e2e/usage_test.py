@@ -61,7 +61,7 @@ PARSED = [
     ("gpumux requeue -x", "gpumux requeue: there is no option '-x'"),
     ("gpumux history -n 0", "gpumux history: -n: '0' is not a whole number from 1 to 1000000000"),
     ("gpumux report --by colour", "gpumux report: --by: 'colour' is none of user, job, pod, program"),
-    ("gpumux admin", "gpumux admin: ACTION is missing"),
+    ("gpumux admin", "gpumux admin: ACTION is missing: write show, pause, unpause, drain, resume or limits"),
     ("gpumux web --port 80x", "gpumux web: --port: '80x' is not a port: name one from 1 to 65535"),
     ("gpumux web --port 65536", "gpumux web: --port: '65536' is not a port: name one from 1 to 65535"),
     ("gpumux version now", "gpumux version: the word 'now' is one too many"),

@@ -76,7 +76,8 @@ Result<Changes> parse_limits(const std::vector<std::string>& words) {
 }  // namespace
 
 Result<Changes> parse_admin_words(const std::vector<std::string>& words) {
-  const std::string action = words.empty() ? "" : words[0];
+  if (words.empty()) return base::fail(Code::kInvalid, "ACTION is missing: write " + or_list(kActions));
+  const std::string& action = words[0];
   const bool alone = action == "show" || action == "pause" || action == "unpause";
   if (alone && words.size() > 1) return base::fail(Code::kInvalid, action + " takes no further words");
   if (action == "show") return Changes{};
