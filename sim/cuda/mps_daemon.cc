@@ -148,7 +148,7 @@ void MpsDaemon::serve() {
 
 void MpsDaemon::accept_all() {
   for (;;) {
-    os::FileDescriptor socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    os::FileDescriptor socket = os::accept_connection(listener_.get());
     if (!socket) return;
     const auto peer = os::peer_credentials(socket.get());
     if (peer) connections_.push_back({std::move(socket), *peer});

@@ -88,6 +88,16 @@ base::Result<FileDescriptor> listen_stream(const std::string& path, mode_t mode,
   return listen_on(path, mode, backlog, SOCK_STREAM);
 }
 
+FileDescriptor accept_connection(int listener) {
+  FileDescriptor connection(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  const bool is_short = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+  if (!connection && is_short) {
+    const timespec pause{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kRefusedPause).count()};
+    ::nanosleep(&pause, nullptr);
+  }
+  return connection;
+}
+
 base::Status send_message(int socket, std::span<const std::byte> message, int fd) {
   // The cast drops const only because iovec serves reading and writing alike.
   iovec part{const_cast<std::byte*>(message.data()), message.size()};

@@ -7,6 +7,7 @@
 #include <sys/types.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <cstddef>
 #include <span>
 #include <string>
@@ -45,6 +46,12 @@ base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mo
 
 // The same for a stream of bytes (the HTTP API).
 base::Result<FileDescriptor> listen_stream(const std::string& path, mode_t mode, int backlog);
+
+// The next connection, non-blocking and close-on-exec; none if there is none, or it cannot be taken. If descriptors or
+// memory are short, the connection stays, and poll() would name it again at once: this returns kRefusedPause later. For
+// threads that may stand still so long.
+inline constexpr std::chrono::milliseconds kRefusedPause{20};
+FileDescriptor accept_connection(int listener);
 
 // One message, with `fd` (negative: none). Never raises SIGPIPE. kUnavailable: the buffer is full or the peer is gone
 // (see errno).

@@ -182,7 +182,7 @@ void Supervisor::serve_link() {
 }
 
 void Supervisor::accept_peer() {
-  os::FileDescriptor socket(::accept4(control_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  os::FileDescriptor socket = os::accept_connection(control_.get());
   if (!socket || peers_.size() >= kMostPeers) return;
   const auto credentials = os::peer_credentials(socket.get());
   if (!credentials || (credentials->uid != 0 && credentials->uid != ::geteuid())) return;

@@ -197,7 +197,7 @@ class Terminal {
 
   void accept_client() {
     Client client;
-    client.socket = os::FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    client.socket = os::accept_connection(listener_.get());
     if (!client.socket) return;
     // The socket's mode says the same; this does not depend on the folder it is in.
     const auto peer = os::peer_credentials(client.socket.get());

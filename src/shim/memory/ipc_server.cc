@@ -141,7 +141,7 @@ void IpcServer::run() {
   for (;;) {
     pollfd waiting{listening_.get(), POLLIN, 0};
     if (::poll(&waiting, 1, -1) <= 0) continue;
-    const os::FileDescriptor peer(::accept4(listening_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const os::FileDescriptor peer(os::accept_connection(listening_.get()));
     if (peer) answer(peer);
   }
 }
