@@ -180,6 +180,7 @@ CUresult cuMemPoolDestroy(CUmemoryPool pool) {
     memory.pools.forget_current();
     memory.pools.destroyed(pool);
   });
+  if (Tenant* const mine = tenant_if_any()) mine->memories().forget_pool_access(pool);
   return result;
 }
 

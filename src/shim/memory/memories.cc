@@ -447,8 +447,16 @@ CUresult Memories::set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner,
     return disable_peer_locked(accessor, owner);
   }
   const CUresult result = enable_peer_locked(accessor, owner);
-  if (result == cuda::CUDA_SUCCESS) pool_access_.insert(key);
+  if (result == cuda::CUDA_SUCCESS) pool_access_.emplace(key, owner);
   return result;
+}
+
+void Memories::forget_pool_access(cuda::CUmemoryPool pool) {
+  const base::Locked locked(peers_mutex_);
+  for (auto given = pool_access_.lower_bound({pool, 0}); given != pool_access_.end() && given->first.first == pool;) {
+    static_cast<void>(disable_peer_locked(given->first.second, given->second));
+    given = pool_access_.erase(given);
+  }
 }
 
 void Memories::connect(std::uint32_t a, std::uint32_t b) {

@@ -165,6 +165,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   }
   // Seat `accessor` may, or may no longer, reach what is allocated from a pool of `owner`.
   cuda::CUresult set_pool_access(cuda::CUmemoryPool pool, std::uint32_t owner, std::uint32_t accessor, bool may);
+  // The pool is destroyed, and no seat has rights by it. The driver may give its handle to a new pool.
+  void forget_pool_access(cuda::CUmemoryPool pool);
   // Ends that concern pools: before a stream is destroyed; a context's end. has_pools: whether any seat has one.
   void stream_gone(cuda::CUstream stream);
   void context_gone_from_pools(cuda::CUcontext context);
@@ -354,7 +356,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
   base::Mutex peers_mutex_;
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
-  std::set<std::pair<cuda::CUmemoryPool, std::uint32_t>> pool_access_;
+  std::map<std::pair<cuda::CUmemoryPool, std::uint32_t>, std::uint32_t> pool_access_;  // pool and accessor: the owner
 
   base::Mutex bars_mutex_;
   std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
