@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <boost/asio/thread_pool.hpp>
 #include <memory>
+#include <new>
 #include <stdexcept>
+
+#include "daemon/loop/pool_work.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -45,6 +49,17 @@ TEST(LoopTimer, MayBeDestroyedByItsOwnWork) {
   timer->update();
   io.run();
   EXPECT_EQ(timer, nullptr);
+}
+
+TEST(PoolWork, ThatThrowsIsReportedOnTheLoop) {
+  boost::asio::io_context io;
+  boost::asio::thread_pool pool(1);
+  bool is_told = false;
+  work_then(
+      pool, io, []() -> int { throw std::bad_alloc(); }, [&](int) { is_told = true; });
+  pool.join();
+  EXPECT_THROW(io.run(), std::bad_alloc);
+  EXPECT_FALSE(is_told);
 }
 
 }  // namespace
