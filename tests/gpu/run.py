@@ -100,8 +100,8 @@ def main():
     parser.add_argument("--quick", action="store_true", help="three minutes: fewer steps and pairs")
     parser.add_argument("--only", nargs="+", choices=ONE_GPU_PARTS + OTHER_PARTS + ("two",),
                         help="these parts; default: all for that many GPUs")
-    parser.add_argument("--samples", metavar="FOLDER", help="of part samples: where NVIDIA/cuda-samples was unpacked "
-                        "to, or was built in by tests/gpu/samples")
+    parser.add_argument("--samples", metavar="FOLDER", help="of part samples: where the programs of "
+                        "NVIDIA/cuda-samples were built")
     parser.add_argument("--workloads", nargs="+", help="of part same, and what others compare with: these only")
     parser.add_argument("--memory-seconds", type=float, default=20, help="of part memory: of each program, alone")
     parser.add_argument("--within", nargs="+", metavar="NAME", help="within these parts only what is so named: of "
