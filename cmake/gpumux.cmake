@@ -13,7 +13,7 @@ endif()
 add_library(gpumux_options INTERFACE)
 set(gpumux_not_before_gcc_13)
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
-  set(gpumux_not_before_gcc_13 -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow)
+  set(gpumux_not_before_gcc_13 -Wno-restrict -Wno-array-bounds -Wno-stringop-overflow -Wno-stringop-overread)
 endif()
 target_include_directories(gpumux_options INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
 if(CMAKE_CROSSCOMPILING)
@@ -30,6 +30,8 @@ target_compile_options(gpumux_options INTERFACE
   ${gpumux_not_before_gcc_13}
   # Builds of the same sources in different folders are the same, byte for byte.
   -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.
+  # ccache wants it, to know what a precompiled header is made of.
+  $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>
   # In a unity build a source sees what the sources before it use, and is an included file. tools/check_includes.py has
   # these warnings of each file by itself.
   $<$<AND:$<BOOL:${CMAKE_UNITY_BUILD}>,$<COMPILE_LANG_AND_ID:CXX,GNU>>:-Wno-shadow>

@@ -11,6 +11,8 @@ jobs=${JOBS:-$(tools/jobs.sh)}
 # ccache finds again what another clone or branch compiled: paths count from this folder, and its name does not count.
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+# Without these it passes on whatever uses precompiled headers.
+export CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros,include_file_mtime,include_file_ctime}
 
 configured=$preset
 target=all
