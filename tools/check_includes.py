@@ -124,6 +124,7 @@ def main():
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for path, result in pool.map(check, wanted):
             if result is None:
+                print(f"includes: not looked at, for no preset compiles a source there: {path}")
                 continue
             looked_at += 1
             if result.returncode != 0:

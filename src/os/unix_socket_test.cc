@@ -38,7 +38,7 @@ TEST(AcceptConnection, WaitsWhereDescriptorsAreShort) {
   const std::string path = folder.path() + "/socket";
   const auto listener = listen_seqpacket(path, 0600, 1);
   ASSERT_TRUE(listener) << listener.error().message();
-  EXPECT_FALSE(accept_connection(listener->get())) << "nobody has come";
+  EXPECT_FALSE(accept_connection(listener->get())) << "no process has connected";
   const auto peer = connect_seqpacket(path);
   ASSERT_TRUE(peer) << peer.error().message();
   const pid_t child = ::fork();
