@@ -50,6 +50,7 @@ class Queue : public ::testing::Test {
     queue_->open({.state_dir = folder_.path() + "/state", .runtime_dir = folder_.path() + "/run", .is_private = true},
                  {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, programs_);
     ASSERT_EQ(queue_->unavailable(), "");
+    queue_->set_looked_at();
     queue_->set_paused(true, [this](const base::Status& status) { is_paused_ = status.has_value(); });
     ASSERT_TRUE(run_until([this] { return is_paused_; }));
   }
