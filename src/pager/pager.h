@@ -6,7 +6,7 @@
 //   - the program's threads (through the shim's hooks): allocate, free, find, pin, peers. Any number at a time, also
 //     while a job runs. None of them waits for a lease. The calls free and context_going wait for the GPU, by the
 //     caller's means, and for the job that holds a chunk of the same memory.
-//   - one thread (the drainer): begin_eviction, begin_restoration, and stepping the job until it is over.
+//   - one thread (the mover): begin_eviction, begin_restoration, and stepping the job until it is over.
 //   - any thread: counters, bounds, shrink_host, trim.
 //
 // Placement. A thread that is inside the gate (its seat holds a lease) allocates kResident: the memory is there when

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where messages and the lease core meet: the one file that knows both.
+// Where messages and the lease core meet: only the translator knows both.
 //
 // A tenant's bytes become events, the core's commands become words in lease pages and messages. Everything that a
 // tenant says is checked here or ignored by the core; an error returned from receive() ends that session and nothing
@@ -103,9 +103,9 @@ class Translator {
 
   // A new connection. The session must live until ended().
   void started(Session& session) { sessions_[session.id] = &session; }
-  // One message. An error ends the session: its text is the reason.
   // Whether a descriptor may come along with this message.
   static bool takes_descriptor(const Session& session, std::span<const std::byte> message);
+  // One message. An error ends the session: its text is the reason.
   base::Status receive(Session& session, std::span<const std::byte> message, ForeignDescriptor fd);
   // The session is over. `why`: a literal.
   void ended(Session& session, std::string_view why);
