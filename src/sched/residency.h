@@ -94,6 +94,7 @@ struct RoomBound {
   std::uint64_t room = 0;
   std::uint64_t commitment = 0;
   std::uint64_t total = 0;   // the size of its GPU that the program is told
+  std::uint64_t most = 0;    // the most that it could be given now if it asked for it, what it has included
   bool is_limited = false;   // it has a quota
   bool is_stranded = false;  // what it lacks cannot come, and its program is told so
   std::uint32_t ticket = 0;  // the newest that is answered
@@ -289,6 +290,7 @@ class Residency {
     std::uint32_t sequence = 0;
     std::uint64_t room = 0;
     std::uint64_t commitment = 0;
+    std::uint64_t most = 0;
     TimePoint told_at{};
     bool is_stranded = false;
   };
@@ -352,6 +354,7 @@ class Residency {
     std::uint64_t need = 0;
     std::uint64_t fair = 0;  // its part of the memory there is, with nothing to spare
     std::uint64_t commitment = 0;
+    std::uint64_t most = 0;  // that it could have allocated
 
     std::uint64_t has() const { return report.resident + report.unpageable; }
     // Memory that does not leave is in the way of what it lacks, for longer than a look can be wrong.
@@ -385,6 +388,7 @@ class Residency {
     std::uint64_t allocated() const { return std::min(report.allocated, promise()); }
     std::uint64_t told_room() const { return bounds.empty() ? 0 : bounds.back().room; }
     std::uint64_t told_commitment() const { return bounds.empty() ? 0 : bounds.back().commitment; }
+    std::uint64_t told_most() const { return bounds.empty() ? 0 : bounds.back().most; }
     bool told_stranded() const { return !bounds.empty() && bounds.back().is_stranded; }
   };
   struct Gpu {
@@ -468,6 +472,7 @@ class Residency {
   static void deal(std::vector<Share>& shares, std::uint64_t left);
   std::vector<Share> plan_rooms(Gpu& gpu, const std::vector<Seat*>& order) const;
   void plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const;
+  void find_most(const Gpu& gpu, const std::vector<Seat*>& order) const;
   static std::vector<Share*> fairest_first(std::vector<Share>& shares, std::uint64_t capacity);
   static bool is_lacking(const Seat& seat);
   static std::optional<TimePoint> impatient_at(const Gpu& gpu, const Seat& seat);

@@ -117,6 +117,19 @@ std::vector<Residency::Share*> Residency::fairest_first(std::vector<Share>& shar
   return order;
 }
 
+// Sets each seat's `most`: a wish for more than that is refused, as things are (refusal_of).
+void Residency::find_most(const Gpu& gpu, const std::vector<Seat*>& order) const {
+  const std::uint64_t kept_by_all = kept(gpu);
+  const std::uint64_t capacity = commitment_capacity(gpu, eventual(gpu), Needs::kAllocated);
+  std::uint64_t allocated = 0;
+  for (const Seat* seat : order) allocated += counts(*seat) ? seat->allocated() : 0;
+  for (Seat* seat : order) {
+    if (!counts(*seat)) continue;
+    const std::uint64_t beside_others = minus(capacity, allocated - seat->allocated());
+    seat->most = std::min(most_commitment(eventual(gpu), gpu, *seat, kept_by_all), beside_others);
+  }
+}
+
 // Sets each seat's `commitment`.
 void Residency::plan_commitments(Gpu& gpu, const std::vector<Seat*>& order) const {
   const std::uint64_t kept_by_all = kept(gpu);

@@ -283,7 +283,13 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     answer = has_all || refused || (has_commitment && !holds);
     if (answer) seat.wants_more = !has_all && !refused;
   }
-  const bool changes = seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment();
+  // The most that it could have changes with each allocation of others. A message is worth it if it changes by much,
+  // and if its process is not meant to be frozen.
+  const std::uint64_t most = std::max(seat.most, commitment);
+  const bool is_most_far_off =
+      !seat.is_out() && std::max(most, seat.told_most()) - std::min(most, seat.told_most()) >= kLeastRaise;
+  const bool changes =
+      seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment() || is_most_far_off;
   const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
   if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since)
     seat.lacking_since = now_;  // something comes, and more than crumbs
@@ -300,6 +306,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
   } else {
     seat.bounds.push_back({.sequence = sequence, .room = room, .commitment = commitment, .told_at = now_});
   }
+  seat.bounds.back().most = most;
   seat.bounds.back().is_stranded = seat.is_stranded;
   if (answer) {
     seat.answered = seat.wish->ticket;
@@ -311,6 +318,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
                              .room = room,
                              .commitment = commitment,
                              .total = is_limited ? std::min(seat.quota.bytes, gpu.capacity) : gpu.capacity,
+                             .most = most,
                              .is_limited = is_limited,
                              .is_stranded = seat.is_stranded,
                              .ticket = seat.answered,
@@ -499,6 +507,7 @@ void Residency::plan(TimePoint now, GpuIndex index, std::span<const Turn> turns,
   }
   const std::vector<Seat*> order = in_order(*gpu, turns);
   const std::uint64_t counted = charged(*gpu);
+  find_most(*gpu, order);
   bool is_settled = false;
   while (!is_settled) {
     is_settled = true;

@@ -257,6 +257,8 @@ TEST(Residency, AQuotaIsForTheWholeGroup) {
   desk.open(2, {.group = 7, .bytes = 20 * kGiB});
   desk.say(1);
   EXPECT_LE(desk.commitment(1) + desk.commitment(2), 20u);
+  EXPECT_EQ(desk.bounds[1].most, 20 * kGiB);
+  EXPECT_EQ(desk.bounds[2].most, 5 * kGiB);
   const auto answer = desk.want(2, 0, 6);
   ASSERT_TRUE(answer);
   EXPECT_TRUE(answer->refused());

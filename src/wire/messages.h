@@ -468,8 +468,9 @@ struct Room {
   base::FrameSizes frames = 0;    // evicted frames of these sizes go on by FrameGiven, and the rest is freed
   std::uint32_t is_limited = 0;   // 1: `commitment` is within a quota, which binds all of the program's memory
   std::uint32_t is_stranded = 0;  // 1: evicted memory cannot come back while all that is on the GPU stays there
+  std::uint64_t most = 0;         // the most that it could have allocated in all as things are now; 0: not said
 };
-static_assert(sizeof(Room) == 56);
+static_assert(sizeof(Room) == 64);
 
 // Carries the descriptor of a memfd. Without one: the chunk that the seat has kept mapped under this id. With no bytes
 // either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. Its old content

@@ -271,7 +271,8 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::RoomBound&
                            .refused = refused_on_wire(bound.refusal),
                            .frames = bound.room < slot.memory.resident ? frames_for_others(session, slot) : 0,
                            .is_limited = bound.is_limited ? 1u : 0u,
-                           .is_stranded = bound.is_stranded ? 1u : 0u});
+                           .is_stranded = bound.is_stranded ? 1u : 0u,
+                           .most = bound.most});
 }
 
 // ---- physical memory that is handed over --------------------------------------------------------

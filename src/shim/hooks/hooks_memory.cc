@@ -136,9 +136,9 @@ CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
   const Here at = here();
   if (at.memory == nullptr) return result;
   if (const std::uint64_t told = at.memory->await_total(); told != 0) {
-    // As if the GPU were the program's alone: what others do changes nothing here.
+    // As if the GPU were the program's alone, but for what others keep of it.
     *total = told;
-    *free = told - std::min(told, at.memory->allocated_bytes());
+    *free = at.memory->told_free();
     return result;
   }
   if (!at.memory->is_paged()) return result;

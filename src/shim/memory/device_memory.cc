@@ -149,6 +149,17 @@ std::uint64_t DeviceMemory::await_total() {
   return told_total();
 }
 
+std::uint64_t DeviceMemory::told_free() {
+  const base::Locked locked(mutex_);
+  const std::uint64_t total = told_total();
+  const std::uint64_t most = room_.most == 0 ? total : std::min(room_.most, total);
+  const std::uint64_t allocated = allocated_bytes();
+  const bool has_freed = allocated < told_allocated_;
+  told_most_ = told_most_ == 0 || has_freed ? most : std::min(told_most_, most);
+  told_allocated_ = allocated;
+  return told_most_ - std::min(told_most_, allocated);
+}
+
 bool DeviceMemory::await_is_limited() {
   if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds();
   return is_limited_.load(std::memory_order_relaxed);

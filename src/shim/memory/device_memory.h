@@ -81,6 +81,10 @@ class DeviceMemory {
   std::uint64_t told_total() const { return total_.load(std::memory_order_relaxed); }
   // The same, once the daemon has said it, or has not for some seconds.
   std::uint64_t await_total();
+  // How much the program is told that it can still allocate, of told_total(). It does not grow while the program frees
+  // nothing: programs measure what they need by the difference of two answers. So the most that they may have falls at
+  // once, and rises when they have freed something since the last answer.
+  std::uint64_t told_free();
   // Whether there is a quota. Waits as await_bounds does.
   bool await_is_limited();
   // A thread's need beyond what the seat has now, in bytes.
@@ -175,6 +179,9 @@ class DeviceMemory {
   std::atomic<bool> has_graph_memory_{false};
   std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
   std::atomic<std::uint64_t> total_{0};
+  // Under mutex_: what told_free has answered last.
+  std::uint64_t told_most_ = 0;
+  std::uint64_t told_allocated_ = 0;
   std::atomic<bool> is_limited_{false};
   std::atomic<std::uint64_t> outside_total_{0};
   std::uint64_t hidden_ = 0;  // under mutex_; in addition to outside_total_

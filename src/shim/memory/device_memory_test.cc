@@ -94,6 +94,30 @@ TEST(DeviceMemoryTest, NothingMayBeHadBeforeTheDaemonHasSaidHowMuch) {
   EXPECT_TRUE(memory.pager.bounds().commit(31 * kMebibyte));
 }
 
+TEST(DeviceMemoryTest, WhatIsCalledFreeCanBeHadAndDoesNotGrowByItself) {
+  const cuda::Driver driver;
+  Seat seat(driver);
+  DeviceMemory& memory = seat.memory;
+  wire::Room room{.slot = 3, .sequence = 1, .commitment = 100 * kMebibyte, .total = 100 * kMebibyte};
+  const auto with_most = [&](std::uint64_t mebibytes) {
+    room.most = mebibytes * kMebibyte;
+    EXPECT_TRUE(memory.set_room(room));
+    ++room.sequence;
+    return memory.told_free() / kMebibyte;
+  };
+  EXPECT_EQ(with_most(0), 100u) << "a daemon that does not say";
+  EXPECT_EQ(with_most(90), 90u);
+  EXPECT_EQ(with_most(300), 90u) << "others have left, and this program has freed nothing";
+  memory.add_outside(wire::Unpageable::kOther, 1, 8 * kMebibyte, nullptr, 0);
+  memory.add_outside(wire::Unpageable::kOther, 2, 2 * kMebibyte, nullptr, 0);
+  EXPECT_EQ(with_most(95), 80u);
+  EXPECT_EQ(with_most(50), 40u);
+  EXPECT_EQ(with_most(8), 0u);
+  EXPECT_TRUE(memory.remove_outside(2));
+  EXPECT_EQ(with_most(95), 87u) << "it has freed something";
+  EXPECT_EQ(with_most(100), 87u);
+}
+
 TEST(DeviceMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
   const cuda::Driver driver;
   Seat seat(driver);
