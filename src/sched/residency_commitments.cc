@@ -124,8 +124,9 @@ void Residency::find_most(const Gpu& gpu, const std::vector<Seat*>& order) const
   std::uint64_t allocated = 0;
   for (const Seat* seat : order) allocated += counts(*seat) ? seat->allocated() : 0;
   for (Seat* seat : order) {
-    if (!counts(*seat)) continue;
-    const std::uint64_t beside_others = minus(capacity, allocated - seat->allocated());
+    // A seat that does not count yet is told so with its first bound.
+    const std::uint64_t own = counts(*seat) ? seat->allocated() : 0;
+    const std::uint64_t beside_others = minus(capacity, allocated - own);
     seat->most = std::min(most_commitment(eventual(gpu), gpu, *seat, kept_by_all), beside_others);
   }
 }
