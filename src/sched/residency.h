@@ -380,9 +380,9 @@ class Residency {
     bool asks() const { return wish && !is_out(); }
     // The most that it may have allocated, by any bound that may still be in force.
     std::uint64_t promise() const {
-      std::uint64_t most = promised;
-      for (const Bound& bound : bounds) most = std::max(most, bound.commitment);
-      return most;
+      std::uint64_t largest = promised;
+      for (const Bound& bound : bounds) largest = std::max(largest, bound.commitment);
+      return largest;
     }
     // As far as it is believed.
     std::uint64_t allocated() const { return std::min(report.allocated, promise()); }
