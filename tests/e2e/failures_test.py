@@ -233,6 +233,12 @@ class NoDescriptors(GpumuxTest):
 
         wait_until(said, HANG, "the daemon says what it lacks")
         time.sleep(0.5)  # for some more tries
+        # One of the two is accepted, and the other one is not.
+        other = daemon.api.connect()
+        other.connect()
+        resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (free + 1, most[1]))
+        time.sleep(0.5)
+        other.close()
         resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, most)
         client.join(HANG)
         self.assertEqual(answers, [daemon.pid])

@@ -60,12 +60,14 @@ void Listener::accept_some() {
     os::FileDescriptor socket(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
-      if (errno == EAGAIN) break;
+      if (errno == EAGAIN) {
+        is_short_ = false;
+        break;
+      }
       if (!std::exchange(is_short_, true))
         log_error("cannot accept connections; trying again and again", {{"why", std::strerror(errno)}});
       return wait_after(kAcceptPause);
     }
-    is_short_ = false;
     try {
       accepted_(ForeignConnection(std::move(socket), closer_));
     } catch (const std::exception& e) {

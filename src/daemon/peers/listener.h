@@ -44,7 +44,7 @@ class Listener {
   std::function<void()> turn_ended_;
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer pause_;
-  bool is_short_ = false;  // of descriptors; logged once, until a connection is accepted again
+  bool is_short_ = false;  // of descriptors; logged once, until all connections that wait are accepted
 };
 
 }  // namespace gpumux::daemon
