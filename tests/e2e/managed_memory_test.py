@@ -59,7 +59,8 @@ class ManagedMemory(MemoryTest):
         program.expect_success(timeout=HANG)
         self.assertEqual(program.field("digest"), wanted)
         self.assertEqual((program.field("left"), program.field("came_back")), ("0", "0"))
-        self.assertEqual(int(program.field("free")), int(program.field("total")) - 48 * self.mib - 4096)
+        others = int(program.field("total")) - 48 * self.mib - 4096 - int(program.field("free"))
+        self.assertTrue(8 * self.mib <= others <= 12 * self.mib, "the reserve and a context are not free")
 
     def refused(self, why, daemon, **variables):
         program = self.start("large", allocator="managed", variables=variables, **self.blocks)

@@ -7,7 +7,8 @@
 // managed they are managed memory, and with --watch 1 the program says how often its first block has been asked
 // to leave the GPU, and to come back. --ballast-kib N: beside them, so much that is uploaded once, of which no two
 // words are alike, in --ballast-pieces N allocations. --export 1: at the end the blocks can be opened by other
-// processes. --bare-children 1: after each round a child that no handler of fork knows of ends by exit().
+// processes. --bare-children 1: after each round a child that no handler of fork knows of ends by exit(). --fill-kib N:
+// it allocates pieces of this size at the beginning until one is refused, says how much it had, and frees them.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -72,8 +73,25 @@ class Large {
     std::size_t total = 0;
     GPUMUX_CALL(api_.cuMemGetInfo_v2(&free, &total));
     say("memory total=%zu free=%zu", total, free);
+    if (options_.number("fill-kib") != 0) fill_gpu(options_.number("fill-kib") << 10);
     if (options_.flag("watch"))
       watcher_ = std::make_unique<Watcher>(api_, blocks_.front().data, blocks_.front().count * 4);
+  }
+
+  // Each piece must take as much of what is called free as it has.
+  void fill_gpu(std::size_t piece) {
+    std::vector<CUdeviceptr> pieces;
+    std::size_t free = 0;
+    std::size_t before = 0;
+    std::size_t total = 0;
+    GPUMUX_CALL(api_.cuMemGetInfo_v2(&before, &total));
+    for (CUdeviceptr data = 0; api_.cuMemAlloc_v2(&data, piece) == CUDA_SUCCESS; before = free) {
+      pieces.push_back(data);
+      GPUMUX_CALL(api_.cuMemGetInfo_v2(&free, &total));
+      if (free + piece > before && free != 0) wrong("what is called free falls by less than what was allocated");
+    }
+    say("filled bytes=%zu free=%zu", pieces.size() * piece, before);
+    for (const CUdeviceptr data : pieces) GPUMUX_CALL(api_.cuMemFree_v2(data));
   }
 
   // _Fork calls no handlers of pthread_atfork. The child runs its copy of this process's handlers of exit().
@@ -260,6 +278,7 @@ int main(int argc, char** argv) {
                          {"allocator", "malloc"},
                          {"watch", "0"},
                          {"bare-children", "0"},
+                         {"fill-kib", "0"},
                          {"hold", "0"}});
   const int code = run_in_rounds<Large>(options);
   if (options.number("hold") != 0) ::sleep(static_cast<unsigned>(options.number("hold")));
