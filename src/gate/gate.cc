@@ -2,6 +2,7 @@
 #include "gate/gate.h"
 
 #include <algorithm>
+#include <ctime>
 
 #include "gate/membarrier.h"
 #include "os/futex.h"
@@ -22,6 +23,10 @@ constexpr base::Duration kAwakeForGrant = std::chrono::microseconds(400);
 constexpr int kAwakeShare = 4;
 constexpr base::Duration kAwakeReserve = std::chrono::milliseconds(2);
 [[gnu::tls_model("initial-exec")]] constinit thread_local os::SpinBudget t_awake(kAwakeShare, kAwakeReserve);
+
+// Longer than a processor keeps a store to itself, which is less than a microsecond. A thread that does not run has
+// passed a barrier.
+constexpr base::Duration kStoresArrive = std::chrono::milliseconds(10);
 
 // Between two looks at the clock: about a microsecond.
 constexpr int kPausesPerLook = 16;
@@ -139,7 +144,17 @@ void Gate::wait_until_open(const Waiting& waiting) {
   if (!is_open(waiting.slot())) sleep(waiting.slot());
 }
 
-void Gate::begin_close() { process_barrier(); }
+void Gate::begin_close() {
+  if (!fences_itself_.load(std::memory_order_relaxed)) {
+    if (process_barrier()) return;
+    // From now on threads fence themselves. Those that did not know it have stored before this wait is over.
+    fences_itself_.store(true, std::memory_order_seq_cst);
+    forget_memos();
+    const timespec pause{0, kStoresArrive.count()};
+    ::nanosleep(&pause, nullptr);
+  }
+  full_fence();  // the other half of theirs
+}
 
 bool Gate::is_anybody_inside(std::uint32_t slot) const {
   for (const ThreadRecord* record = first_record(); record != nullptr;

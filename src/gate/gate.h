@@ -90,7 +90,7 @@ class Gate {
     const std::uint64_t count = passages.load(std::memory_order_relaxed);  // only this thread writes it
     if ((count & 1) != 0) return Passed::kNested;
     passages.store(count + 1, std::memory_order_relaxed);
-    if (fences_itself_) {
+    if (fences_itself_.load(std::memory_order_relaxed)) {
       full_fence();
     } else {
       std::atomic_signal_fence(
@@ -207,7 +207,7 @@ class Gate {
   // The seat's lease word, for pass_directly.
   const std::atomic<std::uint32_t>& lease_word(std::uint32_t slot) const { return page_.slots[slot].word; }
   // Whether the short way may be taken at all: not where passing threads have to fence themselves.
-  bool has_short_way() const { return !fences_itself_; }
+  bool has_short_way() const { return !fences_itself_.load(std::memory_order_relaxed); }
 
   // In tests: a thread that is told of a grant to come stays awake this long, at any cost.
   void stay_awake_in_test(base::Duration time) { awake_for_test_ = time; }
@@ -225,7 +225,7 @@ class Gate {
   wire::LeasePage& page_;
   void (*const request_)(void*, std::uint32_t);
   void* const context_;
-  const bool fences_itself_;
+  std::atomic<bool> fences_itself_;  // the kernel has refused membarrier; it never becomes false again
   std::optional<base::Duration> awake_for_test_;
   std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
   // Read together with the lease word, on the long way only.

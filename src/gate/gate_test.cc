@@ -6,7 +6,15 @@
 #include "gate/gate.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstddef>
+#include <iterator>
 #include <random>
 #include <string>
 #include <thread>
@@ -44,6 +52,35 @@ class GateTest : public ::testing::Test {
  private:
   std::uint32_t sequence_ = 0;
 };
+
+// As a sandbox does that a program enters long after it has begun.
+bool refuse_membarrier() {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_F(GateTest, AKernelThatRefusesTheBarrierLaterMakesThreadsFenceThemselves) {
+  if (!gate.has_short_way()) GTEST_SKIP() << "it has refused at once";
+  enum { kHolds, kNoFilter, kStillShort };
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!refuse_membarrier()) ::_exit(kNoFilter);
+    close(0);
+    ::_exit(gate.has_short_way() ? kStillShort : kHolds);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == kNoFilter) GTEST_SKIP() << "no filters for system calls here";
+  EXPECT_EQ(WEXITSTATUS(status), kHolds);
+  EXPECT_TRUE(gate.has_short_way());
+}
 
 TEST_F(GateTest, NobodyIsInsideAfterItHasClosed) {
   constexpr std::uint32_t kSlot = 3;

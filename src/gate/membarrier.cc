@@ -9,11 +9,6 @@ namespace gpumux::gate {
 
 bool register_membarrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0; }
 
-void process_barrier() {
-  if (::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) != 0) {
-    // Not registered: the passing threads fence themselves, and this is the other half of the pair.
-    full_fence();
-  }
-}
+bool process_barrier() { return ::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0; }
 
 }  // namespace gpumux::gate

@@ -21,7 +21,8 @@ inline void full_fence() {
 // before 4.14): then threads must fence at each passage (Gate::fences_itself).
 bool register_membarrier();
 
-// Returns when every thread of this process has passed a full barrier since the call began.
-void process_barrier();
+// Returns when every thread of this process has passed a full barrier since the call began. False: the kernel refuses
+// it. A program may install a filter for system calls at any time.
+[[nodiscard]] bool process_barrier();
 
 }  // namespace gpumux::gate
