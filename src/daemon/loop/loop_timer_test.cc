@@ -51,15 +51,25 @@ TEST(LoopTimer, MayBeDestroyedByItsOwnWork) {
   EXPECT_EQ(timer, nullptr);
 }
 
-TEST(PoolWork, ThatThrowsIsReportedOnTheLoop) {
+TEST(PoolWork, ThatThrowsIsReportedOnTheLoopAndDoneAgain) {
   boost::asio::io_context io;
   boost::asio::thread_pool pool(1);
-  bool is_told = false;
+  int calls = 0;
+  int told = 0;
   work_then(
-      pool, io, []() -> int { throw std::bad_alloc(); }, [&](int) { is_told = true; });
-  pool.join();
-  EXPECT_THROW(io.run(), std::bad_alloc);
-  EXPECT_FALSE(is_told);
+      pool, io, [&calls]() -> int { return ++calls < 3 ? throw std::bad_alloc() : calls; },
+      [&](int result) { told = result; }, std::chrono::milliseconds(1));
+  int reports = 0;
+  const auto busy = boost::asio::make_work_guard(io);
+  while (told == 0) {
+    try {
+      io.run_one();
+    } catch (const std::bad_alloc&) {
+      ++reports;
+    }
+  }
+  EXPECT_EQ(told, 3);
+  EXPECT_EQ(reports, 2);
 }
 
 }  // namespace
