@@ -72,6 +72,10 @@ class Machine {
   // would never find out what others use.
   bool looks_again() const;
 
+  // The GPU whose plan was cut off, for it did not come to rest. Every plan but the last one changes turns for a seat,
+  // so this is a fault of the planner's.
+  std::optional<GpuIndex> restless() const { return restless_; }
+
   // Empty, or the first violated invariant in words. Builds with GPUMUX_CHECKED, which are all but the release, ask it
   // at the end of each apply() and end themselves if it is violated.
   std::string check_invariants() const;
@@ -143,7 +147,7 @@ class Machine {
   std::vector<Gpu> gpus_;  // by index
   std::uint64_t host_useless_ = 0;
   std::bitset<base::kMaxGpus> planned_;
-  std::optional<GpuIndex> restless_;  // it did not come to rest: an invariant is broken
+  std::optional<GpuIndex> restless_;
 
   // During apply().
   TimePoint now_{};

@@ -190,6 +190,9 @@ void Leases::apply(const node::Event& event, base::TimePoint now) {
   record_event(now, event, idle_before);
   for (const node::Command& command : commands_)
     std::visit([&](const auto& one) { record_command(now, one); }, command);
+  if (const auto gpu = machine_.restless(); gpu && !std::exchange(was_restless_, true))
+    log_error("a fault of gpumux: turns and memory change each other for ever; the last plan stands",
+              {{"gpu", gpu->value}});
 }
 
 void Leases::told(const sched::Event& event) { debug_text("event of the leases", event); }

@@ -118,6 +118,7 @@ class Leases final : private node::Probe {
   Executor executor_;
   std::function<void()> tell_settings_ = [] {};
   node::Machine machine_;
+  bool was_restless_ = false;  // and that was said
   std::vector<Gpu> gpus_;
   std::unordered_map<base::TenantId, std::shared_ptr<const TenantLabel>> labels_;
   enum class Moves : std::uint8_t { kNowhere, kOut, kIn };
