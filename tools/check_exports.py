@@ -6,7 +6,8 @@
 
 The exports are exactly the version script's: one name too few is a way past the gate, one too many can take the place
 of a program's own function. It needs nothing but the C library, in no newer version than the oldest supported
-platform's. Its stack is not executable, it carries no search path and needs no relocation of its code.
+platform's. Its stack is not executable, it carries no search path and needs no relocation of its code. On x86-64 its
+entries begin with instructions that tools which patch functions (UCX) can copy elsewhere.
 """
 
 import argparse
@@ -51,6 +52,30 @@ def dynamic_symbols(library):
     return defined, undefined
 
 
+# As long as a jump to anywhere.
+PATCHED_BYTES = 12
+MOVABLE = re.compile(r"push +%r\w+|mov +%rsp,%rbp|sub +\$0x[0-9a-f]+,%rsp")
+
+
+def fixed_beginnings(library):
+    """{entry of the driver's: the first instruction within PATCHED_BYTES that no patching tool can copy}"""
+    result = subprocess.run(["objdump", "-d", "--no-addresses", "-w", str(library)], capture_output=True, text=True,
+                            check=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"})
+    found = {}
+    for block in result.stdout.split("\n\n"):
+        name = re.match(r"<(cu\w+)(?:@@\w+)?>:\n", block)
+        done = 0
+        for line in block.splitlines()[1:] if name else ():
+            code, _, instruction = line.strip().partition("\t")
+            if done >= PATCHED_BYTES:
+                break
+            if not MOVABLE.fullmatch(instruction.strip()):
+                found[name.group(1)] = instruction.strip()
+                break
+            done += len(code.split())
+    return found
+
+
 def version_of(text):
     return tuple(int(number) for number in text.split("."))
 
@@ -78,6 +103,9 @@ def check(library, script, oldest):
     stack = re.search(r"^\s*GNU_STACK\s+(?:0x\w+\s+){5}(\S+(?: \S+)?)\s+0x", readelf(library, "-l"), re.MULTILINE)
     if stack is None or "E" in stack.group(1):
         problems.append("its stack is executable: an assembly file lacks its .note.GNU-stack section")
+    if "X86-64" in readelf(library, "-h"):
+        problems += [f"{name} begins with \"{instruction}\", which cannot be copied elsewhere"
+                     for name, instruction in sorted(fixed_beginnings(library).items())]
     return problems
 
 

@@ -6,6 +6,7 @@ Method: small libraries, compiled for each case.
 """
 
 import pathlib
+import platform
 import subprocess
 import tempfile
 import unittest
@@ -13,8 +14,9 @@ import unittest
 import check_exports
 
 MAP = "{\n  global:\n    cuInit;  # a comment; with a semicolon\n    cuLaunch;\n  local: *;\n};\n"
-GOOD = 'extern "C" __attribute__((visibility("default"))) int cuInit() { return 0; }\n' \
-       'extern "C" __attribute__((visibility("default"))) int cuLaunch() { return 0; }\n'
+FUNCTION = 'extern "C" __attribute__((visibility("default"))) int {}() {{ {} return 0; }}\n'
+BEGIN = 'asm volatile("" : : : "rbx", "r12", "r13", "r14", "r15");'
+GOOD = FUNCTION.format("cuInit", BEGIN) + FUNCTION.format("cuLaunch", BEGIN)
 
 
 class ExportsTest(unittest.TestCase):
@@ -38,6 +40,11 @@ class ExportsTest(unittest.TestCase):
 
     def test_export_too_few(self):
         self.refuses("cuLaunch is in the list and not exported", GOOD.split("\n", maxsplit=1)[0])
+
+    @unittest.skipUnless(platform.machine() == "x86_64", "only there a jump takes the place of several instructions")
+    def test_entry_that_cannot_be_patched(self):
+        self.refuses('cuLaunch begins with "', FUNCTION.format("cuInit", BEGIN) + FUNCTION.format("cuLaunch", ""),
+                     flags=("-O2", "-fno-omit-frame-pointer"))
 
     def test_export_too_many(self):
         extra = 'extern "C" __attribute__((visibility("default"))) int malloc_usable() { return 0; }\n'

@@ -188,8 +188,10 @@ def upload_function(entry):
     place = f"at_stream(uploads ? {params}->hUploadStream : nullptr, StreamVariant::{VARIANTS[entry.variant]})"
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
   const bool uploads = {params} != nullptr && ({params}->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-  if (!uploads) return make(driver().{entry.symbol}, {arguments});
-  return submit_with_room(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
+  const CUresult result = !uploads ? make(driver().{entry.symbol}, {arguments})
+      : submit_with_room(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
+  GPUMUX_SAVES_ALL;
+  return result;
 }}
 """
 
@@ -218,7 +220,9 @@ def shim_function(entry):
             place.append(f"CopyWait::Blocks::{'kAlways' if entry.where.kind == 'default' else 'kIfPageable'}")
         arguments = [f"Entry::{entry.symbol}", *place, f"driver().{entry.symbol}", *arguments]
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
-  return {function}({", ".join(arguments)});
+  const CUresult result = {function}({", ".join(arguments)});
+  GPUMUX_SAVES_ALL;
+  return result;
 }}
 """
 
@@ -235,6 +239,15 @@ def shim_exports(entries):
 {includes(*needed)}
 
 #define GPUMUX_EXPORT __attribute__((visibility("default")))
+
+// Tools that patch functions copy the first instructions of an entry to another place. They know those that compilers
+// begin functions with. So each entry first makes a frame and saves all registers that it must keep: 13 bytes, of which
+// no instruction depends on its place (tools/check_exports.py). It saves them because it says that it changes them.
+#ifdef __x86_64__
+#define GPUMUX_SAVES_ALL asm volatile("" : : : "rbx", "r12", "r13", "r14", "r15")
+#else
+#define GPUMUX_SAVES_ALL static_cast<void>(0)
+#endif
 
 namespace gpumux::shim {{
 

@@ -235,7 +235,7 @@ class TheRealTable(unittest.TestCase):
         code, said = self.run_program("--verify")
         self.assertEqual(code, 1)
         self.assertIn("src/shim/doors/exports.gen.cc is not what", said)
-        self.assertIn("+  return submit_with_room(Entry::cuLaunchKernel,", said)
+        self.assertIn("+  const CUresult result = submit_with_room(Entry::cuLaunchKernel,", said)
 
     def test_copies_to_the_programs_memory_wait_outside_the_gate(self):
         self.run_program()
@@ -248,12 +248,12 @@ class TheRealTable(unittest.TestCase):
     def test_what_may_lack_memory_is_tried_again(self):
         self.run_program()
         exports = (self.root / "src/shim/doors/exports.gen.cc").read_text()
-        self.assertIn("return make(driver().cuEventCreate, event, flags);", exports)
+        self.assertIn("result = make(driver().cuEventCreate, event, flags);", exports)
         # Copies and fills take no memory, and may have begun.
-        self.assertIn("return submit(Entry::cuMemcpyHtoD_v2,", exports)
-        self.assertIn("return submit_with_room(Entry::cuGraphLaunch_ptsz,", exports)
+        self.assertIn("result = submit(Entry::cuMemcpyHtoD_v2,", exports)
+        self.assertIn("result = submit_with_room(Entry::cuGraphLaunch_ptsz,", exports)
         # It builds a graph, and launches nothing.
-        self.assertIn("if (!uploads) return make(driver().cuGraphInstantiateWithParams,", exports)
+        self.assertIn("result = !uploads ? make(driver().cuGraphInstantiateWithParams,", exports)
 
     def test_a_line_taken_out_is_missed(self):
         table = self.root / cuda_table.TABLE
@@ -301,7 +301,7 @@ class TheRealTable(unittest.TestCase):
         entries, layouts, _ = cuda_table.read_inputs(self.root)
         exports = gen_cuda.generate(entries, layouts)["src/shim/doors/exports.gen.cc"]
         function = r"^GPUMUX_EXPORT CUresult (\w+)\(.*\) \{\n"
-        call = r"  return (?:submit|synchronise)\(Entry::(\w+), .*driver\(\)\.(\w+)"
+        call = r"  const CUresult result = (?:submit|synchronise)\(Entry::(\w+), .*driver\(\)\.(\w+)"
         calls = re.findall(function + call, exports, re.M)
         self.assertGreater(len(calls), 150)
         for symbol, entry, called in calls:

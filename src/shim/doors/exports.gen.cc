@@ -12,6 +12,15 @@
 
 #define GPUMUX_EXPORT __attribute__((visibility("default")))
 
+// Tools that patch functions copy the first instructions of an entry to another place. They know those that compilers
+// begin functions with. So each entry first makes a frame and saves all registers that it must keep: 13 bytes, of which
+// no instruction depends on its place (tools/check_exports.py). It saves them because it says that it changes them.
+#ifdef __x86_64__
+#define GPUMUX_SAVES_ALL asm volatile("" : : : "rbx", "r12", "r13", "r14", "r15")
+#else
+#define GPUMUX_SAVES_ALL static_cast<void>(0)
+#endif
+
 namespace gpumux::shim {
 
 using namespace cuda;
@@ -19,1267 +28,1897 @@ using namespace cuda;
 extern "C" {
 
 GPUMUX_EXPORT CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array) {
-  return driver().cuArray3DCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArray3DCreate_v2(handle, allocate_array);
+  const CUresult result = driver().cuArray3DCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArray3DCreate_v2(handle, allocate_array);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* allocate_array) {
-  return driver().cuArrayCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArrayCreate_v2(handle, allocate_array);
+  const CUresult result = driver().cuArrayCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArrayCreate_v2(handle, allocate_array);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuArrayDestroy(CUarray array) {
-  return driver().cuArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuArrayDestroy(array);
+  const CUresult result = driver().cuArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuArrayDestroy(array);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
-  return driver().cuCtxCreate == nullptr ? kNoSuchEntry : hooks::cuCtxCreate(context, flags, device);
+  const CUresult result = driver().cuCtxCreate == nullptr ? kNoSuchEntry : hooks::cuCtxCreate(context, flags, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
-  return driver().cuCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v2(context, flags, device);
+  const CUresult result = driver().cuCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v2(context, flags, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int param_count, unsigned int flags, CUdevice device) {
-  return driver().cuCtxCreate_v3 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v3(context, params, param_count, flags, device);
+  const CUresult result = driver().cuCtxCreate_v3 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v3(context, params, param_count, flags, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* create_params, unsigned int flags, CUdevice device) {
-  return driver().cuCtxCreate_v4 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v4(context, create_params, flags, device);
+  const CUresult result = driver().cuCtxCreate_v4 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v4(context, create_params, flags, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy(CUcontext context) {
-  return driver().cuCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy(context);
+  const CUresult result = driver().cuCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy(context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
-  return driver().cuCtxDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy_v2(context);
+  const CUresult result = driver().cuCtxDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy_v2(context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDetach(CUcontext context) {
-  return driver().cuCtxDetach == nullptr ? kNoSuchEntry : hooks::cuCtxDetach(context);
+  const CUresult result = driver().cuCtxDetach == nullptr ? kNoSuchEntry : hooks::cuCtxDetach(context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
-  return driver().cuCtxDisablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxDisablePeerAccess(peer_context);
+  const CUresult result = driver().cuCtxDisablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxDisablePeerAccess(peer_context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
-  return driver().cuCtxEnablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxEnablePeerAccess(peer_context, flags);
+  const CUresult result = driver().cuCtxEnablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxEnablePeerAccess(peer_context, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
-  return make(driver().cuCtxSetLimit, limit, value);
+  const CUresult result = make(driver().cuCtxSetLimit, limit, value);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxSynchronize() {
-  return synchronise(Entry::cuCtxSynchronize, at_context(), driver().cuCtxSynchronize);
+  const CUresult result = synchronise(Entry::cuCtxSynchronize, at_context(), driver().cuCtxSynchronize);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-  return synchronise(Entry::cuCtxSynchronize_v2, at_context(context), driver().cuCtxSynchronize_v2, context);
+  const CUresult result = synchronise(Entry::cuCtxSynchronize_v2, at_context(context), driver().cuCtxSynchronize_v2, context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
-  return driver().cuDevicePrimaryCtxRelease == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease(device);
+  const CUresult result = driver().cuDevicePrimaryCtxRelease == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease(device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
-  return driver().cuDevicePrimaryCtxRelease_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease_v2(device);
+  const CUresult result = driver().cuDevicePrimaryCtxRelease_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease_v2(device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
-  return driver().cuDevicePrimaryCtxReset == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset(device);
+  const CUresult result = driver().cuDevicePrimaryCtxReset == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset(device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
-  return driver().cuDevicePrimaryCtxReset_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset_v2(device);
+  const CUresult result = driver().cuDevicePrimaryCtxReset_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset_v2(device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  return driver().cuDevicePrimaryCtxRetain == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRetain(context, device);
+  const CUresult result = driver().cuDevicePrimaryCtxRetain == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRetain(context, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
-  return driver().cuDeviceSetMemPool == nullptr ? kNoSuchEntry : hooks::cuDeviceSetMemPool(device, pool);
+  const CUresult result = driver().cuDeviceSetMemPool == nullptr ? kNoSuchEntry : hooks::cuDeviceSetMemPool(device, pool);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
-  return driver().cuDeviceTotalMem_v2 == nullptr ? kNoSuchEntry : hooks::cuDeviceTotalMem_v2(bytes, device);
+  const CUresult result = driver().cuDeviceTotalMem_v2 == nullptr ? kNoSuchEntry : hooks::cuDeviceTotalMem_v2(bytes, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamConsumerReleaseFrame(CUeglStreamConnection* connection, CUgraphicsResource cuda_resource, CUstream* stream) {
-  return submit(Entry::cuEGLStreamConsumerReleaseFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamConsumerReleaseFrame, connection, cuda_resource, stream);
+  const CUresult result = submit(Entry::cuEGLStreamConsumerReleaseFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamConsumerReleaseFrame, connection, cuda_resource, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamProducerPresentFrame(CUeglStreamConnection* connection, CUeglFrame frame, CUstream* stream) {
-  return submit(Entry::cuEGLStreamProducerPresentFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerPresentFrame, connection, frame, stream);
+  const CUresult result = submit(Entry::cuEGLStreamProducerPresentFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerPresentFrame, connection, frame, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamProducerReturnFrame(CUeglStreamConnection* connection, CUeglFrame* frame, CUstream* stream) {
-  return submit(Entry::cuEGLStreamProducerReturnFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, frame, stream);
+  const CUresult result = submit(Entry::cuEGLStreamProducerReturnFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, frame, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
-  return make(driver().cuEventCreate, event, flags);
+  const CUresult result = make(driver().cuEventCreate, event, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuEventSynchronize(CUevent event) {
-  return synchronise(Entry::cuEventSynchronize, at_event(event), driver().cuEventSynchronize, event);
+  const CUresult result = synchronise(Entry::cuEventSynchronize, at_event(event), driver().cuEventSynchronize, event);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuFuncLoad(CUfunction function) {
-  return make(driver().cuFuncLoad, function);
+  const CUresult result = make(driver().cuFuncLoad, function);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
-  return driver().cuGLCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate(context, flags, device);
+  const CUresult result = driver().cuGLCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate(context, flags, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
-  return driver().cuGLCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate_v2(context, flags, device);
+  const CUresult result = driver().cuGLCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate_v2(context, flags, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject(CUdeviceptr_v1* pointer, unsigned int* size, GLuint buffer) {
-  return submit(Entry::cuGLMapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject, pointer, size, buffer);
+  const CUresult result = submit(Entry::cuGLMapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject, pointer, size, buffer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObjectAsync(CUdeviceptr_v1* pointer, unsigned int* size, GLuint buffer, CUstream stream) {
-  return submit(Entry::cuGLMapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync, pointer, size, buffer, stream);
+  const CUresult result = submit(Entry::cuGLMapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync, pointer, size, buffer, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObjectAsync_v2(CUdeviceptr* pointer, std::size_t* size, GLuint buffer, CUstream stream) {
-  return submit(Entry::cuGLMapBufferObjectAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync_v2, pointer, size, buffer, stream);
+  const CUresult result = submit(Entry::cuGLMapBufferObjectAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync_v2, pointer, size, buffer, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObjectAsync_v2_ptsz(CUdeviceptr* pointer, std::size_t* size, GLuint buffer, CUstream stream) {
-  return submit(Entry::cuGLMapBufferObjectAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGLMapBufferObjectAsync_v2_ptsz, pointer, size, buffer, stream);
+  const CUresult result = submit(Entry::cuGLMapBufferObjectAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGLMapBufferObjectAsync_v2_ptsz, pointer, size, buffer, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject_v2(CUdeviceptr* pointer, std::size_t* size, GLuint buffer) {
-  return submit(Entry::cuGLMapBufferObject_v2, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject_v2, pointer, size, buffer);
+  const CUresult result = submit(Entry::cuGLMapBufferObject_v2, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject_v2, pointer, size, buffer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject_v2_ptds(CUdeviceptr* pointer, std::size_t* size, GLuint buffer) {
-  return submit(Entry::cuGLMapBufferObject_v2_ptds, at_default(StreamVariant::kPtds), driver().cuGLMapBufferObject_v2_ptds, pointer, size, buffer);
+  const CUresult result = submit(Entry::cuGLMapBufferObject_v2_ptds, at_default(StreamVariant::kPtds), driver().cuGLMapBufferObject_v2_ptds, pointer, size, buffer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLUnmapBufferObject(GLuint buffer) {
-  return submit(Entry::cuGLUnmapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLUnmapBufferObject, buffer);
+  const CUresult result = submit(Entry::cuGLUnmapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLUnmapBufferObject, buffer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLUnmapBufferObjectAsync(GLuint buffer, CUstream stream) {
-  return submit(Entry::cuGLUnmapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLUnmapBufferObjectAsync, buffer, stream);
+  const CUresult result = submit(Entry::cuGLUnmapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLUnmapBufferObjectAsync, buffer, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, std::uint64_t flags) {
-  return driver().cuGetProcAddress == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress(symbol, function, cuda_version, flags);
+  const CUresult result = driver().cuGetProcAddress == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress(symbol, function, cuda_version, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status) {
-  return driver().cuGetProcAddress_v2 == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
+  const CUresult result = driver().cuGetProcAddress_v2 == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphAddBatchMemOpNode, graph_node, graph, dependencies, dependency_count, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphAddBatchMemOpNode, graph_node, graph, dependencies, dependency_count, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
-  return driver().cuGraphAddMemAllocNode == nullptr ? kNoSuchEntry : hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
+  const CUresult result = driver().cuGraphAddMemAllocNode == nullptr ? kNoSuchEntry : hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddMemcpyNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_MEMCPY3D* copy_params, CUcontext context) {
-  return hold_memory(at_context(context), driver().cuGraphAddMemcpyNode, graph_node, graph, dependencies, dependency_count, copy_params, context);
+  const CUresult result = hold_memory(at_context(context), driver().cuGraphAddMemcpyNode, graph_node, graph, dependencies, dependency_count, copy_params, context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddMemsetNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, const CUDA_MEMSET_NODE_PARAMS* memset_params, CUcontext context) {
-  return hold_memory(at_context(context), driver().cuGraphAddMemsetNode, graph_node, graph, dependencies, dependency_count, memset_params, context);
+  const CUresult result = hold_memory(at_context(context), driver().cuGraphAddMemsetNode, graph_node, graph, dependencies, dependency_count, memset_params, context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUgraphNodeParams* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphAddNode, graph_node, graph, dependencies, dependency_count, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphAddNode, graph_node, graph, dependencies, dependency_count, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddNode_v2(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUgraphNodeParams* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphAddNode_v2, graph_node, graph, dependencies, dependency_data, dependency_count, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphAddNode_v2, graph_node, graph, dependencies, dependency_data, dependency_count, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphBatchMemOpNodeSetParams(CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphBatchMemOpNodeSetParams, node, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphBatchMemOpNodeSetParams, node, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecBatchMemOpNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, const CUDA_BATCH_MEM_OP_NODE_PARAMS* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphExecBatchMemOpNodeSetParams, graph_exec, node, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphExecBatchMemOpNodeSetParams, graph_exec, node, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecMemcpyNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, const CUDA_MEMCPY3D* copy_params, CUcontext context) {
-  return hold_memory(at_context(context), driver().cuGraphExecMemcpyNodeSetParams, graph_exec, node, copy_params, context);
+  const CUresult result = hold_memory(at_context(context), driver().cuGraphExecMemcpyNodeSetParams, graph_exec, node, copy_params, context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecMemsetNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* memset_params, CUcontext context) {
-  return hold_memory(at_context(context), driver().cuGraphExecMemsetNodeSetParams, graph_exec, node, memset_params, context);
+  const CUresult result = hold_memory(at_context(context), driver().cuGraphExecMemsetNodeSetParams, graph_exec, node, memset_params, context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecNodeSetParams(CUgraphExec graph_exec, CUgraphNode node, CUgraphNodeParams* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphExecNodeSetParams, graph_exec, node, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphExecNodeSetParams, graph_exec, node, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecUpdate(CUgraphExec graph_exec, CUgraph graph, CUgraphNode* error_node, CUgraphExecUpdateResult* update_result) {
-  return make(driver().cuGraphExecUpdate, graph_exec, graph, error_node, update_result);
+  const CUresult result = make(driver().cuGraphExecUpdate, graph_exec, graph, error_node, update_result);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphExecUpdate_v2(CUgraphExec graph_exec, CUgraph graph, CUgraphExecUpdateResultInfo* result_info) {
-  return make(driver().cuGraphExecUpdate_v2, graph_exec, graph, result_info);
+  const CUresult result = make(driver().cuGraphExecUpdate_v2, graph_exec, graph, result_info);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiate(CUgraphExec* graph_exec, CUgraph graph, CUgraphNode* error_node, char* log_buffer, std::size_t buffer_size) {
-  return make(driver().cuGraphInstantiate, graph_exec, graph, error_node, log_buffer, buffer_size);
+  const CUresult result = make(driver().cuGraphInstantiate, graph_exec, graph, error_node, log_buffer, buffer_size);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* graph_exec, CUgraph graph, unsigned long long flags) {
-  return make(driver().cuGraphInstantiateWithFlags, graph_exec, graph, flags);
+  const CUresult result = make(driver().cuGraphInstantiateWithFlags, graph_exec, graph, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-  if (!uploads) return make(driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
-  return submit_with_room(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
+  const CUresult result = !uploads ? make(driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params)
+      : submit_with_room(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
-  if (!uploads) return make(driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
-  return submit_with_room(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
+  const CUresult result = !uploads ? make(driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params)
+      : submit_with_room(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* graph_exec, CUgraph graph, CUgraphNode* error_node, char* log_buffer, std::size_t buffer_size) {
-  return make(driver().cuGraphInstantiate_v2, graph_exec, graph, error_node, log_buffer, buffer_size);
+  const CUresult result = make(driver().cuGraphInstantiate_v2, graph_exec, graph, error_node, log_buffer, buffer_size);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-  return submit_with_room(Entry::cuGraphLaunch, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphLaunch, graph, stream);
+  const CUresult result = submit_with_room(Entry::cuGraphLaunch, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphLaunch, graph, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph_exec, CUstream stream) {
-  return submit_with_room(Entry::cuGraphLaunch_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
+  const CUresult result = submit_with_room(Entry::cuGraphLaunch_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphMemcpyNodeSetParams(CUgraphNode node, const CUDA_MEMCPY3D* node_params) {
-  return hold_memory(at_context(), driver().cuGraphMemcpyNodeSetParams, node, node_params);
+  const CUresult result = hold_memory(at_context(), driver().cuGraphMemcpyNodeSetParams, node, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphMemsetNodeSetParams(CUgraphNode node, const CUDA_MEMSET_NODE_PARAMS* node_params) {
-  return hold_memory(at_context(), driver().cuGraphMemsetNodeSetParams, node, node_params);
+  const CUresult result = hold_memory(at_context(), driver().cuGraphMemsetNodeSetParams, node, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams* node_params) {
-  return hold_memory(at_node(node_params), driver().cuGraphNodeSetParams, node, node_params);
+  const CUresult result = hold_memory(at_node(node_params), driver().cuGraphNodeSetParams, node, node_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
-  return submit_with_room(Entry::cuGraphUpload, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphUpload, graph, stream);
+  const CUresult result = submit_with_room(Entry::cuGraphUpload, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphUpload, graph, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec graph_exec, CUstream stream) {
-  return submit_with_room(Entry::cuGraphUpload_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphUpload_ptsz, graph_exec, stream);
+  const CUresult result = submit_with_room(Entry::cuGraphUpload_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphUpload_ptsz, graph_exec, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsMapResources(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  return submit(Entry::cuGraphicsMapResources, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsMapResources, count, resources, stream);
+  const CUresult result = submit(Entry::cuGraphicsMapResources, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsMapResources, count, resources, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsMapResources_ptsz(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  return submit(Entry::cuGraphicsMapResources_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsMapResources_ptsz, count, resources, stream);
+  const CUresult result = submit(Entry::cuGraphicsMapResources_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsMapResources_ptsz, count, resources, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsUnmapResources(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  return submit(Entry::cuGraphicsUnmapResources, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsUnmapResources, count, resources, stream);
+  const CUresult result = submit(Entry::cuGraphicsUnmapResources, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsUnmapResources, count, resources, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  return submit(Entry::cuGraphicsUnmapResources_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsUnmapResources_ptsz, count, resources, stream);
+  const CUresult result = submit(Entry::cuGraphicsUnmapResources_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsUnmapResources_ptsz, count, resources, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
-  return driver().cuGreenCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGreenCtxCreate(context, descriptor, device, flags);
+  const CUresult result = driver().cuGreenCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGreenCtxCreate(context, descriptor, device, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx context) {
-  return driver().cuGreenCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuGreenCtxDestroy(context);
+  const CUresult result = driver().cuGreenCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuGreenCtxDestroy(context);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green_context, unsigned int flags, int priority) {
-  return make(driver().cuGreenCtxStreamCreate, stream, green_context, flags, priority);
+  const CUresult result = make(driver().cuGreenCtxStreamCreate, stream, green_context, flags, priority);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuInit(unsigned int flags) {
-  return driver().cuInit == nullptr ? CUDA_ERROR_NO_DEVICE : hooks::cuInit(flags);
+  const CUresult result = driver().cuInit == nullptr ? CUDA_ERROR_NO_DEVICE : hooks::cuInit(flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-  return driver().cuIpcCloseMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcCloseMemHandle(pointer);
+  const CUresult result = driver().cuIpcCloseMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcCloseMemHandle(pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
-  return driver().cuIpcGetMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcGetMemHandle(handle, pointer);
+  const CUresult result = driver().cuIpcGetMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcGetMemHandle(handle, pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
-  return driver().cuIpcOpenMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle(pointer, handle, flags);
+  const CUresult result = driver().cuIpcOpenMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle(pointer, handle, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
-  return driver().cuIpcOpenMemHandle_v2 == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle_v2(pointer, handle, flags);
+  const CUresult result = driver().cuIpcOpenMemHandle_v2 == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle_v2(pointer, handle, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuKernelGetFunction(CUfunction* function, CUkernel kernel) {
-  return make(driver().cuKernelGetFunction, function, kernel);
+  const CUresult result = make(driver().cuKernelGetFunction, function, kernel);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuKernelSetAttribute(CUfunction_attribute attribute, int value, CUkernel kernel, CUdevice device) {
-  return make(driver().cuKernelSetAttribute, attribute, value, kernel, device);
+  const CUresult result = make(driver().cuKernelSetAttribute, attribute, value, kernel, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache config, CUdevice device) {
-  return make(driver().cuKernelSetCacheConfig, kernel, config, device);
+  const CUresult result = make(driver().cuKernelSetCacheConfig, kernel, config, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunch(CUfunction function) {
-  return submit_with_room(Entry::cuLaunch, at_default(StreamVariant::kLegacy), driver().cuLaunch, function);
+  const CUresult result = submit_with_room(Entry::cuLaunch, at_default(StreamVariant::kLegacy), driver().cuLaunch, function);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
-  return submit_with_room(Entry::cuLaunchCooperativeKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchCooperativeKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  const CUresult result = submit_with_room(Entry::cuLaunchCooperativeKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchCooperativeKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count, unsigned int flags) {
-  return driver().cuLaunchCooperativeKernelMultiDevice == nullptr ? kNoSuchEntry : hooks::cuLaunchCooperativeKernelMultiDevice(launch_params_list, device_count, flags);
+  const CUresult result = driver().cuLaunchCooperativeKernelMultiDevice == nullptr ? kNoSuchEntry : hooks::cuLaunchCooperativeKernelMultiDevice(launch_params_list, device_count, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
-  return submit_with_room(Entry::cuLaunchCooperativeKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchCooperativeKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  const CUresult result = submit_with_room(Entry::cuLaunchCooperativeKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchCooperativeKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchGrid(CUfunction function, int grid_width, int grid_height) {
-  return submit_with_room(Entry::cuLaunchGrid, at_default(StreamVariant::kLegacy), driver().cuLaunchGrid, function, grid_width, grid_height);
+  const CUresult result = submit_with_room(Entry::cuLaunchGrid, at_default(StreamVariant::kLegacy), driver().cuLaunchGrid, function, grid_width, grid_height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int grid_width, int grid_height, CUstream stream) {
-  return submit_with_room(Entry::cuLaunchGridAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchGridAsync, function, grid_width, grid_height, stream);
+  const CUresult result = submit_with_room(Entry::cuLaunchGridAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchGridAsync, function, grid_width, grid_height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {
-  return submit(Entry::cuLaunchHostFunc, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchHostFunc, stream, function, user_data);
+  const CUresult result = submit(Entry::cuLaunchHostFunc, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchHostFunc, stream, function, user_data);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* user_data) {
-  return submit(Entry::cuLaunchHostFunc_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchHostFunc_ptsz, stream, function, user_data);
+  const CUresult result = submit(Entry::cuLaunchHostFunc_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchHostFunc_ptsz, stream, function, user_data);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params, void** extra) {
-  return submit_with_room(Entry::cuLaunchKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  const CUresult result = submit_with_room(Entry::cuLaunchKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** kernel_params, void** extra) {
-  return submit_with_room(Entry::cuLaunchKernelEx, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kLegacy), driver().cuLaunchKernelEx, config, function, kernel_params, extra);
+  const CUresult result = submit_with_room(Entry::cuLaunchKernelEx, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kLegacy), driver().cuLaunchKernelEx, config, function, kernel_params, extra);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function, void** kernel_params, void** extra) {
-  return submit_with_room(Entry::cuLaunchKernelEx_ptsz, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz), driver().cuLaunchKernelEx_ptsz, config, function, kernel_params, extra);
+  const CUresult result = submit_with_room(Entry::cuLaunchKernelEx_ptsz, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz), driver().cuLaunchKernelEx_ptsz, config, function, kernel_params, extra);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params, void** extra) {
-  return submit_with_room(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  const CUresult result = submit_with_room(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLibraryGetGlobal(CUdeviceptr* pointer, std::size_t* bytes, CUlibrary library, const char* name) {
-  return make(driver().cuLibraryGetGlobal, pointer, bytes, library, name);
+  const CUresult result = make(driver().cuLibraryGetGlobal, pointer, bytes, library, name);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLibraryGetKernel(CUkernel* kernel, CUlibrary library, const char* name) {
-  return make(driver().cuLibraryGetKernel, kernel, library, name);
+  const CUresult result = make(driver().cuLibraryGetKernel, kernel, library, name);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLibraryGetManaged(CUdeviceptr* pointer, std::size_t* bytes, CUlibrary library, const char* name) {
-  return make(driver().cuLibraryGetManaged, pointer, bytes, library, name);
+  const CUresult result = make(driver().cuLibraryGetManaged, pointer, bytes, library, name);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLibraryGetModule(CUmodule* mod, CUlibrary library) {
-  return make(driver().cuLibraryGetModule, mod, library);
+  const CUresult result = make(driver().cuLibraryGetModule, mod, library);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option* jit_options, void** jit_options_values, unsigned int jit_option_count, CUlibraryOption* library_options, void** library_option_values, unsigned int library_option_count) {
-  return make(driver().cuLibraryLoadData, library, code, jit_options, jit_options_values, jit_option_count, library_options, library_option_values, library_option_count);
+  const CUresult result = make(driver().cuLibraryLoadData, library, code, jit_options, jit_options_values, jit_option_count, library_options, library_option_values, library_option_count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* file_name, CUjit_option* jit_options, void** jit_options_values, unsigned int jit_option_count, CUlibraryOption* library_options, void** library_option_values, unsigned int library_option_count) {
-  return make(driver().cuLibraryLoadFromFile, library, file_name, jit_options, jit_options_values, jit_option_count, library_options, library_option_values, library_option_count);
+  const CUresult result = make(driver().cuLibraryLoadFromFile, library, file_name, jit_options, jit_options_values, jit_option_count, library_options, library_option_values, library_option_count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
-  return driver().cuMemAddressFree == nullptr ? kNoSuchEntry : hooks::cuMemAddressFree(pointer, size);
+  const CUresult result = driver().cuMemAddressFree == nullptr ? kNoSuchEntry : hooks::cuMemAddressFree(pointer, size);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t size, std::size_t alignment, CUdeviceptr address, unsigned long long flags) {
-  return driver().cuMemAddressReserve == nullptr ? kNoSuchEntry : hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
+  const CUresult result = driver().cuMemAddressReserve == nullptr ? kNoSuchEntry : hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
-  return driver().cuMemAdvise == nullptr ? kNoSuchEntry : hooks::cuMemAdvise(pointer, count, advice, device);
+  const CUresult result = driver().cuMemAdvise == nullptr ? kNoSuchEntry : hooks::cuMemAdvise(pointer, count, advice, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
-  return driver().cuMemAdvise_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAdvise_v2(pointer, count, advice, location);
+  const CUresult result = driver().cuMemAdvise_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAdvise_v2(pointer, count, advice, location);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-  return driver().cuMemAllocAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync(pointer, bytes, stream);
+  const CUresult result = driver().cuMemAllocAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync(pointer, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
-  return driver().cuMemAllocAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync_ptsz(pointer, bytes, stream);
+  const CUresult result = driver().cuMemAllocAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync_ptsz(pointer, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return driver().cuMemAllocFromPoolAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+  const CUresult result = driver().cuMemAllocFromPoolAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
-  return driver().cuMemAllocFromPoolAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
+  const CUresult result = driver().cuMemAllocFromPoolAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
-  return driver().cuMemAllocManaged == nullptr ? kNoSuchEntry : hooks::cuMemAllocManaged(pointer, bytes, flags);
+  const CUresult result = driver().cuMemAllocManaged == nullptr ? kNoSuchEntry : hooks::cuMemAllocManaged(pointer, bytes, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t width_in_bytes, std::size_t height, unsigned int element_size_bytes) {
-  return driver().cuMemAllocPitch_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAllocPitch_v2(pointer, pitch, width_in_bytes, height, element_size_bytes);
+  const CUresult result = driver().cuMemAllocPitch_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAllocPitch_v2(pointer, pitch, width_in_bytes, height, element_size_bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
-  return driver().cuMemAlloc_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAlloc_v2(pointer, bytes);
+  const CUresult result = driver().cuMemAlloc_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAlloc_v2(pointer, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
-  return submit(Entry::cuMemBatchDecompressAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params, count, flags, error_index, stream);
+  const CUresult result = submit(Entry::cuMemBatchDecompressAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params, count, flags, error_index, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
-  return submit(Entry::cuMemBatchDecompressAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params, count, flags, error_index, stream);
+  const CUresult result = submit(Entry::cuMemBatchDecompressAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params, count, flags, error_index, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* properties, unsigned long long flags) {
-  return driver().cuMemCreate == nullptr ? kNoSuchEntry : hooks::cuMemCreate(handle, size, properties, flags);
+  const CUresult result = driver().cuMemCreate == nullptr ? kNoSuchEntry : hooks::cuMemCreate(handle, size, properties, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemDiscardAndPrefetchBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardAndPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(Entry::cuMemDiscardAndPrefetchBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardAndPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemDiscardAndPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardAndPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(Entry::cuMemDiscardAndPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardAndPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemDiscardBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardBatchAsync, pointers, sizes, count, flags, stream);
+  const CUresult result = submit(Entry::cuMemDiscardBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardBatchAsync, pointers, sizes, count, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemDiscardBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardBatchAsync_ptsz, pointers, sizes, count, flags, stream);
+  const CUresult result = submit(Entry::cuMemDiscardBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardBatchAsync_ptsz, pointers, sizes, count, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  return driver().cuMemExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
+  const CUresult result = driver().cuMemExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
-  return driver().cuMemFreeAsync == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync(pointer, stream);
+  const CUresult result = driver().cuMemFreeAsync == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync(pointer, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
-  return driver().cuMemFreeAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync_ptsz(pointer, stream);
+  const CUresult result = driver().cuMemFreeAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync_ptsz(pointer, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
-  return driver().cuMemFree_v2 == nullptr ? kNoSuchEntry : hooks::cuMemFree_v2(pointer);
+  const CUresult result = driver().cuMemFree_v2 == nullptr ? kNoSuchEntry : hooks::cuMemFree_v2(pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
-  return driver().cuMemGetAccess == nullptr ? kNoSuchEntry : hooks::cuMemGetAccess(flags, location, pointer);
+  const CUresult result = driver().cuMemGetAccess == nullptr ? kNoSuchEntry : hooks::cuMemGetAccess(flags, location, pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
-  return driver().cuMemGetAddressRange_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetAddressRange_v2(base, size, pointer);
+  const CUresult result = driver().cuMemGetAddressRange_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetAddressRange_v2(base, size, pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
-  return driver().cuMemGetAllocationPropertiesFromHandle == nullptr ? kNoSuchEntry : hooks::cuMemGetAllocationPropertiesFromHandle(properties, handle);
+  const CUresult result = driver().cuMemGetAllocationPropertiesFromHandle == nullptr ? kNoSuchEntry : hooks::cuMemGetAllocationPropertiesFromHandle(properties, handle);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type, unsigned long long flags) {
-  return driver().cuMemGetHandleForAddressRange == nullptr ? kNoSuchEntry : hooks::cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
+  const CUresult result = driver().cuMemGetHandleForAddressRange == nullptr ? kNoSuchEntry : hooks::cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-  return driver().cuMemGetInfo_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetInfo_v2(free, total);
+  const CUresult result = driver().cuMemGetInfo_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetInfo_v2(free, total);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type) {
-  return driver().cuMemImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
+  const CUresult result = driver().cuMemImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
-  return driver().cuMemMap == nullptr ? kNoSuchEntry : hooks::cuMemMap(pointer, size, offset, handle, flags);
+  const CUresult result = driver().cuMemMap == nullptr ? kNoSuchEntry : hooks::cuMemMap(pointer, size, offset, handle, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
-  return submit(Entry::cuMemMapArrayAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemMapArrayAsync, map_info_list, count, stream);
+  const CUresult result = submit(Entry::cuMemMapArrayAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemMapArrayAsync, map_info_list, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
-  return submit(Entry::cuMemMapArrayAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemMapArrayAsync_ptsz, map_info_list, count, stream);
+  const CUresult result = submit(Entry::cuMemMapArrayAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemMapArrayAsync_ptsz, map_info_list, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
-  return driver().cuMemPoolCreate == nullptr ? kNoSuchEntry : hooks::cuMemPoolCreate(pool, properties);
+  const CUresult result = driver().cuMemPoolCreate == nullptr ? kNoSuchEntry : hooks::cuMemPoolCreate(pool, properties);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
-  return driver().cuMemPoolDestroy == nullptr ? kNoSuchEntry : hooks::cuMemPoolDestroy(pool);
+  const CUresult result = driver().cuMemPoolDestroy == nullptr ? kNoSuchEntry : hooks::cuMemPoolDestroy(pool);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  return driver().cuMemPoolExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags);
+  const CUresult result = driver().cuMemPoolExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return driver().cuMemPoolGetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolGetAttribute(pool, attribute, value);
+  const CUresult result = driver().cuMemPoolGetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolGetAttribute(pool, attribute, value);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
-  return driver().cuMemPoolImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags);
+  const CUresult result = driver().cuMemPoolImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
-  return driver().cuMemPoolSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAccess(pool, map, count);
+  const CUresult result = driver().cuMemPoolSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAccess(pool, map, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
-  return driver().cuMemPoolSetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAttribute(pool, attribute, value);
+  const CUresult result = driver().cuMemPoolSetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAttribute(pool, attribute, value);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
-  return driver().cuMemPoolTrimTo == nullptr ? kNoSuchEntry : hooks::cuMemPoolTrimTo(pool, min_bytes_to_keep);
+  const CUresult result = driver().cuMemPoolTrimTo == nullptr ? kNoSuchEntry : hooks::cuMemPoolTrimTo(pool, min_bytes_to_keep);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, std::size_t count, CUdevice destination_device, CUstream stream) {
-  return submit(Entry::cuMemPrefetchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync, pointer, count, destination_device, stream);
+  const CUresult result = submit(Entry::cuMemPrefetchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync, pointer, count, destination_device, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, std::size_t count, CUdevice destination_device, CUstream stream) {
-  return submit(Entry::cuMemPrefetchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_ptsz, pointer, count, destination_device, stream);
+  const CUresult result = submit(Entry::cuMemPrefetchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_ptsz, pointer, count, destination_device, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, std::size_t count, CUmemLocation location, unsigned int flags, CUstream stream) {
-  return submit(Entry::cuMemPrefetchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync_v2, pointer, count, location, flags, stream);
+  const CUresult result = submit(Entry::cuMemPrefetchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync_v2, pointer, count, location, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, std::size_t count, CUmemLocation location, unsigned int flags, CUstream stream) {
-  return submit(Entry::cuMemPrefetchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_v2_ptsz, pointer, count, location, flags, stream);
+  const CUresult result = submit(Entry::cuMemPrefetchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_v2_ptsz, pointer, count, location, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemPrefetchBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(Entry::cuMemPrefetchBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(Entry::cuMemPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
-  return driver().cuMemRelease == nullptr ? kNoSuchEntry : hooks::cuMemRelease(handle);
+  const CUresult result = driver().cuMemRelease == nullptr ? kNoSuchEntry : hooks::cuMemRelease(handle);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
-  return driver().cuMemRetainAllocationHandle == nullptr ? kNoSuchEntry : hooks::cuMemRetainAllocationHandle(handle, address);
+  const CUresult result = driver().cuMemRetainAllocationHandle == nullptr ? kNoSuchEntry : hooks::cuMemRetainAllocationHandle(handle, address);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
-  return driver().cuMemSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemSetAccess(pointer, size, descriptor, count);
+  const CUresult result = driver().cuMemSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemSetAccess(pointer, size, descriptor, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
-  return driver().cuMemSetMemPool == nullptr ? kNoSuchEntry : hooks::cuMemSetMemPool(location, type, pool);
+  const CUresult result = driver().cuMemSetMemPool == nullptr ? kNoSuchEntry : hooks::cuMemSetMemPool(location, type, pool);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
-  return driver().cuMemUnmap == nullptr ? kNoSuchEntry : hooks::cuMemUnmap(pointer, size);
+  const CUresult result = driver().cuMemUnmap == nullptr ? kNoSuchEntry : hooks::cuMemUnmap(pointer, size);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes) {
-  return submit(Entry::cuMemcpy, at_default(StreamVariant::kLegacy), driver().cuMemcpy, destination, source, bytes);
+  const CUresult result = submit(Entry::cuMemcpy, at_default(StreamVariant::kLegacy), driver().cuMemcpy, destination, source, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* copy) {
-  return submit(Entry::cuMemcpy2D, at_default(StreamVariant::kLegacy), driver().cuMemcpy2D, copy);
+  const CUresult result = submit(Entry::cuMemcpy2D, at_default(StreamVariant::kLegacy), driver().cuMemcpy2D, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy2DAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy2DAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy2DAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync_v2, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy2DAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync_v2, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy2DAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy2DAsync_v2_ptsz, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy2DAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy2DAsync_v2_ptsz, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* copy) {
-  return submit(Entry::cuMemcpy2DUnaligned, at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned, copy);
+  const CUresult result = submit(Entry::cuMemcpy2DUnaligned, at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
-  return submit(Entry::cuMemcpy2DUnaligned_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned_v2, copy);
+  const CUresult result = submit(Entry::cuMemcpy2DUnaligned_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned_v2, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* copy) {
-  return submit(Entry::cuMemcpy2DUnaligned_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy2DUnaligned_v2_ptds, copy);
+  const CUresult result = submit(Entry::cuMemcpy2DUnaligned_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy2DUnaligned_v2_ptds, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
-  return submit(Entry::cuMemcpy2D_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy2D_v2, copy);
+  const CUresult result = submit(Entry::cuMemcpy2D_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy2D_v2, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* copy) {
-  return submit(Entry::cuMemcpy2D_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy2D_v2_ptds, copy);
+  const CUresult result = submit(Entry::cuMemcpy2D_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy2D_v2_ptds, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* copy) {
-  return submit(Entry::cuMemcpy3D, at_default(StreamVariant::kLegacy), driver().cuMemcpy3D, copy);
+  const CUresult result = submit(Entry::cuMemcpy3D, at_default(StreamVariant::kLegacy), driver().cuMemcpy3D, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy3DAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy3DAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync_v2, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync_v2, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy3DAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DAsync_v2_ptsz, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DAsync_v2_ptsz, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, std::size_t* fail_index, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemcpy3DBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync, op_count, op_list, fail_index, flags, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync, op_count, op_list, fail_index, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync_ptsz(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, std::size_t* fail_index, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemcpy3DBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_ptsz, op_count, op_list, fail_index, flags, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_ptsz, op_count, op_list, fail_index, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync_v2(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemcpy3DBatchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync_v2, op_count, op_list, flags, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync_v2, op_count, op_list, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync_v2_ptsz(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, unsigned long long flags, CUstream stream) {
-  return submit(Entry::cuMemcpy3DBatchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_v2_ptsz, op_count, op_list, flags, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_v2_ptsz, op_count, op_list, flags, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
-  return submit(Entry::cuMemcpy3DPeer, at_peer_params(copy, StreamVariant::kLegacy), driver().cuMemcpy3DPeer, copy);
+  const CUresult result = submit(Entry::cuMemcpy3DPeer, at_peer_params(copy, StreamVariant::kLegacy), driver().cuMemcpy3DPeer, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy3DPeerAsync, at_peer_params_stream(copy, stream, StreamVariant::kLegacy), driver().cuMemcpy3DPeerAsync, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DPeerAsync, at_peer_params_stream(copy, stream, StreamVariant::kLegacy), driver().cuMemcpy3DPeerAsync, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  return submit(Entry::cuMemcpy3DPeerAsync_ptsz, at_peer_params_stream(copy, stream, StreamVariant::kPtsz), driver().cuMemcpy3DPeerAsync_ptsz, copy, stream);
+  const CUresult result = submit(Entry::cuMemcpy3DPeerAsync_ptsz, at_peer_params_stream(copy, stream, StreamVariant::kPtsz), driver().cuMemcpy3DPeerAsync_ptsz, copy, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* copy) {
-  return submit(Entry::cuMemcpy3DPeer_ptds, at_peer_params(copy, StreamVariant::kPtds), driver().cuMemcpy3DPeer_ptds, copy);
+  const CUresult result = submit(Entry::cuMemcpy3DPeer_ptds, at_peer_params(copy, StreamVariant::kPtds), driver().cuMemcpy3DPeer_ptds, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
-  return submit(Entry::cuMemcpy3D_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy3D_v2, copy);
+  const CUresult result = submit(Entry::cuMemcpy3D_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy3D_v2, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* copy) {
-  return submit(Entry::cuMemcpy3D_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy3D_v2_ptds, copy);
+  const CUresult result = submit(Entry::cuMemcpy3D_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy3D_v2_ptds, copy);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyAsync, destination, source, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyAsync, destination, source, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAsync_ptsz(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyAsync_ptsz, destination, source, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyAsync_ptsz, destination, source, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoA(CUarray destination_array, unsigned int destination_offset, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  return submit(Entry::cuMemcpyAtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA, destination_array, destination_offset, source_array, source_offset, bytes);
+  const CUresult result = submit(Entry::cuMemcpyAtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA, destination_array, destination_offset, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoA_v2(CUarray destination_array, std::size_t destination_offset, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit(Entry::cuMemcpyAtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA_v2, destination_array, destination_offset, source_array, source_offset, bytes);
+  const CUresult result = submit(Entry::cuMemcpyAtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA_v2, destination_array, destination_offset, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoA_v2_ptds(CUarray destination_array, std::size_t destination_offset, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit(Entry::cuMemcpyAtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoA_v2_ptds, destination_array, destination_offset, source_array, source_offset, bytes);
+  const CUresult result = submit(Entry::cuMemcpyAtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoA_v2_ptds, destination_array, destination_offset, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoD(CUdeviceptr_v1 destination_device, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  return submit(Entry::cuMemcpyAtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD, destination_device, source_array, source_offset, bytes);
+  const CUresult result = submit(Entry::cuMemcpyAtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD, destination_device, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr destination_device, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit(Entry::cuMemcpyAtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD_v2, destination_device, source_array, source_offset, bytes);
+  const CUresult result = submit(Entry::cuMemcpyAtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD_v2, destination_device, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr destination_device, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit(Entry::cuMemcpyAtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoD_v2_ptds, destination_device, source_array, source_offset, bytes);
+  const CUresult result = submit(Entry::cuMemcpyAtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoD_v2_ptds, destination_device, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH(void* destination_host, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  return submit_copy_out(Entry::cuMemcpyAtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH, destination_host, source_array, source_offset, bytes);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH, destination_host, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync(void* destination_host, CUarray source_array, unsigned int source_offset, unsigned int bytes, CUstream stream) {
-  return submit_copy_out(Entry::cuMemcpyAtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync, destination_host, source_array, source_offset, bytes, stream);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync, destination_host, source_array, source_offset, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync_v2(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes, CUstream stream) {
-  return submit_copy_out(Entry::cuMemcpyAtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2, destination_host, source_array, source_offset, bytes, stream);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2, destination_host, source_array, source_offset, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync_v2_ptsz(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes, CUstream stream) {
-  return submit_copy_out(Entry::cuMemcpyAtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2_ptsz, destination_host, source_array, source_offset, bytes, stream);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2_ptsz, destination_host, source_array, source_offset, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH_v2(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit_copy_out(Entry::cuMemcpyAtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2, destination_host, source_array, source_offset, bytes);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2, destination_host, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH_v2_ptds(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  return submit_copy_out(Entry::cuMemcpyAtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2_ptds, destination_host, source_array, source_offset, bytes);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2_ptds, destination_host, source_array, source_offset, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, std::size_t* fail_index, CUstream stream) {
-  return submit(Entry::cuMemcpyBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
+  const CUresult result = submit(Entry::cuMemcpyBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, std::size_t* fail_index, CUstream stream) {
-  return submit(Entry::cuMemcpyBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
+  const CUresult result = submit(Entry::cuMemcpyBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, CUstream stream) {
-  return submit(Entry::cuMemcpyBatchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync_v2, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
+  const CUresult result = submit(Entry::cuMemcpyBatchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync_v2, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, CUstream stream) {
-  return submit(Entry::cuMemcpyBatchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_v2_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
+  const CUresult result = submit(Entry::cuMemcpyBatchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_v2_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoA(CUarray destination_array, unsigned int destination_offset, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  return submit(Entry::cuMemcpyDtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA, destination_array, destination_offset, source_device, bytes);
+  const CUresult result = submit(Entry::cuMemcpyDtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA, destination_array, destination_offset, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoA_v2(CUarray destination_array, std::size_t destination_offset, CUdeviceptr source_device, std::size_t bytes) {
-  return submit(Entry::cuMemcpyDtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA_v2, destination_array, destination_offset, source_device, bytes);
+  const CUresult result = submit(Entry::cuMemcpyDtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA_v2, destination_array, destination_offset, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoA_v2_ptds(CUarray destination_array, std::size_t destination_offset, CUdeviceptr source_device, std::size_t bytes) {
-  return submit(Entry::cuMemcpyDtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoA_v2_ptds, destination_array, destination_offset, source_device, bytes);
+  const CUresult result = submit(Entry::cuMemcpyDtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoA_v2_ptds, destination_array, destination_offset, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 destination_device, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  return submit(Entry::cuMemcpyDtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD, destination_device, source_device, bytes);
+  const CUresult result = submit(Entry::cuMemcpyDtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD, destination_device, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 destination_device, CUdeviceptr_v1 source_device, unsigned int bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyDtoDAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync, destination_device, source_device, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyDtoDAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync, destination_device, source_device, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyDtoDAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync_v2, destination_device, source_device, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyDtoDAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync_v2, destination_device, source_device, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyDtoDAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyDtoDAsync_v2_ptsz, destination_device, source_device, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyDtoDAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyDtoDAsync_v2_ptsz, destination_device, source_device, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes) {
-  return submit(Entry::cuMemcpyDtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD_v2, destination_device, source_device, bytes);
+  const CUresult result = submit(Entry::cuMemcpyDtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD_v2, destination_device, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes) {
-  return submit(Entry::cuMemcpyDtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoD_v2_ptds, destination_device, source_device, bytes);
+  const CUresult result = submit(Entry::cuMemcpyDtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoD_v2_ptds, destination_device, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH(void* destination_host, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  return submit_copy_out(Entry::cuMemcpyDtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH, destination_host, source_device, bytes);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH, destination_host, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync(void* destination_host, CUdeviceptr_v1 source_device, unsigned int bytes, CUstream stream) {
-  return submit_copy_out(Entry::cuMemcpyDtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync, destination_host, source_device, bytes, stream);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync, destination_host, source_device, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* destination_host, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  return submit_copy_out(Entry::cuMemcpyDtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2, destination_host, source_device, bytes, stream);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2, destination_host, source_device, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void* destination_host, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  return submit_copy_out(Entry::cuMemcpyDtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2_ptsz, destination_host, source_device, bytes, stream);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2_ptsz, destination_host, source_device, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH_v2(void* destination_host, CUdeviceptr source_device, std::size_t bytes) {
-  return submit_copy_out(Entry::cuMemcpyDtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2, destination_host, source_device, bytes);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2, destination_host, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void* destination_host, CUdeviceptr source_device, std::size_t bytes) {
-  return submit_copy_out(Entry::cuMemcpyDtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2_ptds, destination_host, source_device, bytes);
+  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2_ptds, destination_host, source_device, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA(CUarray destination_array, unsigned int destination_offset, const void* source_host, unsigned int bytes) {
-  return submit(Entry::cuMemcpyHtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA, destination_array, destination_offset, source_host, bytes);
+  const CUresult result = submit(Entry::cuMemcpyHtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA, destination_array, destination_offset, source_host, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoAAsync(CUarray destination_array, unsigned int destination_offset, const void* source_host, unsigned int bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyHtoAAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync, destination_array, destination_offset, source_host, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyHtoAAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync, destination_array, destination_offset, source_host, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyHtoAAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync_v2, destination_array, destination_offset, source_host, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyHtoAAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync_v2, destination_array, destination_offset, source_host, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyHtoAAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoAAsync_v2_ptsz, destination_array, destination_offset, source_host, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyHtoAAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoAAsync_v2_ptsz, destination_array, destination_offset, source_host, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA_v2(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes) {
-  return submit(Entry::cuMemcpyHtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA_v2, destination_array, destination_offset, source_host, bytes);
+  const CUresult result = submit(Entry::cuMemcpyHtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA_v2, destination_array, destination_offset, source_host, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA_v2_ptds(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes) {
-  return submit(Entry::cuMemcpyHtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyHtoA_v2_ptds, destination_array, destination_offset, source_host, bytes);
+  const CUresult result = submit(Entry::cuMemcpyHtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyHtoA_v2_ptds, destination_array, destination_offset, source_host, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 destination_device, const void* source_host, unsigned int bytes) {
-  return submit(Entry::cuMemcpyHtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD, destination_device, source_host, bytes);
+  const CUresult result = submit(Entry::cuMemcpyHtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD, destination_device, source_host, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 destination_device, const void* source_host, unsigned int bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyHtoDAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync, destination_device, source_host, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyHtoDAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync, destination_device, source_host, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination_device, const void* source_host, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyHtoDAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync_v2, destination_device, source_host, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyHtoDAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync_v2, destination_device, source_host, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr destination_device, const void* source_host, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyHtoDAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoDAsync_v2_ptsz, destination_device, source_host, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyHtoDAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoDAsync_v2_ptsz, destination_device, source_host, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr destination_device, const void* source_host, std::size_t bytes) {
-  return submit(Entry::cuMemcpyHtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, destination_device, source_host, bytes);
+  const CUresult result = submit(Entry::cuMemcpyHtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, destination_device, source_host, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr destination_device, const void* source_host, std::size_t bytes) {
-  return submit(Entry::cuMemcpyHtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyHtoD_v2_ptds, destination_device, source_host, bytes);
+  const CUresult result = submit(Entry::cuMemcpyHtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyHtoD_v2_ptds, destination_device, source_host, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes) {
-  return submit(Entry::cuMemcpyPeer, at_contexts(destination_context, source_context, StreamVariant::kLegacy), driver().cuMemcpyPeer, destination_device, destination_context, source_device, source_context, bytes);
+  const CUresult result = submit(Entry::cuMemcpyPeer, at_contexts(destination_context, source_context, StreamVariant::kLegacy), driver().cuMemcpyPeer, destination_device, destination_context, source_device, source_context, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyPeerAsync, at_contexts_stream(destination_context, source_context, stream, StreamVariant::kLegacy), driver().cuMemcpyPeerAsync, destination_device, destination_context, source_device, source_context, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyPeerAsync, at_contexts_stream(destination_context, source_context, stream, StreamVariant::kLegacy), driver().cuMemcpyPeerAsync, destination_device, destination_context, source_device, source_context, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes, CUstream stream) {
-  return submit(Entry::cuMemcpyPeerAsync_ptsz, at_contexts_stream(destination_context, source_context, stream, StreamVariant::kPtsz), driver().cuMemcpyPeerAsync_ptsz, destination_device, destination_context, source_device, source_context, bytes, stream);
+  const CUresult result = submit(Entry::cuMemcpyPeerAsync_ptsz, at_contexts_stream(destination_context, source_context, stream, StreamVariant::kPtsz), driver().cuMemcpyPeerAsync_ptsz, destination_device, destination_context, source_device, source_context, bytes, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes) {
-  return submit(Entry::cuMemcpyPeer_ptds, at_contexts(destination_context, source_context, StreamVariant::kPtds), driver().cuMemcpyPeer_ptds, destination_device, destination_context, source_device, source_context, bytes);
+  const CUresult result = submit(Entry::cuMemcpyPeer_ptds, at_contexts(destination_context, source_context, StreamVariant::kPtds), driver().cuMemcpyPeer_ptds, destination_device, destination_context, source_device, source_context, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes) {
-  return submit(Entry::cuMemcpy_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy_ptds, destination, source, bytes);
+  const CUresult result = submit(Entry::cuMemcpy_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy_ptds, destination, source, bytes);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 destination_device, unsigned short value, unsigned int count) {
-  return submit(Entry::cuMemsetD16, at_default(StreamVariant::kLegacy), driver().cuMemsetD16, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD16, at_default(StreamVariant::kLegacy), driver().cuMemsetD16, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16Async(CUdeviceptr destination_device, unsigned short value, std::size_t count, CUstream stream) {
-  return submit(Entry::cuMemsetD16Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD16Async, destination_device, value, count, stream);
+  const CUresult result = submit(Entry::cuMemsetD16Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD16Async, destination_device, value, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16Async_ptsz(CUdeviceptr destination_device, unsigned short value, std::size_t count, CUstream stream) {
-  return submit(Entry::cuMemsetD16Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD16Async_ptsz, destination_device, value, count, stream);
+  const CUresult result = submit(Entry::cuMemsetD16Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD16Async_ptsz, destination_device, value, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16_v2(CUdeviceptr destination_device, unsigned short value, std::size_t count) {
-  return submit(Entry::cuMemsetD16_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD16_v2, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD16_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD16_v2, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16_v2_ptds(CUdeviceptr destination_device, unsigned short value, std::size_t count) {
-  return submit(Entry::cuMemsetD16_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD16_v2_ptds, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD16_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD16_v2_ptds, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16(CUdeviceptr_v1 destination_device, unsigned int destination_pitch, unsigned short value, unsigned int width, unsigned int height) {
-  return submit(Entry::cuMemsetD2D16, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D16, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height, CUstream stream) {
-  return submit(Entry::cuMemsetD2D16Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D16Async, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(Entry::cuMemsetD2D16Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D16Async, destination_device, destination_pitch, value, width, height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height, CUstream stream) {
-  return submit(Entry::cuMemsetD2D16Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D16Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(Entry::cuMemsetD2D16Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D16Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16_v2(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height) {
-  return submit(Entry::cuMemsetD2D16_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16_v2, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D16_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16_v2, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height) {
-  return submit(Entry::cuMemsetD2D16_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D16_v2_ptds, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D16_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D16_v2_ptds, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32(CUdeviceptr_v1 destination_device, unsigned int destination_pitch, unsigned int value, unsigned int width, unsigned int height) {
-  return submit(Entry::cuMemsetD2D32, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D32, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height, CUstream stream) {
-  return submit(Entry::cuMemsetD2D32Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D32Async, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(Entry::cuMemsetD2D32Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D32Async, destination_device, destination_pitch, value, width, height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height, CUstream stream) {
-  return submit(Entry::cuMemsetD2D32Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D32Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(Entry::cuMemsetD2D32Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D32Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32_v2(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height) {
-  return submit(Entry::cuMemsetD2D32_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32_v2, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D32_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32_v2, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height) {
-  return submit(Entry::cuMemsetD2D32_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D32_v2_ptds, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D32_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D32_v2_ptds, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8(CUdeviceptr_v1 destination_device, unsigned int destination_pitch, unsigned char value, unsigned int width, unsigned int height) {
-  return submit(Entry::cuMemsetD2D8, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D8, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
-  return submit(Entry::cuMemsetD2D8Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D8Async, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(Entry::cuMemsetD2D8Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D8Async, destination_device, destination_pitch, value, width, height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
-  return submit(Entry::cuMemsetD2D8Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D8Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(Entry::cuMemsetD2D8Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D8Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8_v2(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height) {
-  return submit(Entry::cuMemsetD2D8_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8_v2, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D8_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8_v2, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height) {
-  return submit(Entry::cuMemsetD2D8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D8_v2_ptds, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(Entry::cuMemsetD2D8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D8_v2_ptds, destination_device, destination_pitch, value, width, height);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 destination_device, unsigned int value, unsigned int count) {
-  return submit(Entry::cuMemsetD32, at_default(StreamVariant::kLegacy), driver().cuMemsetD32, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD32, at_default(StreamVariant::kLegacy), driver().cuMemsetD32, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32Async(CUdeviceptr destination_device, unsigned int value, std::size_t count, CUstream stream) {
-  return submit(Entry::cuMemsetD32Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD32Async, destination_device, value, count, stream);
+  const CUresult result = submit(Entry::cuMemsetD32Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD32Async, destination_device, value, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32Async_ptsz(CUdeviceptr destination_device, unsigned int value, std::size_t count, CUstream stream) {
-  return submit(Entry::cuMemsetD32Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD32Async_ptsz, destination_device, value, count, stream);
+  const CUresult result = submit(Entry::cuMemsetD32Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD32Async_ptsz, destination_device, value, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr destination_device, unsigned int value, std::size_t count) {
-  return submit(Entry::cuMemsetD32_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD32_v2, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD32_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD32_v2, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32_v2_ptds(CUdeviceptr destination_device, unsigned int value, std::size_t count) {
-  return submit(Entry::cuMemsetD32_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD32_v2_ptds, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD32_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD32_v2_ptds, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 destination_device, unsigned char value, unsigned int count) {
-  return submit(Entry::cuMemsetD8, at_default(StreamVariant::kLegacy), driver().cuMemsetD8, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD8, at_default(StreamVariant::kLegacy), driver().cuMemsetD8, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8Async(CUdeviceptr destination_device, unsigned char value, std::size_t count, CUstream stream) {
-  return submit(Entry::cuMemsetD8Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD8Async, destination_device, value, count, stream);
+  const CUresult result = submit(Entry::cuMemsetD8Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD8Async, destination_device, value, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr destination_device, unsigned char value, std::size_t count, CUstream stream) {
-  return submit(Entry::cuMemsetD8Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD8Async_ptsz, destination_device, value, count, stream);
+  const CUresult result = submit(Entry::cuMemsetD8Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD8Async_ptsz, destination_device, value, count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr destination_device, unsigned char value, std::size_t count) {
-  return submit(Entry::cuMemsetD8_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD8_v2, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD8_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD8_v2, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr destination_device, unsigned char value, std::size_t count) {
-  return submit(Entry::cuMemsetD8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD8_v2_ptds, destination_device, value, count);
+  const CUresult result = submit(Entry::cuMemsetD8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD8_v2_ptds, destination_device, value, count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc, unsigned int mipmap_level_count) {
-  return driver().cuMipmappedArrayCreate == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayCreate(handle, mipmapped_array_desc, mipmap_level_count);
+  const CUresult result = driver().cuMipmappedArrayCreate == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayCreate(handle, mipmapped_array_desc, mipmap_level_count);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array) {
-  return driver().cuMipmappedArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayDestroy(mipmapped_array);
+  const CUresult result = driver().cuMipmappedArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayDestroy(mipmapped_array);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuModuleGetFunction(CUfunction* function, CUmodule mod, const char* name) {
-  return make(driver().cuModuleGetFunction, function, mod, name);
+  const CUresult result = make(driver().cuModuleGetFunction, function, mod, name);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuModuleGetGlobal_v2(CUdeviceptr* pointer, std::size_t* bytes, CUmodule mod, const char* name) {
-  return make(driver().cuModuleGetGlobal_v2, pointer, bytes, mod, name);
+  const CUresult result = make(driver().cuModuleGetGlobal_v2, pointer, bytes, mod, name);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoad(CUmodule* mod, const char* path) {
-  return make(driver().cuModuleLoad, mod, path);
+  const CUresult result = make(driver().cuModuleLoad, mod, path);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoadData(CUmodule* mod, const void* image) {
-  return make(driver().cuModuleLoadData, mod, image);
+  const CUresult result = make(driver().cuModuleLoadData, mod, image);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoadDataEx(CUmodule* mod, const void* image, unsigned int option_count, CUjit_option* options, void** option_values) {
-  return make(driver().cuModuleLoadDataEx, mod, image, option_count, options, option_values);
+  const CUresult result = make(driver().cuModuleLoadDataEx, mod, image, option_count, options, option_values);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_binary) {
-  return make(driver().cuModuleLoadFatBinary, mod, fat_binary);
+  const CUresult result = make(driver().cuModuleLoadFatBinary, mod, fat_binary);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
-  return driver().cuMulticastAddDevice == nullptr ? kNoSuchEntry : hooks::cuMulticastAddDevice(mc_handle, device);
+  const CUresult result = driver().cuMulticastAddDevice == nullptr ? kNoSuchEntry : hooks::cuMulticastAddDevice(mc_handle, device);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUdeviceptr pointer, std::size_t size, unsigned long long flags) {
-  return driver().cuMulticastBindAddr == nullptr ? kNoSuchEntry : hooks::cuMulticastBindAddr(mc_handle, mc_offset, pointer, size, flags);
+  const CUresult result = driver().cuMulticastBindAddr == nullptr ? kNoSuchEntry : hooks::cuMulticastBindAddr(mc_handle, mc_offset, pointer, size, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUmemGenericAllocationHandle mem_handle, std::size_t mem_offset, std::size_t size, unsigned long long flags) {
-  return driver().cuMulticastBindMem == nullptr ? kNoSuchEntry : hooks::cuMulticastBindMem(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
+  const CUresult result = driver().cuMulticastBindMem == nullptr ? kNoSuchEntry : hooks::cuMulticastBindMem(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {
-  return driver().cuMulticastCreate == nullptr ? kNoSuchEntry : hooks::cuMulticastCreate(mc_handle, properties);
+  const CUresult result = driver().cuMulticastCreate == nullptr ? kNoSuchEntry : hooks::cuMulticastCreate(mc_handle, properties);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  return driver().cuPointerGetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttribute(data, attribute, pointer);
+  const CUresult result = driver().cuPointerGetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttribute(data, attribute, pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
-  return driver().cuPointerGetAttributes == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttributes(attribute_count, attributes, data, pointer);
+  const CUresult result = driver().cuPointerGetAttributes == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttributes(attribute_count, attributes, data, pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
-  return driver().cuPointerSetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerSetAttribute(value, attribute, pointer);
+  const CUresult result = driver().cuPointerSetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerSetAttribute(value, attribute, pointer);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  return submit(Entry::cuSignalExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuSignalExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(Entry::cuSignalExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuSignalExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  return submit(Entry::cuSignalExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuSignalExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(Entry::cuSignalExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuSignalExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
-  return submit(Entry::cuStreamAddCallback, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAddCallback, stream, callback, user_data, flags);
+  const CUresult result = submit(Entry::cuStreamAddCallback, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAddCallback, stream, callback, user_data, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
-  return submit(Entry::cuStreamAddCallback_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAddCallback_ptsz, stream, callback, user_data, flags);
+  const CUresult result = submit(Entry::cuStreamAddCallback_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAddCallback_ptsz, stream, callback, user_data, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, std::size_t length, unsigned int flags) {
-  return submit(Entry::cuStreamAttachMemAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAttachMemAsync, stream, pointer, length, flags);
+  const CUresult result = submit(Entry::cuStreamAttachMemAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAttachMemAsync, stream, pointer, length, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, std::size_t length, unsigned int flags) {
-  return submit(Entry::cuStreamAttachMemAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAttachMemAsync_ptsz, stream, pointer, length, flags);
+  const CUresult result = submit(Entry::cuStreamAttachMemAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAttachMemAsync_ptsz, stream, pointer, length, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  return submit(Entry::cuStreamBatchMemOp, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp, stream, count, operations, flags);
+  const CUresult result = submit(Entry::cuStreamBatchMemOp, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp, stream, count, operations, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  return submit(Entry::cuStreamBatchMemOp_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_ptsz, stream, count, operations, flags);
+  const CUresult result = submit(Entry::cuStreamBatchMemOp_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_ptsz, stream, count, operations, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  return submit(Entry::cuStreamBatchMemOp_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp_v2, stream, count, operations, flags);
+  const CUresult result = submit(Entry::cuStreamBatchMemOp_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp_v2, stream, count, operations, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  return submit(Entry::cuStreamBatchMemOp_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_v2_ptsz, stream, count, operations, flags);
+  const CUresult result = submit(Entry::cuStreamBatchMemOp_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_v2_ptsz, stream, count, operations, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
-  return driver().cuStreamBeginCapture == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture(stream);
+  const CUresult result = driver().cuStreamBeginCapture == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture(stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
-  return driver().cuStreamBeginCaptureToGraph == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  const CUresult result = driver().cuStreamBeginCaptureToGraph == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
-  return driver().cuStreamBeginCaptureToGraph_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  const CUresult result = driver().cuStreamBeginCaptureToGraph_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count, mode);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
-  return driver().cuStreamBeginCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_ptsz(stream);
+  const CUresult result = driver().cuStreamBeginCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_ptsz(stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
-  return driver().cuStreamBeginCapture_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2(stream, mode);
+  const CUresult result = driver().cuStreamBeginCapture_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2(stream, mode);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
-  return driver().cuStreamBeginCapture_v2_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2_ptsz(stream, mode);
+  const CUresult result = driver().cuStreamBeginCapture_v2_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2_ptsz(stream, mode);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamCreate(CUstream* stream, unsigned int flags) {
-  return make(driver().cuStreamCreate, stream, flags);
+  const CUresult result = make(driver().cuStreamCreate, stream, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int flags, int priority) {
-  return make(driver().cuStreamCreateWithPriority, stream, flags, priority);
+  const CUresult result = make(driver().cuStreamCreateWithPriority, stream, flags, priority);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy(CUstream stream) {
-  return driver().cuStreamDestroy == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy(stream);
+  const CUresult result = driver().cuStreamDestroy == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy(stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
-  return driver().cuStreamDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy_v2(stream);
+  const CUresult result = driver().cuStreamDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy_v2(stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
-  return driver().cuStreamEndCapture == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture(stream, graph);
+  const CUresult result = driver().cuStreamEndCapture == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture(stream, graph);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
-  return driver().cuStreamEndCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture_ptsz(stream, graph);
+  const CUresult result = driver().cuStreamEndCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture_ptsz(stream, graph);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-  return synchronise(Entry::cuStreamSynchronize, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamSynchronize, stream);
+  const CUresult result = synchronise(Entry::cuStreamSynchronize, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamSynchronize, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  return synchronise(Entry::cuStreamSynchronize_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamSynchronize_ptsz, stream);
+  const CUresult result = synchronise(Entry::cuStreamSynchronize_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamSynchronize_ptsz, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
-  return driver().cuStreamWaitEvent == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent(stream, event, flags);
+  const CUresult result = driver().cuStreamWaitEvent == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent(stream, event, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
-  return driver().cuStreamWaitEvent_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent_ptsz(stream, event, flags);
+  const CUresult result = driver().cuStreamWaitEvent_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent_ptsz(stream, event, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue32, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue32, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue32_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue32_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue32_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32_v2, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue32_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32_v2, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue32_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue32_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_v2_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue64, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue64, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue64_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue64_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue64_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64_v2, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue64_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64_v2, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWaitValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWaitValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_v2_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue32, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue32, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue32_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue32_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue32_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32_v2, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue32_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32_v2, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue32_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue32_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_v2_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue64, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue64, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue64_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue64_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue64_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64_v2, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue64_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64_v2, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  return submit(Entry::cuStreamWriteValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(Entry::cuStreamWriteValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_v2_ptsz, stream, address, value, flags);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuSurfObjectCreate(CUsurfObject* surf_object, const CUDA_RESOURCE_DESC* resource) {
-  return make(driver().cuSurfObjectCreate, surf_object, resource);
+  const CUresult result = make(driver().cuSurfObjectCreate, surf_object, resource);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuTexObjectCreate(CUtexObject* tex_object, const CUDA_RESOURCE_DESC* resource, const CUDA_TEXTURE_DESC* texture, const CUDA_RESOURCE_VIEW_DESC* view) {
-  return make(driver().cuTexObjectCreate, tex_object, resource, texture, view);
+  const CUresult result = make(driver().cuTexObjectCreate, tex_object, resource, texture, view);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address) {
-  return driver().cuVDPAUCtxCreate == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate(context, flags, device, vdp_device, vdp_get_proc_address);
+  const CUresult result = driver().cuVDPAUCtxCreate == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate(context, flags, device, vdp_device, vdp_get_proc_address);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address) {
-  return driver().cuVDPAUCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, vdp_get_proc_address);
+  const CUresult result = driver().cuVDPAUCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, vdp_get_proc_address);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  return submit(Entry::cuWaitExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuWaitExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(Entry::cuWaitExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuWaitExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  return submit(Entry::cuWaitExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuWaitExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(Entry::cuWaitExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuWaitExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
+  GPUMUX_SAVES_ALL;
+  return result;
 }
 
 }  // extern "C"
