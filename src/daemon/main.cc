@@ -14,6 +14,7 @@
 #include "daemon/loop/log.h"
 #include "daemon/metrics_door.h"
 #include "daemon/options.h"
+#include "daemon/watcher.h"
 #include "os/standard_descriptors.h"
 
 namespace gpumux::daemon {
@@ -46,6 +47,25 @@ void warn_of_missing_gpus(const Config& config, const std::string& nvml_path) {
   }
 }
 
+int serve(ParsedOptions parsed) {
+  const LogLevel level = parsed.daemon.config.log_level;
+  auto inventory = open_nvml(parsed.nvml_path);
+  if (!inventory) {
+    log_error(inventory.error().message());
+    return kExitNoGpu;
+  }
+  auto daemon = Daemon::make(std::move(parsed.daemon), std::move(*inventory));
+  if (!daemon) {
+    log_error(daemon.error().error.message());
+    return daemon.error().exit_code;
+  }
+  start_log(level);
+  const int exit_code = (*daemon)->run();
+  daemon->reset();
+  stop_log();
+  return exit_code;
+}
+
 int run(int argc, const char* const* argv) {
   auto options = parse_options(argc, argv, [](const char* name) -> const char* { return ::secure_getenv(name); });
   if (const auto* early = std::get_if<EarlyExit>(&options)) {
@@ -64,23 +84,12 @@ int run(int argc, const char* const* argv) {
     return kExitStopped;
   }
   raise_descriptor_limit();
-  const LogLevel level = parsed.daemon.config.log_level;
-  set_log_level(level);
-  auto inventory = open_nvml(parsed.nvml_path);
-  if (!inventory) {
-    log_error(inventory.error().message());
-    return kExitNoGpu;
-  }
-  auto daemon = Daemon::make(std::move(parsed.daemon), std::move(*inventory));
-  if (!daemon) {
-    log_error(daemon.error().error.message());
-    return daemon.error().exit_code;
-  }
-  start_log(level);
-  const int exit_code = (*daemon)->run();
-  daemon->reset();
-  stop_log();
-  return exit_code;
+  set_log_level(parsed.daemon.config.log_level);
+  if (!parsed.restart_if_killed) return serve(std::move(parsed));
+  return watch(parsed.daemon.notify_fd, [&parsed](int notify_fd) {
+    parsed.daemon.notify_fd = notify_fd;
+    return serve(std::move(parsed));
+  });
 }
 
 }  // namespace

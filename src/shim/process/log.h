@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The library's messages. It never writes to the program's output unasked, with one exception. It says on standard
-// error that it runs ungated, because then there is no daemon whose log could say it.
+// error that it runs ungated, or waits for a daemon to come back: then there is no daemon whose log could say it.
 #pragma once
 
 #include <string>

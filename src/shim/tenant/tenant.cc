@@ -8,6 +8,7 @@
 
 #include "base/version.h"
 #include "cuda/current_context.h"
+#include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "shim/process/log.h"
 
@@ -131,10 +132,24 @@ void Tenant::request(void* self, std::uint32_t slot) {
     tenant.memories_.mover().wake();
     if (tenant.gate_.is_granted(slot) || tenant.gate_.is_ungated(slot)) return;
   }
+  tenant.tell_of_waiting();
   client::Agent::Announcement announcement(tenant.agent_);
   Seats::Locked seats(tenant.seats_);
   // Before the announcement the daemon would not know the seat. The announcement itself asks for threads that wait.
   if (seats[slot].announced) announcement.send(wire::Request{.slot = slot});
+}
+
+// Once. A daemon that is started again is back by then.
+void Tenant::tell_of_waiting() {
+  constexpr base::Duration kBackByThen = std::chrono::seconds(3);
+  const base::TimePoint lost_at = lost_at_.load(std::memory_order_relaxed);
+  if (lost_at == base::TimePoint() || os::now() - lost_at < kBackByThen) return;
+  if (told_of_waiting_.exchange(true, std::memory_order_relaxed)) return;
+  const auto dir = os::find_runtime_dir();
+  const bool is_systems = dir && *dir == os::kSystemRuntimeDir;
+  tell_user("waiting for the GPU: the daemon" + (dir ? " at " + *dir : std::string()) +
+            " is gone, and this program goes on when there is one again. " +
+            (is_systems ? "`systemctl start gpumuxd` starts it." : "Any `gpumux run` starts one there."));
 }
 
 // ---- the agent's port ----
@@ -142,6 +157,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
 void Tenant::on_connected(const wire::Welcome& welcome, bool again) {
   on_daemon_loss_.store(settings_.on_daemon_loss.value_or(welcome.on_daemon_loss), std::memory_order_relaxed);
   ungated_.store(false, std::memory_order_seq_cst);
+  lost_at_.store({}, std::memory_order_relaxed);
   memories_.on_connected();
   mps_.on_connected(welcome.answers_mps != 0);
   {
@@ -306,7 +322,11 @@ void Tenant::handle(const wire::Refused& message) {
 void Tenant::on_lost() {
   memories_.on_lost();
   write_log(wire::Severity::kWarning, "the connection to the daemon is lost; looking for it");
-  if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) return;
+  if (on_daemon_loss_.load(std::memory_order_relaxed) == wire::OnDaemonLoss::kWait) {
+    if (lost_at_.load(std::memory_order_relaxed) == base::TimePoint())
+      lost_at_.store(os::now(), std::memory_order_relaxed);
+    return;
+  }
   run_ungated();
 }
 

@@ -117,6 +117,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void handle(const wire::Refused& message);
   void start_once();
   void bound_in_flight();
+  void tell_of_waiting();
   void run_ungated();
   void set_ungated(std::uint32_t slot);
   void join(std::atomic<Membership>& gang);
@@ -135,6 +136,8 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   Drainer drainer_;
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
   std::atomic<bool> ungated_{false};
+  std::atomic<base::TimePoint> lost_at_{base::TimePoint()};  // the daemon; the beginning of time: it is there
+  std::atomic<bool> told_of_waiting_{false};
   std::atomic<cuda::CUcontext> only_context_{nullptr};  // no context's handle after several; set under start_mutex_
   // Any thread joins; only the agent's tells.
   std::atomic<Membership> own_gang_{Membership::kNone};
