@@ -222,6 +222,14 @@ std::optional<Mapping> AddressSpace::find(std::uint64_t address) const {
   return *mapping;
 }
 
+bool AddressSpace::set_sync_memops(std::uint64_t address, bool value) {
+  const std::unique_lock lock(mutex_);
+  const Mapping* mapping = at(address);
+  if (mapping == nullptr) return false;
+  mappings_.at(mapping->base).sync_memops = value;
+  return true;
+}
+
 bool AddressSpace::mapped(std::uint64_t address, std::uint64_t bytes) const {
   const std::shared_lock lock(mutex_);
   if (!is_device_address(address)) return address != 0 && !is_device_address(address + bytes - (bytes != 0));
@@ -229,6 +237,9 @@ bool AddressSpace::mapped(std::uint64_t address, std::uint64_t bytes) const {
     const Mapping* mapping = at(address + done);
     if (mapping == nullptr) return false;
     done = mapping->base + mapping->bytes - address;
+    // An allocation ends where the program said, though its memory goes on to the end of a page.
+    if (mapping->kind == MemoryKind::kDevice && address + bytes > mapping->allocation + mapping->allocation_bytes)
+      return false;
   }
   return true;
 }

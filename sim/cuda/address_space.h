@@ -60,6 +60,7 @@ struct Mapping {
   bool registered = false;      // kHost: the program's own memory
   std::uint64_t buffer_id = 0;  // unique in this process, never used again
   void* pool = nullptr;         // kPool: the pool's handle
+  bool sync_memops = false;     // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS
 };
 
 inline constexpr std::uint64_t kPageBytes = std::uint64_t{2} << 20;  // granularity of physical memory, as the driver's
@@ -94,6 +95,8 @@ class AddressSpace {
 
   // A copy of the mapping that holds the address; nothing if none does.
   std::optional<Mapping> find(std::uint64_t address) const;
+  // False: nothing is mapped there.
+  bool set_sync_memops(std::uint64_t address, bool value);
   bool is_device_address(std::uint64_t address) const { return address - base_ < bytes_; }
   // Are all these addresses mapped? Host memory that is not known counts as mapped: it is the program's own.
   bool mapped(std::uint64_t address, std::uint64_t bytes) const;

@@ -106,6 +106,11 @@ int ordinal_of(Process& process, const Mapping& mapping) {
   return device == nullptr ? 0 : device->ordinal;
 }
 
+struct Tokens {
+  unsigned long long p2p = 0;
+  unsigned int address_space = 0;
+};
+
 CUresult pointer_attribute(Process& process, void* data, cuda::CUpointer_attribute attribute, std::uint64_t pointer) {
   if (data == nullptr) return cuda::CUDA_ERROR_INVALID_VALUE;
   const auto mapping = process.space().find(pointer);
@@ -122,7 +127,7 @@ CUresult pointer_attribute(Process& process, void* data, cuda::CUpointer_attribu
   switch (attribute) {
     case cuda::CU_POINTER_ATTRIBUTE_CONTEXT:
       put(data, context_handle(process, mapping->context));
-      return mapping->context == 0 ? cuda::CUDA_ERROR_INVALID_VALUE : cuda::CUDA_SUCCESS;
+      return cuda::CUDA_SUCCESS;
     case cuda::CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       put(data, host ? cuda::CU_MEMORYTYPE_HOST : cuda::CU_MEMORYTYPE_DEVICE);
       return cuda::CUDA_SUCCESS;
@@ -131,7 +136,7 @@ CUresult pointer_attribute(Process& process, void* data, cuda::CUpointer_attribu
       if (!host && !managed) return cuda::CUDA_ERROR_INVALID_VALUE;
       put(data, pointer);
       return cuda::CUDA_SUCCESS;
-    case cuda::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: put(data, 0); return cuda::CUDA_SUCCESS;
+    case cuda::CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: put(data, mapping->sync_memops ? 1 : 0); return cuda::CUDA_SUCCESS;
     case cuda::CU_POINTER_ATTRIBUTE_BUFFER_ID:
       put(data, static_cast<unsigned long long>(mapping->buffer_id));
       return cuda::CUDA_SUCCESS;
@@ -148,9 +153,18 @@ CUresult pointer_attribute(Process& process, void* data, cuda::CUpointer_attribu
       return cuda::CUDA_SUCCESS;
     case cuda::CU_POINTER_ATTRIBUTE_MAPPED: put(data, 1); return cuda::CUDA_SUCCESS;
     case cuda::CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      put(data, std::uint64_t{mapping->kind == MemoryKind::kMapped ? 1u : 0u});
+      put(data, std::uint64_t{mapping->kind == MemoryKind::kMapped
+                                  ? static_cast<unsigned>(mapping->memory->properties().requestedHandleTypes)
+                                  : 0u});
       return cuda::CUDA_SUCCESS;
-    case cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: put(data, 0); return cuda::CUDA_SUCCESS;
+    case cuda::CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: {
+      const bool is_mapped = mapping->kind == MemoryKind::kMapped;
+      put(data, mapping->kind == MemoryKind::kDevice ||
+                        (is_mapped && mapping->memory->properties().allocFlags.gpuDirectRDMACapable != 0)
+                    ? 1
+                    : 0);
+      return cuda::CUDA_SUCCESS;
+    }
     case cuda::CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: {
       unsigned flags = cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
       const auto current = thread_state().current();
@@ -170,8 +184,16 @@ CUresult pointer_attribute(Process& process, void* data, cuda::CUpointer_attribu
     case cuda::CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID:
       put(data, mapping->memory == nullptr ? mapping->buffer_id : mapping->memory->id());
       return cuda::CUDA_SUCCESS;
-    case cuda::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: put(data, 0); return cuda::CUDA_SUCCESS;
-    case cuda::CU_POINTER_ATTRIBUTE_P2P_TOKENS: return cuda::CUDA_ERROR_NOT_SUPPORTED;
+    // As an H200 says, which cannot decompress.
+    case cuda::CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      put(data, mapping->kind == MemoryKind::kDevice ? 1 : 0);
+      return cuda::CUDA_SUCCESS;
+    // Numbers of an H200's. With them comes SYNC_MEMOPS.
+    case cuda::CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      if (host) return cuda::CUDA_ERROR_INVALID_VALUE;
+      put(data, Tokens{0, 0xfe00});
+      process.space().set_sync_memops(pointer, true);
+      return cuda::CUDA_SUCCESS;
   }
   return cuda::CUDA_ERROR_INVALID_VALUE;
 }
@@ -324,9 +346,11 @@ CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribut
 
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   return driver_call("cuPointerSetAttribute", [&](Process& process) {
-    const bool known =
-        value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && process.space().find(pointer);
-    return known ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    const auto mapping = process.space().find(pointer);
+    if (value == nullptr || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || !mapping) return CUDA_ERROR_INVALID_VALUE;
+    if (mapping->kind == MemoryKind::kMapped) return CUDA_ERROR_NOT_SUPPORTED;
+    process.space().set_sync_memops(pointer, *static_cast<const unsigned*>(value) != 0);
+    return CUDA_SUCCESS;
   });
 }
 

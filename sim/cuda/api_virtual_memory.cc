@@ -123,6 +123,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, con
     if (size > process.machine().settings().usable_bytes()) return CUDA_ERROR_OUT_OF_MEMORY;
     auto memory = PhysicalMemory::create(process.machine(), gpu, size);
     if (memory == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
+    memory->set_properties(*properties);
     *handle = add_handle(process, std::move(memory), *properties);
     return CUDA_SUCCESS;
   });

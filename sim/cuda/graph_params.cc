@@ -70,6 +70,7 @@ CUresult task_of(Process& process, const cuda::CUDA_MEMSET_NODE_PARAMS& params, 
   if (const CUresult result = context_of(process, context, &made.context); result != cuda::CUDA_SUCCESS) return result;
   made.fill = {params.dst, params.pitch, params.value, params.elementSize, params.width, params.height};
   if (const CUresult result = check_fill(made.fill); result != cuda::CUDA_SUCCESS) return result;
+  if (const CUresult result = check_fill_ends(process.space(), made.fill); result != cuda::CUDA_SUCCESS) return result;
   *task = std::move(made);
   return cuda::CUDA_SUCCESS;
 }

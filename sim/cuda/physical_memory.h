@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "cuda/abi.h"
 #include "os/file_descriptor.h"
 #include "sim/cuda/machine.h"
 
@@ -40,6 +41,10 @@ class PhysicalMemory {
   std::uint64_t id() const { return id_; }  // unique in this process, never used again
   bool has_own_file() const { return static_cast<bool>(own_file_); }
 
+  // As it was made by cuMemCreate; elsewhere nothing is known of that.
+  const cuda::CUmemAllocationProp& properties() const { return properties_; }
+  void set_properties(const cuda::CUmemAllocationProp& properties) { properties_ = properties; }
+
   // Moves the bytes to a file of their own and charges them as shared. The caller (AddressSpace) keeps all others from
   // touching them during the move, and replaces the mappings. False: no memory or descriptors.
   bool give_own_file();
@@ -60,6 +65,7 @@ class PhysicalMemory {
   std::uint64_t offset_ = 0;
   os::FileDescriptor own_file_;
   std::uint64_t inode_ = 0;
+  cuda::CUmemAllocationProp properties_{};
 };
 
 }  // namespace gpumux::sim

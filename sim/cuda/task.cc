@@ -139,6 +139,12 @@ CUresult check(const std::shared_ptr<Stream>& stream, const Task& task) {
   return cuda::CUDA_SUCCESS;
 }
 
+// Of a fill, which is not captured.
+CUresult check_ends(const std::shared_ptr<Stream>& stream, const Task& task) {
+  const auto* const fill = std::get_if<FillTask>(&task);
+  return fill != nullptr ? check_fill_ends(stream->context()->process().space(), fill->fill) : cuda::CUDA_SUCCESS;
+}
+
 }  // namespace
 
 CUresult run_task(Worker& worker, const Task& task) { return std::visit(Runner{worker}, task); }
@@ -150,6 +156,7 @@ CUresult issue(const std::shared_ptr<Stream>& stream, Task task) {
     const CUresult result = capture_task(stream, task, &captured);
     if (captured || result != cuda::CUDA_SUCCESS) return result;
   }
+  if (const CUresult result = check_ends(stream, task); result != cuda::CUDA_SUCCESS) return result;
   Operation operation;
   operation.run = [task = std::move(task)](Worker& worker) { return run_task(worker, task); };
   stream->context()->submit(*stream, std::move(operation));
@@ -158,6 +165,7 @@ CUresult issue(const std::shared_ptr<Stream>& stream, Task task) {
 
 CUresult issue_and_wait(const std::shared_ptr<Stream>& stream, Task task) {
   if (const CUresult result = check(stream, task); result != cuda::CUDA_SUCCESS) return result;
+  if (const CUresult result = check_ends(stream, task); result != cuda::CUDA_SUCCESS) return result;
   if (const CUresult result = may_wait_for(stream); result != cuda::CUDA_SUCCESS) return result;
   Operation operation;
   operation.run = [task = std::move(task)](Worker& worker) {

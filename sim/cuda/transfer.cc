@@ -213,6 +213,12 @@ CUresult check_fill(const Fill& fill) {
   return cuda::CUDA_SUCCESS;
 }
 
+CUresult check_fill_ends(const AddressSpace& space, const Fill& fill) {
+  if (fill.width == 0 || fill.height == 0 || !space.find(fill.destination)) return cuda::CUDA_SUCCESS;
+  const std::uint64_t bytes = extent(fill.width * fill.element_bytes, fill.height, 1, fill.pitch, 0);
+  return space.mapped(fill.destination, bytes) ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_INVALID_VALUE;
+}
+
 CUresult run_fill(Worker& worker, Context& context, const Fill& fill) {
   const Settings& settings = context.process().machine().settings();
   const Accessor who = context.accessor(false);

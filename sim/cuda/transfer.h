@@ -47,6 +47,9 @@ struct Fill {
   std::uint64_t height = 1;
 };
 cuda::CUresult check_fill(const Fill& fill);
+// A fill that begins where something is mapped and goes past its end is refused at once. One that begins nowhere fails
+// when it runs.
+cuda::CUresult check_fill_ends(const AddressSpace& space, const Fill& fill);
 cuda::CUresult run_fill(Worker& worker, Context& context, const Fill& fill);
 
 // Host memory that no context pinned or registered; the driver copies it by way of its own.

@@ -19,7 +19,17 @@ cuda::CUmemAllocationProp Mapper::properties() const {
   // Memory made without this type can never be exported, and programs export what they allocated long ago (legacy IPC).
   properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_};
+  // As memory from cuMemAlloc: network adapters can reach it.
+  properties.allocFlags.gpuDirectRDMACapable = is_for_networks() ? 1 : 0;
   return properties;
+}
+
+bool Mapper::is_for_networks() const {
+  int value = 0;
+  return driver_.cuDeviceGetAttribute != nullptr &&
+         driver_.cuDeviceGetAttribute(&value, cuda::CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED,
+                                      device_) == cuda::CUDA_SUCCESS &&
+         value != 0;
 }
 
 std::uint64_t Chunk::likely_host_bytes() const {

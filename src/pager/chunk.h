@@ -138,6 +138,8 @@ class Mapper {
 
   // The properties that chunks are created with, for a process that imports them.
   cuda::CUmemAllocationProp properties() const;
+  // Whether network adapters can be given chunks' memory, as far as the device has that.
+  bool is_for_networks() const;
 
  private:
   cuda::CUresult make(Chunk& chunk, Content content) const;

@@ -88,6 +88,14 @@ std::optional<AddressInfo> Pager::find(cuda::CUdeviceptr address) const {
   return info;
 }
 
+std::optional<std::uint64_t> Pager::bytes_to_end(cuda::CUdeviceptr address) const {
+  const base::Locked locked(state_.mutex);
+  const Found found = find_locked(address);
+  if (found.range == nullptr || found.range->handle != nullptr) return std::nullopt;
+  const std::uint64_t bytes = found.piece != nullptr ? found.piece->bytes : found.range->requested_bytes;
+  return bytes - (address - found.base);
+}
+
 // Allocation
 
 std::unique_ptr<Range> Pager::take_reusable(std::uint64_t bytes) {
@@ -369,18 +377,23 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
       while (state_.job_running) state_.mutex.wait();
       state_.job_running = true;  // the engine is ours until it is closed
     }
-    for (;;) {
-      Range* next = nullptr;
+    // The table changes while a claim is waited for. All ranges are found by one look at it, and a second look finds
+    // what has come since.
+    std::vector<std::uint64_t> ids;
+    do {
+      ids.clear();
       for (const auto& [base, range] : state_.table.all()) {
-        if (range->context == context) next = range.get();
+        if (range->context != context) continue;
+        state_.set_doomed(*range, true);
+        ids.push_back(range->id);
       }
-      if (next == nullptr) break;
-      state_.set_doomed(*next, true);
-      next = state_.wait_for_claims(next->id);
-      if (next == nullptr) continue;
-      open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), next), open_slabs_.end());
-      gone.push_back(state_.table.remove(*next));
-    }
+      for (const std::uint64_t id : ids) {
+        Range* const next = state_.wait_for_claims(id);
+        if (next == nullptr) continue;
+        open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), next), open_slabs_.end());
+        gone.push_back(state_.table.remove(*next));
+      }
+    } while (!ids.empty());
   }
   for (auto& range : gone) state_.destroy(std::move(range));
   if (!leave) return;

@@ -9,10 +9,10 @@
 //   - one thread (the mover): begin_eviction, begin_restoration, and stepping the job until it is over.
 //   - any thread: counters, bounds, shrink_host, trim.
 //
-// Placement. A thread that is inside the gate (its seat holds a lease) allocates kResident: the memory is there when
-// the call returns. If there is no room, the call fails with CUDA_ERROR_OUT_OF_MEMORY. The caller then leaves the gate,
-// has room made, and tries again: nothing here waits for room. A thread outside allocates kEvicted: addresses only,
-// which the next restoration brings to life. So the gate must let no thread pass while evicted_bytes() is not zero.
+// Placement. kResident: the memory is there when the call returns. If there is no room, the call fails with
+// CUDA_ERROR_OUT_OF_MEMORY: nothing here waits for room. A thread that is inside the gate (its seat holds a lease)
+// leaves it then, has room made, and tries again. A thread outside allocates kEvicted instead: addresses only, which
+// the next restoration brings to life. So the gate must let no thread pass while evicted_bytes() is not zero.
 //
 // docs/pager.md has the picture.
 #pragma once
@@ -113,6 +113,11 @@ class Pager {
   // Whether the address lies in memory of this pager's. Freed addresses that are still reserved do not.
   bool owns(cuda::CUdeviceptr address) const;
   std::optional<AddressInfo> find(cuda::CUdeviceptr address) const;
+  // As Mapper::is_for_networks: of memory from allocate().
+  bool is_for_networks() const { return state_.mapper.is_for_networks(); }
+  // From the address to the end of the allocation that it lies in. Nothing: it lies in none, or in a mapping of the
+  // program's.
+  std::optional<std::uint64_t> bytes_to_end(cuda::CUdeviceptr address) const;
 
   // ---- the program's own virtual memory (handles.cc). Handles are named by number; mappings are of whole handles. No
   // call waits for the GPU, or for room; each waits for the job that holds a chunk of the same memory.

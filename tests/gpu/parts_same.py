@@ -69,6 +69,25 @@ def test_doors(session):
         session.add(INFO, "doors: entries that this driver lacks", f"{len(found['missing'])}{first(found['missing'])}")
 
 
+def test_addresses(session):
+    """Attributes of each kind of memory, and copies and fills past its end."""
+    native = run(session, "addresses.native", session.workload("addresses"), seconds=60)
+    with Daemon(session, "addresses") as daemon:
+        ours = run(session, "addresses.preloaded", session.workload("addresses"), daemon, 60)
+    answers = []
+    for process in (native, ours):
+        if process.code != 0 or process.result() is None:
+            raise Failed(f"{process.name}: {process.why()}")
+        answers.append(process.result())
+    asked = [(about, what) for about, told in answers[0].items() for what in told]
+    differ = {f"{about}: {what}": [one[about].get(what) for one in answers] for about, what in asked
+              if answers[0][about][what] != answers[1][about].get(what)}
+    session.keep("addresses.differences.json", json.dumps(differ, indent=1))
+    first = f": {next(iter(differ.items()))}" if differ else ""
+    session.check(not differ, "addresses: attributes and refusals as natively",
+                  f"{len(differ)} of {len(asked)} answers differ{first}")
+
+
 def build_programs(session):
     """The programs that have to be compiled with the vendor's headers and runtime."""
     session.available = {"driver_api"} if os.path.exists(session.program("gpumux_gpu_worker")) else set()

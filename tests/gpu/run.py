@@ -143,6 +143,7 @@ def main():
         if not any(row["name"] == "look around" for row in session.rows):
             if "doors" in chosen:
                 attempt("doors", parts_same.test_doors)
+                attempt("addresses", parts_same.test_addresses)
             if {"same", "robust", "figures", "sharing"} & set(chosen):
                 wanted = arguments.workloads or sorted(set().union(*(WORKLOADS_OF[part] for part in chosen)))
                 parts_same.PYTHON_WORKLOADS = {name: module for name, module in parts_same.PYTHON_WORKLOADS.items()

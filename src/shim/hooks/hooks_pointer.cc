@@ -42,6 +42,31 @@ std::optional<KnownAddress> find(CUdeviceptr pointer) {
   return known;
 }
 
+// A program that sets SYNC_MEMOPS, or asks for tokens, is about to hand the address to a network adapter. That keeps
+// the physical place, so the memory stays from here on, even if SYNC_MEMOPS is cleared again. `call` is made inside the
+// gate, where the memory is resident.
+template <class Call>
+CUresult keep_for_networks(const KnownAddress& known, CUdeviceptr pointer, Call call) {
+  const bool is_kept = known.memory->sync_memops(known.info.base, known.info.buffer_id).has_value();
+  const Passage passage(at_default(StreamVariant::kLegacy));
+  if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!is_kept) {
+    if (const CUresult pinned = known.memory->pager.pin(pointer, pager::PinReason::kRdma); pinned != CUDA_SUCCESS)
+      return pinned;
+  }
+  const CUresult result = call();
+  if (!is_kept && result != CUDA_SUCCESS) known.memory->pager.unpin(pointer, pager::PinReason::kRdma);
+  if (result == CUDA_SUCCESS) known.memory->set_sync_memops(known.info.base, known.info.buffer_id, true);
+  return result;
+}
+
+bool decompresses(CUdevice device) {
+  int algorithms = 0;
+  return driver().cuDeviceGetAttribute(&algorithms, CU_DEVICE_ATTRIBUTE_MEM_DECOMPRESS_ALGORITHM_MASK, device) ==
+             CUDA_SUCCESS &&
+         algorithms != 0;
+}
+
 CUresult attribute_of(const KnownAddress& known, void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
   if (data == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const pager::AddressInfo& info = known.info;
@@ -51,8 +76,12 @@ CUresult attribute_of(const KnownAddress& known, void* data, CUpointer_attribute
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE: return put(data, CU_MEMORYTYPE_DEVICE);
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return put(data, pointer);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER: return CUDA_ERROR_INVALID_VALUE;
-    case CU_POINTER_ATTRIBUTE_P2P_TOKENS: return CUDA_ERROR_NOT_SUPPORTED;
-    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return put(data, 0);
+    // The driver sets SYNC_MEMOPS with this.
+    case CU_POINTER_ATTRIBUTE_P2P_TOKENS:
+      return keep_for_networks(known, pointer,
+                               [&] { return driver().cuPointerGetAttribute(data, attribute, pointer); });
+    case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+      return put(data, known.memory->sync_memops(info.base, info.buffer_id).value_or(false) ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return put(data, static_cast<unsigned long long>(info.buffer_id));
     case CU_POINTER_ATTRIBUTE_IS_MANAGED: return put(data, 0);
     case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return put(data, int{known.memory->device});
@@ -61,13 +90,17 @@ CUresult attribute_of(const KnownAddress& known, void* data, CUpointer_attribute
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return put(data, static_cast<std::size_t>(info.bytes));
     case CU_POINTER_ATTRIBUTE_MAPPED: return put(data, 1);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return put(data, std::uint64_t{0});
-    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE: return put(data, 0);
+    case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+      return put(data, known.pool == nullptr && known.memory->pager.is_for_networks() ? 1 : 0);
     case CU_POINTER_ATTRIBUTE_ACCESS_FLAGS: return put(data, static_cast<unsigned>(CU_MEM_ACCESS_FLAGS_PROT_READWRITE));
     case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return put(data, known.pool);
     case CU_POINTER_ATTRIBUTE_MAPPING_SIZE: return put(data, static_cast<std::size_t>(info.mapping_bytes));
     case CU_POINTER_ATTRIBUTE_MAPPING_BASE_ADDR: return put(data, info.mapping_base);
     case CU_POINTER_ATTRIBUTE_MEMORY_BLOCK_ID: return put(data, static_cast<unsigned long long>(info.buffer_id));
-    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE: return put(data, 0);
+    // The driver says so of memory from cuMemAlloc even where no device can do it. Where one can, it would need memory
+    // that is made for it, which the pager's is not.
+    case CU_POINTER_ATTRIBUTE_IS_HW_DECOMPRESS_CAPABLE:
+      return put(data, known.pool == nullptr && info.handle == 0 && !decompresses(known.memory->device) ? 1 : 0);
   }
   return CUDA_ERROR_INVALID_VALUE;
 }
@@ -126,6 +159,26 @@ void put_nothing(void* data, CUpointer_attribute attribute) {
 }
 
 }  // namespace
+}  // namespace gpumux::shim::hooks
+
+namespace gpumux::shim {
+
+bool is_within(const Extent& extent) {
+  Tenant* const mine = tenant_if_any();
+  const std::size_t bytes = extent.bytes();
+  if (mine == nullptr || extent.address == 0 || bytes == 0) return true;
+  std::optional<std::uint64_t> left;
+  mine->memories().first([&](DeviceMemory& memory) {
+    left = memory.pager.bytes_to_end(extent.address);
+    if (left && memory.pools.covers(extent.address)) left = memory.pools.bytes_to_end(extent.address);
+    return left.has_value();
+  });
+  return !left || bytes <= *left;
+}
+
+}  // namespace gpumux::shim
+
+namespace gpumux::shim::hooks {
 
 CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
   const auto known = find(pointer);
@@ -179,23 +232,21 @@ CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::s
   return result;
 }
 
+// The driver would refuse this for memory that it knows as mapped. Copies and fills of such memory are synchronous in
+// any case.
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
   const auto known = find(pointer);
-  // A program that sets this is about to hand the address to a network adapter, which keeps the physical place. So the
-  // memory stays from here on. Inside the gate, where it is resident. The driver refuses this for memory that the
-  // program has mapped itself.
-  if (known && known->info.handle != 0 && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
-    return value != nullptr ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
-  if (known && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS) {
-    const Passage passage(at_default(StreamVariant::kLegacy));
-    if (passage.is_stranded()) return CUDA_ERROR_OUT_OF_MEMORY;
-    if (known->memory->pager.pin(pointer, pager::PinReason::kRdma) == CUDA_SUCCESS) {
-      const CUresult result = driver().cuPointerSetAttribute(value, attribute, pointer);
-      if (result != CUDA_SUCCESS) known->memory->pager.unpin(pointer, pager::PinReason::kRdma);
-      return result;
-    }
-  }
-  return driver().cuPointerSetAttribute(value, attribute, pointer);
+  if (!known || attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS)
+    return driver().cuPointerSetAttribute(value, attribute, pointer);
+  if (value == nullptr) return CUDA_ERROR_INVALID_VALUE;
+  // Mapped by the program itself.
+  if (known->info.handle != 0) return CUDA_ERROR_NOT_SUPPORTED;
+  unsigned wanted = 0;
+  std::memcpy(&wanted, value, sizeof wanted);
+  if (wanted != 0) return keep_for_networks(*known, pointer, [] { return CUDA_SUCCESS; });
+  if (known->memory->sync_memops(known->info.base, known->info.buffer_id))
+    known->memory->set_sync_memops(known->info.base, known->info.buffer_id, false);
+  return CUDA_SUCCESS;
 }
 
 }  // namespace gpumux::shim::hooks

@@ -40,6 +40,11 @@ bool is_known(const cuda::Driver& driver, const void* address) {
 
 }  // namespace
 
+bool is_captured(cuda::CUstream stream) {
+  Tenant* const mine = tenant_if_any();
+  return mine != nullptr && mine->captures().any() && is_capturing(mine->driver(), stream);
+}
+
 cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream) {
   cuda::CUcontext context = nullptr;
   // A green context's stream has no plain context (the driver says so): its GPU is the current context's, or the call

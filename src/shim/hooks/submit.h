@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "gate/thread_records.h"
+#include "shim/hooks/extents.h"
 #include "shim/hooks/reach.h"
 #include "shim/hooks/work_kind.h"
 #include "shim/process/real_driver.h"
@@ -222,6 +223,9 @@ class CopyWait {
   std::optional<gate::Gate::Waiting> waiting_;
 };
 
+// Whether what goes to the stream (as in Where) is captured.
+[[gnu::cold]] bool is_captured(cuda::CUstream stream);
+
 // The result of an entry that the program's driver does not have.
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
@@ -230,7 +234,12 @@ inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*fu
                              std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
-  if constexpr (kNamesAddresses<Parameters...>) reach_memory(where.stream, arguments...);
+  if constexpr (kNamesAddresses<Parameters...>) {
+    // The driver looks up what a captured copy names at once, and what a captured fill names when it runs.
+    if (!are_within(arguments...) && !(kFills<Parameters...> && is_captured(where.stream))) [[unlikely]]
+      return cuda::CUDA_ERROR_INVALID_VALUE;
+    reach_memory(where.stream, arguments...);
+  }
   const Passage passage(where, [&] { return work_kind(entry, arguments...); });
   if (passage.is_stranded()) [[unlikely]]
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
@@ -252,6 +261,7 @@ inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda
                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  if (!are_nodes_within(arguments...)) return cuda::CUDA_ERROR_INVALID_VALUE;
   if constexpr (kNamesAddresses<Parameters...>) {
     if (whole) reach_memory(*whole, arguments...);
   }
@@ -300,6 +310,7 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
                              std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  if (!are_within(arguments...)) return cuda::CUDA_ERROR_INVALID_VALUE;
   SeveralPassages passages(tenant());
   passages.add_stream(where.stream);
   for (const cuda::CUcontext context : where.contexts) passages.add_context(context);

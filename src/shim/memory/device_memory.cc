@@ -160,6 +160,18 @@ std::uint64_t DeviceMemory::told_free() {
   return told_most_ - std::min(told_most_, allocated);
 }
 
+void DeviceMemory::set_sync_memops(cuda::CUdeviceptr base, std::uint64_t id, bool value) {
+  const base::Locked locked(mutex_);
+  sync_memops_[base] = {id, value};
+}
+
+std::optional<bool> DeviceMemory::sync_memops(cuda::CUdeviceptr base, std::uint64_t id) const {
+  const base::Locked locked(mutex_);
+  const auto kept = sync_memops_.find(base);
+  if (kept == sync_memops_.end() || kept->second.first != id) return std::nullopt;
+  return kept->second.second;
+}
+
 bool DeviceMemory::await_is_limited() {
   if (rule_.load(std::memory_order_acquire) == Rule::kAsking) await_bounds();
   return is_limited_.load(std::memory_order_relaxed);

@@ -18,6 +18,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
@@ -85,6 +86,10 @@ class DeviceMemory {
   // nothing: programs measure what they need by the difference of two answers. So the most that they may have falls at
   // once, and rises when they have freed something since the last answer.
   std::uint64_t told_free();
+  // CU_POINTER_ATTRIBUTE_SYNC_MEMOPS, as the program has set it for the allocation at `base`; nothing: it has not.
+  // `id`: the allocation's buffer ID, for a later one at the same place is another one.
+  void set_sync_memops(cuda::CUdeviceptr base, std::uint64_t id, bool value);
+  std::optional<bool> sync_memops(cuda::CUdeviceptr base, std::uint64_t id) const;
   // Whether there is a quota. Waits as await_bounds does.
   bool await_is_limited();
   // A thread's need beyond what the seat has now, in bytes.
@@ -182,6 +187,7 @@ class DeviceMemory {
   // Under mutex_: what told_free has answered last.
   std::uint64_t told_most_ = 0;
   std::uint64_t told_allocated_ = 0;
+  std::map<cuda::CUdeviceptr, std::pair<std::uint64_t, bool>> sync_memops_;  // under mutex_
   std::atomic<bool> is_limited_{false};
   std::atomic<std::uint64_t> outside_total_{0};
   std::uint64_t hidden_ = 0;  // under mutex_; in addition to outside_total_

@@ -323,6 +323,11 @@ std::optional<Pools::Allocation> Pools::find(cuda::CUdeviceptr address) const {
   return Allocation{block->first, block->second.requested, block->second.id, segment_of(block->second).pool->handle};
 }
 
+std::optional<std::uint64_t> Pools::bytes_to_end(cuda::CUdeviceptr address) const {
+  const std::optional<Allocation> allocation = find(address);
+  return allocation ? std::optional(allocation->bytes - (address - allocation->base)) : std::nullopt;
+}
+
 std::uint64_t Pools::reserved_bytes() const {
   const base::Locked locked(mutex_);
   std::uint64_t bytes = 0;

@@ -142,6 +142,8 @@ class Pools {
   };
   // The allocation that the address lies in.
   std::optional<Allocation> find(cuda::CUdeviceptr address) const;
+  // From the address to its end; nothing: it lies in none.
+  std::optional<std::uint64_t> bytes_to_end(cuda::CUdeviceptr address) const;
 
   // Attributes. They do not count memory that the driver itself has in the pool.
   cuda::CUresult get(cuda::CUmemoryPool pool, cuda::CUmemPool_attribute attribute, void* value) const;
