@@ -82,6 +82,7 @@ void Residency::closed(TimePoint now, SeatId id) {
   gpu.seats.erase(id);
   gpu.moved_at = now;
   if (has == 0) return;
+  gpu.closed_at = now;
   gpu.returning += std::min(has, gpu.capacity);
   gpu.returning_until = now + kReturnPatience;
 }
@@ -102,6 +103,11 @@ bool Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
   gpu->returning = left;
   gpu->moved_at = now;
   return true;
+}
+
+bool Residency::looked(TimePoint now, TimePoint asked_at, GpuIndex index, std::uint64_t used) {
+  const Gpu* const gpu = gpu_of(index);
+  return gpu != nullptr && asked_at > gpu->closed_at && returned(now, index, used);
 }
 
 void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {

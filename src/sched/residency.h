@@ -250,6 +250,8 @@ class Residency {
               std::uint64_t managed = 0);
   // `left`: the most that has not come back of the memory of tenants that are gone. True: that is less than before.
   bool returned(TimePoint now, GpuIndex gpu, std::uint64_t left);
+  // At `asked_at` the GPU had `used` bytes in use: tenants that were gone by then have left no more. As returned.
+  bool looked(TimePoint now, TimePoint asked_at, GpuIndex gpu, std::uint64_t used);
 
   // Whether turns matter for this GPU's memory: something is evicted, or a seat waits for room. Otherwise plan() need
   // be called after the events above only.
@@ -397,6 +399,7 @@ class Residency {
     Foreign foreign;
     std::uint64_t returning = 0;
     TimePoint returning_until{};
+    TimePoint closed_at{};  // the last tenant that is gone
     bool free_only = false;
     bool has_other_programs = false;
     std::optional<TimePoint> all_blocked_since;  // all of its seats are (Seat::is_blocked)

@@ -229,5 +229,38 @@ TEST(Residency, AHolderThatFetchesNothingIsObstructed) {
   EXPECT_EQ(obstacle_of(desk, 1), MemoryOutlook::kUnknown);
 }
 
+TEST(Residency, MemoryOfTheDeadIsWaitedForWithinBounds) {
+  Desk desk;
+  desk.open(1);
+  desk.has(1, 80);
+  desk.planner.closed(desk.now, seat(1));
+  desk.open(2);
+  EXPECT_EQ(desk.room(2), 0u);
+  desk.planner.returned(desk.now, kGpu, 30 * kGiB);
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 50u);
+  desk.say(2);
+  desk.now += kReturnPatience;  // the rest is not its any more, or is counted with what is not ours
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 80u);
+}
+
+TEST(Residency, TheDeadHaveLeftNoMoreThanIsInUse) {
+  Desk desk;
+  desk.open(1);
+  desk.has(1, 80);
+  const TimePoint before = desk.now;
+  desk.now += 1ms;
+  desk.planner.closed(desk.now, seat(1));
+  desk.open(2);
+  EXPECT_FALSE(desk.planner.looked(desk.now, before, kGpu, 3 * kGiB)) << "it was there then";
+  EXPECT_FALSE(desk.planner.looked(desk.now, desk.now + 1ms, kGpu, 90 * kGiB));
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 0u);
+  EXPECT_TRUE(desk.planner.looked(desk.now, desk.now + 1ms, kGpu, 3 * kGiB));
+  desk.plan();
+  EXPECT_EQ(desk.room(2), 77u);
+}
+
 }  // namespace
 }  // namespace gpumux::sched

@@ -304,22 +304,6 @@ TEST(Residency, WhoNeverReportsIsNotCounted) {
   EXPECT_GT(desk.room(1), 0u);
 }
 
-TEST(Residency, MemoryOfTheDeadIsWaitedForWithinBounds) {
-  Desk desk;
-  desk.open(1);
-  desk.has(1, 80);
-  desk.planner.closed(desk.now, seat(1));
-  desk.open(2);
-  EXPECT_EQ(desk.room(2), 0u);
-  desk.planner.returned(desk.now, kGpu, 30 * kGiB);
-  desk.plan();
-  EXPECT_EQ(desk.room(2), 50u);
-  desk.say(2);
-  desk.now += kReturnPatience;  // the rest is not its any more, or is counted with what is not ours
-  desk.plan();
-  EXPECT_EQ(desk.room(2), 80u);
-}
-
 TEST(Residency, WhoComesBackSaysFirstWhatItHas) {
   Desk desk;
   desk.planner.opened(desk.now, seat(1), {}, false);

@@ -8,13 +8,23 @@
 namespace gpumux::shim::hooks {
 namespace {
 
+// The pager's streams and its kernel are made with the seat's first context. That takes 2 ms on an H200, beside a
+// context's 100 and more. Later it would hold up the program's first work.
+void know(DeviceMemory& memory, CUcontext context) {
+  memory.pager.know_context(context);
+  if (!memory.is_paged()) return;
+  const RelaxedCapture relaxed(driver());
+  // If that fails, the mover tries again.
+  static_cast<void>(memory.pager.prepare(context));
+}
+
 // After a successful creation: the device is known, the context may not be current. All that make or hand out a context
 // come here, so a tenant knows whether there has been more than one.
 CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   if (result == CUDA_SUCCESS && context != nullptr) {
     if (Tenant* const mine = tenant()) {
       mine->note_context(*context);
-      if (const auto slot = mine->seat_of_device(device)) mine->memories().of(*slot).pager.know_context(*context);
+      if (const auto slot = mine->seat_of_device(device)) know(mine->memories().of(*slot), *context);
     }
   }
   return result;

@@ -92,10 +92,14 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
       gate::ThreadRecord* const thread = gate::this_thread();
       if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
       const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
-      // A thread that was inside already uses what it gets before it leaves.
-      const bool may_use_gpu = passed == gate::Passed::kHolding || passed == gate::Passed::kNested;
-      const pager::Placement placement = remedies.placement(may_use_gpu);
-      const cuda::CUresult result = call(placement);
+      pager::Placement placement = remedies.placement();
+      cuda::CUresult result = call(placement);
+      // The seat's room is its own without the lease, too. But more comes with the lease only, and then the mover
+      // brings what was born evicted.
+      if (passed == gate::Passed::kNot && placement == pager::Placement::kResident && pager::lacks_memory(result)) {
+        placement = pager::Placement::kEvicted;
+        result = call(placement);
+      }
       leave(*thread, memory.slot, passed);
       if (result == cuda::CUDA_SUCCESS) born(memory);
       *lack = Remedies::lack_of(placement, result);

@@ -446,9 +446,11 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
 
 std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
+  const std::uint64_t away = memory.pager.evicted_bytes();
   const bool is_moving = moving.has_job();
   const std::optional<base::Duration> due =
       moving.reports.next({.used = used,
+                           .away = away,
                            .is_moving = is_moving,
                            .has_unreported_room = memory.has_unreported_room(),
                            .has_changed = memory.changed.load(std::memory_order_acquire)},
@@ -460,7 +462,7 @@ std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving
   const std::uint32_t flags =
       (is_moving ? wire::kMemoryBusy : 0) | (moving.move.is_stuck(time) ? wire::kMemoryStuck : 0);
   memories_.send_report(memory, flags);
-  moving.reports = Reports(time, used);
+  moving.reports = Reports(time, used, away);
   return std::nullopt;
 }
 

@@ -12,6 +12,7 @@ using namespace std::chrono_literals;
 
 constexpr base::TimePoint kSent{10s};
 constexpr std::uint64_t kUsed = 100;
+constexpr std::uint64_t kAway = 10;
 constexpr std::optional<base::Duration> kNever;
 
 TEST(Reports, AreDueAtOnceOrSeldomOrNever) {
@@ -31,10 +32,13 @@ TEST(Reports, AreDueAtOnceOrSeldomOrNever) {
       {"the program has freed memory", {.used = kUsed - 1}, 100ms, 150ms},
       {"the program freed memory some time ago", {.used = kUsed - 1}, 250ms, 0ms},
       {"a job has freed memory", {.used = kUsed - 1, .is_moving = true}, 0ms, 0ms},
+      {"memory was born evicted", {.used = kUsed, .away = kAway + 1}, 0ms, 0ms},
+      {"a job evicts, and what it frees is told", {.used = kUsed, .away = kAway + 1, .is_moving = true}, 1s, kNever},
+      {"memory has come", {.used = kUsed, .away = 0}, 1s, kNever},
       {"a bound has come into force", {.used = kUsed, .has_unreported_room = true}, 0ms, 0ms},
   };
   for (const Row& row : rows)
-    EXPECT_EQ(Reports(kSent, kUsed).next(row.view, kSent + row.since_sent), row.expected) << row.what;
+    EXPECT_EQ(Reports(kSent, kUsed, kAway).next(row.view, kSent + row.since_sent), row.expected) << row.what;
 }
 
 TEST(Reports, TheFirstOneWaitsForNothing) {
@@ -43,11 +47,11 @@ TEST(Reports, TheFirstOneWaitsForNothing) {
 }
 
 TEST(Reports, HurryUntilTheNextOneIsSent) {
-  Reports reports(kSent, kUsed);
+  Reports reports(kSent, kUsed, kAway);
   reports.hurry();
   EXPECT_EQ(reports.next({.used = kUsed}, kSent), 0ns);
   EXPECT_EQ(reports.next({.used = kUsed}, kSent + 1ms), 0ns) << "asking sends nothing";
-  reports = Reports(kSent + 1ms, kUsed);
+  reports = Reports(kSent + 1ms, kUsed, kAway);
   EXPECT_EQ(reports.next({.used = kUsed}, kSent + 1ms), kNever);
 }
 

@@ -52,10 +52,9 @@ class Remedies {
   // `bytes`: about what the call takes.
   explicit Remedies(std::uint64_t bytes) : bytes_(bytes), room_(std::clamp(bytes, pager::kBlockBytes, kNever - 1)) {}
 
-  // For paged memory. `may_use_gpu`: the thread is inside its seat's gate, which keeps the memory on the GPU until it
-  // leaves.
-  pager::Placement placement(bool may_use_gpu) const {
-    return may_use_gpu && !does_without_room_ ? pager::Placement::kResident : pager::Placement::kEvicted;
+  // For paged memory: on the GPU while there is hope of room.
+  pager::Placement placement() const {
+    return does_without_room_ ? pager::Placement::kEvicted : pager::Placement::kResident;
   }
   static Lack lack_of(pager::Placement placement, cuda::CUresult result) {
     if (!pager::lacks_memory(result)) return Lack::kNone;

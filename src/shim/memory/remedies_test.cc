@@ -175,16 +175,19 @@ class World {
     tenant.held -= gone.bytes;
   }
 
+  cuda::CUresult place(Tenant& tenant, std::uint64_t bytes, Placement placement) {
+    if (!tenant.bounds.commit(bytes)) return pager::kBeyondCommitment;
+    if (placement == Placement::kEvicted || take(tenant, bytes)) return cuda::CUDA_SUCCESS;
+    tenant.bounds.uncommit(bytes);
+    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  }
+
   void attempt(Tenant& tenant, Thread& thread) {
     const bool may_use_gpu = tenant.holds && tenant.evicted() == 0;
-    const Placement placement = thread.remedies.placement(may_use_gpu);
-    cuda::CUresult result = cuda::CUDA_SUCCESS;
-    if (!tenant.bounds.commit(thread.bytes)) {
-      result = pager::kBeyondCommitment;
-    } else if (placement == Placement::kResident && !take(tenant, thread.bytes)) {
-      tenant.bounds.uncommit(thread.bytes);
-      result = cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    Placement placement = thread.remedies.placement();
+    cuda::CUresult result = place(tenant, thread.bytes, placement);
+    if (!may_use_gpu && placement == Placement::kResident && result != cuda::CUDA_SUCCESS)
+      result = place(tenant, thread.bytes, placement = Placement::kEvicted);
     const Lack lack = Remedies::lack_of(placement, result);
     if (lack != Lack::kNone) return go_on(tenant, thread, thread.remedies.failed(lack));
     const bool is_there = placement == Placement::kResident;
@@ -480,7 +483,7 @@ TEST_P(RemedyOrders, AreKept) {
     }
     ASSERT_EQ(then, event.then);
     if (then == Remedy::kDoWithoutRoom) {
-      EXPECT_EQ(remedies.placement(true), Placement::kEvicted);
+      EXPECT_EQ(remedies.placement(), Placement::kEvicted);
     }
   }
 }
@@ -495,12 +498,6 @@ TEST(Remedies, AFailureSaysWhatLacks) {
   EXPECT_EQ(Remedies::lack_of(Placement::kResident, pager::kBeyondCommitment), Lack::kRoom);
   EXPECT_EQ(Remedies::lack_of(Placement::kEvicted, pager::kBeyondCommitment), Lack::kCommitment);
   EXPECT_EQ(Remedies::lack_of(Placement::kEvicted, cuda::CUDA_ERROR_OUT_OF_MEMORY), Lack::kOther);
-}
-
-TEST(Remedies, MemoryIsPlacedOnTheGpuOnlyByAThreadThatKeepsItThere) {
-  const Remedies remedies(kBlock);
-  EXPECT_EQ(remedies.placement(true), Placement::kResident);
-  EXPECT_EQ(remedies.placement(false), Placement::kEvicted);
 }
 
 TEST(Remedies, OnlyTheDaemonsNoEndsTheWaitForCommitment) {
