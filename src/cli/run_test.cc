@@ -284,7 +284,7 @@ TEST_F(RunTest, TheDaemonIsNobodysAndKeepsNothing) {
   std::string rest;
   std::getline(line, rest);
   // The directory that it lists its descriptors in is not open: they are read one by one.
-  EXPECT_EQ(rest, " --private --exit-when-unused 10s --restart-if-killed --notify-fd 3 fds 0 1 2 3");
+  EXPECT_EQ(rest, " --private --exit-when-unused 10s --restart-on-failure --notify-fd 3 fds 0 1 2 3");
   struct stat status {};
   ASSERT_EQ(::stat((dir_ + "/run/gpumuxd.log").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0600u);

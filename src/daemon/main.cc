@@ -85,7 +85,7 @@ int run(int argc, const char* const* argv) {
   }
   raise_descriptor_limit();
   set_log_level(parsed.daemon.config.log_level);
-  if (!parsed.restart_if_killed) return serve(std::move(parsed));
+  if (!parsed.restart_on_failure) return serve(std::move(parsed));
   return watch(parsed.daemon.notify_fd, [&parsed](int notify_fd) {
     parsed.daemon.notify_fd = notify_fd;
     return serve(std::move(parsed));

@@ -104,8 +104,8 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   app.add_option("--exit-when-unused", exit_when_unused,
                  "Stop after this time without tenants and API requests, such as 10s")
       ->type_name("TIME");
-  app.add_flag("--restart-if-killed", parsed.restart_if_killed,
-               "Start the daemon again if a signal has killed it, as systemd does for the system's");
+  app.add_flag("--restart-on-failure", parsed.restart_on_failure,
+               "Start the daemon again if it fails or is killed, as systemd does for the system's");
   app.add_option("--trace", daemon.trace_file, "Append the lease trace to this file, one JSON object per line")
       ->type_name("FILE");
   app.add_option("--log-level", log_level, "How much to log: debug, info, warning or error")->type_name("LEVEL");

@@ -12,7 +12,7 @@ namespace gpumux::daemon {
 struct ParsedOptions {
   DaemonOptions daemon;
   bool check_config = false;
-  bool restart_if_killed = false;
+  bool restart_on_failure = false;
   std::string nvml_path;  // GPUMUX_NVML
 };
 

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/watcher.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <sys/prctl.h>
+#include <sys/signalfd.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "daemon/daemon.h"
 #include "daemon/loop/log.h"
+#include "os/file_descriptor.h"
 #include "os/system_clock.h"
 
 namespace gpumux::daemon {
@@ -21,82 +24,121 @@ namespace {
 
 constexpr int kPassedOn[] = {SIGTERM, SIGINT, SIGHUP};
 
-sigset_t watched_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, SIGCHLD);
-  for (const int number : kPassedOn) sigaddset(&signals, number);
-  return signals;
-}
-
-struct Seen {
-  std::optional<int> status;  // the child's, as waitpid gives it
-  bool is_stopped = false;    // a signal asked to stop in the meantime
-};
-// Waits for the child's end or, without a child (0), until `until` or until a signal asks to stop.
-Seen wait_for(pid_t child, std::optional<base::TimePoint> until) {
-  const sigset_t signals = watched_signals();
-  Seen seen;
-  for (;;) {
-    int status = 0;
-    if (child != 0 && ::waitpid(child, &status, WNOHANG) == child) {
-      seen.status = status;
-      return seen;
-    }
-    timespec left{3600, 0};
-    if (until) {
-      const base::Duration rest = *until - os::now();
-      if (rest <= base::Duration::zero()) return seen;
-      left = {rest.count() / 1'000'000'000, rest.count() % 1'000'000'000};
-    }
-    const int number = ::sigtimedwait(&signals, nullptr, &left);
-    if (number <= 0 || number == SIGCHLD) continue;
-    if (number != SIGHUP) seen.is_stopped = true;
-    if (child != 0) ::kill(child, number);
-    if (child == 0 && seen.is_stopped) return seen;
+class Watcher {
+ public:
+  explicit Watcher(int notify_fd) : notify_fd_(notify_fd) {
+    sigset_t signals;
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGCHLD);
+    for (const int number : kPassedOn) sigaddset(&signals, number);
+    ::sigprocmask(SIG_BLOCK, &signals, &before_);
+    signals_ = os::FileDescriptor(::signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
   }
-}
 
-}  // namespace
-
-std::optional<base::Duration> RestartPause::after(base::Duration life) {
-  if (life >= kSoon) *this = RestartPause();
-  if (++soon_deaths_ > kMostSoonDeaths) return std::nullopt;
-  return std::exchange(next_, 2 * next_);
-}
-
-int watch(int notify_fd, const std::function<int(int notify_fd)>& run) {
-  const sigset_t signals = watched_signals();
-  sigset_t before;
-  ::sigprocmask(SIG_BLOCK, &signals, &before);
-  RestartPause pauses;
-  for (;;) {
-    const base::TimePoint start = os::now();
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::sigprocmask(SIG_SETMASK, &before, nullptr);
-      return run(notify_fd);
+  int run(const std::function<int(int fd)>& run) {
+    for (RestartPause pauses;;) {
+      if (!signals_ || !start(run)) {
+        log_error("the daemon cannot be started", {{"why", std::strerror(errno)}});
+        return kExitFailed;
+      }
+      const int status = await_end();
+      const bool has_failed = WIFSIGNALED(status) || WEXITSTATUS(status) == kExitFailed;
+      const int exit_status = WIFSIGNALED(status) ? int{kExitFailed} : WEXITSTATUS(status);
+      if (!has_failed || is_stopped_ || !was_ready_) return exit_status;
+      const auto pause = pauses.after(has_served_);
+      if (!pause) {
+        log_error("the daemon fails again and again before it serves; it is not started again", {{"status", status}});
+        return exit_status;
+      }
+      if (WIFSIGNALED(status)) {
+        log_error("the daemon was killed; starting it again", {{"pid", child_}, {"signal", WTERMSIG(status)}});
+      } else {
+        log_error("the daemon has failed; starting it again", {{"pid", child_}});
+      }
+      child_ = 0;
+      rest(*pause);
+      if (is_stopped_) return exit_status;
     }
-    if (child < 0) {
-      log_error("cannot fork", {{"why", std::strerror(errno)}});
-      return kExitFailed;
+  }
+
+ private:
+  bool start(const std::function<int(int fd)>& run) {
+    int ends[2];
+    if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return false;
+    word_ = os::FileDescriptor(ends[0]);
+    const os::FileDescriptor write_end(ends[1]);
+    has_served_ = false;
+    child_ = ::fork();
+    if (child_ == 0) {
+      word_.reset();
+      signals_.reset();
+      if (notify_fd_ >= 0) ::close(notify_fd_);
+      ::sigprocmask(SIG_SETMASK, &before_, nullptr);
+      // The daemon closes it itself, when it has written to it.
+      std::exit(run(::dup(write_end.get())));
     }
     // So that no person takes it for the daemon.
     ::prctl(PR_SET_NAME, "gpumux-watcher");
-    if (notify_fd >= 0) ::close(std::exchange(notify_fd, -1));
-    const Seen end = wait_for(child, std::nullopt);
-    if (WIFEXITED(*end.status)) return WEXITSTATUS(*end.status);
-    const int number = WTERMSIG(*end.status);
-    if (end.is_stopped) return kExitFailed;
-    const auto pause = pauses.after(os::now() - start);
-    if (!pause) {
-      log_error("the daemon is killed again and again soon after its start; it is not started again",
-                {{"signal", number}});
-      return kExitFailed;
-    }
-    log_error("the daemon was killed; starting it again", {{"pid", child}, {"signal", number}});
-    if (wait_for(0, os::now() + *pause).is_stopped) return kExitFailed;
+    return child_ > 0;
   }
+
+  // The child's, as waitpid gives it.
+  int await_end() {
+    int status = 0;
+    while (::waitpid(child_, &status, WNOHANG) != child_) look(-1);
+    hear_word();  // it may have come with the end
+    return status;
+  }
+  void rest(base::Duration pause) {
+    const base::TimePoint until = os::now() + pause;
+    for (base::Duration left = pause; left > base::Duration::zero() && !is_stopped_; left = until - os::now())
+      look(static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count()));
+  }
+
+  // Waits for a signal or the child's word.
+  void look(int timeout_ms) {
+    pollfd items[] = {{signals_.get(), POLLIN, 0}, {word_ ? word_.get() : -1, POLLIN, 0}};
+    ::poll(items, 2, timeout_ms);
+    if (items[1].revents != 0) hear_word();
+    signalfd_siginfo told{};
+    while (::read(signals_.get(), &told, sizeof told) == sizeof told) {
+      const int number = static_cast<int>(told.ssi_signo);
+      if (number == SIGCHLD) continue;
+      if (number != SIGHUP) is_stopped_ = true;
+      if (child_ > 0) ::kill(child_, number);
+    }
+  }
+  void hear_word() {
+    char word[64];
+    const ssize_t got = word_ ? ::read(word_.get(), word, sizeof word) : 0;
+    if (got < 0 && errno == EAGAIN) return;
+    word_.reset();
+    if (got <= 0) return;
+    has_served_ = true;
+    was_ready_ = true;
+    if (notify_fd_ < 0) return;
+    [[maybe_unused]] const ssize_t written = ::write(notify_fd_, word, static_cast<std::size_t>(got));
+    ::close(std::exchange(notify_fd_, -1));
+  }
+
+  int notify_fd_;
+  sigset_t before_{};
+  os::FileDescriptor signals_;
+  os::FileDescriptor word_;  // of the child that runs, until it serves
+  pid_t child_ = 0;
+  bool has_served_ = false;  // this child
+  bool was_ready_ = false;   // any
+  bool is_stopped_ = false;  // by a signal
+};
+
+}  // namespace
+
+std::optional<base::Duration> RestartPause::after(bool has_served) {
+  if (has_served) *this = RestartPause();
+  if (!has_served && ++in_vain_ > kMostInVain) return std::nullopt;
+  return std::exchange(next_, has_served ? kFirst : 2 * next_);
 }
+
+int watch(int notify_fd, const std::function<int(int fd)>& run) { return Watcher(notify_fd).run(run); }
 
 }  // namespace gpumux::daemon

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process that starts the daemon, and starts it again if it is killed. It does for a private daemon what systemd does
+// A process that starts the daemon, and starts it again when it fails. It does for a private daemon what systemd does
 // for the system's: programs that wait for a lease would otherwise wait until a person starts the next daemon.
 #pragma once
 
@@ -11,25 +11,26 @@
 
 namespace gpumux::daemon {
 
-// How long to wait before the daemon is started again, which has lived for so long.
+// How long to wait before a daemon that has failed is started again. One that has served is started again soon. One
+// that fails each time before it serves is started less and less often, and then no more.
 class RestartPause {
  public:
-  // Nothing: it has died too often, each time soon after its start.
-  std::optional<base::Duration> after(base::Duration life);
+  // Nothing: no more.
+  std::optional<base::Duration> after(bool has_served);
 
  private:
+  // As systemd does (packaging/systemd/gpumuxd.service). Then a daemon serves within a second of another one's death.
   static constexpr base::Duration kFirst = std::chrono::milliseconds(100);
-  // A daemon that has lived for longer has done its work: its death is a new one. A guess, as are the others.
-  static constexpr base::Duration kSoon = std::chrono::seconds(10);
-  static constexpr int kMostSoonDeaths = 8;
+  static constexpr int kMostInVain = 8;  // a guess: the last pause is 13 s
 
   base::Duration next_ = kFirst;
-  int soon_deaths_ = 0;
+  int in_vain_ = 0;
 };
 
-// Calls `run(notify_fd)` in a child process, and again in another one for as long as the child is killed by a signal.
-// Passes SIGTERM, SIGINT and SIGHUP on to it. Returns the exit status of the child that ended by itself. `notify_fd`
-// (-1: none) is the first child's alone. REQUIRES: the process has one thread.
-int watch(int notify_fd, const std::function<int(int notify_fd)>& run);
+// Calls `run(fd)` in a child process, and in another one each time that it fails: by a signal, or with kExitFailed. The
+// child writes to `fd` when it serves. The first such word is passed on to `notify_fd` (-1: to none). A child that
+// fails before that is not followed by another one. Passes SIGTERM, SIGINT and SIGHUP on to the child. Returns the exit
+// status of the last child. REQUIRES: the process has one thread.
+int watch(int notify_fd, const std::function<int(int fd)>& run);
 
 }  // namespace gpumux::daemon

@@ -55,6 +55,7 @@ class KilledDaemon(GpumuxTest):
 
     def kills(self, mode):
         self.variables["GPUMUX_MODE"] = mode
+        self.expect_error("the daemon was killed; starting it again")
         programs = [self.run_worker(), self.run_worker()]
         for _ in range(amount("GPUMUX_TEST_KILLS", 10)):
             gone = self.daemon()

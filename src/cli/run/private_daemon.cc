@@ -176,8 +176,8 @@ Status start_daemon(const std::string& binary, const std::string& dir, TimePoint
   os::FileDescriptor write_end(ends[1]);
   const DaemonEnvironment environment(dir);
   const std::string notify = std::to_string(kNotifyFd);
-  const char* const argv[] = {binary.c_str(),        "--private",   "--exit-when-unused", kExitWhenUnused,
-                              "--restart-if-killed", "--notify-fd", notify.c_str(),       nullptr};
+  const char* const argv[] = {binary.c_str(),         "--private",   "--exit-when-unused", kExitWhenUnused,
+                              "--restart-on-failure", "--notify-fd", notify.c_str(),       nullptr};
   const pid_t child = ::fork();
   if (child < 0) return base::fail_errno(errno, "cannot fork");
   if (child == 0) become_daemon(argv, environment.get(), log->get(), write_end.get());

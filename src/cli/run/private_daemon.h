@@ -2,10 +2,10 @@
 // Finding the daemon that a program will run under, or starting one for this user.
 //
 // A private daemon is an ordinary gpumuxd that serves one user's programs and ends by itself when no program uses it.
-// If it is killed, it starts again (--restart-if-killed). The first command that needs it starts it. Two commands at
-// the same moment must not start two daemons, so a command starts one under a lock. The lock is flock on start.lock in
-// the runtime directory, which the kernel drops however its owner dies. The command that gets the lock looks again
-// before it starts anything.
+// If it fails or is killed, it starts again (--restart-on-failure). The first command that needs it starts it. Two
+// commands at the same moment must not start two daemons, so a command starts one under a lock. The lock is flock on
+// start.lock in the runtime directory, which the kernel drops however its owner dies. The command that gets the lock
+// looks again before it starts anything.
 //
 // The daemon is not this process's child. It is forked twice, so a program that run_command execs into never finds a
 // child that it did not start. It is in a session of its own, so Ctrl-C at the terminal does not reach it. It keeps no
