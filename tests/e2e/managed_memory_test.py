@@ -60,7 +60,8 @@ class ManagedMemory(MemoryTest):
         self.assertEqual(program.field("digest"), wanted)
         self.assertEqual((program.field("left"), program.field("came_back")), ("0", "0"))
         others = int(program.field("total")) - 48 * self.mib - 4096 - int(program.field("free"))
-        self.assertTrue(8 * self.mib <= others <= 12 * self.mib, "the reserve and a context are not free")
+        # The reserve of 8, and a context: the driver's 4, expected with 1.5 until they are seen, or both for a moment.
+        self.assertTrue(8 * self.mib <= others <= 14 * self.mib, f"{others} bytes are not free")
 
     def refused(self, why, daemon, **variables):
         program = self.start("large", allocator="managed", variables=variables, **self.blocks)

@@ -415,7 +415,9 @@ class Notebook(ClientTest):
     def test_in_ipython(self):
         self.assertIn("is not under gpumux", self.ipython("%load_ext gpumux", "%gpumux"))
         self.assertIn("has no seat yet", self.ipython("%load_ext gpumux", "%gpumux", preload=True))
-        said = self.ipython(*USES_A_GPU.splitlines(), "%load_ext gpumux", "%gpumux", preload=True)
+        # The library tells of memory that nothing waits for four times a second.
+        said = self.ipython(*USES_A_GPU.splitlines(), "%load_ext gpumux", "import time", "for _ in range(30):",
+                            "    get_ipython().run_line_magic('gpumux', '')", "    time.sleep(0.1)", preload=True)
         self.assertRegex(said, r"GPU 0: (holding|idle).*; 16\.0 MiB on the GPU, 0 B in host memory")
 
 
