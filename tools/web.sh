@@ -3,8 +3,9 @@
 # The page of `gpumux web`: tools/web.sh build | verify | test
 #
 # build makes src/view/web/built/ from src/view/web/page/. verify fails if the committed files are not what a build
-# makes now. test runs the page's tests in Debian's chromium. All need Node.js 20.19 or newer, npm and its registry: the
-# lock files name every package with its checksum, and no package's script runs. Nothing else needs them.
+# makes now. test runs the page's tests in Debian's chromium, and those of the documents' site. All need Node.js 20.19
+# or newer, npm and its registry: the lock files name every package with its checksum, and no package's script runs.
+# Nothing else needs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 page=src/view/web/page
@@ -33,6 +34,7 @@ case ${1:-} in
   test)
     install tests/web
     python3 -B tests/web/page_test.py
+    python3 -B tests/web/site_test.py
     ;;
-  *) sed -n '3,8s/^# \{0,1\}//p' "$0"; exit 2 ;;
+  *) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

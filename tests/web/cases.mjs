@@ -45,10 +45,13 @@ async function go(page, screen) {
   await page.getByRole("heading", { name: screen, exact: true, level: 2 }).waitFor();
 }
 
-// No screen is wider than the window.
-async function fits(page) {
-  const wide = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
-  assert.equal(wide, 0);
+// No screen is wider than the window, and no part of it wider than its place.
+async function fits(page, part = "html") {
+  const wide = await page.evaluate((name) => {
+    const found = document.querySelector(name);
+    return found.scrollWidth - found.clientWidth;
+  }, part);
+  assert.equal(wide, 0, `${part} of ${page.url()} at ${page.viewportSize().width}`);
 }
 
 const cases = {
@@ -298,6 +301,39 @@ const cases = {
       }
     }
     return first;
+  },
+
+  // The site of the documents: dark where the system is, as wide as the window, and a search leads users to what they can
+  // do.
+  async site() {
+    for (const colorScheme of ["light", "dark"]) {
+      const page = await open({ colorScheme });
+      const grounds = await page.evaluate(() => ["body", ".sidebar-drawer", ".highlight"].map((part) =>
+        getComputedStyle(document.querySelector(part)).backgroundColor.match(/\d+/g).slice(0, 3).reduce((sum, one) => sum + +one, 0)));
+      for (const ground of grounds) assert.equal(ground < 384, colorScheme === "dark", `${colorScheme}: ${grounds}`);
+      await page.context().close();
+    }
+    const page = await open();
+    // The button changes it, too.
+    await page.locator(".theme-toggle:visible").click();
+    assert.match(await page.evaluate(() => getComputedStyle(document.body).backgroundColor), /^rgb\(\d\d, \d\d, \d\d\)$/);
+    assert.equal(await page.evaluate(() => document.querySelector(".sidebar-drawer").getBoundingClientRect().left), 0);
+    for (const path of ["index.html", "docs/cli.html", "docs/architecture.html", "docs/troubleshooting.html"]) {
+      await page.goto(new URL(path, link).href);
+      for (let width = 320; width <= 2000; width += 40) {
+        await page.setViewportSize({ width, height: 800 });
+        await fits(page);
+        await fits(page, ".content");
+      }
+    }
+    await page.goto(new URL("search.html?q=out+of+memory", link).href);
+    await page.getByText(/^Search finished/).waitFor();
+    const found = await page.locator("#search-results ul.search > li > a").evaluateAll((all) => all.map((one) => one.getAttribute("href")));
+    assert.match(found[0], /^docs\/troubleshooting.html/);
+    const isProjects = found.map((one) => /^(docs\/decisions|experiments|bench|CHANGELOG|CONTRIBUTING)/.test(one));
+    assert.ok(isProjects.includes(true));
+    assert.ok(!isProjects.slice(isProjects.indexOf(true)).includes(false), found.join("\n"));
+    return page;
   },
 
   // A page of another site, in a browser that has a session, gets nothing: no WebSocket, no answer, no frame.
