@@ -152,11 +152,17 @@ int show_history(const api_client::Client& client, const Wanted& wanted, bool pi
   // Events before the time that is asked for say who had the GPU then.
   Wanted all = wanted;
   all.not_before.reset();
+  const auto now = client.snapshot();
+  if (!now) return report_error(kName, now.error());
+  const auto phases = phases_of(*now, base::TimePoint(now_of(CLOCK_MONOTONIC)));
   const auto read = reader.read(false, [&](const api_client::TraceEvent& event, std::string_view) {
     if (all.takes(event)) history.add(event);
     return true;
   });
   if (!read) return report_error(kName, read.error());
+  for (const api_client::TraceEvent& phase : phases) {
+    if (all.takes(phase)) history.add_phase(phase);
+  }
   history.finish(base::TimePoint(now_of(CLOCK_MONOTONIC)));
   const Output output = look_at_stdout();
   std::vector<std::string> lines = picture ? history.picture(output) : std::vector<std::string>();

@@ -54,6 +54,25 @@ std::string_view shade(Duration held, Duration cell) {
   return kShades[static_cast<std::size_t>(std::clamp<std::int64_t>((3 * held + cell / 2) / cell, 1, 3))];
 }
 
+std::vector<TraceEvent> phases_of(const api_client::Snapshot& snapshot, TimePoint now) {
+  std::vector<TraceEvent> phases;
+  for (const api_client::Gpu& gpu : snapshot.gpus) {
+    for (const api_client::Seat& seat : gpu.seats) {
+      TraceEvent& phase = phases.emplace_back();
+      phase.time = now - seat.since;
+      phase.gpu = gpu.index;
+      phase.event = "claim";
+      phase.tenant = seat.tenant;
+      phase.pid = seat.pid;
+      phase.program = seat.program;
+      phase.lease = seat.lease;
+      // The gate of a draining seat is closed.
+      phase.detail = seat.lease.empty() || seat.phase == "draining" ? seat.phase : "holding";
+    }
+  }
+  return phases;
+}
+
 Duration TraceHistory::within(TimePoint from, TimePoint to) const {
   if (begin_) from = std::max(from, *begin_);
   return std::max(to - from, Duration::zero());
@@ -71,6 +90,7 @@ void TraceHistory::pass(Gpu& gpu, TimePoint now) const {
 
 void TraceHistory::add(const TraceEvent& event) {
   if (!begin_) begin_ = event.time;
+  if (!first_) first_ = event.time;
   end_ = std::max(end_, event.time);
   if (event.tenant == 0) return;
   if (event.gpu) {
@@ -89,6 +109,12 @@ void TraceHistory::add(const TraceEvent& event) {
   }
 }
 
+void TraceHistory::add_phase(const TraceEvent& phase) {
+  Gpu& gpu = gpus_[*phase.gpu];
+  Program& program = gpu.programs[phase.tenant];
+  if (!std::exchange(program.is_known, true)) take(gpu, program, phase);
+}
+
 void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
   if (!event.program.empty()) program.name = event.program;
   program.pid = event.pid;
@@ -101,7 +127,7 @@ void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
     begin_hold(gpu, program, event);
   } else if (is_end(kind)) {
     // Of a lease, the trace may have the end only.
-    if (!program.is_known && kind != "gone" && kind != "close") program.since = begin_;
+    if (!program.is_known && kind != "gone" && kind != "close") program.since = first_;
     end_hold(gpu, program, event.time);
     if (kind == "gone" || kind == "close") {
       end_wait(program, event.time);
@@ -167,11 +193,6 @@ std::vector<TraceHistory::Turn> TraceHistory::turns(std::uint32_t gpu, TimePoint
   }
   std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.from < b.from; });
   return turns;
-}
-
-std::vector<TimePoint> TraceHistory::switches(std::uint32_t gpu) const {
-  const auto found = gpus_.find(gpu);
-  return found == gpus_.end() ? std::vector<TimePoint>() : found->second.switches;
 }
 
 void TraceHistory::forget(TimePoint before) {

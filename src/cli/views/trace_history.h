@@ -18,6 +18,9 @@ namespace gpumux::cli {
 // One of four shades for a cell: nothing of its time was held, a little, about half, all of it.
 std::string_view shade(base::Duration held, base::Duration cell);
 
+// For each seat an event like the one that began its present phase.
+std::vector<api_client::TraceEvent> phases_of(const api_client::Snapshot& snapshot, base::TimePoint now);
+
 // Events go in, in their order, and finish() ends them. Only the time from `begin` to the end counts; earlier events
 // only say which program had the GPU then. A program holds a GPU from a grant until its gate has closed.
 class TraceHistory {
@@ -26,6 +29,9 @@ class TraceHistory {
   explicit TraceHistory(std::optional<base::TimePoint> begin = {}) : begin_(begin) {}
 
   void add(const api_client::TraceEvent& event);
+  // One of phases_of(), after the events: a program of which no event has told a lease is in its present phase since
+  // before the first event. REQUIRES: the events were read after the snapshot.
+  void add_phase(const api_client::TraceEvent& phase);
   void finish(base::TimePoint end);
 
   // For each GPU a row of shades for each program, over the time.
@@ -42,8 +48,6 @@ class TraceHistory {
   };
   // The turns of one GPU, in the order of their beginnings. A turn that goes on ends at `now`.
   std::vector<Turn> turns(std::uint32_t gpu, base::TimePoint now) const;
-  // When another program got an exclusive lease than had the last one.
-  std::vector<base::TimePoint> switches(std::uint32_t gpu) const;
   // Drops all that ended before: the memory of an endless history has a bound.
   void forget(base::TimePoint before);
 
@@ -84,6 +88,7 @@ class TraceHistory {
   std::string heading(std::uint32_t index) const;
 
   std::optional<base::TimePoint> begin_;
+  std::optional<base::TimePoint> first_{};  // the time of the first event
   base::TimePoint end_{};
   std::map<std::uint32_t, Gpu> gpus_;
 };

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <clocale>
+#include <tuple>
 
 namespace gpumux::cli {
 namespace {
@@ -110,6 +111,36 @@ TEST_F(TraceHistoryTest, ALeaseOfBeforeTheTraceIsHeldFromItsBeginning) {
   EXPECT_EQ(bars(2), (std::vector<std::string>{"████    "}));
 }
 
+// The trace is a ring: a program that has held a GPU for long has no event in it.
+TEST_F(TraceHistoryTest, WhatTheTraceDoesNotTellIsAsItIsNow) {
+  api_client::Snapshot snapshot;
+  api_client::Gpu& gpu = snapshot.gpus.emplace_back();
+  for (const auto& [tenant, phase, lease] :
+       {std::tuple{7, "holding", "shared"}, {8, "waiting", ""}, {9, "draining", "shared"}, {10, "holding", "shared"}}) {
+    api_client::Seat& seat = gpu.seats.emplace_back();
+    seat.tenant = static_cast<std::uint64_t>(tenant);
+    seat.program = tenant == 7 ? "alpha" : "beta";
+    seat.phase = phase;
+    seat.lease = lease;
+    seat.since = 100s;
+  }
+  grant(0, 10);
+  add(1, "gate_closed", 10);
+  for (const auto& phase : phases_of(snapshot, at(3))) history_.add_phase(phase);
+  const auto turns = history_.turns(0, at(3));
+  ASSERT_EQ(turns.size(), 2u);
+  EXPECT_EQ(turns[0].tenant, 7u);
+  EXPECT_EQ(turns[0].program, "alpha");
+  EXPECT_EQ(turns[0].from, at(-97));
+  EXPECT_EQ(turns[0].to, at(3));
+  EXPECT_EQ(turns[1].tenant, 10u) << "an event says more than the phase";
+  EXPECT_EQ(turns[1].to, at(1));
+  add(3.5, "drained", 9);
+  add(4, "gate_closed", 7);
+  // A picture begins with the first event all the same.
+  EXPECT_EQ(bars(4), (std::vector<std::string>{"████████", "        ", "██      "}));
+}
+
 TEST_F(TraceHistoryTest, OnlyWhatIsAskedForCounts) {
   history_ = TraceHistory(at(13));
   two_turns();
@@ -189,9 +220,7 @@ TEST_F(TraceHistoryTest, TurnsAreThereWhileTheyGoOn) {
   EXPECT_EQ(turns[1].program, "beta");
   EXPECT_EQ(turns[2].tenant, 7u);
   EXPECT_EQ(turns[2].to, at(15));
-  EXPECT_EQ(history_.switches(0), (std::vector<base::TimePoint>{at(12), at(14)}));
   EXPECT_TRUE(history_.turns(1, at(15)).empty());
-  EXPECT_TRUE(history_.switches(1).empty());
 }
 
 TEST_F(TraceHistoryTest, WhatIsForgottenIsNotShown) {
@@ -199,7 +228,6 @@ TEST_F(TraceHistoryTest, WhatIsForgottenIsNotShown) {
   history_.forget(at(13));
   ASSERT_EQ(history_.turns(0, at(15)).size(), 1u);
   EXPECT_EQ(history_.turns(0, at(15))[0].program, "beta");
-  EXPECT_TRUE(history_.switches(0).empty());
   // A program that has been forgotten holds nothing by its end.
   add(16, "gone", 7);
   add(16, "gone", 8);

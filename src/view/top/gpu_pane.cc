@@ -262,8 +262,7 @@ void GpuPane::draw_timeline(Canvas& canvas, const Span& span, const Gpu& gpu) co
   if (span.width < begin.size() + 5) return;
   const std::size_t first = canvas.put(span.row, span.column, begin, kDim);
   const TimeScale scale(clocks_.now, window(), span.column + span.width - 1 - first);
-  const auto cells =
-      strip_of(model_.history().turns(gpu.index, clocks_.now), model_.history().switches(gpu.index), scale);
+  const auto cells = strip_of(model_.history().turns(gpu.index, clocks_.now), scale);
   for (std::size_t i = 0; i < cells.size();) {
     std::size_t end = i + 1;
     while (end < cells.size() && cells[end].continues(cells[end - 1])) ++end;

@@ -19,7 +19,7 @@ constexpr std::size_t kLetters = 26;
 }  // namespace
 
 void Model::begin_anew() {
-  history_ = cli::TraceHistory();
+  history_ = cli::TraceHistory(kAllTimes);
   places_.clear();
   job_of_.clear();
   next_event_ = 0;
@@ -45,6 +45,7 @@ void Model::take_snapshot(api_client::Snapshot snapshot, base::TimePoint now) {
     places_[tenant].seen = now;
   }
   snapshot_ = std::move(snapshot);
+  snapshot_time_ = now;
   history_.forget(now - kHistory);
   std::erase_if(job_of_, [&](const auto& one) { return !there.contains(one.first); });
 }
@@ -55,11 +56,14 @@ base::Status Model::take_trace(std::string_view lines) {
     const auto event = api_client::parse_trace_event(line);
     if (!event) return tl::unexpected(event.error());
     // The ring has moved on, and the ends of turns are missing.
-    if (next_event_ != 0 && event->sequence > next_event_) history_ = cli::TraceHistory();
+    if (next_event_ != 0 && event->sequence > next_event_) history_ = cli::TraceHistory(kAllTimes);
     next_event_ = event->sequence + 1;
     if (event->event == "job") jobs_have_changed_ = true;
     if (event->tenant != 0 && event->job != 0) job_of_[event->tenant] = event->job;
     history_.add(*event);
+  }
+  if (snapshot_) {
+    for (const api_client::TraceEvent& phase : cli::phases_of(*snapshot_, snapshot_time_)) history_.add_phase(phase);
   }
   return {};
 }

@@ -43,7 +43,7 @@ class Model {
   // Another daemon, or the same one again: its trace begins anew.
   void begin_anew();
   void take_snapshot(api_client::Snapshot snapshot, base::TimePoint now);
-  // Lines of GET /v1/trace, some or none. Gives the error of a line that is none.
+  // Lines of GET /v1/trace, asked for after the snapshot; some or none. Gives the error of a line that is none.
   base::Status take_trace(std::string_view lines);
   void take_jobs(api_client::JobPage page);
   // The daemon is gone, or does not answer. Only the first time since it answered last counts as the beginning.
@@ -76,8 +76,10 @@ class Model {
  private:
   std::string runtime_dir_;
   std::optional<api_client::Snapshot> snapshot_;
+  base::TimePoint snapshot_time_{};
   api_client::JobPage jobs_;
-  cli::TraceHistory history_;
+  static constexpr base::TimePoint kAllTimes{};
+  cli::TraceHistory history_{kAllTimes};
   // Which mark a tenant has. A tenant that is gone keeps it while the timeline may show it.
   struct Place {
     std::size_t number = 0;

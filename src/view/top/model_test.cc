@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 api_client::Snapshot with_tenants(std::initializer_list<std::uint64_t> tenants) {
   api_client::Snapshot snapshot;
   api_client::Gpu& gpu = snapshot.gpus.emplace_back();
-  for (const std::uint64_t tenant : tenants) gpu.seats.emplace_back().tenant = tenant;
+  for (const std::uint64_t tenant : tenants) gpu.seats.push_back(sample_seat(tenant, "alpha", "idle"));
   return snapshot;
 }
 
@@ -41,6 +41,24 @@ TEST(Model, TenantsKeepTheirMarks) {
   EXPECT_EQ(model.mark_of(3).letter, '?');
   model.take_snapshot(with_tenants({5, 9, 11}), at(3) + kHistory);
   EXPECT_EQ(model.mark_of(11).letter, 'a');
+}
+
+// The history begins with the latest events of all GPUs, and has none of a program that has held its GPU for long.
+TEST(Model, TurnsOfBeforeTheTraceBeginWithTheStatus) {
+  Model model("");
+  api_client::Snapshot snapshot = with_tenants({3, 5});
+  for (api_client::Seat& seat : snapshot.gpus[0].seats) {
+    seat.phase = "holding";
+    seat.lease = "shared";
+  }
+  model.take_snapshot(std::move(snapshot), at(100));
+  ASSERT_TRUE(model.take_trace(event(70'000, 99, "request")));
+  const auto turns = model.history().turns(0, at(101));
+  ASSERT_EQ(turns.size(), 2u);
+  for (const auto& turn : turns) {
+    EXPECT_EQ(turn.from, at(98));
+    EXPECT_EQ(turn.to, at(101));
+  }
 }
 
 TEST(Model, TheTraceIsReadOn) {

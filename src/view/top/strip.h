@@ -31,14 +31,13 @@ struct StripCell {
   Kind kind = Kind::kNobody;  // kSeveral: one after the other; kTogether: at once, by shared leases
   std::uint64_t tenant = 0;   // that held it longest
   std::string program;        // that tenant's
-  std::size_t switches = 0;
 
   // Whether the same goes on.
   bool continues(const StripCell& before) const { return kind == before.kind && tenant == before.tenant; }
 };
 
-std::vector<StripCell> strip_of(const std::vector<cli::TraceHistory::Turn>& turns,
-                                const std::vector<base::TimePoint>& switches, const TimeScale& scale);
+// REQUIRES: turns are in the order of their beginnings.
+std::vector<StripCell> strip_of(const std::vector<cli::TraceHistory::Turn>& turns, const TimeScale& scale);
 
 // How much of each cell one tenant held.
 std::vector<base::Duration> lane_of(const std::vector<cli::TraceHistory::Turn>& turns, std::uint64_t tenant,

@@ -31,7 +31,7 @@ TEST(TimeScale, CellsStayWhileTimePasses) {
 }
 
 TEST(Strip, SaysWhichProgramHeldTheGpu) {
-  const auto cells = strip_of({turn(7, 90, 103), turn(8, 104, 105.6)}, {at(95), at(104)}, scale());
+  const auto cells = strip_of({turn(7, 90, 103), turn(8, 104, 105.6)}, scale());
   ASSERT_EQ(cells.size(), 10u);
   EXPECT_EQ(cells[0].tenant, 7u);
   EXPECT_EQ(cells[0].program, "alpha");
@@ -39,32 +39,32 @@ TEST(Strip, SaysWhichProgramHeldTheGpu) {
   EXPECT_TRUE(cells[1].continues(cells[0]));
   EXPECT_EQ(cells[2].kind, Kind::kNobody);
   EXPECT_EQ(cells[3].tenant, 8u);
-  EXPECT_EQ(cells[3].switches, 1u);
   EXPECT_FALSE(cells[3].continues(cells[2]));
   EXPECT_TRUE(cells[4].continues(cells[3]));
   EXPECT_EQ(cells[5].kind, Kind::kNobody);
 }
 
 TEST(Strip, ASwitchWithinACellBelongsToTheLonger) {
-  const auto cells = strip_of({turn(7, 101, 101.4), turn(8, 101.4, 103)}, {at(101.4)}, scale());
+  const auto cells = strip_of({turn(7, 101, 101.4), turn(8, 101.4, 103)}, scale());
   EXPECT_EQ(cells[0].tenant, 8u);
   EXPECT_EQ(cells[0].kind, Kind::kOne);
 }
 
 TEST(Strip, ManySwitchesAreSeveralAndNotAtOnce) {
   std::vector<Turn> turns;
-  std::vector<base::TimePoint> switches;
-  for (int i = 0; i < 10; ++i) {
-    turns.push_back(turn(i % 2 == 0 ? 7 : 8, 103 + i * 0.1, 103.1 + i * 0.1));
-    switches.push_back(at(103 + i * 0.1));
-  }
-  EXPECT_EQ(strip_of(turns, switches, scale())[2].kind, Kind::kSeveral);
+  for (int i = 0; i < 10; ++i) turns.push_back(turn(i % 2 == 0 ? 7 : 8, 103 + i * 0.1, 103.1 + i * 0.1));
+  EXPECT_EQ(strip_of(turns, scale())[2].kind, Kind::kSeveral);
 }
 
 TEST(Strip, SharedLeasesAreAtOnce) {
-  const auto cells = strip_of({turn(7, 101, 104), turn(8, 101, 104)}, {}, scale());
+  const auto cells = strip_of({turn(7, 101, 104), turn(8, 101, 104)}, scale());
   EXPECT_EQ(cells[0].kind, Kind::kTogether);
   EXPECT_TRUE(cells[1].continues(cells[0]));
+}
+
+TEST(Strip, ProgramsAtOnceWithPausesAreAtOnce) {
+  EXPECT_EQ(strip_of({turn(7, 101, 101.3), turn(8, 101.1, 101.4), turn(9, 101.1, 101.3)}, scale())[0].kind,
+            Kind::kTogether);
 }
 
 TEST(Lane, HasOneTenantsParts) {
