@@ -207,6 +207,7 @@ class Top(TopCase, JobsTest):
         self.two_programs()
         terminal = self.top()
         terminal.wait_for(r"\balpha\b.* (holding|waiting)")
+        letters = self.letters(terminal)
         self.daemon.kill()
         terminal.wait_for("The daemon is gone since ")
         # The screen keeps the last answer, and keys work.
@@ -219,6 +220,11 @@ class Top(TopCase, JobsTest):
         terminal.wait_until_gone("The daemon is gone")
         terminal.wait_for(r"\balpha\b.* (holding|waiting)")
         terminal.wait_for(r"\[.*▏?. (alpha|beta|al|be)|▒")
+        self.assertEqual(self.letters(terminal), letters)
+
+    @staticmethod
+    def letters(terminal):
+        return [terminal.wait_for(rf"^\w .*\b{name} +\d+ ")[0] for name in ("alpha", "beta")]
 
     def test_a_daemon_that_hangs_delays_no_key(self):
         self.two_programs()

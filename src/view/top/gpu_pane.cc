@@ -204,7 +204,7 @@ void GpuPane::draw_memory(Canvas& canvas, const Span& span, const Gpu& gpu) cons
     const std::uint64_t bytes = seat->memory ? seat->memory->resident + seat->memory->unpageable : 0;
     if (bytes == 0) continue;
     parts.push_back(bytes);
-    runs.push_back({model_.mark_of(seat->tenant), cli::program_text(*seat), !runs.empty()});
+    runs.push_back({model_.mark_of(gpu.index, seat->tenant), cli::program_text(*seat), !runs.empty()});
   }
   parts.push_back(gpu.memory.foreign);
   const bool is_one = gpu.foreign.size() == 1;
@@ -230,7 +230,7 @@ void GpuPane::draw_turns(Canvas& canvas, const Span& span, const Gpu& gpu) const
     if (column < end) column = canvas.put(span.row, column, text, style, end - column);
   };
   const auto put_seat = [&](const Seat& seat) {
-    const Mark mark = model_.mark_of(seat.tenant);
+    const Mark mark = model_.mark_of(gpu.index, seat.tenant);
     put(std::string(1, mark.letter), {.hue = mark.hue, .bold = true});
     put(" " + cli::program_text(seat) + " (" + std::to_string(seat.pid) + ")");
   };
@@ -272,12 +272,12 @@ void GpuPane::draw_timeline(Canvas& canvas, const Span& span, const Gpu& gpu) co
         for (std::size_t cell = i; cell < end; ++cell) canvas.put(span.row, first + cell, ".", kDim);
         break;
       case StripCell::Kind::kOne:
-        draw_run(canvas, look_, run, {model_.mark_of(cells[i].tenant), cells[i].program, i > 0});
+        draw_run(canvas, look_, run, {model_.mark_of(gpu.index, cells[i].tenant), cells[i].program, i > 0});
         break;
       case StripCell::Kind::kTogether: draw_run(canvas, look_, run, {{'=', Hue::kWhite}, "at once", i > 0}); break;
       case StripCell::Kind::kSeveral: {
         const bool has_shades = look_.letters == Letters::kUnicode;
-        const Mark mark = model_.mark_of(cells[i].tenant);
+        const Mark mark = model_.mark_of(gpu.index, cells[i].tenant);
         const std::string letter(1, look_.colours && !has_shades ? mark.letter : '*');
         for (std::size_t cell = i; cell < end; ++cell)
           canvas.put(span.row, first + cell, has_shades ? "▒" : letter, {.hue = mark.hue});
@@ -296,7 +296,7 @@ std::size_t GpuPane::draw_lanes(Canvas& canvas, std::size_t row, const Gpu& gpu)
   std::vector<const Seat*> seats = cli::in_order(gpu);
   std::stable_sort(seats.begin(), seats.end(), [](const Seat* a, const Seat* b) { return a->tenant < b->tenant; });
   for (std::size_t i = 0; i < std::min(seats.size(), kMostLanes); ++i, ++row) {
-    const Mark mark = model_.mark_of(seats[i]->tenant);
+    const Mark mark = model_.mark_of(gpu.index, seats[i]->tenant);
     canvas.put(row, kIndent, std::string(1, mark.letter), {.hue = mark.hue, .bold = true});
     canvas.put(row, kIndent + 2, cli::program_text(*seats[i]), {}, kLaneLabel - 2);
     const std::size_t first = canvas.put(row, kIndent + kLaneLabel, " [", kDim);

@@ -62,7 +62,7 @@ constexpr std::array<std::string_view, 31> kHelp{
     "",
     "A change is asked about before it is made: y makes it, any other key does not.",
     "",
-    "Each program has a letter and a colour.",
+    "Each program has a letter and a colour, and keeps them.",
     "busy      the part of the last second in which the GPU ran kernels",
     "memory    on the GPU, by program; x: of others and contexts; dots: kept free",
     "          evicted: in host memory, until the program's next turn",

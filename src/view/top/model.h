@@ -15,7 +15,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 #include "cli/views/trace_history.h"
-#include "view/top/canvas.h"
+#include "view/top/marks.h"
 
 namespace gpumux::view {
 
@@ -28,19 +28,13 @@ struct Clocks {
   std::int64_t unix_ns = 0;
 };
 
-// A tenant's letter and colour, the same on the whole screen for as long as it is there.
-struct Mark {
-  char letter = '?';
-  Hue hue = Hue::kNone;
-};
-
 class Model {
  public:
   explicit Model(std::string runtime_dir) : runtime_dir_(std::move(runtime_dir)) {}
 
   // ---- from the daemon
 
-  // Another daemon, or the same one again: its trace begins anew.
+  // Another daemon, or the same one again: its trace begins anew, and so do the numbers of its tenants.
   void begin_anew();
   void take_snapshot(api_client::Snapshot snapshot, base::TimePoint now);
   // Lines of GET /v1/trace, asked for after the snapshot; some or none. Gives the error of a line that is none.
@@ -64,7 +58,7 @@ class Model {
   const api_client::JobPage& jobs() const { return jobs_; }
   const cli::TraceHistory& history() const { return history_; }
   const std::optional<Lost>& lost() const { return lost_; }
-  Mark mark_of(std::uint64_t tenant) const;
+  Mark mark_of(std::uint32_t gpu, std::uint64_t tenant) const { return marks_.of(gpu, tenant); }
   // The job that the tenant belongs to. 0: none that is known.
   std::uint64_t job_of(std::uint64_t tenant) const;
 
@@ -80,12 +74,7 @@ class Model {
   api_client::JobPage jobs_;
   static constexpr base::TimePoint kAllTimes{};
   cli::TraceHistory history_{kAllTimes};
-  // Which mark a tenant has. A tenant that is gone keeps it while the timeline may show it.
-  struct Place {
-    std::size_t number = 0;
-    base::TimePoint seen{};
-  };
-  std::map<std::uint64_t, Place> places_;          // by tenant
+  Marks marks_;
   std::map<std::uint64_t, std::uint64_t> job_of_;  // by tenant
   std::optional<Lost> lost_;
   std::uint64_t next_event_ = 0;

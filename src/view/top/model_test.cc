@@ -25,22 +25,31 @@ std::string event(std::uint64_t sequence, double seconds, const std::string& kin
          "\",\"tenant\":7,\"pid\":7,\"program\":\"alpha\"" + more + "}\n";
 }
 
-TEST(Model, TenantsKeepTheirMarks) {
+TEST(Model, ProgramsKeepTheirMarks) {
   Model model("/run/gpumux");
   model.take_snapshot(with_tenants({3, 5}), at(0));
-  const char first = model.mark_of(3).letter;
-  EXPECT_EQ(first, 'a');
-  EXPECT_EQ(model.mark_of(5).letter, 'b');
-  EXPECT_NE(model.mark_of(3).hue, model.mark_of(5).hue);
-  // One that is gone keeps it while the timeline may show it.
-  model.take_snapshot(with_tenants({5, 9}), at(1));
-  EXPECT_EQ(model.mark_of(3).letter, 'a');
-  EXPECT_EQ(model.mark_of(5).letter, 'b');
-  EXPECT_EQ(model.mark_of(9).letter, 'c');
-  model.take_snapshot(with_tenants({5, 9}), at(2) + kHistory);
-  EXPECT_EQ(model.mark_of(3).letter, '?');
-  model.take_snapshot(with_tenants({5, 9, 11}), at(3) + kHistory);
-  EXPECT_EQ(model.mark_of(11).letter, 'a');
+  EXPECT_EQ(model.mark_of(0, 3).letter, 'a');
+  // Programs that have ended already have marks, too.
+  ASSERT_TRUE(model.take_trace(event(1, 1, "drained")));
+  EXPECT_EQ(model.mark_of(0, 7).letter, 'c');
+  // As long as the timeline may show them.
+  model.take_snapshot(with_tenants({5}), at(1) + kHistory);
+  EXPECT_EQ(model.mark_of(0, 7).letter, 'c');
+  model.take_snapshot(with_tenants({5}), at(2) + kHistory);
+  EXPECT_EQ(model.mark_of(0, 7).letter, '?');
+}
+
+TEST(Model, ProgramsKeepTheirMarksWhenADaemonComesBack) {
+  Model model("/run/gpumux");
+  model.take_snapshot(with_tenants({3, 5}), at(0));
+  model.begin_anew();
+  // Their processes are the same; their numbers are not, nor are their order.
+  api_client::Snapshot snapshot = with_tenants({3, 5});
+  snapshot.gpus[0].seats[0].tenant = 2;
+  snapshot.gpus[0].seats[1].tenant = 1;
+  model.take_snapshot(std::move(snapshot), at(1));
+  EXPECT_EQ(model.mark_of(0, 2).letter, 'a');
+  EXPECT_EQ(model.mark_of(0, 1).letter, 'b');
 }
 
 // The history begins with the latest events of all GPUs, and has none of a program that has held its GPU for long.

@@ -70,7 +70,8 @@ inline Model sample_model(std::uint32_t gpus) {
         lines += "{\"sequence\":" + std::to_string(++sequence) +
                  ",\"time_ns\":" + std::to_string(seconds * 1'000'000'000) + ",\"gpu\":" + std::to_string(index) +
                  ",\"event\":\"" + event + "\",\"lease\":\"exclusive\",\"tenant\":" + std::to_string(holder) +
-                 ",\"pid\":1,\"program\":\"" + (turn % 2 == 0 ? "train.py" : "tune.py") + "\"}\n";
+                 ",\"pid\":" + std::to_string(4700 + holder) + ",\"program\":\"" +
+                 (turn % 2 == 0 ? "train.py" : "tune.py") + "\"}\n";
       };
       const auto begin = static_cast<std::int64_t>(950 + 10 * turn);
       add("grant", begin);

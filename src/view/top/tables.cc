@@ -51,7 +51,7 @@ ScrolledTable programs_table(const Model& model, const View& view) {
   const bool has_several = model.snapshot() && model.snapshot()->gpus.size() > 1;
   for (const ProgramRow& row : program_rows(model, view)) {
     const Seat& seat = *row.seat;
-    const Mark mark = model.mark_of(seat.tenant);
+    const Mark mark = model.mark_of(row.gpu->index, seat.tenant);
     const std::uint64_t job = model.job_of(seat.tenant);
     const std::uint64_t on_gpu = seat.memory ? seat.memory->resident + seat.memory->unpageable : 0;
     table.rows.push_back({{std::string(1, mark.letter), {.hue = mark.hue, .bold = true}},
