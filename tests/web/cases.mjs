@@ -54,6 +54,13 @@ async function fits(page, part = "html") {
   assert.equal(wide, 0, `${part} of ${page.url()} at ${page.viewportSize().width}`);
 }
 
+// The parts of an open dialog are one below the other, and its buttons are side by side.
+async function isDialog(page) {
+  const parts = await page.locator("dialog[open] form > *").evaluateAll((all) => all.map((one) => one.getBoundingClientRect()));
+  assert.ok(parts.length > 1);
+  parts.slice(1).forEach((part, i) => assert.ok(part.top >= parts[i].bottom, JSON.stringify(parts)));
+}
+
 const cases = {
   // A running scenario is shown as it is: two programs that take turns, and a job.
   async shows() {
@@ -92,6 +99,7 @@ const cases = {
     await page.getByRole("heading", { name: "Queue", level: 2 }).waitFor();
     await page.getByRole("table", { name: "Running" }).getByRole("row").nth(1).waitFor();
     await page.keyboard.press("?");
+    await isDialog(page);
     await page.getByRole("dialog").getByRole("button", { name: "Close" }).click();
     return page;
   },
@@ -135,6 +143,7 @@ const cases = {
     await page.getByRole("heading", { name: `Job ${id}` }).waitFor();
     await page.locator("pre.log").getByText("line 2 of the log").waitFor();
     await page.getByRole("button", { name: "Cancel the job …" }).click();
+    await isDialog(page);
     await page.getByRole("dialog").getByRole("button", { name: "Keep it" }).click();
     assert.equal(await say("state"), "running");
     await page.getByRole("button", { name: "Cancel the job …" }).click();
