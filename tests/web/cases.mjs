@@ -73,6 +73,7 @@ const cases = {
     await card.getByText("by turns").waitFor();
     await card.getByText("waiting").first().waitFor();
     await card.getByText(/quantum of (one|two) \(\d+\)/).first().waitFor();
+    await card.getByText("other programs and contexts").waitFor();
     await page.getByRole("article", { name: "GPU 1" }).waitFor();
     await go(page, "Timeline");
     const table = page.getByRole("table", { name: "GPU 0, in this window" });
@@ -92,7 +93,9 @@ const cases = {
       return seen.size >= 3;
     });
     await go(page, "Memory");
-    await page.getByRole("table", { name: "Memory of GPU 0, now" }).getByRole("cell", { name: /^one/ }).waitFor();
+    const memory = page.getByRole("table", { name: "Memory of GPU 0, now" });
+    await memory.getByRole("cell", { name: /^one/ }).waitFor();
+    await memory.getByRole("cell", { name: "other programs and contexts" }).waitFor();
     await go(page, "Accounting");
     await page.getByRole("table").getByRole("row").nth(1).waitFor();
     await page.keyboard.press("4");

@@ -170,7 +170,7 @@ export function drawLanes(canvas: HTMLCanvasElement, lanes: Lanes | undefined, f
   });
 }
 
-// Resident memory by program, stacked; then foreign memory; the frame's top is all of the GPU's.
+// Memory on the GPU by program, stacked; then that of other programs and contexts; the frame's top is all of the GPU's.
 export function drawMemory(canvas: HTMLCanvasElement, samples: MemorySample[], color: (id: number) => number,
                            from: number, to: number) {
   const height = 180;

@@ -2,8 +2,8 @@
 // The first screen: each GPU with its load, its memory, the programs that hold it and those that wait.
 import { drawLanes } from "./canvas";
 import { Name, Picture, Swatch, Track } from "./parts";
-import type { State } from "./state";
-import { bytes, duration, percent, plural, printable } from "./text";
+import { bytesOnGpu, type State } from "./state";
+import { bytes, duration, OTHERS, percent, plural, printable } from "./text";
 import type { Gpu, Seat } from "./types";
 
 const STRIP_NS = 30e9;
@@ -34,26 +34,21 @@ interface Part {
 function memoryParts(state: State, gpu: Gpu): Part[] {
   const parts: Part[] = [];
   for (const seat of gpu.seats ?? []) {
-    const size = seat.memory?.resident_bytes ?? 0;
+    const size = bytesOnGpu(seat);
     if (size > 0) {
       parts.push({ key: `s${seat.tenant}`, cls: `t${state.leases.colorOf(idOf(seat))}`, name: printable(seat.program), size });
     }
   }
   const foreign = gpu.memory?.foreign_bytes ?? 0;
   const returning = gpu.memory?.returning_bytes ?? 0;
-  const known = parts.reduce((sum, part) => sum + part.size, 0);
-  if (foreign > 0) parts.push({ key: "foreign", cls: "foreign", name: "foreign", size: foreign });
+  if (foreign > 0) parts.push({ key: "foreign", cls: "foreign", name: OTHERS, size: foreign });
   if (returning > 0) parts.push({ key: "returning", cls: "returning", name: "of ended programs", size: returning });
-  // The driver counts contexts, too, which belong to no seat.
-  const used = Math.max(gpu.memory_used_bytes, known + foreign + returning);
-  const other = used - known - foreign - returning;
-  if (other > gpu.memory_total_bytes / 200) parts.push({ key: "other", cls: "returning", name: "driver", size: other });
   return parts;
 }
 
 function Memory({ state, gpu }: { state: State; gpu: Gpu }) {
   const parts = memoryParts(state, gpu);
-  const used = parts.reduce((sum, part) => sum + part.size, 0);
+  const used = Math.max(gpu.memory_used_bytes, parts.reduce((sum, part) => sum + part.size, 0));
   const evicted = (gpu.seats ?? []).reduce((sum, seat) => sum + (seat.memory?.evicted_bytes ?? 0), 0);
   return (
     <div class="memory">
@@ -162,7 +157,7 @@ function Card({ state, gpu, recent }: { state: State; gpu: Gpu; recent: number }
       {others.length > 0 && <Seats title="Wants nothing now" seats={others} state={state} recent={recent} empty="" />}
       {(gpu.foreign?.length ?? 0) > 0 && (
         <section class="seats">
-          <h4>Without gpumux</h4>
+          <h4>Not under gpumux</h4>
           <ul class="legend">
             {gpu.foreign!.map((one) => (
               <li key={one.pid}><span class="swatch foreign" aria-hidden="true" /><Name text={printable(one.name)} /> {one.pid} · {bytes(one.memory_bytes)}</li>

@@ -2,7 +2,7 @@
 // Everything that the page knows, and the connection that keeps it so. A change is drawn at the next frame.
 import { ApiError, get, getText, key, type Session, useLink } from "./api";
 import { KEEP_NS, Leases } from "./leases";
-import type { Daemon, Message, Queue, Status, TraceEvent } from "./types";
+import type { Daemon, Message, Queue, Seat, Status, TraceEvent } from "./types";
 
 // What the page says of itself:
 //   joining    no answer yet
@@ -15,13 +15,17 @@ export type Link = "joining" | "no-link" | "live" | "gone" | "lost";
 export interface MemorySample {
   at: number; // monotonic ns
   total: number;
-  foreign: number;
-  seats: Map<number, number>; // resident bytes by process id
+  foreign: number; // of other programs and contexts
+  seats: Map<number, number>; // bytes on the GPU by process id
 }
 
 const RETRY_MS = 1000;
 const SURELY_TOLD_NS = 2e9; // events are a second late
 const HISTORY_EVENTS = 5000; // of the trace, from before the page was opened
+
+export function bytesOnGpu(seat: Seat): number {
+  return seat.memory ? seat.memory.resident_bytes + seat.memory.unpageable_bytes : 0;
+}
 
 export class State {
   link: Link = "joining";
@@ -154,7 +158,7 @@ export class State {
         if (kind && seat.since_ns > SURELY_TOLD_NS) {
           this.leases.assume(gpu.index, id, seat.program, kind, now - seat.since_ns);
         }
-        if (seat.memory) seats.set(id, (seats.get(id) ?? 0) + seat.memory.resident_bytes);
+        seats.set(id, (seats.get(id) ?? 0) + bytesOnGpu(seat));
       }
       samples.push({ at: now, total: gpu.memory_total_bytes, foreign: gpu.memory?.foreign_bytes ?? 0, seats });
       while (samples.length > 0 && samples[0]!.at < now - KEEP_NS) samples.shift();

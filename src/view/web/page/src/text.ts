@@ -41,6 +41,9 @@ export function textOf(value: unknown): string {
   return "";
 }
 
+// Of memory that is not a program's under gpumux, as `gpumux status` calls it.
+export const OTHERS = "other programs and contexts";
+
 export function bytes(value: number): string {
   if (value <= 0) return "0";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];

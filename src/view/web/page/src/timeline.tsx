@@ -5,7 +5,7 @@ import { drawLanes, drawMemory, rowsOf } from "./canvas";
 import { KEEP_NS, type Lanes, shares, type Span } from "./leases";
 import { Name, Picture, Swatch, Table } from "./parts";
 import type { State } from "./state";
-import { bytes, clock, duration, percent, plural, printable } from "./text";
+import { bytes, clock, duration, OTHERS, percent, plural, printable } from "./text";
 
 const WINDOWS = [0.2e9, 0.5e9, 1e9, 2e9, 5e9, 10e9, 30e9, 60e9, 120e9, 300e9, 600e9];
 
@@ -186,7 +186,7 @@ export function MemoryScreen({ state, window: view }: { state: State; window: Wi
             columns={[{ head: "Program", wide: true }, { head: "On the GPU", right: true }, { head: "Evicted", right: true },
                       { head: "Cannot leave", right: true }, { head: "Room", right: true }, { head: "Moved out", right: true },
                       { head: "Moved in", right: true }]}
-            lines={(gpu.seats ?? []).map((seat) => {
+            lines={[...(gpu.seats ?? []).map((seat) => {
               const m = seat.memory;
               return {
                 key: seat.tenant,
@@ -196,7 +196,10 @@ export function MemoryScreen({ state, window: view }: { state: State; window: Wi
                         : ["left to the driver", "", "", "", "", ""]),
                 ],
               };
-            })}
+            }), ...(gpu.memory && gpu.memory.foreign_bytes > 0 ? [{
+              key: "others",
+              cells: [<><span class="swatch foreign" aria-hidden="true" />{OTHERS}</>, bytes(gpu.memory.foreign_bytes), "", "", "", "", ""],
+            }] : [])]}
             empty="No program has memory on this GPU."
           />
         </section>
