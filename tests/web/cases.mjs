@@ -61,6 +61,12 @@ async function isDialog(page) {
   parts.slice(1).forEach((part, i) => assert.ok(part.top >= parts[i].bottom, JSON.stringify(parts)));
 }
 
+// The colour of each program of a GPU, by name.
+async function colorsOf(page, gpu) {
+  return Object.fromEntries(await page.getByRole("article", { name: gpu }).locator(".seats li:has(.seat)").evaluateAll((seats) =>
+    seats.map((seat) => [seat.querySelector(".name").textContent, getComputedStyle(seat.querySelector(".swatch")).backgroundColor])));
+}
+
 const cases = {
   // A running scenario is shown as it is: two programs that take turns, and a job.
   async shows() {
@@ -104,6 +110,35 @@ const cases = {
     await page.keyboard.press("?");
     await isDialog(page);
     await page.getByRole("dialog").getByRole("button", { name: "Close" }).click();
+    return page;
+  },
+
+  // Programs of one GPU have different colours, and keep them when others end, the page is loaded again, or a daemon
+  // comes back.
+  async colors() {
+    const page = await open();
+    await live(page);
+    const names = await say("names").then((words) => words.split(","));
+    const shown = (all) => page.waitForFunction((count) => document.querySelectorAll("article:first-child .seat").length === count,
+                                                all.length);
+    await shown(names);
+    const before = await colorsOf(page, "GPU 0");
+    assert.deepEqual(Object.keys(before).sort(), names);
+    assert.equal(new Set(Object.values(before)).size, names.length, JSON.stringify(before));
+    const left = await say("end").then((words) => words.split(","));
+    await shown(left);
+    const kept = Object.fromEntries(left.map((one) => [one, before[one]]));
+    assert.deepEqual(await colorsOf(page, "GPU 0"), kept);
+    await page.reload();
+    await live(page);
+    await shown(left);
+    assert.deepEqual(await colorsOf(page, "GPU 0"), kept);
+    await say("stop");
+    await page.getByRole("alert").waitFor();
+    await say("start");
+    await live(page);
+    await shown(left);
+    assert.deepEqual(await colorsOf(page, "GPU 0"), kept);
     return page;
   },
 

@@ -87,6 +87,20 @@ class PageTest(Browsing, JobsTest):
         self.release(job)
         self.finish(programs)
 
+    def test_colors(self):
+        names = [f"program {number}" for number in range(9)]
+        programs = self.work(*names)
+
+        def end():
+            programs.pop(0).end()
+            return ",".join(names[1:])
+
+        web = self.gpumux("web")
+        self.browse("colors", self.link(web), answers={
+            "names": lambda: ",".join(names), "end": end, "stop": lambda: self.daemon.terminate() and "",
+            "start": lambda: self.daemon.start() and ""})
+        self.finish(programs)
+
     def test_phone(self):
         programs = self.work("one", "two")
         job = self.hold_gpus(gpu_ids="1")

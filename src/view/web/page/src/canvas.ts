@@ -5,7 +5,6 @@ import type { Lanes, Row, SpanKind } from "./leases";
 import type { MemorySample } from "./state";
 
 export interface Colors {
-  tenants: string[];
   text: string;
   faint: string;
   line: string;
@@ -18,7 +17,6 @@ export function colors(): Colors {
   const style = getComputedStyle(document.documentElement);
   const value = (name: string) => style.getPropertyValue(name).trim();
   return {
-    tenants: Array.from({ length: 8 }, (_, i) => value(`--tenant-${i}`)),
     text: value("--text"),
     faint: value("--faint"),
     line: value("--line"),
@@ -148,8 +146,7 @@ export function drawLanes(canvas: HTMLCanvasElement, lanes: Lanes | undefined, f
   context.fillStyle = c.ground;
   context.fillRect(0, 0, width, HEAD - 8);
   axis(context, width, 0, height - AXIS, from, to, c);
-  divide(context, rows.map((row) => coverage(row, "hold", from, to, width)), rows.map((row) => c.tenants[row.color]!),
-         HEAD - 8);
+  divide(context, rows.map((row) => coverage(row, "hold", from, to, width)), rows.map((row) => row.color), HEAD - 8);
   if (lanes) {
     const visible = lanes.switches.filter((at) => at >= from && at <= to);
     context.fillStyle = c.mark;
@@ -161,17 +158,16 @@ export function drawLanes(canvas: HTMLCanvasElement, lanes: Lanes | undefined, f
   if (compact) return;
   rows.forEach((row, index) => {
     const y = HEAD + 10 + index * ROW;
-    const color = c.tenants[row.color]!;
     context.globalAlpha = 0.45;
     fill(context, coverage(row, "wait", from, to, width).map((part) => part * 0.8), y + 7, 2, c.faint);
-    fill(context, coverage(row, "drain", from, to, width).map((part) => part * 0.4), y, 16, color);
-    fill(context, coverage(row, "hold", from, to, width), y, 16, color);
+    fill(context, coverage(row, "drain", from, to, width).map((part) => part * 0.4), y, 16, row.color);
+    fill(context, coverage(row, "hold", from, to, width), y, 16, row.color);
     fill(context, coverage(row, "move", from, to, width), y + 17, 2, c.mark);
   });
 }
 
 // Memory on the GPU by program, stacked; then that of other programs and contexts; the frame's top is all of the GPU's.
-export function drawMemory(canvas: HTMLCanvasElement, samples: MemorySample[], color: (id: number) => number,
+export function drawMemory(canvas: HTMLCanvasElement, samples: MemorySample[], color: (id: number) => string,
                            from: number, to: number) {
   const height = 180;
   const started = begin(canvas, height);
@@ -206,7 +202,7 @@ export function drawMemory(canvas: HTMLCanvasElement, samples: MemorySample[], c
     context.fill();
     tops.forEach((top, i) => (base[i] = top));
   };
-  for (const id of ids) layer((sample) => sample.seats.get(id) ?? 0, c.tenants[color(id)]!);
+  for (const id of ids) layer((sample) => sample.seats.get(id) ?? 0, color(id));
   layer((sample) => sample.foreign, c.foreign);
   axis(context, width, 0, bottom, from, to, c);
 }

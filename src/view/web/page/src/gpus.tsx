@@ -2,17 +2,13 @@
 // The first screen: each GPU with its load, its memory, the programs that hold it and those that wait.
 import { drawLanes } from "./canvas";
 import { Name, Picture, Swatch, Track } from "./parts";
-import { bytesOnGpu, type State } from "./state";
+import { bytesOnGpu, idOf, type State } from "./state";
 import { bytes, duration, OTHERS, percent, plural, printable } from "./text";
 import type { Gpu, Seat } from "./types";
 
 const STRIP_NS = 30e9;
 
 const HOLDS = new Set(["holding", "revoked", "draining"]);
-
-function idOf(seat: Seat): number {
-  return seat.pid || -seat.tenant;
-}
 
 function Meter({ label, value, text }: { label: string; value: number; text: string }) {
   return (
@@ -26,7 +22,8 @@ function Meter({ label, value, text }: { label: string; value: number; text: str
 
 interface Part {
   key: string;
-  cls: string;
+  cls?: string;
+  color?: string;
   name: string;
   size: number;
 }
@@ -36,7 +33,7 @@ function memoryParts(state: State, gpu: Gpu): Part[] {
   for (const seat of gpu.seats ?? []) {
     const size = bytesOnGpu(seat);
     if (size > 0) {
-      parts.push({ key: `s${seat.tenant}`, cls: `t${state.leases.colorOf(idOf(seat))}`, name: printable(seat.program), size });
+      parts.push({ key: `s${seat.tenant}`, color: state.leases.colors.of(gpu.index, idOf(seat)), name: printable(seat.program), size });
     }
   }
   const foreign = gpu.memory?.foreign_bytes ?? 0;
@@ -55,12 +52,12 @@ function Memory({ state, gpu }: { state: State; gpu: Gpu }) {
       <h4>Memory <span class="soft">{bytes(used)} of {bytes(gpu.memory_total_bytes)}</span></h4>
       <div class="bar" aria-hidden="true">
         {parts.map((part) => (
-          <span key={part.key} class={part.cls} style={{ width: `${(100 * part.size) / gpu.memory_total_bytes}%` }} />
+          <span key={part.key} class={part.cls} style={{ background: part.color, width: `${(100 * part.size) / gpu.memory_total_bytes}%` }} />
         ))}
       </div>
       <ul class="legend">
         {parts.map((part) => (
-          <li key={part.key}><span class={`swatch ${part.cls}`} aria-hidden="true" /><Name text={part.name} /> {bytes(part.size)}</li>
+          <li key={part.key}><span class={`swatch ${part.cls ?? ""}`} style={{ background: part.color }} aria-hidden="true" /><Name text={part.name} /> {bytes(part.size)}</li>
         ))}
         <li><span class="swatch free" aria-hidden="true" />free {bytes(Math.max(0, gpu.memory_total_bytes - used))}</li>
         {evicted > 0 && <li><span class="swatch evicted" aria-hidden="true" />evicted to host memory {bytes(evicted)}</li>}
@@ -82,11 +79,11 @@ function why(state: State, seat: Seat): string {
   return printable(namingTenants(state, [seat.waits_for, seat.note].filter((text) => text !== "").join("; ")));
 }
 
-function SeatLine({ state, seat, recent }: { state: State; seat: Seat; recent: number }) {
+function SeatLine({ state, gpu, seat, recent }: { state: State; gpu: number; seat: Seat; recent: number }) {
   const pod = seat.container?.pod ? `${seat.container.namespace ?? ""}/${seat.container.pod}` : "";
   return (
     <li>
-      <Swatch color={state.leases.colorOf(idOf(seat))} />
+      <Swatch color={state.leases.colors.of(gpu, idOf(seat))} />
       <div class="seat">
         <div class="first">
           <Name text={printable(seat.program)} />
@@ -107,9 +104,9 @@ function SeatLine({ state, seat, recent }: { state: State; seat: Seat; recent: n
   );
 }
 
-function Seats({ title, seats, state, recent, empty, ordered }:
-    { title: string; seats: Seat[]; state: State; recent: number; empty: string; ordered?: boolean }) {
-  const items = seats.map((seat) => <SeatLine key={seat.tenant} state={state} seat={seat} recent={recent} />);
+function Seats({ title, seats, gpu, state, recent, empty, ordered }:
+    { title: string; seats: Seat[]; gpu: number; state: State; recent: number; empty: string; ordered?: boolean }) {
+  const items = seats.map((seat) => <SeatLine key={seat.tenant} state={state} gpu={gpu} seat={seat} recent={recent} />);
   return (
     <section class="seats">
       <h4>{title}{seats.length > 1 && <span class="soft"> {seats.length}</span>}</h4>
@@ -152,9 +149,9 @@ function Card({ state, gpu, recent }: { state: State; gpu: Gpu; recent: number }
         label={`GPU ${gpu.index} in the last 30 seconds. Now held by ${names}.`}
         draw={(canvas) => drawLanes(canvas, state.leases.gpus.get(gpu.index), now - STRIP_NS, now, true)}
       />
-      <Seats title="Holds the GPU" seats={holders} state={state} recent={recent} empty="No program." />
-      <Seats title="Waits, in this order" seats={waiters} state={state} recent={recent} empty="No program." ordered />
-      {others.length > 0 && <Seats title="Wants nothing now" seats={others} state={state} recent={recent} empty="" />}
+      <Seats title="Holds the GPU" seats={holders} gpu={gpu.index} state={state} recent={recent} empty="No program." />
+      <Seats title="Waits, in this order" seats={waiters} gpu={gpu.index} state={state} recent={recent} empty="No program." ordered />
+      {others.length > 0 && <Seats title="Wants nothing now" seats={others} gpu={gpu.index} state={state} recent={recent} empty="" />}
       {(gpu.foreign?.length ?? 0) > 0 && (
         <section class="seats">
           <h4>Not under gpumux</h4>

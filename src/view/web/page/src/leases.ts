@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which program had each GPU when, from the trace's events. A process is known by its id, so that it keeps its row and
 // its colour when it connects again to a restarted daemon.
+import { ProgramColors } from "./colors";
 import type { TraceEvent } from "./types";
 import { printable } from "./text";
 
@@ -19,7 +20,7 @@ export interface Span {
 export interface Row {
   id: number;
   program: string;
-  color: number;
+  color: string;
   spans: Span[]; // in order of their begin
 }
 
@@ -31,17 +32,11 @@ export interface Lanes {
 
 export class Leases {
   readonly gpus = new Map<number, Lanes>();
-  private readonly colors = new Map<number, number>();
+  readonly colors = new ProgramColors();
   private sequence = 0;
 
   get next(): number {
     return this.sequence + 1;
-  }
-
-  colorOf(pid: number): number {
-    let color = this.colors.get(pid);
-    if (color === undefined) this.colors.set(pid, (color = this.colors.size % 8));
-    return color;
   }
 
   // A restarted daemon counts its events from 1, and says anew what its tenants have.
@@ -59,7 +54,7 @@ export class Leases {
     const id = event.pid || -(event.tenant ?? 0);
     if (id === 0) return;
     if (event.gpu !== undefined) {
-      this.take(this.lanesOf(event.gpu), id, event);
+      this.take(event.gpu, id, event);
     } else if (event.event === "gone") {
       for (const lanes of this.gpus.values()) {
         const row = lanes.rows.get(id);
@@ -73,11 +68,12 @@ export class Leases {
     const lanes = this.lanesOf(gpu);
     let row = lanes.rows.get(id);
     if (row && (this.openSpan(row, "hold") || this.openSpan(row, "wait"))) return;
-    if (!row) lanes.rows.set(id, (row = { id, program: printable(program), color: this.colorOf(id), spans: [] }));
+    if (!row) lanes.rows.set(id, (row = { id, program: printable(program), color: this.colors.of(gpu, id), spans: [] }));
     row.spans.push({ kind, begin: since, end: Infinity, why: "" });
   }
 
   forgetBefore(time: number): void {
+    this.colors.forgetBefore(time);
     for (const lanes of this.gpus.values()) {
       let spans = 0;
       for (const row of lanes.rows.values()) spans += row.spans.length;
@@ -97,10 +93,12 @@ export class Leases {
     return lanes;
   }
 
-  private take(lanes: Lanes, id: number, event: TraceEvent): void {
+  private take(gpu: number, id: number, event: TraceEvent): void {
+    this.colors.see(gpu, id, event.time_ns);
+    const lanes = this.lanesOf(gpu);
     let row = lanes.rows.get(id);
     if (!row) {
-      row = { id, program: "", color: this.colorOf(id), spans: [] };
+      row = { id, program: "", color: this.colors.of(gpu, id), spans: [] };
       lanes.rows.set(id, row);
     }
     if (event.program) row.program = printable(event.program);

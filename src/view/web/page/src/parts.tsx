@@ -2,8 +2,8 @@
 // What several screens are made of.
 import { type ComponentChildren, createRef, Component } from "preact";
 
-export function Swatch({ color }: { color: number }) {
-  return <span class={`swatch t${color}`} aria-hidden="true" />;
+export function Swatch({ color, pale }: { color: string; pale?: boolean }) {
+  return <span class={pale ? "swatch pale" : "swatch"} style={{ background: color }} aria-hidden="true" />;
 }
 
 export function Name({ text }: { text: string }) {

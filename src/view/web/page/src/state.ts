@@ -23,6 +23,11 @@ const RETRY_MS = 1000;
 const SURELY_TOLD_NS = 2e9; // events are a second late
 const HISTORY_EVENTS = 5000; // of the trace, from before the page was opened
 
+// A seat's process; without one, its tenant.
+export function idOf(seat: Seat): number {
+  return seat.pid || -seat.tenant;
+}
+
 export function bytesOnGpu(seat: Seat): number {
   return seat.memory ? seat.memory.resident_bytes + seat.memory.unpageable_bytes : 0;
 }
@@ -151,10 +156,12 @@ export class State {
       let samples = this.memory.get(gpu.index);
       if (!samples) this.memory.set(gpu.index, (samples = []));
       const seats = new Map<number, number>();
-      for (const seat of gpu.seats ?? []) {
-        const id = seat.pid || -seat.tenant;
-        // Younger states come with the trace.
-        const kind = seat.phase === "holding" ? "hold" : seat.phase === "waiting" ? "wait" : null;
+      // By tenant, so that the first colours are those of the oldest programs.
+      for (const seat of [...(gpu.seats ?? [])].sort((a, b) => a.tenant - b.tenant)) {
+        const id = idOf(seat);
+        this.leases.colors.see(gpu.index, id, now);
+        // Younger states come with the trace. The gate of a draining seat is closed.
+        const kind = seat.lease && seat.phase !== "draining" ? "hold" : seat.phase === "waiting" ? "wait" : null;
         if (kind && seat.since_ns > SURELY_TOLD_NS) {
           this.leases.assume(gpu.index, id, seat.program, kind, now - seat.since_ns);
         }

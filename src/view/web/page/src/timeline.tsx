@@ -2,9 +2,10 @@
 // Who held each GPU, as a timeline that can be paused, moved and zoomed; and memory by program over the same time.
 import { Component } from "preact";
 import { drawLanes, drawMemory, rowsOf } from "./canvas";
+import { colorOf } from "./colors";
 import { KEEP_NS, type Lanes, shares, type Span } from "./leases";
 import { Name, Picture, Swatch, Table } from "./parts";
-import type { State } from "./state";
+import { idOf, type State } from "./state";
 import { bytes, clock, duration, OTHERS, percent, plural, printable } from "./text";
 
 const WINDOWS = [0.2e9, 0.5e9, 1e9, 2e9, 5e9, 10e9, 30e9, 60e9, 120e9, 300e9, 600e9];
@@ -156,8 +157,8 @@ export function TimelineScreen({ state, window: view }: { state: State; window: 
       <h2>Timeline</h2>
       <WindowControls state={state} window={view} />
       <ul class="key legend">
-        <li><span class="swatch t0" aria-hidden="true" />holds the GPU</li>
-        <li><span class="swatch t0 pale" aria-hidden="true" />its last work runs out</li>
+        <li><Swatch color={colorOf(0)} />holds the GPU</li>
+        <li><Swatch color={colorOf(0)} pale />its last work runs out</li>
         <li><span class="swatch thin" aria-hidden="true" />waits</li>
         <li><span class="swatch thin moves" aria-hidden="true" />its memory moves</li>
         <li><span class="swatch tick" aria-hidden="true" />a switch</li>
@@ -179,7 +180,7 @@ export function MemoryScreen({ state, window: view }: { state: State; window: Wi
           <h3 id={`memory${gpu.index}`}>GPU {gpu.index} <span class="soft">{bytes(gpu.memory_used_bytes)} of {bytes(gpu.memory_total_bytes)}</span></h3>
           <Picture
             label={`Memory of GPU ${gpu.index} by program over time. The table below has what it is now.`}
-            draw={(canvas) => drawMemory(canvas, state.memory.get(gpu.index) ?? [], (id) => state.leases.colorOf(id), end - view.span, end)}
+            draw={(canvas) => drawMemory(canvas, state.memory.get(gpu.index) ?? [], (id) => state.leases.colors.of(gpu.index, id), end - view.span, end)}
           />
           <Table
             caption={`Memory of GPU ${gpu.index}, now`}
@@ -191,7 +192,7 @@ export function MemoryScreen({ state, window: view }: { state: State; window: Wi
               return {
                 key: seat.tenant,
                 cells: [
-                  <><Swatch color={state.leases.colorOf(seat.pid || -seat.tenant)} /><Name text={printable(seat.program)} /> <span class="soft">{seat.pid}</span></>,
+                  <><Swatch color={state.leases.colors.of(gpu.index, idOf(seat))} /><Name text={printable(seat.program)} /> <span class="soft">{seat.pid}</span></>,
                   ...(m ? [m.resident_bytes, m.evicted_bytes, m.unpageable_bytes, m.room_bytes, m.moved_out_bytes, m.moved_in_bytes].map(bytes)
                         : ["left to the driver", "", "", "", "", ""]),
                 ],
