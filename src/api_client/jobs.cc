@@ -291,6 +291,7 @@ Result<QueueState> parse_queue(std::string_view text) {
   return parse<QueueState>(text, [](Reader& reader, QueueState& queue) {
     reader.read("settings", queue.settings, "the queue's settings", settings_fields);
     reader.read("paused", queue.paused);
+    reader.read("state", queue.state);
     reader.read("unavailable", queue.unavailable);
     reader.read("jobs", queue.jobs);
     reader.read("gpus", queue.gpus, "a GPU of the queue", queue_gpu_fields);

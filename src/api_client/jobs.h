@@ -215,7 +215,8 @@ struct QueueUser {
 struct QueueState {
   QueueSettings settings;
   bool paused = false;
-  std::string unavailable;
+  std::string state;                          // "open", "no_room", "off", "failed"
+  std::string unavailable;                    // why it is not open
   std::map<std::string, std::uint64_t> jobs;  // how many in each state
   std::vector<QueueGpu> gpus;
   std::optional<Reservation> reserved;

@@ -112,8 +112,14 @@ class Shares(UsersTest):
         status, refused = self.ask_as(self.games, "POST", "/v1/jobs", body)
         self.assertEqual(status, 503, refused)
         self.assertIn("nearly full", refused["error"]["message"])
+        self.assertEqual(self.ask_as(self.games, "GET", "/v1/queue")[1]["state"], "no_room")
+        self.assertIn("queue: the job queue refuses new jobs: the disk is nearly full", self.doctor())
         os.unlink(filling)
+        self.assertIn("queue: the job queue takes jobs", self.doctor())
         self.assertEqual(self.ask_as(self.games, "POST", "/v1/jobs", body)[0], 201)
+
+    def doctor(self):
+        return self.command_as(self.games, "doctor").stdout
 
     def connect(self, name, uploads, size):
         user = pwd.getpwnam(name)

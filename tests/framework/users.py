@@ -80,6 +80,18 @@ class UsersTest(GpumuxTest):
         status, _, text = done.stdout.partition("\n")
         return int(status), json.loads(text)
 
+    def command_as(self, user, *arguments, **variables):
+        """`gpumux` as that user, with nothing of our environment."""
+        command = os.path.join(self.directory, paths.COMMAND.name)
+        if not os.path.exists(command):
+            self.hand_out(paths.COMMAND)
+        environment = {"PATH": os.environ["PATH"], "HOME": self.homes.get(user.pw_uid, "/"), "USER": user.pw_name,
+                       "GPUMUX_RUNTIME_DIR": self.runtime_dir,
+                       "GPUMUX_LIBRARY": os.path.join(self.directory, paths.LIBRARY.name), **variables}
+        return subprocess.run([command, *arguments], user=user.pw_uid, group=user.pw_gid, extra_groups=[],
+                              env=environment, cwd=environment["HOME"], stdin=subprocess.DEVNULL,
+                              capture_output=True, text=True, timeout=HANG, check=False)
+
     def submit_as(self, user, *command, status=201, popen=None, **fields):
         home = self.homes[user.pw_uid]
         body = {"arguments": list(command), "directory": home, "environment": [f"PATH={os.environ['PATH']}"],

@@ -570,6 +570,8 @@ class ChangedJob(_ChangedJob, total=False):
 class _Queue(TypedDict):
     settings: QueueSettings
     paused: bool
+    # open, no_room, off, failed
+    state: str
     unavailable: str
     jobs: QueueCounts
     gpus: List[QueueGpu]

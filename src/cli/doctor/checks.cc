@@ -329,6 +329,31 @@ void check_daemon(const Facts& facts, Findings& findings) {
   }
 }
 
+std::optional<Finding> check_queue(const Facts& facts) {
+  const auto problem = [](std::string title, std::string meaning, std::string advice) {
+    return Finding{"queue", Level::kProblem, std::move(title), std::move(meaning), std::move(advice)};
+  };
+  if (facts.queue_error) {
+    // A process in a container has no queue, and needs none.
+    if (facts.queue_error->code == base::Code::kDenied) return std::nullopt;
+    return problem("the daemon does not say how its job queue is: " + facts.queue_error->message(),
+                   "jobs cannot be submitted or seen", "look at the daemon's log");
+  }
+  if (!facts.queue) return std::nullopt;
+  const api_client::QueueState& queue = *facts.queue;
+  if (queue.state == "off") return Finding{"queue", Level::kOk, queue.unavailable};
+  if (queue.state == "no_room")
+    return problem("the job queue refuses new jobs: " + queue.unavailable,
+                   "`gpumux submit` fails; jobs that are in the queue go on", "make room on that disk");
+  if (!queue.unavailable.empty())
+    return problem(queue.unavailable, "jobs cannot be submitted, and earlier jobs are not seen",
+                   "mend what it names, then restart the daemon");
+  if (queue.paused)
+    return Finding{"queue", Level::kWarning, "the job queue is paused", "new jobs are taken, but no job starts",
+                   "gpumux admin unpause"};
+  return Finding{"queue", Level::kOk, "the job queue takes jobs"};
+}
+
 void check_foreign(const Facts& facts, Findings& findings) {
   // The daemon knows which processes are its tenants. Without one, every process on a GPU is foreign.
   std::vector<std::pair<std::uint32_t, std::vector<ProcessFact>>> by_gpu;
@@ -363,6 +388,7 @@ Findings check_all(const Facts& facts) {
   check_gpus(facts, findings);
   check_library(facts, findings);
   check_daemon(facts, findings);
+  add(check_queue(facts));
   add(check_user_dir(facts));
   add(check_host_memory(facts));
   check_mps(facts, findings);

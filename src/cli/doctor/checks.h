@@ -21,6 +21,8 @@ Findings check_all(const Facts& facts);
 Finding check_driver(const Facts& facts);
 std::optional<Finding> check_host_memory(const Facts& facts);
 void check_daemon(const Facts& facts, Findings& findings);
+// Nothing: the daemon has no queue for this user.
+std::optional<Finding> check_queue(const Facts& facts);
 void check_foreign(const Facts& facts, Findings& findings);
 void check_environment(const Facts& facts, Findings& findings);  // environment_check.cc
 

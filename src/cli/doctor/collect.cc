@@ -108,6 +108,11 @@ void collect_daemon(Facts& facts, const std::string& runtime_dir) {
   }
   facts.daemon = std::move(*info);
   if (auto snapshot = client->snapshot()) facts.snapshot = std::move(*snapshot);
+  if (auto queue = client->queue()) {
+    facts.queue = std::move(*queue);
+  } else {
+    facts.queue_error = std::move(queue).error();
+  }
 }
 
 void collect_user_dir(Facts& facts) {

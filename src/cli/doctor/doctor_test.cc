@@ -45,6 +45,8 @@ Facts sound() {
   facts.snapshot->host_memory.kind = "tmpfs";
   facts.snapshot->host_memory.made = 6'800'000'000;
   facts.snapshot->host_memory.making = 1s;
+  facts.queue.emplace();
+  facts.queue->state = "open";
   facts.shared_huge_pages = "always within_size [advise] never deny force";
   facts.user_dir = {.path = "/run/user/1000/gpumux", .exists = true, .is_dir = true, .owner = 1000, .mode = 0700};
   return facts;
@@ -63,8 +65,8 @@ TEST(ChecksTest, ASoundMachineIsInOrder) {
   for (const Finding& finding : findings)
     EXPECT_EQ(finding.level, Level::kOk) << finding.check << ": " << finding.title;
   EXPECT_EQ(findings_lines(findings, Output{}).back(), "Everything is in order.");
-  for (const char* check : {"driver", "gpus", "library", "daemon", "permissions", "private directory", "host memory",
-                            "mps", "foreign", "entries", "environment"}) {
+  for (const char* check : {"driver", "gpus", "library", "daemon", "permissions", "queue", "private directory",
+                            "host memory", "mps", "foreign", "entries", "environment"}) {
     EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [&](const Finding& f) { return f.check == check; }))
         << check;
   }
@@ -98,6 +100,17 @@ TEST(ChecksTest, TheKindOfHostMemoryAndItsSpeedAreSaid) {
   EXPECT_NE(check_host_memory(facts)->meaning.find("unshare: Operation not permitted"), std::string::npos);
   facts.snapshot.reset();
   EXPECT_FALSE(check_host_memory(facts)) << "only a daemon knows";
+}
+
+TEST(ChecksTest, AQueueThatIsOffOrNotForThisUserIsInOrder) {
+  Facts facts = sound();
+  facts.queue->state = "off";
+  facts.queue->unavailable = "this daemon has no job queue: it is off (--state-dir none)";
+  EXPECT_EQ(check_queue(facts)->level, Level::kOk);
+  EXPECT_EQ(check_queue(facts)->title, facts.queue->unavailable);
+  facts.queue.reset();
+  facts.queue_error = base::Error{base::Code::kDenied, 0, "jobs are for users of the system"};
+  EXPECT_FALSE(check_queue(facts));
 }
 
 TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
@@ -142,6 +155,19 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "ld.so.preload", Level::kWarning, "/old/libgpumux.so"},
       {"ld.so.preload of another installation", [](Facts& f) { f.ld_so_preload = "/opt/libgpumux.so\n"; },
        "ld.so.preload", Level::kWarning, "/opt/libgpumux.so"},
+      {"queue without room",
+       [](Facts& f) { f.queue->state = "no_room", f.queue->unavailable = "the disk is nearly full"; }, "queue",
+       Level::kProblem, "refuses new jobs: the disk is nearly full"},
+      {"no queue",
+       [](Facts& f) { f.queue->state = "failed", f.queue->unavailable = "this daemon has no job queue: why"; }, "queue",
+       Level::kProblem, "no job queue: why"},
+      {"silent queue",
+       [](Facts& f) {
+         f.queue.reset();
+         f.queue_error = base::Error{base::Code::kTimeout, 0, "no answer within 10 s"};
+       },
+       "queue", Level::kProblem, "no answer within 10 s"},
+      {"paused queue", [](Facts& f) { f.queue->paused = true; }, "queue", Level::kWarning, "paused"},
       {"no daemon",
        [](Facts& f) {
          f.daemon_error = base::Error{base::Code::kUnavailable, 0, "no gpumux daemon is running"};

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "api_client/jobs.h"
 #include "api_client/types.h"
 #include "base/result.h"
 
@@ -76,6 +77,8 @@ struct Facts {
   std::optional<base::Error> daemon_error;
   std::optional<api_client::DaemonInfo> daemon;
   std::optional<api_client::Snapshot> snapshot;
+  std::optional<api_client::QueueState> queue;
+  std::optional<base::Error> queue_error;  // the daemon answers, but not about its queue
   DirFacts user_dir;
 
   // How the kernel gives shared memory huge pages: "always within_size [advise] never ...". Empty: not known.

@@ -129,7 +129,8 @@ constexpr std::array kSchemas{
     Schema{"ChangedJobs", "jobs: ChangedJob[]"},
     Schema{"ChangedJob", "id: int, changed: bool, error?: ErrorBody"},
     Schema{"Queue",
-           "settings: QueueSettings, paused: bool, unavailable: text, jobs: QueueCounts, gpus: QueueGpu[], "
+           "settings: QueueSettings, paused: bool, state: open|no_room|off|failed, unavailable: text, "
+           "jobs: QueueCounts, gpus: QueueGpu[], "
            "reserved?: Reservation, users: QueueUser[]"},
     Schema{"QueueSettings",
            "order: fair|fifo, half_life_ns: int, oversubscribe: number, default_memory_bytes: int, "

@@ -197,7 +197,9 @@ std::vector<std::string> queue_remarks(const QueueState& queue, const Output& ou
     const std::string shown = printable(text);
     lines.push_back(paint(output, colour, output.columns == 0 ? shown : fit(shown, output.columns)));
   };
-  if (!queue.unavailable.empty()) say(Colour::kRed, "There is no queue: " + queue.unavailable);
+  if (!queue.unavailable.empty())
+    say(Colour::kRed,
+        (queue.state == "no_room" ? "New jobs are refused: " : "There is no queue: ") + queue.unavailable);
   if (queue.paused) say(Colour::kYellow, "Paused: no job starts until `gpumux admin unpause`");
   for (const api_client::QueueGpu& gpu : queue.gpus) {
     if (!gpu.present) {

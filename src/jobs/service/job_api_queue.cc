@@ -53,11 +53,21 @@ Json settings_json(const settings::QueueSettings& config) {
           {"limits", limits_json(in_core.limits)}};
 }
 
+std::string_view state_word(JobQueue::State state) {
+  switch (state) {
+    case JobQueue::State::kFailed: return "failed";
+    case JobQueue::State::kOff: return "off";
+    case JobQueue::State::kOpen: return "open";
+  }
+  return "failed";
+}
+
 }  // namespace
 
 ApiAnswer JobApi::queue(const Peer& peer) {
   Json json{{"settings", settings_json(queue_.config())},
             {"paused", queue_.is_paused()},
+            {"state", state_word(queue_.state())},
             {"unavailable", queue_.unavailable()}};
   const auto in = [&](core::JobState state) { return queue_.core().counts()[static_cast<std::size_t>(state)]; };
   using core::JobState;
@@ -102,7 +112,12 @@ ApiAnswer JobApi::queue(const Peer& peer) {
   json["gpus"] = std::move(gpus);
   const bool sees_all = access_.may_change(peer) || queue_.config().privacy != settings::Privacy::kOwn;
   return ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_, sees_all,
-                  uid = peer.uid]() mutable {
+                  uid = peer.uid, store = queue_.unavailable().empty() ? queue_.store() : nullptr]() mutable {
+    // A submission is refused for the same reason (prepare).
+    if (const auto room = store != nullptr ? store->room_for(0) : base::Status(); !room) {
+      json["state"] = "no_room";
+      json["unavailable"] = room.error().message();
+    }
     Json list = Json::array();
     std::set<std::uint32_t> shown;
     const auto add = [&](std::uint32_t user, const core::UserUsage& usage) {

@@ -61,7 +61,7 @@ JobQueue::~JobQueue() {
 }
 
 void JobQueue::close() {
-  if (!is_open_) return;
+  if (state_ != State::kOpen) return;
   save_usage();
   if (!unsaved_.empty()) hand_over({}, {}, nullptr);
   commits_->drain();
@@ -72,14 +72,14 @@ void JobQueue::close() {
 void JobQueue::set_config(const settings::QueueSettings& config) {
   config_ = config;
   const core::QueueSettings before = std::exchange(core_settings_, daemon::core_settings(config));
-  if (!is_open_) return;
+  if (state_ != State::kOpen) return;
   if (!(core_settings_ == before)) apply(core::SettingsChanged{core_settings_});
 }
 
 void JobQueue::set_served(base::GpuIndex gpu, bool is_served) {
   if (gpu.value >= gpus_.size() || gpus_[gpu.value].is_served == is_served) return;
   gpus_[gpu.value].is_served = is_served;
-  if (!is_open_) return;
+  if (state_ != State::kOpen) return;
   if (is_served) {
     apply(core::GpuAdded{gpu, gpus_[gpu.value].capacity});
   } else {
@@ -88,13 +88,13 @@ void JobQueue::set_served(base::GpuIndex gpu, bool is_served) {
 }
 
 void JobQueue::set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes) {
-  if (!is_open_) return;
+  if (state_ != State::kOpen) return;
   const auto room = core_.room(gpu);
   if (room && room->present && room->foreign != bytes) apply(core::ForeignUse{gpu, bytes});
 }
 
 void JobQueue::set_looked_at() {
-  if (!is_open_ || std::exchange(is_looked_at_, true)) return;
+  if (state_ != State::kOpen || std::exchange(is_looked_at_, true)) return;
   update_held();
 }
 
@@ -108,13 +108,13 @@ void JobQueue::set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgr
 }
 
 void JobQueue::set_sick(base::GpuIndex gpu, bool is_sick) {
-  if (!is_open_) return;
+  if (state_ != State::kOpen) return;
   const auto room = core_.room(gpu);
   if (room && room->sick != is_sick) apply(core::GpuHealth{gpu, is_sick});
 }
 
 void JobQueue::programs_changed() {
-  if (is_open_) runs_->programs_changed();
+  if (state_ == State::kOpen) runs_->programs_changed();
 }
 
 // ---- the core and the store --------------------------------------------------------------------------------
@@ -190,7 +190,7 @@ struct JobQueue::Changing {
 };
 
 void JobQueue::change(std::vector<JobId> jobs, const Change& change, std::function<void(Result<Changed>)> reply) {
-  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
+  if (state_ != State::kOpen) return reply(base::fail(Code::kUnavailable, unavailable_));
   change_some(std::make_shared<Changing>(
       Changing{.jobs = std::move(jobs), .change = change, .reply = std::move(reply), .changed = {}, .status = {}}));
 }
@@ -322,7 +322,7 @@ void JobQueue::wake(JobId job, bool is_done) {
 
 void JobQueue::keep(std::vector<store::Change> changes,
                     std::function<void(Result<std::vector<store::Applied>>)> reply) {
-  if (!is_open_) {
+  if (state_ != State::kOpen) {
     if (reply) reply(base::fail(Code::kUnavailable, unavailable_));
     return;
   }

@@ -83,6 +83,13 @@ class JobQueue {
   // that are not done. A daemon without a queue goes on without one: unavailable() says why. `programs` outlives this.
   void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
             JobPrograms& programs);
+  enum class State {
+    kFailed,  // it is not open, or could not be opened
+    kOff,     // kNoStateDir
+    kOpen,
+  };
+  State state() const { return state_; }
+  // Why it is not open; empty if it is.
   const std::string& unavailable() const { return unavailable_; }
   // Stores all that is not stored yet. Jobs go on.
   void close();
@@ -253,6 +260,7 @@ class JobQueue {
   settings::QueueSettings config_;
   jobs::QueueSettings core_settings_;  // the core's form of them
   std::vector<GpuOf> gpus_;
+  State state_ = State::kFailed;
   std::string unavailable_ = "the job queue is not open";
   os::FileDescriptor lock_;  // of the state directory
   std::shared_ptr<store::JobStore> store_;
@@ -281,7 +289,6 @@ class JobQueue {
   std::map<std::uint32_t, std::uint64_t> saved_usage_;
   bool is_paused_ = false;     // by an administrator
   bool is_looked_at_ = false;  // set_looked_at
-  bool is_open_ = false;
   bool is_settling_ = false;
 
   LoopTimer core_timer_;

@@ -74,10 +74,11 @@ void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const setti
   const Status opened = open_or_fail(options);
   unavailable_ = opened ? "" : "this daemon has no job queue: " + opened.error().message();
   if (!opened) {
+    state_ = options.state_dir == kNoStateDir ? State::kOff : State::kFailed;
     // A place that is not known or not wanted is no failure.
-    const LogLevel level = options.state_dir == kNoStateDir ? LogLevel::kInfo
-                           : options.state_dir.empty()      ? LogLevel::kWarning
-                                                            : LogLevel::kError;
+    const LogLevel level = state_ == State::kOff       ? LogLevel::kInfo
+                           : options.state_dir.empty() ? LogLevel::kWarning
+                                                       : LogLevel::kError;
     log(level, "there is no job queue", {{"why", opened.error().message()}});
     return;
   }
@@ -137,7 +138,7 @@ Status JobQueue::open_or_fail(const Options& options) {
           .started = [this](JobId job, store::WallTime at) { started(job, at); },
           .noted = [this](JobId job, std::string note) { notes_[job] = std::move(note); },
           .ended = [this](JobId job, std::uint32_t attempt, const JobRuns::End& end) { ended(job, attempt, end); }});
-  is_open_ = true;
+  state_ = State::kOpen;
 
   apply(core::SettingsChanged{core_settings_});
   for (std::size_t i = 0; i < gpus_.size(); ++i) {

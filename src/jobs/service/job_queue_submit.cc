@@ -68,7 +68,7 @@ Result<std::string> JobQueue::log_of(const Submission& submission, const core::J
 }
 
 void JobQueue::submit(std::shared_ptr<const Submission> submission, std::function<void(Result<Submitted>)> reply) {
-  if (!is_open_) return reply(base::fail(Code::kUnavailable, unavailable_));
+  if (state_ != State::kOpen) return reply(base::fail(Code::kUnavailable, unavailable_));
   const Token token(submission->document.submitter.uid, submission->token);
   if (!token.second.empty()) {
     if (const auto same = tokens_.find(token); same != tokens_.end()) {

@@ -176,7 +176,7 @@ class JobStore {
   virtual Result<jobs::Dependency::Fate> fate(const jobs::Dependency& dependency) const = 0;
 
   // kExhausted: the disk has too little room for a document of `bytes`. Asked first, so that new jobs are refused
-  // before a disk is full.
+  // before a disk is full. Asks the file system: not for the loop.
   virtual Status room_for(std::uint64_t bytes) const = 0;
 
   // Users with more than `most` jobs that are done, and how many more.

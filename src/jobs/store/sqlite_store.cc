@@ -339,8 +339,8 @@ class SqliteStore final : public JobStore {
     const std::uint64_t free = std::uint64_t{disk.f_bavail} * disk.f_frsize;
     if (free >= wanted) return {};
     return base::fail(Code::kExhausted, "the disk is nearly full: " + folder + " has " + base::format_bytes(free) +
-                                            " free, and new jobs are taken from " + base::format_bytes(wanted) +
-                                            " on. Make room there, and submit the job again");
+                                            " free. New jobs are refused while less than " +
+                                            base::format_bytes(wanted) + " is free: make room there");
   }
 
   Status make_reserve() {
