@@ -7,6 +7,7 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
+#include "cli/run/tenants_here.h"
 #include "cli/views/settings_change.h"
 #include "cli/views/status_view.h"
 #include "jobs/commands/queue_state_view.h"
@@ -89,7 +90,13 @@ Exit status: 0 shown, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the dae
   watch.set_runtime_dir(options.runtime_dir.empty() ? os::find_runtime_dir().value_or("?") : options.runtime_dir);
   if (watch.is_wanted()) return json ? watch.documents(kStatusName, look) : watch.screens(kStatusName, look);
   const auto lines = look(look_at_stdout());
-  if (!lines) return report_error(kStatusName, lines.error());
+  if (!lines) {
+    const int exit_status = report_error(kStatusName, lines.error());
+    const std::string dir = options.runtime_dir.empty() ? os::find_runtime_dir().value_or("") : options.runtime_dir;
+    const std::string waiting = exit_status == kExitNoDaemon ? tenants_text(tenants_here(dir)) : std::string();
+    if (!waiting.empty()) say_error(kStatusName, "programs wait for a daemon, or will: " + waiting);
+    return exit_status;
+  }
   print_lines(*lines);
   return kExitOk;
 }

@@ -5,6 +5,7 @@ GPUMUX_TEST_KILLS: how many kills (default 10).
 """
 
 import os
+import re
 import signal
 import sys
 
@@ -87,6 +88,12 @@ class KilledDaemon(GpumuxTest):
         # At least the one that has no lease waits.
         wait_until(lambda: any("waiting for the GPU: the daemon" in line and "`gpumux run` starts one there" in line
                                for program in programs for line in program.errors), HANG, "one says that it waits")
+        named = f"worker ({programs[0].pid})"
+        _, said = self.ask("status", code=3, **self.variables)
+        self.assertIn(named, said)
+        doctor = self.gpumux("doctor", **self.variables)
+        doctor.wait()
+        self.assertIn(f"({programs[0].pid})", re.search("programs have lost their daemon: .*", doctor.tail(200))[0])
         programs.append(self.run_worker())
         for program in programs:
             self.goes_on(program)

@@ -13,6 +13,7 @@
 #include "cli/doctor/facts.h"
 #include "cli/doctor/probe.h"
 #include "cli/run/preload.h"
+#include "cli/run/tenants_here.h"
 #include "os/durable_file.h"
 #include "os/file_descriptor.h"
 #include "os/installation.h"
@@ -168,6 +169,8 @@ Facts collect_facts(const std::string& runtime_dir) {
   collect_devices(facts);
   collect_library(facts);
   collect_daemon(facts, runtime_dir);
+  if (facts.daemon_error && facts.daemon_error->code == base::Code::kUnavailable)
+    facts.waiting = tenants_text(tenants_here(facts.runtime_dir));
   collect_user_dir(facts);
   collect_mps(facts);
   collect_huge_pages(facts);

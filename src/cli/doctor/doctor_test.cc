@@ -155,6 +155,12 @@ TEST(ChecksTest, EachThingThatIsWrongIsFoundAndNothingElse) {
        "ld.so.preload", Level::kWarning, "/old/libgpumux.so"},
       {"ld.so.preload of another installation", [](Facts& f) { f.ld_so_preload = "/opt/libgpumux.so\n"; },
        "ld.so.preload", Level::kWarning, "/opt/libgpumux.so"},
+      {"programs without their daemon",
+       [](Facts& f) {
+         f.daemon_error = base::Error{base::Code::kUnavailable, 0, "no gpumux daemon is running"};
+         f.waiting = "worker (7)";
+       },
+       "daemon", Level::kProblem, "have lost their daemon: worker (7)"},
       {"queue without room",
        [](Facts& f) { f.queue->state = "no_room", f.queue->unavailable = "the disk is nearly full"; }, "queue",
        Level::kProblem, "refuses new jobs: the disk is nearly full"},

@@ -75,6 +75,7 @@ struct Facts {
 
   std::string runtime_dir;  // where a daemon was looked for
   std::optional<base::Error> daemon_error;
+  std::string waiting;  // without a daemon: the programs that have the library at work in them (tenants_text)
   std::optional<api_client::DaemonInfo> daemon;
   std::optional<api_client::Snapshot> snapshot;
   std::optional<api_client::QueueState> queue;
