@@ -113,6 +113,19 @@ const cases = {
     return page;
   },
 
+  // The timeline has every turn of before the page was opened, those of a program that holds the GPU for long, too.
+  async history() {
+    const page = await open();
+    await live(page);
+    await go(page, "Timeline");
+    const turns = JSON.parse(await say("turns"));
+    await page.getByRole("button", { name: "Pause" }).click();
+    await page.waitForFunction((all) => Object.entries(all).every(([name, count]) =>
+      [...document.querySelectorAll("tbody tr")].some((row) => row.cells[0].textContent.startsWith(name) &&
+        Number(row.cells[3].textContent) >= count)), turns);
+    return page;
+  },
+
   // Programs of one GPU have different colours, and keep them when others end, the page is loaded again, or a daemon
   // comes back.
   async colors() {

@@ -7,6 +7,7 @@ own sandbox, does what a person does (cases.mjs). `make test-web` runs it.
 """
 
 import http.server
+import json
 import os
 import pathlib
 import pwd
@@ -22,7 +23,7 @@ from framework.case import main  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.process import Process  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 from framework.web import wait_for_link  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -86,6 +87,20 @@ class PageTest(Browsing, JobsTest):
         self.browse("shows", self.link(web))
         self.release(job)
         self.finish(programs)
+
+    def test_history(self):
+        self.daemon.api.set("0", quantum="5s", idle_hold="1s")
+        programs = {name: self.start("worker", name=name, steps=1_000_000, step_us=3000,
+                                     variables={"GPUMUX_NAME": name}) for name in ("one", "two")}
+
+        def turns():
+            return {name: len(self.daemon.trace.events(event="grant", pid=programs[name].pid)) for name in programs}
+
+        wait_until(lambda: min(turns().values()) >= 2 and any(
+            seat["phase"] == "holding" and seat["since_ns"] > 2.2e9 for seat in self.daemon.api.seats()), HANG,
+            "both have had turns, and one holds the GPU for long")
+        web = self.gpumux("web")
+        self.browse("history", self.link(web), answers={"turns": lambda: json.dumps(turns())})
 
     def test_colors(self):
         names = [f"program {number}" for number in range(9)]

@@ -162,7 +162,7 @@ export class State {
         this.leases.colors.see(gpu.index, id, now);
         // Younger states come with the trace. The gate of a draining seat is closed.
         const kind = seat.lease && seat.phase !== "draining" ? "hold" : seat.phase === "waiting" ? "wait" : null;
-        if (kind && seat.since_ns > SURELY_TOLD_NS) {
+        if (kind && !this.isLoading && seat.since_ns > SURELY_TOLD_NS) {
           this.leases.assume(gpu.index, id, seat.program, kind, now - seat.since_ns);
         }
         seats.set(id, (seats.get(id) ?? 0) + bytesOnGpu(seat));
