@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <ctime>
 #include <deque>
@@ -10,6 +11,8 @@
 #include <iostream>
 #include <limits>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "api_client/client.h"
 #include "base/units.h"
@@ -92,6 +95,18 @@ struct Wanted {
   }
 };
 
+// What the programs that are asked for do now, in the order in which they began it. To be read before the trace, so
+// that the trace says what has changed since.
+base::Result<std::vector<api_client::TraceEvent>> phases_now(const api_client::Client& client, Wanted wanted) {
+  const auto snapshot = client.snapshot();
+  if (!snapshot) return tl::unexpected(snapshot.error());
+  wanted.not_before.reset();
+  auto phases = phases_of(*snapshot, base::TimePoint(now_of(CLOCK_MONOTONIC)));
+  std::erase_if(phases, [&](const api_client::TraceEvent& phase) { return !wanted.takes(phase); });
+  std::sort(phases.begin(), phases.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
+  return phases;
+}
+
 // Reads the trace, with each event parsed. `take` returns whether it wants more.
 class Reader {
  public:
@@ -128,14 +143,26 @@ int write_timeline(const api_client::Client& client, const Wanted& wanted, const
   const auto jobs = unfinished_jobs(client);
   if (!jobs) return report_error(kName, jobs.error());
   timeline.expect(*jobs);
+  auto phases = phases_now(client, wanted);
+  if (!phases) return report_error(kName, phases.error());
   Reader reader(client, wanted.since);
   base::Status written;
+  // A program that has held its GPU since before the first event may have no event.
+  const auto add_phases = [&](base::TimePoint first) {
+    for (const api_client::TraceEvent& phase : std::exchange(*phases, {})) {
+      if (phase.time < first && phase.detail == "holding") timeline.add(phase);
+    }
+  };
   const auto add = [&](const api_client::TraceEvent& event, std::string_view) {
-    if (wanted.takes(event)) timeline.add(event);
+    if (wanted.takes(event)) {
+      add_phases(event.time);
+      timeline.add(event);
+    }
     if (follow) written = file.flush();
     return written.has_value();
   };
   base::Status read = reader.read(false, add);
+  add_phases(base::TimePoint::max());
   // Jobs that no event has named are as they were before the first event.
   timeline.show_unchanged();
   if (follow && written) written = file.flush();
@@ -152,17 +179,14 @@ int show_history(const api_client::Client& client, const Wanted& wanted, bool pi
   // Events before the time that is asked for say who had the GPU then.
   Wanted all = wanted;
   all.not_before.reset();
-  const auto now = client.snapshot();
-  if (!now) return report_error(kName, now.error());
-  const auto phases = phases_of(*now, base::TimePoint(now_of(CLOCK_MONOTONIC)));
+  const auto phases = phases_now(client, wanted);
+  if (!phases) return report_error(kName, phases.error());
   const auto read = reader.read(false, [&](const api_client::TraceEvent& event, std::string_view) {
     if (all.takes(event)) history.add(event);
     return true;
   });
   if (!read) return report_error(kName, read.error());
-  for (const api_client::TraceEvent& phase : phases) {
-    if (all.takes(phase)) history.add_phase(phase);
-  }
+  for (const api_client::TraceEvent& phase : *phases) history.add_phase(phase);
   history.finish(base::TimePoint(now_of(CLOCK_MONOTONIC)));
   const Output output = look_at_stdout();
   std::vector<std::string> lines = picture ? history.picture(output) : std::vector<std::string>();

@@ -129,6 +129,25 @@ class TimelineOfPrograms(GpumuxTest):
             subprocess.run(["protoc", "--decode_raw"], stdin=binary, check=True, stdout=subprocess.DEVNULL)
 
     @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
+    def test_a_hold_of_before_the_trace_is_shown(self):
+        daemon = self.start_daemon()
+        holder = self.start("worker", name="holder", gpu=1, steps=10_000_000, step_us=500)
+        grant = daemon.trace.wait_for(event="grant", pid=holder.pid)[0]
+        other = self.start("worker", name="other", gpu=0, steps=10, step_us=500)
+        daemon.trace.wait_for(event="gone", pid=other.pid)
+        first = daemon.trace.events(event="request", pid=other.pid)[0]
+        file = os.path.join(self.directory, "trace.pftrace")
+        self.ask("trace", "--perfetto", file, "--since", str(first["sequence"]))
+        slices, stacks, _ = self.decode(file)
+        for track in ("GPU 1", f"GPU 1|worker ({holder.pid})"):
+            [(begin, _)] = stacks[track]
+            self.assertEqual(slices[track], [])
+            self.assertLessEqual(grant["time_ns"], begin)
+            self.assertLess(begin, first["time_ns"])
+        picture, _ = self.ask("trace", "--picture", "--since", str(first["sequence"]))
+        self.assertRegex(picture, rf"worker \({holder.pid}\) █+ ")
+
+    @unittest.skipUnless(shutil.which("protoc"), "protoc is not installed")
     def test_idle_holds_are_what_the_status_leaves_out(self):
         """A program that pauses for longer than its idle hold: it has no work in that time, and holds the GPU."""
         daemon = self.start_daemon(quantum="30s", idle_hold="4ms")
