@@ -176,7 +176,7 @@ class Gain(OldLibraryTest):
     def test_what_gives_more_is_measured(self):
         daemon = self.start_daemon()
         self.start_each("worker", (old_library, old_library), steps=10_000_000, step_us=500)
-        wait_until(lambda: ": they run by turns" in daemon.api.gpu(0)["mode_why"], 90,
+        wait_until(lambda: "of the speed that they have at once: they take turns" in daemon.api.gpu(0)["mode_why"], 90,
                    lambda: f"a choice by what the programs answer; the daemon says {daemon.api.gpu(0)['mode_why']}")
 
 

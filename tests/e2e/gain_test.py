@@ -27,14 +27,17 @@ class Gain(GpumuxTest):
 
     def choose(self, daemon, what):
         """Waits until that has been chosen for what it gives."""
-        wait_until(lambda: f": they run {what}" in daemon.api.gpu(0)["mode_why"], PATIENCE_S,
-                   lambda: f"a choice: {what}; but {daemon.api.gpu(0)['mode_why']}")
+        def is_chosen():
+            why = daemon.api.gpu(0)["mode_why"]
+            return why.endswith(f": they {what}") and "for a moment" not in why
+
+        wait_until(is_chosen, PATIENCE_S, lambda: f"a choice: {what}; but {daemon.api.gpu(0)['mode_why']}")
 
     def test_it_follows_the_load_and_says_why(self):
         daemon = self.start_daemon()
         busy = self.start_several("busy", step_us=500)
         wait_until(lambda: "they run at once" in daemon.api.gpu(0)["mode_why"], HANG, "all to fit together")
-        self.choose(daemon, "by turns")
+        self.choose(daemon, "take turns")
         gpu = daemon.api.gpu(0)
         self.assertGreater(gpu["measured"]["by_turns_permille"], 1100)
         self.assertTrue(all(seat["submissions"] > 0 for seat in gpu["seats"]))
@@ -49,7 +52,7 @@ class Gain(GpumuxTest):
         there = {program.pid for program in pausing}
         wait_until(lambda: {seat["pid"] for seat in daemon.api.gpu(0)["seats"]} == there, HANG,
                    "only these to be there")
-        self.choose(daemon, "at once")
+        self.choose(daemon, "run at once")
         wait_until(lambda: daemon.api.gpu(0)["mode_now"] == "concurrent", HANG, "all to run at once")
         # One that is alone has nothing to choose.
         for program in self.programs[-2:]:

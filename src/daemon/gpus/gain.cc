@@ -34,8 +34,6 @@ std::string percent(double part) {
   return std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
 }
 
-std::string in_words(Way way) { return way == Way::kAtOnce ? ": they run at once" : ": they run by turns"; }
-
 }  // namespace
 
 bool Gain::told(SeatId seat, std::uint32_t question, std::uint64_t submissions) {
@@ -144,7 +142,7 @@ void Gain::end_look(TimePoint now, const Situation& situation) {
   if (active_ < 2 || round(situation) > kTrialRest) {
     // The driver's own way, which costs least.
     finding_.reset();
-    if (active_ >= 2) finding_ = Finding{.at = now, .why = "turns would be too long to be tried: they run at once"};
+    if (active_ >= 2) finding_ = Finding{.at = now, .why = "turns would be too long to be tried"};
     way_ = Way::kAtOnce;
   } else if (window_time(situation) <= had) {
     const double ratio = compare(window_, known_, known_).value_or(1);
@@ -171,7 +169,7 @@ void Gain::change(TimePoint now, const Situation& situation) {
     next_ = now + kTrialSettles / 10;
   } else {
     known_ = ended_[0];
-    finding_ = Finding{.at = now, .why = "their work takes too long to drain for turns to be tried" + in_words(way_)};
+    finding_ = Finding{.at = now, .why = "their work takes too long to drain for the other way to be tried"};
     rest(now);
   }
 }
@@ -221,8 +219,7 @@ void Gain::conclude(TimePoint now) {
                      .noise = static_cast<std::uint64_t>(noise * 1000 + 0.5),
                      .has_pauses = has_pauses,
                      .why = "by turns its programs had " + percent(by_turns) + " of the speed that they have at once" +
-                            (by_turns > 1 && way_ == Way::kAtOnce ? ", and turns ask for " + percent(bound) : "") +
-                            in_words(way_)};
+                            (by_turns > 1 && way_ == Way::kAtOnce ? ", and turns ask for " + percent(bound) : "")};
 }
 
 }  // namespace gpumux::daemon

@@ -89,7 +89,7 @@ class Gain {
     std::uint64_t by_turns = 0;  // thousandths of the speed at once; 0: the trial came to nothing
     std::uint64_t noise = 0;     // thousandths
     bool has_pauses = false;
-    std::string why;  // the finding, and its consequence
+    std::string why;  // in words, without the way that follows from it
   };
   // Of the last trial, also when others have come since.
   const std::optional<Finding>& finding() const { return finding_; }

@@ -11,19 +11,7 @@ namespace {
 
 using base::GpuIndex;
 
-std::string_view in_words(sched::MemoryMode::Reason reason) {
-  switch (reason) {
-    case sched::MemoryMode::Reason::kSetting:
-    case sched::MemoryMode::Reason::kNotKnown:
-    case sched::MemoryMode::Reason::kFits: break;
-    case sched::MemoryMode::Reason::kStanding:
-      return "its programs differ in priority, share or cap, or end their turns themselves: they take turns";
-    case sched::MemoryMode::Reason::kLeftToDriver:
-      return "a program does not report its memory, so it is not known whether all fits: they take turns";
-    case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together: they take turns";
-  }
-  return {};
-}
+constexpr std::string_view kFits = "their memory fits together";
 
 }  // namespace
 
@@ -80,13 +68,32 @@ std::optional<base::TimePoint> Trials::next_deadline() const {
 }
 
 std::string Trials::why(GpuIndex index) const {
+  const std::string reason = reason_for(index);
+  if (reason.empty()) return {};
+  // The consequence is the mode in force, whatever the reason: during a trial the mode is the other one for a moment.
+  return reason + (leases_.machine().mode(index) == sched::Mode::kSerial ? ": they take turns" : ": they run at once");
+}
+
+std::string Trials::reason_for(GpuIndex index) const {
   const GpuSettings& set = leases_.gpus()[index.value].settings;
-  const auto reason = leases_.machine().mode_reason(index);
-  if (set.mode != settings::Mode::kAuto || reason != sched::MemoryMode::Reason::kFits)
-    return set.mode == settings::Mode::kAuto ? std::string(in_words(reason)) : std::string();
-  if (!set.auto_by_gain) return "their memory fits together: they run at once";
-  if (const auto found = finding(index)) return found->why;
-  return "their memory fits together: they run at once, until it is known whether turns give more";
+  if (set.mode != settings::Mode::kAuto) return {};
+  switch (leases_.machine().mode_reason(index)) {
+    case sched::MemoryMode::Reason::kSetting:
+    case sched::MemoryMode::Reason::kNotKnown: return {};
+    case sched::MemoryMode::Reason::kStanding:
+      return "its programs differ in priority, share or cap, or end their turns themselves";
+    case sched::MemoryMode::Reason::kLeftToDriver:
+      return "a program does not report its memory, so it is not known whether all fits";
+    case sched::MemoryMode::Reason::kTooMuch: return "their memory does not fit together";
+    case sched::MemoryMode::Reason::kFits: break;
+  }
+  if (!set.auto_by_gain || index.value >= gpus_.size()) return std::string(kFits);
+  const Gain& gain = gpus_[index.value].gain;
+  if (gain.is_trying())
+    return std::string(kFits) + (gain.way() == sched::Way::kAtOnce ? ", and turns are tried for a moment"
+                                                                   : ", and at once is tried for a moment");
+  if (gain.finding()) return gain.finding()->why;
+  return std::string(kFits) + ", and it is not known yet whether turns give more";
 }
 
 std::optional<Gain::Finding> Trials::finding(GpuIndex index) const {

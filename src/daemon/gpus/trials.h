@@ -35,7 +35,8 @@ class Trials {
   // When look() is wanted next, although nothing happens.
   std::optional<base::TimePoint> next_deadline() const;
 
-  // Why the mode `auto` has chosen its present way, for people; empty: another mode is set.
+  // Why the mode `auto` has its present way, and which that is, for people. Empty: another mode is set, or there is
+  // nothing to choose.
   std::string why(base::GpuIndex gpu) const;
   // Of the last trial on the GPU, if there was one.
   std::optional<Gain::Finding> finding(base::GpuIndex gpu) const;
@@ -47,6 +48,7 @@ class Trials {
   };
 
   bool choose(base::GpuIndex gpu);
+  std::string reason_for(base::GpuIndex gpu) const;
 
   Leases& leases_;
   Ask ask_;

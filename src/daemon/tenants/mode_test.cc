@@ -61,6 +61,13 @@ class Busy : public TestTenant {
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
 };
 
+// The reason ends with the mode in force, also in the middle of a trial.
+bool agrees_with_itself(const Json& gpu) {
+  const std::string why = gpu["mode_why"];
+  const char* end = gpu["mode_now"] == "serial" ? ": they take turns" : ": they run at once";
+  return why.empty() || why.ends_with(end);
+}
+
 struct Machine {
   TemporaryDirectory dir;
   TestDaemon daemon;
@@ -89,7 +96,9 @@ struct Machine {
           for (const auto& program : programs) program->go(speed);
           if (std::chrono::steady_clock::now() < next) return false;
           next = std::chrono::steady_clock::now() + 20ms;
-          return is_wanted(gpu());
+          const Json now = gpu();
+          EXPECT_TRUE(agrees_with_itself(now)) << now["mode_now"] << ", " << now["mode_why"];
+          return is_wanted(now);
         },
         60s);
   }
@@ -97,19 +106,19 @@ struct Machine {
 
 bool has_chosen(const Json& gpu, const std::string& what) {
   const std::string why = gpu["mode_why"];
-  return gpu.contains("measured") && why.find(": they run " + what) != std::string::npos;
+  return gpu.contains("measured") && why.find("of the speed") != std::string::npos && why.ends_with(": they " + what);
 }
 
 TEST(DaemonMode, FollowsWhatGivesMore) {
   Machine machine;
   EXPECT_TRUE(machine.reaches(
-      kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "serial" && has_chosen(gpu, "by turns"); }));
+      kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "serial" && has_chosen(gpu, "take turns"); }));
   const Json measured = machine.gpu()["measured"];
   EXPECT_GT(measured["by_turns_permille"], 1300);
   EXPECT_EQ(measured["has_pauses"], false);
   // Another load, which gets more done at once: a trial comes as soon as it is seen that it is another.
   EXPECT_TRUE(machine.reaches(
-      kMoreAtOnce, [](const Json& gpu) { return gpu["mode_now"] == "concurrent" && has_chosen(gpu, "at once"); }));
+      kMoreAtOnce, [](const Json& gpu) { return gpu["mode_now"] == "concurrent" && has_chosen(gpu, "run at once"); }));
   for (const auto& program : machine.programs) EXPECT_TRUE(program->wait_granted());
   // Nothing to choose any more.
   machine.programs.resize(1);
@@ -125,7 +134,7 @@ TEST(DaemonMode, IsNotMeasuredUnlessWanted) {
   for (const auto& program : machine.programs) EXPECT_EQ(program->questions, 0);
   // Changed while they run, it holds from that moment on.
   EXPECT_EQ(http(machine.dir.path(), "PATCH", "/v1/gpus/0", R"({"auto_by_gain": true})").status, 200);
-  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return has_chosen(gpu, "by turns"); }));
+  EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return has_chosen(gpu, "take turns"); }));
   EXPECT_EQ(http(machine.dir.path(), "PATCH", "/v1/gpus/0", R"({"auto_by_gain": false})").status, 200);
   EXPECT_TRUE(machine.reaches(kMoreByTurns, [](const Json& gpu) { return gpu["mode_now"] == "concurrent"; }));
 }
@@ -158,7 +167,7 @@ TEST(DaemonMode, WhoDoesNotAnswerOrLiesHarmsNobody) {
       liar.send(wire::Measured{.slot = static_cast<std::uint32_t>(random() % 64),
                                .question = static_cast<std::uint32_t>(random() % 20),
                                .submissions = random() >> (random() % 64)});
-    return has_chosen(gpu, "by turns");
+    return has_chosen(gpu, "take turns");
   }));
   EXPECT_TRUE(liar.send(wire::Measured{.slot = 64}));
   EXPECT_TRUE(liar.is_dropped());
