@@ -59,7 +59,9 @@ Result<Client::Metrics> Client::metrics(bool with_names, const std::string& acce
   });
 }
 
-Result<DaemonInfo> Client::daemon_info() const { return call({"GET", "/v1/daemon"}).and_then(parse_daemon_info); }
+Result<DaemonInfo> Client::daemon_info(std::string_view run) const {
+  return call({"GET", "/v1/daemon" + (run.empty() ? "" : "?run=" + url_encoded(run))}).and_then(parse_daemon_info);
+}
 
 Result<Snapshot> Client::snapshot() const { return snapshot_text().and_then(parse_snapshot); }
 

@@ -40,7 +40,8 @@ class Client {
 
   const std::string& runtime_dir() const { return runtime_dir_; }
 
-  base::Result<DaemonInfo> daemon_info() const;
+  // `run`: the caps are those of programs of this run; empty: of no run.
+  base::Result<DaemonInfo> daemon_info(std::string_view run = {}) const;
   base::Result<Snapshot> snapshot() const;
 
   // The body as the daemon wrote it, for --json.

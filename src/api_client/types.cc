@@ -210,6 +210,13 @@ void trace_event_fields(Reader& reader, TraceEvent& event) {
   if (reader.object().is_object()) event.others = describe_other_fields(reader.object());
 }
 
+void caps_fields(Reader& reader, Caps& caps) {
+  reader.read("priority", caps.priority);
+  reader.read("priority_by", caps.priority_by);
+  reader.read("share", caps.share);
+  reader.read("share_by", caps.share_by);
+}
+
 }  // namespace
 
 Result<DaemonInfo> parse_daemon_info(std::string_view text) {
@@ -222,6 +229,7 @@ Result<DaemonInfo> parse_daemon_info(std::string_view text) {
     reader.read("runtime_dir", info.runtime_dir);
     reader.read("unknown_entries", info.unknown_entries, "an unknown entry", unknown_entry_fields);
     reader.read("driver", info.driver, "'driver'", driver_fields);
+    reader.read("caps", info.caps, "'caps'", caps_fields);
   });
 }
 

@@ -34,6 +34,14 @@ struct UnknownEntry {
   std::vector<std::string> programs;
 };
 
+// The most that programs of this process's get of what they ask for. Absent: as they ask.
+struct Caps {
+  std::optional<std::int32_t> priority;
+  std::string priority_by;  // "admin_group", "job", "claims"
+  std::optional<std::string> share;
+  std::string share_by;  // the same; by "claims" it is the share, and no bound
+};
+
 // GET /v1/daemon
 struct DaemonInfo {
   std::string version;
@@ -44,6 +52,7 @@ struct DaemonInfo {
   std::string runtime_dir;
   DriverInfo driver;
   std::vector<UnknownEntry> unknown_entries;
+  Caps caps;
 };
 
 // A process that uses a GPU without gpumux.

@@ -82,7 +82,8 @@ daemon, 4 not allowed.)");
   for (const std::string& doubt : doubts_about(*submission)) say_error(kMgpuSrun, "warning: " + doubt);
   std::cout << "Job submitted. ID: " << submitted->id << " (priority=" << submission->priority.value_or(0) << ")\n"
             << std::flush;
-  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty()) say_error(kMgpuSrun, "note: " + cap);
+  if (const std::string cap = describe_cap(submission->priority.value_or(0), submitted->priority_capped); !cap.empty())
+    say_error(kMgpuSrun, "note: " + cap);
   if (!wishes.interactive) return kExitOk;
   return attach_to_job(kMgpuSrun, std::to_string(submitted->id), find_jobs_again(*client));
 }

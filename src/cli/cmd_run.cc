@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "api_client/client.h"
+#include "base/clock.h"
 #include "base/limits.h"
 #include "base/standing.h"
 #include "base/units.h"
@@ -33,6 +34,8 @@ using base::Result;
 using base::Status;
 
 constexpr char kRunName[] = "run";
+// A program starts without what the command says of it, rather than late.
+constexpr base::Duration kAskingLimit = std::chrono::seconds(1);
 constexpr char kRunUsage[] = "gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]";
 
 struct RunOptions {
@@ -81,10 +84,40 @@ Status set_environment(const RunOptions& options, const std::string& library, co
 
 // Said before the program starts: nothing of ours is there while it waits (decision 0030).
 void tell_turns(const std::string& runtime_dir) {
-  const auto snapshot = api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = std::chrono::seconds(1)})
+  const auto snapshot = api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = kAskingLimit})
                             .and_then(&api_client::Client::snapshot);
   if (!snapshot) return;
   if (const std::string turns = turns_line(*snapshot); !turns.empty()) say_error(kRunName, turns);
+}
+
+std::string variable(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Says what the daemon gives less of than the program asks for. The library reads these variables, whether an option or
+// the user has set them.
+void tell_caps(const std::string& runtime_dir) {
+  const auto priority = base::parse_priority(variable("GPUMUX_PRIORITY"));
+  const auto share = base::parse_share(variable("GPUMUX_SHARE"));
+  if (!priority && !share) return;
+  const auto daemon =
+      api_client::Client::connect({.runtime_dir = runtime_dir, .timeout = kAskingLimit})
+          .and_then([](const api_client::Client& client) { return client.daemon_info(variable("GPUMUX_RUN_ID")); });
+  if (!daemon) return;
+  const api_client::Caps& caps = daemon->caps;
+  const auto tell = [](const std::string& asked, const std::string& most, const std::string& by) {
+    const std::string why = by == "claims" ? "as the claims of its container or Slurm job have it"
+                            : by == "job"  ? "for the job that it is in has no more (priority_cap)"
+                                           : "for only the daemon's owner, root and members of its admin_group put a "
+                                             "program above others";
+    say_error(kRunName, "note: " + asked + " counts as " + most + ", " + why);
+  };
+  if (priority && caps.priority && *priority > *caps.priority)
+    tell("priority " + std::to_string(*priority), std::to_string(*caps.priority), caps.priority_by);
+  const auto most_share = base::parse_share(caps.share.value_or(""));
+  if (share && most_share && (caps.share_by == "claims" ? *share != *most_share : *share > *most_share))
+    tell("share " + base::format_share(*share), *caps.share, caps.share_by);
 }
 
 // Finds library and daemon and sets the environment. On success the program will be gated.
@@ -101,7 +134,9 @@ Status prepare(const RunOptions& options) {
                             *library);
   }
   if (!options.quiet && ::isatty(STDERR_FILENO) == 1) tell_turns(daemon->runtime_dir);
-  return set_environment(options, *library, daemon->runtime_dir);
+  GPUMUX_TRY(set_environment(options, *library, daemon->runtime_dir));
+  tell_caps(daemon->runtime_dir);
+  return {};
 }
 
 [[noreturn]] void become(const std::vector<char*>& program) {
@@ -179,7 +214,8 @@ Examples:
   gpumux run --allow-ungated -- ./simulate     # also on machines without a GPU
   gpumux run --simulated                       # a demo on a simulated GPU
 
-Only users who may change settings (see `gpumux set`) may put a program above others. Every user may ask for less.
+Only users who may change settings (see `gpumux set`) may put a program above others. Every user may ask for less. If
+the program gets less than it asks for, the command says so, and the program starts.
 
 Exit status: the program's own; 126 it cannot be executed, 127 it was not found. Before it starts: 1 failed, 2 wrong
 usage, 3 no daemon and none could be started, 4 not allowed.)");

@@ -152,7 +152,7 @@ int submit_command(const std::vector<char*>& arguments) {
   for (const std::string& doubt : doubts_about(*submission))
     say_error(kSubmitName,
               "warning: " + doubt + ". The job is submitted all the same, and fails if this does not change");
-  if (const std::string cap = describe_cap(*submission, *submitted); !cap.empty())
+  if (const std::string cap = describe_cap(submission->priority.value_or(0), submitted->priority_capped); !cap.empty())
     say_error(kSubmitName, "note: " + cap);
   print_submitted(*client, *submitted, printing, wishes.interactive);
   if (wishes.interactive)

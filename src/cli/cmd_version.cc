@@ -15,7 +15,8 @@ int version_command(const std::vector<char*>& arguments) {
   app.footer("Example:\n  gpumux version\n\nExit status: 0, whether or not a daemon is running; 2 wrong usage.");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
   std::cout << "gpumux " << base::version() << " (commit " << base::commit() << ")\n";
-  const auto info = api_client::Client::connect({}).and_then(&api_client::Client::daemon_info);
+  const auto info =
+      api_client::Client::connect({}).and_then([](const api_client::Client& client) { return client.daemon_info(); });
   if (info) {
     std::cout << "daemon " << printable(info->version) << " (pid " << info->pid << ", " << printable(info->runtime_dir)
               << ")\n";

@@ -197,6 +197,37 @@ class Users(UsersTest):
         self.daemon.api.ask("PATCH", f"/v1/queue/users/{self.games.pw_uid}", {"priority_cap": None})
         self.assertEqual(priority_on_the_gpu(priority=9), 0)
 
+    def test_a_user_is_told_what_is_capped(self):
+        def notes(*arguments, user=self.games, **variables):
+            ran = self.command_as(user, *arguments, **variables)
+            self.assertEqual(ran.returncode, 0, ran)
+            return [line for line in ran.stderr.replace("\n  ", " ").splitlines() if "note: " in line]
+
+        def run(*options, **variables):
+            return notes("run", *options, "--", "true", **variables)
+
+        told = run("--priority", "5", "--share", "3")
+        self.assertEqual([line.split(",")[0] for line in told],
+                         ["gpumux run: note: priority 5 counts as 0", "gpumux run: note: share 3 counts as 1"])
+        self.assertTrue(all("admin_group" in line for line in told), told)
+        self.assertEqual(len(run(GPUMUX_PRIORITY="1", GPUMUX_SHARE="2")), 2, "said by variables, it is the same")
+        self.assertEqual(run("--priority", "-1", "--share", "0.5", "--max-share", "30%"), [])
+        self.assertEqual(notes("run", "--priority", "5", "--share", "3", "--", "true", user=pwd.getpwuid(0)), [])
+        # Of a job: as its submitter is told.
+        job = str(self.submit_as(self.games, "true", held=True))
+        self.assertIn("counts as 0 (priority_cap)", notes("set", "--job", job, "--priority", "5")[0])
+        self.assertEqual(notes("set", "--job", job, "--priority", "-5"), [])
+        # In a job that has more than others, its programs may have as much.
+        self.reconfigure("[queue]\npriority_cap = 5\n")
+        command = self.hand_out(paths.COMMAND)
+        inside = self.submit_as(self.games, "sh", "-c", f"for p in 3 6; do {command} run --priority $p -- true; done",
+                                priority=4)
+        self.assertEqual(self.wait_done(inside)["outcome"], "ok")
+        said = self.output(self.games, inside).replace("\n  ", " ")
+        self.assertEqual([line for line in said.splitlines() if "note: " in line],
+                         ["gpumux run: note: priority 6 counts as 4, for the job that it is in has no more "
+                          "(priority_cap)"])
+
     def test_a_private_daemon_gives_way_and_its_programs_go_on(self):
         want = self.native_digest(steps=600)
         self.daemon.terminate()

@@ -41,6 +41,16 @@ class Daemon(TypedDict):
     tenants: int
     timers: Timers
     unknown_entries: List[UnknownEntry]
+    caps: Caps
+
+
+class Caps(TypedDict, total=False):
+    priority: int
+    # admin_group, job, claims
+    priority_by: str
+    share: str
+    # admin_group, job, claims
+    share_by: str
 
 
 class Driver(TypedDict):

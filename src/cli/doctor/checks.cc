@@ -311,11 +311,11 @@ void check_daemon(const Facts& facts, Findings& findings) {
   } else {
     findings.push_back({"daemon", Level::kOk, name + (daemon.is_private ? ", private" : "")});
   }
-  const bool may_change = facts.uid == 0 || facts.uid == daemon.uid || facts.in_admin_group;
   findings.push_back({"permissions", Level::kOk,
-                      may_change
-                          ? "you may use the daemon and change its settings"
-                          : "you may use the daemon; its owner, root and the group gpumux may change its settings"});
+                      daemon.caps.priority
+                          ? "you may use the daemon; its owner, root and members of its admin_group may change its "
+                            "settings"
+                          : "you may use the daemon and change its settings"});
   if (!facts.snapshot) return;
   for (const api_client::Gpu& gpu : facts.snapshot->gpus) {
     if (!gpu.claimed_by.empty()) {

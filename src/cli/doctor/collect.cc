@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
-#include <grp.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,21 +41,6 @@ std::vector<std::string> names_in(const std::string& dir) {
 
 bool is_number(const std::string& text) {
   return !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
-}
-
-bool in_group(const char* name) {
-  const group* found = ::getgrnam(name);
-  if (found == nullptr) return false;
-  const gid_t wanted = found->gr_gid;
-  if (::getegid() == wanted) return true;
-  const int count = ::getgroups(0, nullptr);
-  if (count <= 0) return false;
-  std::vector<gid_t> groups(static_cast<std::size_t>(count));
-  const int got = ::getgroups(count, groups.data());
-  for (int i = 0; i < got; ++i) {
-    if (groups[static_cast<std::size_t>(i)] == wanted) return true;
-  }
-  return false;
 }
 
 void collect_devices(Facts& facts) {
@@ -157,7 +141,6 @@ void collect_huge_pages(Facts& facts) {
 Facts collect_facts(const std::string& runtime_dir) {
   Facts facts;
   facts.uid = ::geteuid();
-  facts.in_admin_group = in_group("gpumux");
   facts.systemd = ::access("/run/systemd/system", F_OK) == 0;  // as sd_booted(3) has it
   for (char** variable = environ; *variable != nullptr; ++variable) {
     const std::string_view text = *variable;

@@ -61,7 +61,6 @@ struct DirFacts {
 
 struct Facts {
   uid_t uid = 0;
-  bool in_admin_group = false;
   bool systemd = false;  // it starts this machine's services
   std::map<std::string, std::string> environment;
 

@@ -42,6 +42,21 @@ tl::unexpected<base::Error> no_gpu(std::string_view which) {
                                                "': use an index or UUID that `gpumux status` shows");
 }
 
+Json caps_json(const Translator::Caps& caps) {
+  using By = Translator::Caps::By;
+  const auto word = [](By by) { return by == By::kClaims ? "claims" : by == By::kJob ? "job" : "admin_group"; };
+  Json json = Json::object();
+  if (caps.priority) {
+    json["priority"] = caps.priority->most;
+    json["priority_by"] = word(caps.priority->by);
+  }
+  if (caps.share) {
+    json["share"] = base::format_share(caps.share->most);
+    json["share_by"] = word(caps.share->by);
+  }
+  return json;
+}
+
 ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
   ApiTrace answer{.follow = query_value(query, "follow") == "1", .names_of = names_of};
   for (const auto& [name, target] : {std::pair{"since", &answer.since}, std::pair{"limit", &answer.limit}}) {
@@ -79,7 +94,7 @@ ApiAnswer Api::answer(const ApiRequest& request) {
   switch (match.route->address) {
     case Address::kApi: return ApiResponse{200, api_text()};
     case Address::kDescription: return ApiResponse{200, openapi_text()};
-    case Address::kDaemon: return daemon(request.peer);
+    case Address::kDaemon: return daemon(request.peer, query);
     case Address::kStatus: return status(request.peer, query);
     case Address::kGpus:
       return status_part(request.peer, {}, [](const Json& all) { return json_response({{"gpus", all["gpus"]}}); });
@@ -101,7 +116,7 @@ std::optional<uid_t> Api::names_of(const Peer& peer) const {
   return peer.uid;
 }
 
-ApiAnswer Api::daemon(const Peer& peer) const {
+ApiAnswer Api::daemon(const Peer& peer, std::string_view query) const {
   Json unknown = Json::array();
   for (const auto& [name, entry] : translator_.unknown_entries()) {
     const bool has_names = !names_of(peer);
@@ -125,7 +140,8 @@ ApiAnswer Api::daemon(const Peer& peer) const {
       {"tenants", translator_.sessions().size()},
       {"timers",
        {{"fired", timers_.fired}, {"late_over_1ms", timers_.late_over_1ms}, {"latest_ns", timers_.latest.count()}}},
-      {"unknown_entries", std::move(unknown)}};
+      {"unknown_entries", std::move(unknown)},
+      {"caps", caps_json(translator_.caps_of(peer, decode_percent(query_value(query, "run").value_or(""))))}};
   return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
     json["owner"] = user_name(uid);
     return json_response(json);

@@ -51,7 +51,7 @@ class Api {
   bool is_held() { return holds_.any(); }
 
  private:
-  ApiAnswer daemon(const Peer& peer) const;
+  ApiAnswer daemon(const Peer& peer, std::string_view query) const;
   // The only user whose programs' names the peer may see; none: those of all users.
   std::optional<uid_t> names_of(const Peer& peer) const;
   // Whether the account asks for the status too often, or too often for parts of it.

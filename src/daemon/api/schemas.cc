@@ -23,9 +23,12 @@ constexpr std::array kSchemas{
     Schema{"Nothing", ""},
     Schema{"Api", "version: text, description: text, addresses: ApiAddress[]"},
     Schema{"ApiAddress", "path: text, methods: text[], summary: text"},
-    Schema{"Daemon",
-           "version: text, pid: int, uid: int, owner: text, private: bool, started_unix_ns: int, config_file: text, "
-           "runtime_dir: text, driver: Driver, tenants: int, timers: Timers, unknown_entries: UnknownEntry[]"},
+    Schema{
+        "Daemon",
+        "version: text, pid: int, uid: int, owner: text, private: bool, started_unix_ns: int, config_file: text, "
+        "runtime_dir: text, driver: Driver, tenants: int, timers: Timers, unknown_entries: UnknownEntry[], caps: Caps"},
+    Schema{"Caps", "priority?: int, priority_by?: CapBy, share?: text, share_by?: CapBy"},
+    Schema{"CapBy", "admin_group|job|claims"},
     Schema{"Driver", "version: text, nvml_version: text, simulated: bool"},
     Schema{"Timers", "fired: int, late_over_1ms: int, latest_ns: int"},
     Schema{"UnknownEntry", "name: text, count: int, programs: text[]"},

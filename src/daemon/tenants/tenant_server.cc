@@ -302,6 +302,7 @@ void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup l
   door_ = door;
   lookup_ = lookup;
   containers_ = std::move(containers);
+  translator_.set_container_of([this](pid_t pid) { return containers_.container_of(pid); });
   listener_.listen(std::move(socket));
 }
 

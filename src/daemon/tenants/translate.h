@@ -98,6 +98,28 @@ class Translator {
   // For programs of the run that are connected; later ones say it themselves. As far as the priority may be.
   void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
 
+  // The most that a program of the peer gets of what it asks for, in this run. None: as it asks.
+  struct Caps {
+    enum class By {
+      kAdminGroup,  // only users who may change settings get more
+      kJob,         // the run is a job's, and has its priority
+      kClaims,      // those of its container; a share by claims is the share, and no bound
+    };
+    template <class T>
+    struct Cap {
+      T most;
+      By by = By::kAdminGroup;
+    };
+    std::optional<Cap<std::int32_t>> priority;
+    std::optional<Cap<std::uint32_t>> share;
+  };
+  Caps caps_of(const Peer& peer, const containers::Record* container, const std::string& run) const;
+  // As caps_of(peer, its container, run).
+  Caps caps_of(const Peer& peer, const std::string& run) const;
+  // Finds the container of a process; null: in none.
+  using ContainerOf = std::function<std::shared_ptr<const containers::Record>(pid_t)>;
+  void set_container_of(ContainerOf container_of) { container_of_ = std::move(container_of); }
+
   // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
   void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
 
@@ -191,8 +213,6 @@ class Translator {
   };
   Share share_on(const Session& session, base::GpuIndex gpu) const;
   void tell_standing(const Session& session, const Slot& slot);
-  std::int32_t most_priority(const Session& session) const;
-  std::int32_t allowed_priority(const Session& session, std::int32_t asked) const;
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   void count_for_job(const Session& session, Slot& slot, std::uint64_t bytes);
   void forget_slot(const Session& session, const Slot& slot, base::TimePoint now);
@@ -240,6 +260,7 @@ class Translator {
   settings::OnDaemonLoss on_daemon_loss_;
   std::function<void(const Session&)> changed_;
   std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
+  ContainerOf container_of_;
   std::function<base::Status(Session&, const wire::MpsAsked&)> mps_asked_;
   std::function<std::vector<MpsServerView>()> mps_servers_;
   std::function<void(bool)> hand_over_;

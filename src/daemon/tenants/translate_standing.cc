@@ -11,10 +11,10 @@ namespace gpumux::daemon {
 namespace {
 
 // Of its claims, if they have shares: the smallest, for GPUs on which none of them counts.
-std::optional<std::uint32_t> share_of_claims(const Session& session) {
+std::optional<std::uint32_t> share_of_claims(const containers::Record* container) {
   std::optional<std::uint32_t> least;
-  if (session.container == nullptr) return least;
-  for (const containers::Claim& claim : session.container->claims) {
+  if (container == nullptr) return least;
+  for (const containers::Claim& claim : container->claims) {
     const auto take = [&](std::uint64_t cores) {
       least = std::min(least.value_or(base::kMostShare), static_cast<std::uint32_t>(cores));
     };
@@ -26,31 +26,43 @@ std::optional<std::uint32_t> share_of_claims(const Session& session) {
 
 }  // namespace
 
-// The highest priority that a tenant may ask for. In claims it is what the claims give, even if that is below 0.
-// Otherwise it is 0, or what the tenant's run was granted.
-std::int32_t Translator::most_priority(const Session& session) const {
-  if (session.container != nullptr) {
-    if (const auto most = containers::most_priority(session.container->claims)) return *most;
+// Every program may ask for less than others. More than others get only a user who may change settings, a job's run,
+// and a container by its claims, which may give less than 0, too.
+Translator::Caps Translator::caps_of(const Peer& peer, const containers::Record* container,
+                                     const std::string& run) const {
+  Caps caps;
+  if (const auto share = share_of_claims(container)) caps.share = {*share, Caps::By::kClaims};
+  if (access_.may_change(peer)) return caps;
+  if (!caps.share) caps.share = {base::kOneShare, Caps::By::kAdminGroup};
+  const auto of_claims = container != nullptr ? containers::most_priority(container->claims) : std::nullopt;
+  const bool is_jobs = job_of_ && job_of_(peer.uid, run) != 0;
+  const std::int32_t granted = granted_priority_ ? granted_priority_(peer.uid, run) : 0;
+  if (of_claims) {
+    caps.priority = {*of_claims, Caps::By::kClaims};
+  } else {
+    caps.priority = {std::max(granted, 0), is_jobs ? Caps::By::kJob : Caps::By::kAdminGroup};
   }
-  return std::max(granted_priority_ ? granted_priority_(session.peer.uid, session.run) : 0, 0);
+  return caps;
 }
 
-// Every tenant may ask for less than others. Only a tenant that may change settings gets more than most_priority().
-std::int32_t Translator::allowed_priority(const Session& session, std::int32_t asked) const {
-  return access_.may_change(session.peer) ? asked : std::min(asked, most_priority(session));
+Translator::Caps Translator::caps_of(const Peer& peer, const std::string& run) const {
+  // As for tenants: the answer from /proc is of this process if that has not ended by then.
+  auto container = container_of_ && peer.process != nullptr ? container_of_(peer.pid) : nullptr;
+  if (peer.has_ended()) container = nullptr;
+  return caps_of(peer, container.get(), run);
 }
 
 base::Standing Translator::standing_of(const Session& session, const wire::Hello& hello) const {
   base::Standing standing;
   standing.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
   if (hello.share != 0) standing.share = std::min(hello.share, base::kMostShare);
-  const auto claimed = share_of_claims(session);
-  if (claimed) standing.share = *claimed;
   if (hello.max_share != 0) standing.max_share = std::min(hello.max_share, base::kWholeGpu);
-  if (access_.may_change(session.peer)) return standing;
+  const Caps caps = caps_of(session.peer, session.container.get(), session.run);
+  const bool has_claims = caps.share && caps.share->by == Caps::By::kClaims;
+  if (has_claims) standing.share = caps.share->most;
   const base::Standing asked = standing;
-  standing.priority = allowed_priority(session, standing.priority);
-  if (!claimed) standing.share = std::min(standing.share, base::kOneShare);
+  if (caps.priority) standing.priority = std::min(standing.priority, caps.priority->most);
+  if (caps.share) standing.share = std::min(standing.share, caps.share->most);
   // A program that asks for no priority has less than that if its claim says so: nothing to warn of.
   if (standing.share != asked.share || (standing.priority != asked.priority && asked.priority > 0)) {
     log_warning(
@@ -59,7 +71,7 @@ base::Standing Translator::standing_of(const Session& session, const wire::Hello
         {{"tenant", session.id.value},
          {"uid", session.peer.uid},
          {"priority", asked.priority},
-         {"most_priority", most_priority(session)},
+         {"most_priority", caps.priority->most},
          {"share", base::format_share(asked.share)}});
   }
   return standing;
@@ -92,7 +104,8 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
                                                  std::to_string(session.peer.uid) +
                                                  ": only that user, and users who may change settings, may");
     }
-    const std::int32_t most = std::max(session.standing.priority, most_priority(session));
+    const Caps caps = caps_of(session.peer, session.container.get(), session.run);
+    const std::int32_t most = std::max(session.standing.priority, caps.priority ? caps.priority->most : 0);
     if (wanted.priority > most || wanted.share > std::max(session.standing.share, base::kOneShare)) {
       return base::fail(base::Code::kDenied,
                         user + " may not put this tenant above others (a priority up to " + std::to_string(most) +
@@ -100,7 +113,7 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
     }
   }
   if (session.standing == wanted) return {};
-  if (wanted.share != session.standing.share && share_of_claims(session)) {
+  if (wanted.share != session.standing.share && share_of_claims(session.container.get())) {
     std::string claims;
     for (const containers::Claim& claim : session.container->claims)
       claims += (claims.empty() ? "" : ", ") + printable(claim.uid);
@@ -123,7 +136,9 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
 void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
   for (const auto& [id, session] : sessions_) {
     if (session->peer.uid != uid || session->run != run) continue;
-    session->standing.priority = session->first_standing.priority = allowed_priority(*session, priority);
+    const Caps caps = caps_of(session->peer, session->container.get(), session->run);
+    session->standing.priority = session->first_standing.priority =
+        caps.priority ? std::min(priority, caps.priority->most) : priority;
     for (const auto& [number, slot] : session->slots()) tell_standing(*session, slot);
   }
 }

@@ -7,6 +7,7 @@
 #include "cli/frame/command.h"
 #include "jobs/commands/job_calls.h"
 #include "jobs/commands/job_view.h"
+#include "jobs/commands/submission.h"
 
 namespace gpumux::cli {
 
@@ -47,6 +48,8 @@ int change_requests(const char* command, const api_client::Client& client, const
       continue;
     }
     std::cout << "job " << job_label(*job) << ": " << describe_request(wanted, *job) << "\n";
+    const std::string cap = wanted.priority ? describe_cap(job->priority, job->priority_capped) : "";
+    if (!cap.empty()) say_error(command, "note: " + cap);
   }
   std::cout << std::flush;
   return status;

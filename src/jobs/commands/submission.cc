@@ -378,11 +378,10 @@ std::vector<std::string> doubts_about(const api_client::Submission& submission) 
   return doubts;
 }
 
-std::string describe_cap(const api_client::Submission& submission, const api_client::Submitted& submitted) {
-  if (!submitted.priority_capped) return {};
-  return "priority " + std::to_string(submission.priority.value_or(0)) +
-         " orders your own jobs. Against other users' " + "jobs it counts as " +
-         std::to_string(*submitted.priority_capped) + " (priority_cap): ask an administrator for more";
+std::string describe_cap(std::int32_t priority, std::optional<std::int32_t> capped) {
+  if (!capped || *capped == priority) return {};
+  return "priority " + std::to_string(priority) + " orders your own jobs. Against other users' jobs it counts as " +
+         std::to_string(*capped) + " (priority_cap): ask an administrator for more";
 }
 
 std::string describe_submitted(const api_client::Submitted& submitted) {

@@ -87,8 +87,8 @@ base::Result<api_client::Submitted> submit_persistently(const api_client::Submis
 // log.
 std::vector<std::string> doubts_about(const api_client::Submission& submission);
 
-// That a priority counts for less than was asked for; empty: it does not.
-std::string describe_cap(const api_client::Submission& submission, const api_client::Submitted& submitted);
+// That a job's priority counts for less than was asked for; empty: it does not. `capped`: none, if it is as asked.
+std::string describe_cap(std::int32_t priority, std::optional<std::int32_t> capped);
 
 // "job 17", or "array 17_[0-9%2] (10 jobs)".
 std::string describe_submitted(const api_client::Submitted& submitted);
