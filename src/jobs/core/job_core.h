@@ -58,8 +58,8 @@ enum class WaitReason : std::uint8_t {
   kHeld,
   kDependency,
   kBegin,       // it is to begin later
-  kGpuMemory,   // is next, and there is no room yet
-  kPriority,    // others go first
+  kGpuMemory,   // is next on its GPUs, and there is no room yet
+  kPriority,    // others go first that could take its GPUs
   kUserLimit,   // its user has as much running as allowed
   kArrayLimit,  // as many elements of its array run as may
   kDrained,     // a GPU that it needs takes no jobs

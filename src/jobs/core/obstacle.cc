@@ -66,9 +66,11 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
     case WaitReason::kPaused: break;
     case WaitReason::kDependency: return first_of(job.spec.after);
     case WaitReason::kGpuMemory: return shortage_of(job);
-    case WaitReason::kPriority:
+    case WaitReason::kPriority: {
       if (behind_limited(job)) return WaitsForOthers{job.user->limited_job, 1};
-      return WaitsForOthers{reservation.job, standing.place > 0 ? standing.place - 1 : 0};
+      const Rivals rivals = rivals_of(job);
+      return WaitsForOthers{rivals.first, rivals.place > 0 ? rivals.place - 1 : 0};
+    }
     case WaitReason::kUserLimit: return limit_of_user(job, limits_of(*job.user), other_to_start(job));
     case WaitReason::kArrayLimit: {
       const Array& array = arrays.at(job.spec.array);

@@ -17,9 +17,9 @@ struct WaitsForEnd {
   std::uint64_t others = 0;
 };
 
-// kPriority, and kGpuMemory where all room is kept for another job. `first`: the first in order that cannot start yet,
-// or the user's job before it that the user's limit keeps waiting; kNoJob: there is none. `before`: jobs that go first,
-// that one included.
+// kPriority, and kGpuMemory where all room is kept for another job. `first`: the first in order that cannot start yet
+// and could take one of its GPUs, or the user's job before it that the user's limit keeps waiting; kNoJob: there is
+// none. `before`: jobs that go first, that one included. Jobs that want other GPUs do not count.
 struct WaitsForOthers {
   JobId first = kNoJob;
   std::uint64_t before = 0;

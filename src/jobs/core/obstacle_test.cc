@@ -62,6 +62,43 @@ TEST(Obstacles, JobsThatGoFirstAreCounted) {
   EXPECT_EQ(others.before, 2u);
 }
 
+// Of two GPUs, each with a job that waits for it, and one more behind the second.
+TEST(Obstacles, AJobThatWantsAnotherGpuKeepsNoJobWaiting) {
+  for (const Order order : {Order::kFifo, Order::kFair}) {
+    QueueSettings settings;
+    settings.order = order;
+    Script s(2, settings);
+    const auto on = [&](std::uint32_t gpu, std::uint32_t uid) {
+      JobSpec spec = s.spec();
+      spec.gpus = {gpu};
+      spec.uid = uid;
+      return spec;
+    };
+    s.run(on(0, 1000));
+    s.run(on(1, 1001));
+    s.submit(on(0, 1000));
+    s.submit(on(1, 1001));
+    EXPECT_EQ(s.reason(3), "gpu_memory");
+    EXPECT_EQ(s.reason(4), "gpu_memory");
+    const auto room = obstacle<WaitsForRoom>(s, 4);
+    EXPECT_EQ(room.gpu, GpuIndex{1});
+    EXPECT_EQ(room.jobs, std::vector<JobId>{JobId{2}});
+    s.submit(on(1, 1002));
+    if (order == Order::kFifo) {
+      const auto others = obstacle<WaitsForOthers>(s, 5);
+      EXPECT_EQ(others.first, JobId{4});
+      EXPECT_EQ(others.before, 1u);
+      EXPECT_EQ(s.place(5), 3u) << "the place is one in the whole queue";
+    }
+    // A job that takes any GPU may take this one.
+    JobSpec any = s.spec();
+    any.uid = 1003;
+    s.submit(any);
+    s.submit(on(0, 1003));
+    EXPECT_EQ(s.reason(7), "priority");
+  }
+}
+
 TEST(Obstacles, OfDependenciesTheFirstThatIsNotDone) {
   Script s(4);
   s.run();

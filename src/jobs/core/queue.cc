@@ -124,17 +124,30 @@ void JobCore::State::rebuild_ranks() {
 
 namespace {
 
-// Jobs of the lane that came before.
-std::uint64_t before(const Lane& lane, std::uint64_t order) {
+// Whether the jobs of the class could take one of these GPUs. Null: any GPU.
+bool wants_any_of(const Class& c, const GpuSet* on) {
+  return on == nullptr || c.key.shape.gpus.empty() || !(c.key.shape.gpus & *on).empty();
+}
+
+std::uint64_t jobs_of(const Lane& lane, const GpuSet* on) {
+  if (on == nullptr) return lane.jobs;
   std::uint64_t count = 0;
-  for (const auto& [turn, c] : lane.heads) count += c->jobs.order_of_key(order);
+  for (const auto& [turn, c] : lane.heads) count += wants_any_of(*c, on) ? c->jobs.size() : 0;
+  return count;
+}
+
+// Jobs of the lane that came before.
+std::uint64_t before(const Lane& lane, std::uint64_t order, const GpuSet* on) {
+  std::uint64_t count = 0;
+  for (const auto& [turn, c] : lane.heads) count += wants_any_of(*c, on) ? c->jobs.order_of_key(order) : 0;
   return count;
 }
 
 // Jobs of its own lane that go before it.
-std::uint64_t before(const Job& job) {
+std::uint64_t before(const Job& job, const GpuSet* on) {
   std::uint64_t count = 0;
   for (const auto& [turn, c] : job.in_class->lane->heads) {
+    if (!wants_any_of(*c, on)) continue;
     if (turn.priority == job.spec.priority) count += c->jobs.order_of_key(job.spec.order);
     if (turn.priority > job.spec.priority) count += c->jobs.size();
   }
@@ -155,26 +168,56 @@ std::uint64_t JobCore::State::jobs_in_turn(const Lane& lane, std::uint64_t of) c
 // A job that a limit keeps waiting has no place, and counts for no other's. With fifo the place is the number of jobs
 // before it. With fair users take turns. The place is then the number of jobs that start before it if all jobs are of
 // one length. Of each other user it counts as many as are before the job in its own lane, and one more if that user is
-// ahead.
-std::uint64_t JobCore::State::place_of(const Job& job) const {
+// ahead. `on`: counts only jobs that could take one of these GPUs.
+std::uint64_t JobCore::State::place_of(const Job& job, const GpuSet* on) const {
   if (job.in_class == nullptr || job.in_class->parked != Parked::kNo) return 0;
   if (!user_may(job) || behind_limited(job)) return 0;
   const Lane& lane = *job.in_class->lane;
   std::uint64_t place = 1;
   for (const auto& [priority, level] : levels) {
     if (priority <= lane.priority) break;
-    for (const auto& [rank, other] : level.lanes) place += jobs_in_turn(*other, other->jobs);
+    for (const auto& [rank, other] : level.lanes) place += jobs_in_turn(*other, jobs_of(*other, on));
   }
-  const std::uint64_t own = before(job);
+  const std::uint64_t own = before(job, on);
   place += own;
   for (const auto& [rank, other] : lane.level->lanes) {
     if (other == &lane) continue;
     const std::uint64_t in_turn = settings.order == Order::kFifo
-                                      ? before(*other, job.spec.order)
-                                      : std::min(other->jobs, own + (rank < lane.rank ? 1 : 0));
+                                      ? before(*other, job.spec.order, on)
+                                      : std::min(jobs_of(*other, on), own + (rank < lane.rank ? 1 : 0));
     place += jobs_in_turn(*other, in_turn);
   }
   return place;
+}
+
+// Jobs that want other GPUs go before it in order, and do not keep it waiting.
+JobCore::State::Rivals JobCore::State::rivals_of(const Job& job) const {
+  if (!job.has_its_gpus()) return {place_of(job), reservation.job};
+  const GpuSet on = usable_for(job);
+  Rivals rivals{place_of(job, &on), kNoJob};
+  if (rivals.place <= 1) return rivals;
+  const auto reserved = jobs.find(reservation.job);
+  if (reserved != jobs.end() && !(usable_for(*reserved->second) & on).empty()) {
+    rivals.first = reservation.job;
+    return rivals;
+  }
+  // The first in order. With fair, users take turns: a job of a user behind may be before it.
+  const Turn own{job.spec.priority, job.spec.order};
+  for (const auto& [priority, level] : levels) {
+    for (const auto& [rank, lane] : level.lanes) {
+      for (const auto& [turn, c] : lane->heads) {
+        const bool is_behind =
+            lane == job.in_class->lane
+                ? !(turn < own)
+                : settings.order == Order::kFifo && priority == job.in_class->lane->priority && turn.order > own.order;
+        if (is_behind || !wants_any_of(*c, &on)) continue;
+        rivals.first = c->jobs.begin()->second->spec.id;
+        return rivals;
+      }
+    }
+    if (priority == job.in_class->lane->priority) break;
+  }
+  return rivals;
 }
 
 WaitReason JobCore::State::reason_of(const Job& job) const {
@@ -191,7 +234,7 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
   }
   const std::uint32_t wanted = job.wanted_gpus();
   if (usable_for(job).size() < wanted) return WaitReason::kDrained;
-  if (reservation.job == job.spec.id || place_of(job) == 1) return WaitReason::kGpuMemory;
+  if (reservation.job == job.spec.id || rivals_of(job).place == 1) return WaitReason::kGpuMemory;
   return WaitReason::kPriority;
 }
 

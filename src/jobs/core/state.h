@@ -348,7 +348,14 @@ struct JobCore::State {
   void drop_floors();
   void rebuild_ranks();
   std::uint64_t usage_key(const User& user) const;
-  std::uint64_t place_of(const Job& job) const;
+  std::uint64_t place_of(const Job& job, const GpuSet* on = nullptr) const;
+  // Its place among the jobs that could take one of its GPUs, as place_of, and the first of those; kNoJob: there is
+  // none, or it is not known.
+  struct Rivals {
+    std::uint64_t place = 0;
+    JobId first = kNoJob;
+  };
+  Rivals rivals_of(const Job& job) const;
   std::uint64_t jobs_in_turn(const Lane& lane, std::uint64_t of) const;
   // A job of the user before it has reached the limit, and the user's own order holds.
   bool behind_limited(const Job& job) const {
