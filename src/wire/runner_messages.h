@@ -171,7 +171,7 @@ struct RunnerEnded {
   std::uint32_t code = 0;
   EndReason reason = EndReason::kNone;
   std::uint32_t leftovers = 0;  // processes that outlived the main process and were ended
-  std::uint32_t flags = 0;      // kDumpedCore, kEndNotDurable
+  std::uint32_t flags = 0;      // kDumpedCore and the others below
   std::uint64_t ended_wall_ns = 0;
   std::uint64_t user_us = 0;  // processor time of everything that was waited for
   std::uint64_t system_us = 0;
@@ -182,6 +182,9 @@ inline constexpr std::uint32_t kDumpedCore = 1u << 0;
 // The end could not be written to disk (it is full, or broken). The message is all there is: the runner keeps on
 // trying, and stays until it has succeeded or the daemon has said Noted.
 inline constexpr std::uint32_t kEndNotDurable = 1u << 1;
+// The job has failed, and the kernel has killed a process of it for want of host memory: for sure, or perhaps.
+inline constexpr std::uint32_t kOutOfMemory = 1u << 2;
+inline constexpr std::uint32_t kPerhapsOutOfMemory = 1u << 3;
 
 // The runner does nothing, and has done nothing: not claimed, or the claim is another's. The job did not start here.
 struct RunnerRefused {

@@ -13,11 +13,13 @@ import sqlite3
 import subprocess
 import sys
 import time
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.api import ApiError  # noqa: E402
 from framework.case import main  # noqa: E402
+from framework.cgroups import Cgroup, hierarchies  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.machine import Machine  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
@@ -53,6 +55,35 @@ class Jobs(JobsTest):
             self.ask("submit", "--wait", "--", "echo", name, GPUMUX_RUNTIME_DIR=runtime_dir)
         for name, runtime_dir in queues.items():
             self.assertEqual(self.ask("logs", "1", GPUMUX_RUNTIME_DIR=runtime_dir)[0], name)
+
+    def test_a_gpu_that_is_gone_after_a_restart_is_named(self):
+        job = self.submit("true", gpu_ids=1, hold=True)
+        self.daemon.terminate()
+        smaller = Machine(1)
+        self.addCleanup(smaller.remove)
+        self.daemon.machine = smaller
+        self.daemon.start()
+        self.ask("release", str(job))
+        wait_until(lambda: self.job(job).get("why") == "GPU 1 is not there", HANG, lambda: f"why: {self.job(job)}")
+        self.ask("cancel", str(job))
+
+    @unittest.skipUnless(os.geteuid() == 0 and "memory" in hierarchies(), "needs root and memory cgroups of version 1")
+    def test_a_job_that_the_kernel_has_killed_for_memory_says_so(self):
+        group = Cgroup(f"gpumux-test-{os.getpid()}")
+        self.addCleanup(group.remove)
+        folder = group.folders["memory"]
+        (folder / "memory.limit_in_bytes").write_text("32M", encoding="ascii")
+        (folder / "memory.swappiness").write_text("0", encoding="ascii")
+        join, eat = f"echo $$ >{folder}/cgroup.procs", f"{sys.executable} -c 'b = b\"x\" * (256 << 20)'"
+        for script, status, said in ((f"{join}; exec {eat}", 137, "killed: out of memory (host)"),
+                                     (f"{join}; {eat} || exit 1", 1, "perhaps out of memory (host): ")):
+            done = self.wait_done(self.submit("sh", "-c", script), "failed")
+            self.assertEqual(done["exit_status"], status, done)
+            self.assertTrue(done["note"].startswith(said), done)
+            self.assertIn(done["note"], self.ask("show", str(done["id"]))[0])
+        # A later job that fails for another reason has not been killed.
+        done = self.wait_done(self.submit("sh", "-c", "exit 137"), "failed")
+        self.assertEqual(done["note"], "")
 
     def test_logs_are_in_the_state_folder_of_the_submitter(self):
         state = os.path.join(self.directory, "scratch")

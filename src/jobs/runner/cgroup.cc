@@ -48,7 +48,20 @@ void for_each_line(std::string_view text, Visit visit) {
   }
 }
 
-// The directory of this process's own group of version 2; empty: there is none to be seen.
+bool has_mark(const std::string& directory, const char* name) {
+  char value[8] = {};
+  return ::getxattr(directory.c_str(), name, value, sizeof value) == 1 && value[0] == '1';
+}
+
+// Under systemd each group has one writer: systemd, unless it has handed the group over and marked it so.
+bool may_divide(const std::string& directory) {
+  struct stat status {};
+  if (::stat("/run/systemd/system", &status) != 0) return true;
+  return has_mark(directory, "trusted.delegate") || has_mark(directory, "user.delegate");
+}
+
+}  // namespace
+
 std::string own_cgroup() {
   std::string group;
   const std::string groups = os::read_unsized_at(AT_FDCWD, "/proc/self/cgroup").value_or("");
@@ -73,20 +86,6 @@ std::string own_cgroup() {
   });
   return directory;
 }
-
-bool has_mark(const std::string& directory, const char* name) {
-  char value[8] = {};
-  return ::getxattr(directory.c_str(), name, value, sizeof value) == 1 && value[0] == '1';
-}
-
-// Under systemd each group has one writer: systemd, unless it has handed the group over and marked it so.
-bool may_divide(const std::string& directory) {
-  struct stat status {};
-  if (::stat("/run/systemd/system", &status) != 0) return true;
-  return has_mark(directory, "trusted.delegate") || has_mark(directory, "user.delegate");
-}
-
-}  // namespace
 
 std::string plan_cgroup(const std::string& parent, std::uint64_t job, std::uint32_t attempt) {
   if (parent == "none") return {};

@@ -14,6 +14,9 @@
 
 namespace gpumux::runner {
 
+// The directory of this process's own group of version 2; empty: there is none to be seen.
+std::string own_cgroup();
+
 // Where the job's own group will be: below `parent` (wire::RunnerSpec::cgroup_parent). Empty, with no error: nowhere.
 // `parent` is "none"; or it is "auto", and there is no version 2, or this process's own group is not for it to divide.
 // Under systemd only a group with the mark of having been delegated is.
@@ -42,6 +45,7 @@ class Cgroup {
   // Removes it and the groups that root's jobs have made below it. False: not yet; a process that has just ended may be
   // in it for a moment.
   bool remove() const;
+  int directory() const { return directory_.get(); }
 
  private:
   base::Status write(const char* name, const char* value) const;

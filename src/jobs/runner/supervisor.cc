@@ -375,6 +375,7 @@ void Supervisor::main_ended(int status) {
     end_.how = signaled ? wire::EndHow::kSignaled : wire::EndHow::kExited;
     end_.code = code;
   }
+  if (signaled || code != 0) end_.flags |= memory_flag(signaled ? 128 + code : code);
 #ifdef WCOREDUMP
   if (signaled && WCOREDUMP(status)) end_.flags |= wire::kDumpedCore;
 #endif
@@ -384,6 +385,17 @@ void Supervisor::main_ended(int status) {
       Cleaning{.kill_at = std::get<Running>(phase_).kill_at, .give_up_at = {}, .drain_until = {}, .release_until = {}};
   next_tick_ = clock_.now();
   tell_all(state());
+}
+
+// `status`: as a shell gives it. A shell ends with that of the command that was killed.
+std::uint32_t Supervisor::memory_flag(std::uint32_t status) const {
+  switch (oom_kills_.look(processes_.cgroup())) {
+    case OomKill::kNone: return 0;
+    case OomKill::kOfJob: return wire::kOutOfMemory;
+    case OomKill::kNearJob: break;
+  }
+  if (reason_ != wire::EndReason::kNone) return 0;  // the daemon has told it to end
+  return status == 128 + SIGKILL ? wire::kOutOfMemory : wire::kPerhapsOutOfMemory;
 }
 
 void Supervisor::terminal_ended() {

@@ -18,6 +18,7 @@
 
 #include "base/result.h"
 #include "jobs/runner/job_processes.h"
+#include "jobs/runner/oom_kills.h"
 #include "jobs/runner/report.h"
 #include "jobs/runner/terminal.h"
 #include "os/durable_file.h"
@@ -121,6 +122,7 @@ class Supervisor {
   bool has_cleaned(Cleaning& cleaning);
 
   // ---- ending
+  std::uint32_t memory_flag(std::uint32_t status) const;
   void write_end();
   void finish();
 
@@ -146,6 +148,7 @@ class Supervisor {
 
   wire::RunnerSpec spec_;  // without its long parts once the child has it
   JobProcesses processes_;
+  OomKills oom_kills_;
   Terminal terminal_;
   pid_t main_ = 0;                            // the command's process, also when it has ended
   std::optional<wire::RunnerEnded> failure_;  // why there will be no command, as the child said

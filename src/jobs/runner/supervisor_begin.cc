@@ -234,6 +234,7 @@ Status Supervisor::start_terminal() {
 }
 
 Status Supervisor::start_main(int terminal) {
+  oom_kills_.begin();
   const pid_t self = ::getpid();
   const Cgroup* const group = processes_.cgroup();
   const pid_t born_inside = group != nullptr ? group->fork_into() : -1;

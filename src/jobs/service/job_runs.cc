@@ -39,7 +39,9 @@ constexpr Duration kLeastFirstWordPatience = 100ms;
 // directory. The next start of the daemon removes that.
 constexpr int kForgetTries = 100;
 
-std::string ended_text(const wire::RunnerEnd& end) {
+constexpr char kKilledForMemory[] = "killed: out of memory (host)";
+
+std::string words_of(const wire::RunnerEnd& end) {
   const std::string said(wire::text_of(end.text));
   switch (end.how) {
     case wire::EndHow::kExited: return said;
@@ -47,6 +49,7 @@ std::string ended_text(const wire::RunnerEnd& end) {
       const char* name = ::sigabbrev_np(static_cast<int>(end.code));
       std::string text =
           "ended by signal " + std::to_string(end.code) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
+      if ((end.flags & wire::kOutOfMemory) != 0) return kKilledForMemory;
       return text + ((end.flags & wire::kDumpedCore) != 0 ? ", core dumped" : "");
     }
     case wire::EndHow::kNotStarted: return said.empty() ? "its command could not be started" : said;
@@ -54,6 +57,16 @@ std::string ended_text(const wire::RunnerEnd& end) {
       return "its set-up command failed with status " + std::to_string(end.code) + (said.empty() ? "" : ": " + said);
   }
   return said;
+}
+
+std::string ended_text(const wire::RunnerEnd& end) {
+  const std::string how = words_of(end);
+  std::string memory;
+  if ((end.flags & wire::kOutOfMemory) != 0) memory = kKilledForMemory;
+  if ((end.flags & wire::kPerhapsOutOfMemory) != 0)
+    memory = "perhaps out of memory (host): the kernel has killed a process for that while the job ran";
+  if (memory.empty() || how == memory) return how;
+  return how.empty() ? memory : memory + "; " + how;
 }
 
 JobRuns::End end_of(const wire::RunnerEnd& end) {
