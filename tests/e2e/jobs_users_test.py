@@ -18,6 +18,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import types
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
@@ -227,6 +228,18 @@ class Users(UsersTest):
         self.assertEqual([line for line in said.splitlines() if "note: " in line],
                          ["gpumux run: note: priority 6 counts as 4, for the job that it is in has no more "
                           "(priority_cap)"])
+
+    def test_a_user_whom_the_user_database_does_not_know_submits(self):
+        user = types.SimpleNamespace(pw_uid=54321, pw_gid=54321, pw_name="54321")
+        self.assertRaises(KeyError, pwd.getpwuid, user.pw_uid)
+        home = self.homes[user.pw_uid] = os.path.join(self.directory, "unknown")
+        os.mkdir(home, 0o700)
+        os.chown(home, user.pw_uid, user.pw_gid)
+        done = self.command_as(user, "submit", "--wait", "--", "echo", "here it is")
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        log = self.job(1)["log"]
+        self.assertEqual(os.path.commonpath([log, home]), home)
+        self.assertEqual(pathlib.Path(log).read_text(encoding="utf-8"), "here it is\n")
 
     def test_a_private_daemon_gives_way_and_its_programs_go_on(self):
         want = self.native_digest(steps=600)

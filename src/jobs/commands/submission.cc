@@ -333,12 +333,16 @@ namespace {
 
 // The user's folder in which the daemon makes one for logs (jobs/service/launch.cc). Empty: there is none.
 std::string folder_of_logs(const api_client::Submission& submission) {
-  constexpr std::string_view kStateHome = "XDG_STATE_HOME=/";
-  for (const std::string& variable : submission.environment) {
-    if (variable.starts_with(kStateHome)) return variable.substr(kStateHome.size() - 1);
-  }
+  const auto path_in = [&](std::string_view name) -> std::string {
+    for (const std::string& variable : submission.environment) {
+      if (variable.starts_with(name) && variable[name.size()] == '/') return variable.substr(name.size());
+    }
+    return "";
+  };
+  if (const std::string folder = path_in("XDG_STATE_HOME="); !folder.empty()) return folder;
   const passwd* entry = ::getpwuid(::geteuid());
-  return entry != nullptr && entry->pw_dir != nullptr && entry->pw_dir[0] == '/' ? entry->pw_dir : "";
+  const bool is_known = entry != nullptr && entry->pw_dir != nullptr && entry->pw_dir[0] == '/';
+  return is_known ? entry->pw_dir : path_in("HOME=");
 }
 
 // Why the job's log cannot be made; empty: nothing is against it.

@@ -224,6 +224,14 @@ TEST(Log, IsWhereThePatternSays) {
   for (const char* wrong : {"%", "%z", "a%", "dir/"}) EXPECT_EQ(path(wrong), "refused") << wrong;
   document.submitter.home = "";
   EXPECT_EQ(path(""), "refused");
+  document.environment.push_back("HOME=relative");
+  EXPECT_EQ(path(""), "refused") << "a relative path counts as none";
+  document.environment.back() = "HOME=/data/eva-2";
+  EXPECT_EQ(path(""), "/data/eva-2/.local/state/gpumux/logs/ab/17.log") << "the user database does not know the user";
+  document.submitter.home = "/data/eva";
+  EXPECT_EQ(path(""), "/data/eva/.local/state/gpumux/logs/ab/17.log");
+  document.submitter.home = "";
+  document.environment.pop_back();
   document.environment.push_back("XDG_STATE_HOME=relative");
   EXPECT_EQ(path(""), "refused") << "a relative path counts as none";
   document.environment.back() = "XDG_STATE_HOME=/scratch/eva";

@@ -14,7 +14,6 @@ using base::Code;
 using base::Result;
 using jobs::JobId;
 
-constexpr std::string_view kStateHome = "XDG_STATE_HOME=";
 constexpr char kStateFolder[] = "/.local/state";
 constexpr char kLogFolder[] = "/gpumux/logs/";
 constexpr char kNoUser[] = "nobody";
@@ -43,14 +42,18 @@ std::string file_part(std::string text) {
 }
 
 // Where the submitter's programs keep such files (XDG base directory specification; a relative path counts as none).
-// Empty: not known.
+// HOME counts for a user whom the user database does not know. Empty: not known.
 std::string state_folder(const JobDocument& document) {
-  for (const std::string& variable : document.environment) {
-    if (variable.starts_with(kStateHome) && variable[kStateHome.size()] == '/')
-      return variable.substr(kStateHome.size());
-  }
-  const std::string& home = document.submitter.home;
-  return home.empty() || home[0] != '/' ? "" : home + kStateFolder;
+  const auto path_in = [&](std::string_view name) -> std::string {
+    for (const std::string& variable : document.environment) {
+      if (variable.starts_with(name) && variable[name.size()] == '/') return variable.substr(name.size());
+    }
+    return "";
+  };
+  if (const std::string folder = path_in("XDG_STATE_HOME="); !folder.empty()) return folder;
+  std::string home = document.submitter.home;
+  if (home.empty() || home[0] != '/') home = path_in("HOME=");
+  return home.empty() ? "" : home + kStateFolder;
 }
 
 // The file that a pattern of the submission names. `option`: for errors.
