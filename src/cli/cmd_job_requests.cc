@@ -31,6 +31,7 @@ struct Request {
   std::string_view met_in;                                 // states in which there is nothing to change
   const char* met;                                         // of a job in one of them: "held already"
   const char* cannot;                                      // of a job that goes on as it is, in another state
+  const char* ended = "";                                  // of a job that had ended before: what to do instead
 };
 
 constexpr Request kCancel{"cancel",
@@ -64,9 +65,13 @@ constexpr Request kResume{
     "starting running suspending suspended resuming",
     "not suspended by hand",
     "only a suspended job can be resumed"};
-constexpr Request kRequeue{
-    "requeue",     R"({"run_again":true})", [](const api_client::Job&) { return "told to end and run again"; },
-    "queued held", "in the queue already",  "it was told to end before"};
+constexpr Request kRequeue{"requeue",
+                           R"({"run_again":true})",
+                           [](const api_client::Job&) { return "told to end and run again"; },
+                           "queued held",
+                           "in the queue already",
+                           "it was told to end before",
+                           "the queue keeps no command of a job that has ended, so submit it again"};
 
 struct Which {
   std::vector<std::string> ids;
@@ -135,7 +140,7 @@ std::map<std::uint64_t, api_client::Job> look_at(const api_client::Client& clien
 // One job after the request. Nothing in `what`: the job had ended before.
 struct Became {
   std::string what;  // "cancelled", "running"
-  std::string rest;  // why it goes on as it is
+  std::string rest;  // why it goes on as it is, or what to do instead
   bool has_failed = false;
 };
 
@@ -146,7 +151,7 @@ bool is_met(const Request& request, const std::string& state) {
 
 Became became(const Request& request, const api_client::JobChange& change, const api_client::Job& now) {
   if (change.changed || now.state.empty()) return {change.changed ? request.what_became(now) : request.met, "", false};
-  if (now.is_done()) return {"", "", true};
+  if (now.is_done()) return {"", request.ended, true};
   return is_met(request, now.state) ? Became{request.met, "", false} : Became{now.state, request.cannot, true};
 }
 
@@ -170,9 +175,8 @@ int say_what_became(const Request& request, const Which& which, const std::strin
 int tell_job(const Request& request, const Which& which, const api_client::JobChange& change,
              const api_client::Job& now) {
   const Became one = became(request, change, now);
-  const std::string text =
-      "job " + job_label(now) + " " +
-      (one.what.empty() ? finished_text(now) : "is " + one.what + (one.rest.empty() ? "" : ": " + one.rest));
+  const std::string text = "job " + job_label(now) + " " + (one.what.empty() ? finished_text(now) : "is " + one.what) +
+                           (one.rest.empty() ? "" : ": " + one.rest);
   return say_what_became(request, which, text, one.has_failed);
 }
 

@@ -86,6 +86,13 @@ struct Wanted {
   std::string name;
 
   bool has_filter() const { return gpu || !name.empty() || not_before; }
+  // That there is none, for people.
+  std::string none() const {
+    if (!has_filter() && since == 0) return "there are no events yet: no program has used a GPU";
+    return "the daemon keeps no event" + (gpu ? " of GPU " + std::to_string(*gpu) : "") +
+           (name.empty() ? "" : " of a program or job '" + name + "'") + (not_before ? " since then" : "") +
+           (since == 0 ? "" : " from number " + std::to_string(since) + " on");
+  }
   bool takes(const api_client::TraceEvent& event) const {
     if (not_before && event.time < *not_before) return false;
     // A tenant that goes is gone from all GPUs.
@@ -153,10 +160,12 @@ int write_timeline(const api_client::Client& client, const Wanted& wanted, const
       if (phase.time < first && phase.detail == "holding") timeline.add(phase);
     }
   };
+  bool is_empty = true;
   const auto add = [&](const api_client::TraceEvent& event, std::string_view) {
     if (wanted.takes(event)) {
       add_phases(event.time);
       timeline.add(event);
+      is_empty = false;
     }
     if (follow) written = file.flush();
     return written.has_value();
@@ -170,6 +179,7 @@ int write_timeline(const api_client::Client& client, const Wanted& wanted, const
   if (written) written = file.flush();
   if (!written) return report_error(kName, written.error());
   if (!read) return report_error(kName, read.error());
+  if (is_empty) say_error(kName, wanted.none());
   return kExitOk;
 }
 
@@ -181,12 +191,21 @@ int show_history(const api_client::Client& client, const Wanted& wanted, bool pi
   all.not_before.reset();
   const auto phases = phases_now(client, wanted);
   if (!phases) return report_error(kName, phases.error());
+  bool is_empty = true;
   const auto read = reader.read(false, [&](const api_client::TraceEvent& event, std::string_view) {
-    if (all.takes(event)) history.add(event);
+    if (all.takes(event)) {
+      history.add(event);
+      is_empty = false;
+    }
     return true;
   });
   if (!read) return report_error(kName, read.error());
   for (const api_client::TraceEvent& phase : *phases) history.add_phase(phase);
+  // Other programs may have had GPUs.
+  if (is_empty && phases->empty() && all.has_filter()) {
+    say_error(kName, all.none());
+    return kExitOk;
+  }
   history.finish(base::TimePoint(now_of(CLOCK_MONOTONIC)));
   const Output output = look_at_stdout();
   std::vector<std::string> lines = picture ? history.picture(output) : std::vector<std::string>();
@@ -230,10 +249,7 @@ int show_lines(const api_client::Client& client, const Wanted& wanted, std::opti
   }
   std::cout << std::flush;
   if (!read) return report_error(kName, read.error());
-  if (is_empty && !follow && most != 0) {
-    say_error(kName, wanted.has_filter() ? "none of the daemon's last events is one of these"
-                                         : "there are no events yet: no program has used a GPU");
-  }
+  if (is_empty && !follow && most != 0) say_error(kName, wanted.none());
   return kExitOk;
 }
 

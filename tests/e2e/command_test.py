@@ -229,7 +229,15 @@ class Command(GpumuxTest):
         self.assertEqual(events("-n", "3"), everything[-3:])
         grants = [line for line in lines if " grant " in line]
         self.assertEqual(events("-n", "1", "--name", str(program.pid)), everything[-1:])
-        self.assertEqual(self.ask("trace", "--name", "nobody")[0], "")
+        none = "gpumux trace: the daemon keeps no event of "
+        timeline = os.path.join(self.directory, "timeline")
+        for options, said in ((("--name", "nobody"), none + "a program or job 'nobody'"),
+                              (("--gpu", "0", "--name", "nobody"), none + "GPU 0 of a program or job 'nobody'"),
+                              (("--picture", "--name", "nobody"), none + "a program or job 'nobody'"),
+                              (("--summary", "--name", "nobody"), none + "a program or job 'nobody'"),
+                              (("--perfetto", timeline, "--name", "nobody"), none + "a program or job 'nobody'"),
+                              (("--since", "999999"), "gpumux trace: the daemon keeps no event from number 999999 on")):
+            self.assertEqual(self.ask("trace", *options), ("", said))
         self.assertNotRegex(text, "epoch")
         self.assertRegex(self.ask("trace", "--epochs")[0], r"epoch \d{10,}")
         # It ended, and did not only disconnect.

@@ -162,7 +162,8 @@ class Changes(JobsTest):
         self.wait_done(job, "ok")
         self.assertEqual(self.output(job), "begins\nbegins\nends\n")
         _, errors = self.ask("requeue", job, code=1)
-        self.assertIn(f"job {job} has ended already", errors)
+        self.assertEqual(errors, f"gpumux requeue: job {job} has ended already (ok): the queue keeps no command of a "
+                                 "job that has ended, so submit it again")
 
     def test_a_signal_is_all_that_a_job_gets(self):
         script = "trap 'echo got it; exit 3' USR1; echo ready; while :; do sleep 0.01; done"

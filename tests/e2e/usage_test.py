@@ -32,6 +32,11 @@ PARSED = [
      "gpumux run: --mem: unknown unit of memory in '20X' (use K, M, G or T)"),
     ("gpumux run --priority high -- true",
      "gpumux run: --priority: 'high': a priority is a whole number from -1000 to 1000, higher first"),
+    # No guess leads to --mps: programs under MPS share faults.
+    ("gpumux run --gpu 0 -- true", "gpumux run: there is no option '--gpu'"),
+    ("gpumux run --msp -- true", "gpumux run: there is no option '--msp'"),
+    ("gpumux submit --mp -- true", "gpumux submit: there is no option '--mp'"),
+    ("gpumux run --no-mp -- true", "gpumux run: there is no option '--no-mp'. Did you mean '--no-mps'?"),
     ("gpumux run --no-gang --gang x -- true", "gpumux run: --gang and --no-gang cannot be combined"),
     ("gpumux run", "gpumux run: no program was named\nUsage: gpumux run [OPTIONS] [--] PROGRAM [ARGUMENTS...]"),
     ("gpumux status --watch never", "gpumux status: --watch: 'never' is not a number of seconds from 0.1 to 86400"),
