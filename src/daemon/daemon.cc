@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/daemon.h"
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,6 +35,7 @@
 #include "daemon/peers/closer.h"
 #include "daemon/peers/listener.h"
 #include "daemon/service_manager.h"
+#include "daemon/sockets.h"
 #include "daemon/tenants/foreign_processes.h"
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/succession.h"
@@ -45,9 +45,7 @@
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_tenants.h"
 #include "jobs/service/ledger_keeper.h"
-#include "os/runtime_dir.h"
 #include "os/system_clock.h"
-#include "os/unix_socket.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -62,8 +60,6 @@ constexpr auto kHousekeeping = 1s;
 constexpr auto kReturnedMemoryLook = 20ms;
 // After a look that said nothing, because memory moved.
 constexpr auto kNextLook = 100ms;
-// As many as connect in one scheduling pause of the loop; beyond it connecting tenants wait in their own connect.
-constexpr int kBacklog = 1024;
 
 // Daemon is what the rest sees of it.
 class LoopDaemon final : public Daemon {
@@ -122,7 +118,6 @@ class LoopDaemon final : public Daemon {
  private:
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> add_gpus();
-  tl::expected<void, DaemonError> open_sockets();
   void open_jobs();
   settings::QueueSettings queue_settings() const;
   GpuSettings settings_for(std::size_t index) const;
@@ -142,8 +137,8 @@ class LoopDaemon final : public Daemon {
   bool is_unused();
   void finish(ExitCode code, const std::string& successor = {});
 
-  os::FileDescriptor dir_lock_;  // first, to be the last that is given up: the next daemon needs all the rest
   DaemonOptions options_;
+  os::FileDescriptor dir_lock_;  // first, to be the last that is given up: the next daemon needs all the rest
   std::unique_ptr<Inventory> inventory_;
   AccessRules access_;
   Closer closer_;
@@ -172,6 +167,7 @@ class LoopDaemon final : public Daemon {
   HttpServer http_;
   MetricsDoor metrics_;
   MpsDoor mps_;
+  Sockets sockets_{options_, dir_lock_, tenants_, http_};
 
   Attention attention_;
   LoopTimer core_timer_;
@@ -205,7 +201,10 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
   auto locked = lock_runtime_dir(options_.runtime_dir, options_.is_private);
   if (!locked) return tl::unexpected(locked.error());
   dir_lock_ = std::move(*locked);
-  if (auto added = add_gpus(); !added) return added;
+  if (auto added = add_gpus(); !added) {
+    if (const auto& other = locks_.other()) sockets_.lead_to(*other);
+    return added;
+  }
   if (!options_.trace_file.empty()) {
     if (const auto opened = trace_file_.open(options_.trace_file); !opened) return fail(kExitNoSockets, opened.error());
   }
@@ -239,7 +238,7 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
   succession_.read(locks_.has_taken_over());
   open_jobs();
   mps_.open(options_.runtime_dir, options_.is_private, options_.config.mps_control, options_.environment);
-  if (auto opened = open_sockets(); !opened) return opened;
+  if (const auto opened = sockets_.open(); !opened) return fail(kExitNoSockets, opened.error());
   succession_.wait();
   if (const auto opened = metrics_.open(options_.config); !opened) return fail(kExitConfig, opened.error());
   return {};
@@ -327,41 +326,6 @@ void LoopDaemon::gpu_gained(base::GpuIndex gpu) {
   leases_.serve(gpu);
   jobs_.set_served(gpu, true);
   settled();
-}
-
-tl::expected<void, DaemonError> LoopDaemon::open_sockets() {
-  const std::string& dir = options_.runtime_dir;
-  const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
-  const auto lookup = options_.without_peer_pidfd ? os::PeerLookup::kByNumber : os::PeerLookup::kBySocket;
-  // The folder of a private daemon is its owner's alone.
-  const Door door = options_.is_private ? Door::kOwners : Door::kOpen;
-  const auto open_api = [&](const char* name, mode_t socket_mode, Door of) -> base::Status {
-    auto socket = os::listen_stream(dir + "/" + name, socket_mode, kBacklog);
-    if (!socket) return tl::unexpected(socket.error());
-    if (!options_.without_pass_rights) os::refuse_descriptors(socket->get());
-    http_.listen(std::move(*socket), of, lookup);
-    return {};
-  };
-  // Only root's daemon serves containers that others have made records of.
-  const bool has_root_folder = !options_.is_private && ::geteuid() == 0;
-  const auto open_records = [&]() -> base::Result<ContainerRecords> {
-    if (!has_root_folder) return ContainerRecords();
-    GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kRootDir, 0700));
-    return ContainerRecords::open(dir + "/" + os::kContainersDir);
-  };
-  const auto open_all = [&]() -> base::Status {
-    GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kTenantDir, options_.is_private ? 0700 : 0755));
-    auto tenants = os::listen_seqpacket(dir + "/" + os::kTenantSocket, mode, kBacklog);
-    if (!tenants) return tl::unexpected(tenants.error());
-    auto containers = open_records();
-    if (!containers) return tl::unexpected(containers.error());
-    tenants_.listen(std::move(*tenants), door, lookup, std::move(*containers));
-    GPUMUX_TRY(open_api(os::kApiSocket, mode, door));
-    if (!has_root_folder) return {};
-    return open_api(os::kRootApiSocket, 0600, Door::kOwners);
-  };
-  if (const auto opened = open_all(); !opened) return fail(kExitNoSockets, opened.error());
-  return {};
 }
 
 // ---- running ---------------------------------------------------------------------------------------------
@@ -455,6 +419,10 @@ void LoopDaemon::keep_house() {
   refresh_load();
   job_tenants_.look_for_foreign_use(jobs_);
   succession_.look();
+  if (sockets_.look()) {
+    if (const auto made = jobs_.make_runtime_folder(); !made)
+      log_error("jobs can have no terminals", {{"why", made.error().message()}});
+  }
   mps_.look();
   if (is_unused()) finish(kExitStopped);
 }
@@ -563,12 +531,7 @@ void LoopDaemon::finish(ExitCode code, const std::string& successor) {
   service_.stopping();
   succession_.write();
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
-  for (const char* socket : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket}) {
-    const std::string path = options_.runtime_dir + "/" + socket;
-    ::unlink(path.c_str());
-    const bool is_roots = std::string_view(socket) == os::kRootApiSocket;  // a private daemon has none
-    if (!successor.empty() && !is_roots) static_cast<void>(::symlink((successor + "/" + socket).c_str(), path.c_str()));
-  }
+  sockets_.remove(successor);
   log_info("stopped", {{"tenants", tenants_.connections()}});
   ledger_keeper_.close();
   tenants_.close();

@@ -54,14 +54,36 @@ bool lives(pid_t pid) {
 
 bool has_socket(const std::string& dir) { return ::access((dir + "/" + os::kApiSocket).c_str(), F_OK) == 0; }
 
+base::Result<os::FileDescriptor> open_lock(const std::string& dir) {
+  const std::string path = dir + "/" + os::kRuntimeLock;
+  os::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+  if (!file) return base::fail_errno(errno, "cannot open " + path);
+  return file;
+}
+
 }  // namespace
+
+bool is_lock_of(const std::string& dir, int lock) {
+  struct stat held {};
+  struct stat there {};
+  return ::fstat(lock, &held) == 0 && ::lstat((dir + "/" + os::kRuntimeLock).c_str(), &there) == 0 &&
+         held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+}
+
+base::Result<os::FileDescriptor> try_lock_runtime_dir(const std::string& dir) {
+  auto file = open_lock(dir);
+  if (!file) return file;
+  if (::flock(file->get(), LOCK_EX | LOCK_NB) != 0)
+    return base::fail(base::Code::kExists, "another gpumuxd has locked " + dir);
+  return file;
+}
 
 tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private) {
   if (::mkdir(dir.c_str(), is_private ? 0700 : 0755) != 0 && errno != EEXIST)
     return fail(kExitNoSockets, base::fail_errno(errno, "cannot create " + dir).value());
-  const std::string path = dir + "/" + os::kRuntimeLock;
-  os::FileDescriptor file(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-  if (!file) return fail(kExitNoSockets, base::fail_errno(errno, "cannot open " + path).value());
+  auto opened = open_lock(dir);
+  if (!opened) return fail(kExitNoSockets, opened.error());
+  os::FileDescriptor file = std::move(*opened);
   const auto until = std::chrono::steady_clock::now() + kEndingPatience;
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     const auto owner = owner_of(file.get());

@@ -22,4 +22,9 @@ inline constexpr std::chrono::seconds kEndingPatience{3};
 // ended within kEndingPatience.
 tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string& dir, bool is_private);
 
+// Whether the directory's lock is still this file, and was neither removed nor replaced.
+bool is_lock_of(const std::string& dir, int lock);
+// Locks a directory that is there, without waiting. kExists: another daemon has it.
+base::Result<os::FileDescriptor> try_lock_runtime_dir(const std::string& dir);
+
 }  // namespace gpumux::daemon

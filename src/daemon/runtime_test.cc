@@ -99,6 +99,34 @@ TEST(Runtime, TakesTheNamesOfItsSocketsBack) {
   EXPECT_TRUE(serves());
 }
 
+// A person tidies up, or a service clears old files.
+TEST(Runtime, IsMadeAnewWhenItWasEmptied) {
+  const TemporaryDirectory dir;
+  const TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  TestTenant before(dir.path());
+  ASSERT_TRUE(before.join());
+  const auto serves = [&] {
+    if (!std::filesystem::exists(dir.path() + "/" + os::kTenantSocket)) return false;
+    if (!std::filesystem::exists(dir.path() + "/" + os::kApiSocket)) return false;
+    TestTenant tenant(dir.path());
+    return tenant.join() && http(dir.path(), "GET", "/v1/daemon").status == 200;
+  };
+  for (const char* gone : {os::kTenantSocket, os::kApiSocket, os::kRuntimeLock}) {
+    std::filesystem::remove(dir.path() + "/" + gone);
+    EXPECT_TRUE(eventually([&] { return std::filesystem::exists(dir.path() + "/" + gone); })) << gone;
+    EXPECT_TRUE(eventually(serves)) << gone;
+  }
+  // In one go: the daemon may begin in the middle.
+  std::filesystem::rename(dir.path(), dir.path() + ".gone");
+  std::filesystem::remove_all(dir.path() + ".gone");
+  EXPECT_TRUE(eventually(serves));
+  EXPECT_TRUE(eventually([&] { return std::filesystem::exists(dir.path() + "/" + os::kRuntimeLock); }));
+  const auto second = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1, 50));
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().exit_code, kExitOwned) << "the directory is this daemon's still";
+  EXPECT_TRUE(before.open_seat(0, test_uuid(0)) && before.request() && before.wait_granted());
+}
+
 TEST(Runtime, StaysForAProcessThatAskedForIt) {
   const TemporaryDirectory dir;
   auto options = TestDaemon::options_in(dir.path());

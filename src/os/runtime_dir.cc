@@ -13,6 +13,9 @@
 namespace gpumux::os {
 namespace {
 
+// A longer path is no folder of sockets: their names have 107 bytes at most.
+constexpr std::size_t kMaxSocketDir = 108;
+
 // statx: glibc has had it in one version since 2.28. stat and lstat got a new one in 2.33, which the library may not
 // need.
 struct Kind {
@@ -24,15 +27,6 @@ Kind look(const std::string& path, int flags) {
   struct statx status {};
   if (::statx(AT_FDCWD, path.c_str(), flags, STATX_BASIC_STATS, &status) != 0) return {};
   return {true, status.stx_mode, status.stx_uid};
-}
-
-std::string user_dir() {
-  const char* xdg = ::secure_getenv("XDG_RUNTIME_DIR");
-  if (xdg != nullptr && xdg[0] == '/') {
-    const Kind kind = look(xdg, AT_SYMLINK_NOFOLLOW);
-    if (kind.found && S_ISDIR(kind.mode) && kind.owner == ::geteuid()) return std::string(xdg) + "/gpumux";
-  }
-  return "/tmp/gpumux-" + std::to_string(::geteuid());
 }
 
 // Any user can make /tmp/gpumux-UID first. A directory that another user owns, or can write to, would let that user
@@ -54,12 +48,45 @@ bool has_socket(const std::string& dir) {
 
 }  // namespace
 
+std::string user_tmp_dir() { return "/tmp/gpumux-" + std::to_string(::geteuid()); }
+
+std::string user_runtime_dir() {
+  const char* xdg = ::secure_getenv("XDG_RUNTIME_DIR");
+  if (xdg != nullptr && xdg[0] == '/') {
+    const Kind kind = look(xdg, AT_SYMLINK_NOFOLLOW);
+    if (kind.found && S_ISDIR(kind.mode) && kind.owner == ::geteuid()) return std::string(xdg) + "/gpumux";
+  }
+  return user_tmp_dir();
+}
+
+base::Status leave_link(const std::string& folder, const std::string& runtime_dir) {
+  GPUMUX_TRY(check_owned(folder));
+  const std::string path = folder + "/" + kElsewhere;
+  ::unlink(path.c_str());
+  if (::symlink(runtime_dir.c_str(), path.c_str()) != 0) return base::fail_errno(errno, "cannot make the link " + path);
+  return {};
+}
+
+std::string linked_dir(const std::string& folder) {
+  char target[kMaxSocketDir];
+  if (!check_owned(folder)) return {};
+  const ssize_t size = ::readlink((folder + "/" + kElsewhere).c_str(), target, sizeof target);
+  if (size <= 0 || size == static_cast<ssize_t>(sizeof target)) return {};
+  std::string dir(target, static_cast<std::size_t>(size));
+  return dir == kSystemRuntimeDir || check_owned(dir) ? dir : std::string();
+}
+
 base::Result<std::string> find_runtime_dir() {
   if (const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR"); named != nullptr && named[0] != '\0')
     return std::string(named);
   if (has_socket(kSystemRuntimeDir)) return std::string(kSystemRuntimeDir);
-  const std::string dir = user_dir();
+  const std::string dir = user_runtime_dir();
   if (look(dir, AT_SYMLINK_NOFOLLOW).found) GPUMUX_TRY(check_owned(dir));
+  for (const std::string& place : {dir, user_tmp_dir()}) {
+    if (check_owned(place) && has_socket(place)) return place;
+    const std::string other = linked_dir(place);
+    if (!other.empty() && has_socket(other)) return other;
+  }
   return dir;
 }
 
@@ -95,7 +122,7 @@ base::Result<std::string> make_user_runtime_dir() {
       return base::fail_errno(errno, std::string("cannot create ") + named);
     return std::string(named);
   }
-  const std::string dir = user_dir();
+  const std::string dir = user_runtime_dir();
   if (::mkdir(dir.c_str(), 0700) != 0 && errno != EEXIST) return base::fail_errno(errno, "cannot create " + dir);
   GPUMUX_TRY(check_owned(dir));
   return dir;

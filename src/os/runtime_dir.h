@@ -5,6 +5,9 @@
 //   user's daemon   $XDG_RUNTIME_DIR/gpumux, else /tmp/gpumux-UID (mode 0700, owned by the user, not a link: checked)
 //   GPUMUX_RUNTIME_DIR overrides both.
 //
+// A login has XDG_RUNTIME_DIR, and cron has not, so a user has two places. A process that finds no daemon in its own
+// place looks into the other one, as far as it can be found: /tmp/gpumux-UID, and where a link in either leads.
+//
 // Its content, as paths within it:
 //
 //   tenants/tenants.sock   for tenants' libraries. Its folder is what containers are given; it holds nothing else.
@@ -13,6 +16,7 @@
 //   root/containers        records of containers (containers/record.h)
 //   lock                   the daemon that serves the directory has locked it
 //   known_tenants          which tenants the next daemon waits for (daemon/peers/known_tenants.h)
+//   elsewhere              a link to the folder of the user's daemon, which is not here
 #pragma once
 
 #include <string>
@@ -33,14 +37,24 @@ inline constexpr char kRootApiSocket[] = "root/api.sock";
 inline constexpr char kContainersDir[] = "root/containers";
 inline constexpr char kRuntimeLock[] = "lock";
 inline constexpr char kKnownTenants[] = "known_tenants";
+inline constexpr char kElsewhere[] = "elsewhere";
 
 // Where root's daemons lock GPUs, whatever their runtime directory.
 inline constexpr char kGpuLockDir[] = "/run/gpumux-locks";
 
 // The directory in which a client looks for a daemon: GPUMUX_RUNTIME_DIR if set (and the process is not setuid). Else
-// the system's if a daemon's socket is there, else the user's. The user's directory is checked, never created: kDenied,
-// with the remedy, if another user owns it.
+// the system's if a daemon's socket is there, else the user's: that of the two which has a daemon's socket, or else the
+// first. The user's directory is checked, never created: kDenied, with the remedy, if another user owns it.
 base::Result<std::string> find_runtime_dir();
+
+// The user's first place, and the one for processes without XDG_RUNTIME_DIR. They may be the same, and missing.
+std::string user_runtime_dir();
+std::string user_tmp_dir();
+
+// Leaves the link `elsewhere` in the user's `folder`, in place of the one that is there.
+base::Status leave_link(const std::string& folder, const std::string& runtime_dir);
+// Where it leads. Empty: nowhere, or to a folder that is neither the system's nor safely the user's.
+std::string linked_dir(const std::string& folder);
 
 // Makes `dir` if it is missing, and gives it `mode`. kDenied: it is no directory, or another user's.
 base::Status make_own_dir(const std::string& dir, unsigned mode);

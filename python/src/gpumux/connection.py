@@ -33,6 +33,12 @@ def _variable(name: str) -> str:
     return "" if privileged else os.environ.get(name, "")
 
 
+def _is_own(runtime_dir: str) -> bool:
+    there = _look(runtime_dir)
+    return (there is not None and stat.S_ISDIR(there.st_mode) and there.st_uid == os.geteuid()
+            and not there.st_mode & 0o077)
+
+
 def find_runtime_dir() -> str:
     """The folder of the daemon's sockets. The user's own folder must be the user's alone."""
     named = _variable("GPUMUX_RUNTIME_DIR")
@@ -41,14 +47,25 @@ def find_runtime_dir() -> str:
     if _has_socket(SYSTEM_RUNTIME_DIR):
         return SYSTEM_RUNTIME_DIR
     user = os.geteuid()
+    tmp = f"/tmp/gpumux-{user}"
     xdg = _variable("XDG_RUNTIME_DIR")
     found = _look(xdg) if xdg.startswith("/") else None
     is_own = found is not None and stat.S_ISDIR(found.st_mode) and found.st_uid == user
-    runtime_dir = f"{xdg}/gpumux" if is_own else f"/tmp/gpumux-{user}"
-    there = _look(runtime_dir)
-    if there is not None and (not stat.S_ISDIR(there.st_mode) or there.st_uid != user or there.st_mode & 0o077):
+    runtime_dir = f"{xdg}/gpumux" if is_own else tmp
+    if _look(runtime_dir) is not None and not _is_own(runtime_dir):
         raise Error("denied", f"{runtime_dir} is not a directory that only user {user} can use; remove it, or name "
                               "another in GPUMUX_RUNTIME_DIR")
+    for place in (runtime_dir, tmp):
+        if not _is_own(place):
+            continue
+        if _has_socket(place):
+            return place
+        try:
+            other = os.readlink(f"{place}/elsewhere")
+        except OSError:
+            continue
+        if (other == SYSTEM_RUNTIME_DIR or _is_own(other)) and _has_socket(other):
+            return other
     return runtime_dir
 
 

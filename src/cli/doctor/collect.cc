@@ -101,11 +101,8 @@ void collect_daemon(Facts& facts, const std::string& runtime_dir) {
 }
 
 void collect_user_dir(Facts& facts) {
-  const char* xdg = ::secure_getenv("XDG_RUNTIME_DIR");
   struct stat status {};
-  const bool usable = xdg != nullptr && xdg[0] == '/' && ::lstat(xdg, &status) == 0 && S_ISDIR(status.st_mode) &&
-                      status.st_uid == ::geteuid();
-  facts.user_dir.path = usable ? std::string(xdg) + "/gpumux" : "/tmp/gpumux-" + std::to_string(::geteuid());
+  facts.user_dir.path = os::user_runtime_dir();
   if (::lstat(facts.user_dir.path.c_str(), &status) != 0) return;
   facts.user_dir.exists = true;
   facts.user_dir.is_dir = S_ISDIR(status.st_mode);

@@ -210,6 +210,21 @@ Result<DaemonChoice> wait_for_system_daemon(const base::Error& first_error) {
                         "set GPUMUX_RUNTIME_DIR to a directory of yours to run under a daemon of your own");
 }
 
+// The daemon that was started for the user has ended, for another daemon has the GPUs: it has left a link to that one's
+// folder. If that is the folder itself, it was emptied, and the daemon there makes its sockets anew.
+Result<DaemonChoice> wait_for_other_daemon(const std::string& dir, const base::Error& failed) {
+  const std::string other = os::linked_dir(dir);
+  const char* const named = ::secure_getenv("GPUMUX_RUNTIME_DIR");
+  const bool is_named = named != nullptr && named[0] != '\0';
+  if (other.empty() || (is_named && other != dir)) return tl::unexpected(failed);
+  const TimePoint deadline = os::now() + kRestartPatience;
+  do {
+    if (use_daemon(other)) return DaemonChoice{other, false};
+    std::this_thread::sleep_for(kRetryInterval);
+  } while (os::now() < deadline);
+  return tl::unexpected(failed);
+}
+
 std::string absolute_dir(const std::string& dir) {
   char buffer[PATH_MAX];
   return ::realpath(dir.c_str(), buffer) == nullptr ? dir : std::string(buffer);
@@ -279,7 +294,9 @@ Result<DaemonChoice> find_or_start_daemon() {
   const Status second = use_daemon(dir);
   if (second) return DaemonChoice{dir, false};
   if (second.error().code != Code::kUnavailable) return tl::unexpected(second.error());
-  GPUMUX_TRY(start_daemon(*binary, dir, deadline));
+  ::unlink((dir + "/" + os::kElsewhere).c_str());
+  if (const Status started = start_daemon(*binary, dir, deadline); !started)
+    return wait_for_other_daemon(dir, started.error());
   const Status third = use_daemon(dir);
   if (!third) {
     return base::fail(Code::kUnavailable, "the daemon that was started for you does not answer (" +

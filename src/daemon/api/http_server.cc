@@ -398,6 +398,11 @@ void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup loo
   listener.listen(std::move(socket));
 }
 
+// The listeners stay, closed: a wait of theirs may come back late.
+void HttpServer::stop_listening() {
+  for (Listener& listener : listeners_) listener.close();
+}
+
 // One attempt at one send: a client that is not let in costs no memory and no wait.
 void HttpServer::turn_away(const ForeignConnection& socket, const std::string& why) {
   http::response<http::string_body> refusal;

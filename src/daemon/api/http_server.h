@@ -49,6 +49,8 @@ class HttpServer {
 
   // Another socket that clients come by.
   void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup);
+  // Connections that were accepted stay.
+  void stop_listening();
   // There is something new in the trace.
   void trace_grew();
   void close();

@@ -39,6 +39,7 @@ base::Status GpuLocks::take(const std::string& uuid) {
     return {};
   }
   if (lock.error().system_errno != EADDRINUSE) return tl::unexpected(lock.error());
+  if (!other_) other_ = owner;
   return base::fail(base::Code::kExists,
                     owner ? "another daemon serves it: " + describe(*owner) : "another daemon serves it");
 }

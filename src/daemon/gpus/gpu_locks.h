@@ -37,6 +37,8 @@ class GpuLocks {
 
   // At start, for each GPU by index. kExists says for people which daemon has the GPU. May ask that daemon, and wait.
   base::Status take(const std::string& uuid);
+  // The daemon that has the first GPU that could not be taken, as far as that is known.
+  const std::optional<LockOwner>& other() const { return other_; }
   // The next GPU by index is not this daemon's to serve.
   void leave_out(const std::string& uuid);
   // A private daemon gave way at one of the GPUs: its tenants come.
@@ -70,6 +72,7 @@ class GpuLocks {
   const bool is_private_;
   const Events events_;
   std::deque<Gpu> gpus_;
+  std::optional<LockOwner> other_;
 };
 
 }  // namespace gpumux::daemon

@@ -29,6 +29,7 @@ Listener::Listener(asio::io_context& io, Closer& closer, Accepted accepted, std:
     : closer_(closer), accepted_(std::move(accepted)), turn_ended_(std::move(turn_ended)), socket_(io), pause_(io) {}
 
 void Listener::listen(os::FileDescriptor socket) {
+  close();
   socket_.assign(socket.release());
   wait();
 }
@@ -40,17 +41,18 @@ bool Listener::has_pending() {
 }
 
 void Listener::wait() {
-  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
-    if (error) return;
-    accept_some();
-    turn_ended_();
-  });
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read,
+                     [this, generation = generation_](const boost::system::error_code& error) {
+                       if (error || generation != generation_) return;
+                       accept_some();
+                       turn_ended_();
+                     });
 }
 
 void Listener::wait_after(std::chrono::milliseconds time) {
   pause_.expires_after(time);
-  pause_.async_wait([this](const boost::system::error_code& error) {
-    if (!error) wait();
+  pause_.async_wait([this, generation = generation_](const boost::system::error_code& error) {
+    if (!error && generation == generation_) wait();
   });
 }
 
@@ -94,6 +96,7 @@ void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<Fore
 }
 
 void Listener::close() {
+  ++generation_;
   pause_.cancel();
   if (!socket_.is_open()) return;
   std::vector<ForeignConnection> left;

@@ -9,6 +9,7 @@
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <vector>
 
@@ -26,6 +27,7 @@ class Listener {
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
+  // In place of the socket that it has, if any.
   void listen(os::FileDescriptor socket);
   // Connections that are in the socket's queue and not accepted yet.
   bool has_pending();
@@ -44,7 +46,8 @@ class Listener {
   std::function<void()> turn_ended_;
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer pause_;
-  bool is_short_ = false;  // of descriptors; logged once, until all connections that wait are accepted
+  std::uint64_t generation_ = 0;  // of the socket: a wait for an earlier one may come back late
+  bool is_short_ = false;         // of descriptors; logged once, until all connections that wait are accepted
 };
 
 }  // namespace gpumux::daemon

@@ -91,6 +91,8 @@ class JobQueue {
   State state() const { return state_; }
   // Why it is not open; empty if it is.
   const std::string& unavailable() const { return unavailable_; }
+  // For the terminals of interactive jobs; again if the runtime directory was emptied.
+  base::Status make_runtime_folder() const;
   // Stores all that is not stored yet. Jobs go on.
   void close();
 
@@ -262,6 +264,7 @@ class JobQueue {
   std::vector<GpuOf> gpus_;
   State state_ = State::kFailed;
   std::string unavailable_ = "the job queue is not open";
+  Options options_;
   os::FileDescriptor lock_;  // of the state directory
   std::shared_ptr<store::JobStore> store_;
   std::unique_ptr<store::CommitQueue> commits_;

@@ -95,9 +95,14 @@ Status JobQueue::make_folders(const Options& options) {
                       "another gpumuxd keeps its jobs in " + options.state_dir + " (--state-dir names another place)");
   }
   GPUMUX_TRY(own_folder(options.state_dir + "/jobs", 0700));
+  return make_runtime_folder();
+}
+
+Status JobQueue::make_runtime_folder() const {
+  if (options_.runtime_dir.empty()) return {};  // there is no queue
   // Users' programs connect to sockets in it that belong to them. A user that may not list it cannot see the owners of
   // the others.
-  return own_folder(options.runtime_dir + "/attach", options.is_private ? 0700 : 0711);
+  return own_folder(options_.runtime_dir + "/attach", options_.is_private ? 0700 : 0711);
 }
 
 Status JobQueue::open_or_fail(const Options& options) {
@@ -105,6 +110,7 @@ Status JobQueue::open_or_fail(const Options& options) {
     return base::fail(Code::kNotFound,
                       "there is no place for it: neither HOME nor XDG_STATE_HOME says where (--state-dir)");
   if (options.state_dir == kNoStateDir) return base::fail(Code::kUnsupported, "it is off (--state-dir none)");
+  options_ = options;
   GPUMUX_TRY(make_folders(options));
   const auto executables = os::executable_dir();
   if (!executables) return tl::unexpected(executables.error());
