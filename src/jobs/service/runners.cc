@@ -14,9 +14,11 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <charconv>
 #include <climits>
+#include <map>
+#include <set>
 
+#include "base/split.h"
 #include "base/units.h"
 #include "os/durable_file.h"
 #include "os/installation.h"
@@ -135,6 +137,14 @@ std::string marker_of(const wire::RunnerSpec& spec) {
   return {};
 }
 
+std::set<pid_t> numbers_in(std::string_view procs) {
+  std::set<pid_t> pids;
+  for (const std::string_view line : base::split(procs, '\n')) {
+    if (const auto pid = base::parse_integer(line, 1, INT_MAX)) pids.insert(static_cast<pid_t>(*pid));
+  }
+  return pids;
+}
+
 // How many processes the group has; its directory is named by our own claim file.
 Result<std::size_t> kill_cgroup(const std::string& path) {
   const auto directory = os::open_directory(path);
@@ -154,17 +164,27 @@ Result<std::size_t> kill_cgroup(const std::string& path) {
     if (::write(kill.get(), "1", 1) != 1) return base::fail_errno(errno, "cannot kill what is in " + path);
     return count;
   }
-  // Linux before 5.14: one by one. A process in the group is the job's, whatever its number meant before.
-  const char* const end = members->data() + members->size();
-  for (const char* at = members->data(); at < end;) {
-    pid_t pid = 0;
-    at = std::from_chars(at, end, pid).ptr + 1;
-    if (const auto pidfd = os::open_pidfd(pid)) static_cast<void>(os::kill_process(pidfd->get()));
-  }
+  GPUMUX_TRY(kill_one_by_one([&] { return os::read_unsized_at(directory->get(), "cgroup.procs"); }));
   return count;
 }
 
 }  // namespace
+
+Status kill_one_by_one(const std::function<Result<std::string>()>& read_members) {
+  const auto members = read_members();
+  if (!members) return tl::unexpected(members.error());
+  std::map<pid_t, os::FileDescriptor> opened;
+  for (const pid_t pid : numbers_in(*members)) {
+    if (auto pidfd = os::open_pidfd(pid)) opened.emplace(pid, std::move(*pidfd));
+  }
+  const auto again = read_members();
+  if (!again) return tl::unexpected(again.error());
+  const std::set<pid_t> now = numbers_in(*again);
+  for (const auto& [pid, pidfd] : opened) {
+    if (now.contains(pid) && !os::has_ended(pidfd.get())) static_cast<void>(os::kill_process(pidfd.get()));
+  }
+  return {};
+}
 
 Result<std::string> find_runner_program(const std::string& executable_dir) {
   std::string looked;

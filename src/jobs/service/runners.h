@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -87,6 +88,12 @@ base::Status abandon_runner(const std::string& directory);
 // After kLost: kills the rest of the job, by its cgroup if it had one. Otherwise it kills the processes of its user
 // with its GPUMUX_RUN_ID (from the spec) in their environment. Returns how many were signalled; call until it is zero.
 base::Result<std::size_t> kill_strays(const std::string& directory);
+
+// Kills the members of a control group, where the kernel has no cgroup.kill (before 5.14). A process may end when the
+// group has been read, and its number may mean another process when that is opened. So the group is read once more when
+// all are opened. A number that is still in it, and whose opened process has not ended since, has meant that process
+// all the time. `read_members`: cgroup.procs, as it is now.
+base::Status kill_one_by_one(const std::function<base::Result<std::string>()>& read_members);
 
 // Every job directory there is, in no particular order. Names that are not ours are left out.
 base::Result<std::vector<RunnerDirectory>> list_runners(const RunnerPlaces& places);

@@ -4,6 +4,7 @@
 // Method: jobs that fork, orphan, change sessions, ignore signals and close descriptors. A control group (where one can
 // be made here) holds each together, or /proc alone. Kills come at random moments, from a printed seed.
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <map>
@@ -218,6 +219,32 @@ TEST_P(RunnerKills, TheDeathOfTheRunnerIsTheJobsDeath) {
   EXPECT_EQ(processes(), 0u);
   EXPECT_FALSE(std::filesystem::exists(look_at_runner(directory(spec))->claim->cgroup) && by_cgroup());
   EXPECT_TRUE(forget_runner(directory(spec)));
+}
+
+// On a kernel without cgroup.kill. Between two looks at the group a member may end, and its number may be used again.
+TEST(RunnerKillsOneByOne, OnlyWhatIsInTheGroupStill) {
+  const auto begin = [] {
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      for (;;) ::pause();
+    }
+    return pid;
+  };
+  const pid_t member = begin();
+  const pid_t stranger = begin();
+  int looks = 0;
+  EXPECT_TRUE(kill_one_by_one([&]() -> base::Result<std::string> {
+    const std::string members = std::to_string(member) + "\n";
+    return ++looks == 1 ? members + std::to_string(stranger) + "\n0\n" : members;
+  }));
+  int status = 0;
+  EXPECT_EQ(::waitpid(member, &status, 0), member);
+  // A process that was killed does not stop.
+  ::kill(stranger, SIGSTOP);
+  EXPECT_EQ(::waitpid(stranger, &status, WUNTRACED), stranger);
+  EXPECT_TRUE(WIFSTOPPED(status)) << "it was killed, and is of no job";
+  ::kill(stranger, SIGKILL);
+  EXPECT_EQ(::waitpid(stranger, &status, 0), stranger);
 }
 
 TEST_P(RunnerKills, AtAnyMomentItIsWholeOrLost) {
