@@ -84,7 +84,10 @@ void remove_folders(const std::string& folder) {
   for (const std::string& each : {clients_of(folder), pipes_of(folder), logs_of(folder), folder}) ::rmdir(each.c_str());
 }
 
-// Of the user's log from `offset` on; nothing if it is no file.
+// Of the user's log from `offset` on; nothing if it is no file. For the loop: no name that the user chooses is
+// followed, for all folders of the path are in one of the daemon's. So it is a file of the same file system as the
+// runtime directory, or is not opened (a link), or opened without waiting (O_NONBLOCK: a FIFO, or a lease of the
+// user's).
 std::string read_log(const std::string& path, std::uint64_t offset) {
   const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat status {};
@@ -93,6 +96,16 @@ std::string read_log(const std::string& path, std::uint64_t offset) {
   const ssize_t got = ::pread(file.get(), text.data(), text.size(), static_cast<off_t>(offset));
   text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
   return text;
+}
+
+// Whether the control daemon takes connections. For the loop: the socket in the user's folder is opened without
+// following a link (O_PATH), and the connection goes to what was opened. So the user cannot have another name put in
+// between, which might lead to a server that does not answer. Connecting does not wait: see connect_seqpacket.
+bool takes_connections(const std::string& control) {
+  const os::FileDescriptor socket(::open(control.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
+  struct stat status {};
+  if (!socket || ::fstat(socket.get(), &status) != 0 || !S_ISSOCK(status.st_mode)) return false;
+  return os::connect_seqpacket("/proc/self/fd/" + std::to_string(socket.get())).has_value();
 }
 
 }  // namespace
@@ -316,9 +329,7 @@ void MpsServers::heard(Number number, const wire::FromRunner& message) {
 }
 
 void MpsServers::await_ready(Server& server) {
-  const std::string control = pipes_of(server.folder) + "/control";
-  struct stat status {};
-  if (::lstat(control.c_str(), &status) == 0 && S_ISSOCK(status.st_mode) && os::connect_seqpacket(control)) {
+  if (takes_connections(pipes_of(server.folder) + "/control")) {
     server.ready.reset();
     server.phase = Phase::kServing;
     log_info("MPS serves a user", {{"uid", server.uid}, {"server", server.number}, {"pid", server.control}});
@@ -405,7 +416,7 @@ void MpsServers::remove(Number number) {
 }
 
 // The runner says that it has ended a moment before it has.
-void MpsServers::sweep(std::string runner, std::string folder) {
+void MpsServers::sweep(std::string runner, std::string folder, int tries) {
   work_then(
       pool_, io_,
       [runner, folder] {
@@ -414,11 +425,13 @@ void MpsServers::sweep(std::string runner, std::string folder) {
         if (!runs) remove_folders(folder);
         return runs;
       },
-      [this, runner, folder](bool runs) {
+      [this, runner, folder, tries](bool runs) {
         if (!runs) return;
+        if (tries == 0)
+          return log_warning("the folder of an MPS server is left: its supervisor does not end", {{"folder", folder}});
         const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);
-        later->async_wait([this, later, runner, folder](const boost::system::error_code& error) {
-          if (!error) sweep(runner, folder);
+        later->async_wait([this, later, runner, folder, tries](const boost::system::error_code& error) {
+          if (!error) sweep(runner, folder, tries - 1);
         });
       });
 }

@@ -40,6 +40,10 @@ namespace gpumux::daemon {
 
 class MpsServers {
  public:
+  // Each is kSweepAgain after the last one: for two seconds. A runner that lives on after that hangs, or was stopped.
+  // The next daemon finds its folder.
+  static constexpr int kSweepTries = 100;
+
   struct Places {
     std::string folder;                    // of all servers: each has UID.NUMBER in it
     std::string control;                   // nvidia-cuda-mps-control
@@ -112,7 +116,7 @@ class MpsServers {
   void end_if_unused(Server& server);
   void look_at_log(Server& server);
   void remove(Number number);
-  void sweep(std::string runner, std::string folder);
+  void sweep(std::string runner, std::string folder, int tries = kSweepTries);
   static Answer answer_of(const Server& server);
 
   boost::asio::io_context& io_;
