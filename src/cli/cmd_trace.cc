@@ -102,8 +102,8 @@ struct Wanted {
   }
 };
 
-// What the programs that are asked for do now, in the order in which they began it. To be read before the trace, so
-// that the trace says what has changed since.
+// The present phases of the programs that are asked for, in the order in which they began. To be read before the trace,
+// so that the trace says what has changed since.
 base::Result<std::vector<api_client::TraceEvent>> phases_now(const api_client::Client& client, Wanted wanted) {
   const auto snapshot = client.snapshot();
   if (!snapshot) return tl::unexpected(snapshot.error());

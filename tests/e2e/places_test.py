@@ -17,6 +17,7 @@ import types
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.case import main  # noqa: E402
+from framework.daemon import watcher_of  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
 
@@ -63,7 +64,11 @@ class Places(UsersTest):
         return int(found[1]) if found else None
 
     def end(self, pid, number=signal.SIGKILL):
+        """And what would start it again."""
+        watcher = watcher_of(pid)
         try:
+            if watcher is not None:
+                os.kill(watcher, signal.SIGKILL)
             os.kill(pid, number)
         except ProcessLookupError:
             return

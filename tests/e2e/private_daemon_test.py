@@ -14,6 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from framework import paths
 from framework.api import Api
 from framework.case import GpumuxTest, main
+from framework.daemon import watcher_of
 from framework.seeds import amount
 from framework.waiting import HANG, wait_until
 
@@ -41,13 +42,6 @@ class KilledDaemon(GpumuxTest):
         except OSError:
             return None
 
-    def watcher_of(self, daemon):
-        with open(f"/proc/{daemon}/status", encoding="utf-8") as status:
-            parent = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
-        with open(f"/proc/{parent}/comm", encoding="utf-8") as name:
-            self.assertEqual(name.read().strip(), "gpumux-watcher")
-        return parent
-
     def goes_on(self, program):
         done = len(program.lines)
         wait_until(lambda: len(program.lines) > done + 2 or program.code is not None, HANG,
@@ -69,7 +63,8 @@ class KilledDaemon(GpumuxTest):
             program.end()
         # It ends by itself, and so does what starts it again.
         daemon = self.daemon()
-        watcher = self.watcher_of(daemon)
+        watcher = watcher_of(daemon)
+        self.assertIsNotNone(watcher)
         os.kill(daemon, signal.SIGTERM)
         wait_until(lambda: not os.path.exists(f"/proc/{watcher}"), HANG, "the watcher ends with its daemon")
 
@@ -83,7 +78,7 @@ class KilledDaemon(GpumuxTest):
         self.variables["GPUMUX_MODE"] = "serial"
         programs = [self.run_worker(), self.run_worker()]
         daemon = self.daemon()
-        for pid in (self.watcher_of(daemon), daemon):
+        for pid in (watcher_of(daemon), daemon):
             os.kill(pid, signal.SIGKILL)
         # At least the one that has no lease waits.
         wait_until(lambda: any("waiting for the GPU: the daemon" in line and "`gpumux run` starts one there" in line

@@ -107,3 +107,14 @@ class Daemon:
     def log(self):
         return "\n".join(f"  [{process.pid}] {line}" for process in self.processes
                          for line in process.errors + process.lines)
+
+
+def watcher_of(pid):
+    """The process that starts this private daemon again when it is killed; None: there is none (any more)."""
+    try:
+        with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+            parent = next(int(line.split()[1]) for line in status if line.startswith("PPid:"))
+        with open(f"/proc/{parent}/comm", encoding="utf-8") as name:
+            return parent if name.read().strip() == "gpumux-watcher" else None
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -277,15 +277,16 @@ std::optional<Finding> check_host_memory(const Facts& facts) {
 void check_daemon(const Facts& facts, Findings& findings) {
   if (facts.daemon_error) {
     const base::Error& error = *facts.daemon_error;
-    if (error.code == base::Code::kUnavailable) {
+    if (error.code == base::Code::kUnavailable && !facts.waiting.empty()) {
+      findings.push_back({"daemon", Level::kProblem,
+                          error.message() + "; programs have lost their daemon: " + facts.waiting,
+                          "each waits for a daemon as soon as it has no lease any more",
+                          "any `gpumux run` starts a private daemon again; or " + how_to_start(facts)});
+    } else if (error.code == base::Code::kUnavailable) {
       findings.push_back({"daemon", Level::kWarning, error.message(),
                           "`gpumux run` starts a daemon for you when it needs one; programs that have the library "
                           "preloaded otherwise run without gpumux, those excepted that had a daemon: they wait for one",
                           how_to_start(facts) + ", for a daemon of the whole machine"});
-      if (!facts.waiting.empty())
-        findings.push_back({"daemon", Level::kProblem, "programs have lost their daemon: " + facts.waiting,
-                            "each waits for a daemon as soon as it has no lease any more",
-                            "any `gpumux run` starts a private daemon again; or " + how_to_start(facts)});
     } else if (error.code == base::Code::kDenied) {
       findings.push_back({"daemon", Level::kProblem, error.message(),
                           "your programs run without gpumux, at the same time as the programs that it schedules",
