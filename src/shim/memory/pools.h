@@ -123,7 +123,7 @@ class Pools {
   // An allocation of the pager's becomes one of a pool, so that it can be freed in the order of a stream. False: it is
   // one already.
   bool adopt(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUcontext context);
-  // cuMemFreeAsync. Inside the gate.
+  // cuMemFreeAsync. Not gated: it gives the GPU nothing to do.
   cuda::CUresult free(cuda::CUdeviceptr address, const StreamName& stream);
   // cuMemFree, in two steps; between them the caller waits for work that may use it. `context`: where that work runs.
   struct Freeing {
