@@ -2,8 +2,8 @@
 // A copy or fill that goes past the end of an allocation is an error of the driver's: CUDA_ERROR_INVALID_VALUE. The
 // driver knows of the pager's memory in whole chunks. So the end of an allocation is looked for here.
 //
-// Each call costs a look at a table under a lock, of the kind that reach.h has (name_an_address in submit_bench). Memory
-// that the program has mapped ends where the driver sees it end.
+// Each call costs a look at a table under a lock, of the kind that reach.h has (name_an_address in submit_bench).
+// Memory that the program has mapped ends where the driver sees it end.
 #pragma once
 
 #include <cstddef>
