@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cgroups of version 1: each controller has a hierarchy of its own."""
+"""Cgroups: of version 1 each controller has a hierarchy of its own, and the one of version 2 has no name here."""
 
 import contextlib
 import os
@@ -13,13 +13,15 @@ def hierarchies():
     mounted = []
     for line in pathlib.Path("/proc/self/mountinfo").read_text(encoding="utf-8").splitlines():
         before, after = line.split(" - ")
-        if after.split()[0] == "cgroup":
-            mounted.append((set(after.split()[2].split(",")), *before.split()[3:5]))
+        kind = after.split()[0]
+        if kind in ("cgroup", "cgroup2"):
+            options = set(after.split()[2].split(",")) if kind == "cgroup" else {""}
+            mounted.append((options, *before.split()[3:5]))
     found = {}
     for line in pathlib.Path("/proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, path = line.split(":", 2)
         for options, root, place in mounted:
-            if controllers and set(controllers.split(",")) <= options:
+            if set(controllers.split(",")) <= options:
                 found[controllers] = pathlib.Path(place, os.path.relpath(path, root))
     return found
 

@@ -68,7 +68,8 @@ class Inside:
     def _start_first(self):
         reading, self.alive = os.pipe()
         command = ["unshare", *NAMESPACES, "--fork", "--kill-child", "--mount-proc", "python3", "-B",
-                   HERE / "node_init.py", self.case.directory, self.directory, reading, *self.cgroup.folders]
+                   HERE / "node_init.py", self.case.directory, self.directory, reading,
+                   *filter(None, self.cgroup.folders)]
         self.first = Process(self.cgroup.join_and(*command), {"PATH": os.environ["PATH"]}, name="node",
                              pass_fds=(reading,))
         os.close(reading)

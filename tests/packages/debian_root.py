@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A clean Debian with systemd as its first process, in a folder and in namespaces of its own. Needs root.
+"""A clean Debian with systemd as its first process, in a folder, cgroups and namespaces of its own. Needs root.
 
 mmdebstrap makes the root once; it stays in build/packages/root.tar. Each test unpacks it. The kernel ends every process
 of it when the first one ends.
@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import tempfile
 
+from framework.cgroups import Cgroup
 from framework.waiting import wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -43,9 +44,11 @@ class DebianRoot:
         subprocess.run(["tar", "-xf", BASE, "-C", self.folder], check=True)
         self.log = open(self.folder.with_suffix(".log"), "w", encoding="utf-8")
         boot = [pathlib.Path(__file__).with_name("boot.sh"), self.folder]
-        self.process = subprocess.Popen(["unshare", "--kill-child", "--mount", "--pid", "--uts", "--ipc", "--net",
-                                         "--cgroup", "--fork", *boot],
-                                        stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
+        # Its systemd takes the cgroup in which it starts for the root of the machine's.
+        self.cgroup = Cgroup(self.folder.name)
+        command = self.cgroup.join_and("unshare", "--kill-child", "--mount", "--pid", "--uts", "--ipc", "--net",
+                                       "--cgroup", "--fork", *boot)
+        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=subprocess.STDOUT)
         self.children = []
         wait_until(lambda: self.run("systemctl", "is-system-running", code=None).stdout.strip() == "running", 60,
                    lambda: f"systemd is up; {self.messages()}")
@@ -110,6 +113,7 @@ class DebianRoot:
         for child in self.children:
             child.kill()
             child.communicate()
+        self.cgroup.remove()
         self.log.close()
         os.unlink(self.log.name)
         shutil.rmtree(self.folder)

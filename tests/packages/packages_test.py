@@ -22,6 +22,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tools"), str(pathlib.Path(__fil
 import documents  # noqa: E402
 import yaml  # noqa: E402
 from debian_root import DebianRoot  # noqa: E402
+from framework.cgroups import Cgroup  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 
 NAMES = ("libgpumux", "gpumux", "gpumux-kubernetes", "gpumux-slurm", "gpumux-sim")
@@ -90,6 +91,19 @@ class PlaybookTest(unittest.TestCase):
             self.assertLessEqual({task.get("notify")} - {None}, handlers)
         self.assertEqual(play["tasks"][0]["ansible.builtin.apt"]["name"],
                          [f"{name}={{{{ gpumux_version }}}}" for name in NAMES[:2]])
+
+
+@unittest.skipUnless(os.geteuid() == 0, "needs root: a Debian of its own")
+class DebianTest(unittest.TestCase):
+
+    def test_its_systemd_leaves_the_machines_cgroups_alone(self):
+        """systemd removes each empty cgroup that it sees and did not make."""
+        other = Cgroup(f"gpumux-test-{os.getpid()}")
+        self.addCleanup(other.remove)
+        debian = DebianRoot()
+        self.addCleanup(debian.close)
+        debian.run("systemctl", "daemon-reload")
+        self.assertEqual([folder for folder in other.folders.values() if not folder.exists()], [])
 
 
 @unittest.skipUnless(os.geteuid() == 0, "needs root: a Debian of its own")
