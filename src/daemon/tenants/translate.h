@@ -108,7 +108,7 @@ class Translator {
     template <class T>
     struct Cap {
       T most;
-      By by = By::kAdminGroup;
+      By by;
     };
     std::optional<Cap<std::int32_t>> priority;
     std::optional<Cap<std::uint32_t>> share;
