@@ -110,7 +110,7 @@ class Agent {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> connected_{false};
   bool was_connected_ = false;
-  std::string refusal_;  // why the daemon does not want us, for ever
+  std::string refusal_;  // why the daemon does not want us, or cannot be seen, for ever
   std::string last_failure_;
   os::FileDescriptor wake_;  // eventfd
   base::Mutex send_mutex_;

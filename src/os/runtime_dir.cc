@@ -90,6 +90,11 @@ base::Result<std::string> find_runtime_dir() {
   return dir;
 }
 
+bool is_out_of_sight() {
+  const char* named = ::secure_getenv("GPUMUX_RUNTIME_DIR");
+  return named != nullptr && named[0] != '\0' && !look(named, 0).found;
+}
+
 bool is_containers_view(const std::string& runtime_dir) {
   return has_socket(runtime_dir) && !look(runtime_dir + "/" + kApiSocket, AT_SYMLINK_NOFOLLOW).found;
 }

@@ -44,7 +44,16 @@ class WithoutADaemon(GpumuxTest):
         self.assertIn("gpumux run", program.errors[0])
 
     def test_no_runtime_directory(self):
-        self.expect_ungated("no daemon answers", GPUMUX_RUNTIME_DIR=os.path.join(self.directory, "nowhere"))
+        self.expect_ungated("cannot see the folder", GPUMUX_RUNTIME_DIR=os.path.join(self.directory, "nowhere"),
+                            GPUMUX_CONNECT_TIMEOUT="100000s")
+
+    def test_a_quota_without_a_daemon_is_an_error(self):
+        variables = {**QUICK, "GPUMUX_MEM_LIMIT": "60M"}
+        for more in ({}, {"GPUMUX_PAGING": "off"}, {"GPUMUX_MEMORY": "managed"}):
+            program = self.start("large", variables={**variables, **more}, blocks=1, block_kib=4096, rounds=1)
+            self.assertEqual(program.wait(), 3, program.tail())
+            self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
+            self.assertIn("cannot be kept", "".join(program.errors))
 
     def test_a_runtime_directory_with_a_name_too_long(self):
         self.expect_ungated("107 bytes", GPUMUX_RUNTIME_DIR="/tmp/" + "x" * 200)

@@ -162,7 +162,7 @@ CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
   // Programs ask this before they have a context. The daemon has said nothing then, and nothing is started for this
   // call. But the process knows its own quota.
   const Settings settings = read_settings();
-  if (!settings.disabled && settings.memory_limit != 0) *bytes = std::min(*bytes, settings.memory_limit);
+  if (!settings.disabled && settings.memory.limit != 0) *bytes = std::min(*bytes, settings.memory.limit);
   return result;
 }
 

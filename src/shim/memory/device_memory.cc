@@ -77,6 +77,7 @@ void DeviceMemory::apply_locked() {
       pager.bounds().set(within(room_.room, outside + hidden_), within(room_.commitment, outside));
       break;
     case Rule::kUnbounded: pager.bounds().set(pager::Bounds::kNone, pager::Bounds::kNone); break;
+    case Rule::kNoMore: pager.bounds().set(pager::Bounds::kNone, within(room_.commitment, outside)); break;
   }
 }
 
@@ -101,8 +102,16 @@ bool DeviceMemory::set_room(const wire::Room& room) {
 
 void DeviceMemory::unbind() {
   const base::Locked locked(mutex_);
-  rule_.store(Rule::kUnbounded, std::memory_order_release);
+  unbind_locked();
   looked_at_.reset();
+}
+
+void DeviceMemory::unbind_locked() {
+  // Without a daemon's word of it the program's own quota is the one that counts.
+  if (settings_.limit != 0) is_limited_.store(true, std::memory_order_relaxed);
+  if (total_.load(std::memory_order_relaxed) == 0) total_.store(settings_.limit, std::memory_order_relaxed);
+  const bool has_quota = is_limited_.load(std::memory_order_relaxed);
+  rule_.store(has_quota ? Rule::kNoMore : Rule::kUnbounded, std::memory_order_release);
   apply_locked();
   mutex_.wake_all();
 }
@@ -127,9 +136,7 @@ std::optional<base::Duration> DeviceMemory::expire_asking(base::TimePoint now) {
   // In small steps, so that the time that its process was frozen does not count: the answer waits to be read.
   asked_for_ += std::min(now - std::exchange(*looked_at_, now), kLook);
   if (asked_for_ < kFirstRoom) return kLook;
-  rule_.store(Rule::kUnbounded, std::memory_order_release);
-  apply_locked();
-  mutex_.wake_all();
+  unbind_locked();
   return 0ns;
 }
 
@@ -154,6 +161,7 @@ std::uint64_t DeviceMemory::told_free() {
   const std::uint64_t total = told_total();
   const std::uint64_t most = room_.most == 0 ? total : std::min(room_.most, total);
   const std::uint64_t allocated = allocated_bytes();
+  if (rule_.load(std::memory_order_relaxed) == Rule::kNoMore) return 0;
   const bool has_freed = allocated < told_allocated_;
   told_most_ = told_most_ == 0 || has_freed ? most : std::min(told_most_, most);
   told_allocated_ = allocated;
@@ -183,7 +191,8 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
   switch (rule_.load(std::memory_order_relaxed)) {
     case Rule::kAsking: return {.otherwise = Otherwise::kNotKnown};
     case Rule::kUnbounded: return {.otherwise = Otherwise::kUnbounded};
-    case Rule::kBounded: break;
+    case Rule::kBounded:
+    case Rule::kNoMore: break;
   }
   // A sum with it must not come round.
   const auto sane = [](std::uint64_t bytes) { return std::min(bytes, UINT64_MAX / 4); };
@@ -199,8 +208,10 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
                   .commitment = all + sane(need.commitment),
                   .managed = beside + (need.is_managed ? sane(need.commitment) : 0),
                   .again = need.again ? 1u : 0u};
-  const bool is_enough = room_.room >= made.message.room && room_.commitment >= made.message.commitment;
-  if (is_enough) return {.otherwise = Otherwise::kEnough};
+  const bool is_within = room_.commitment >= made.message.commitment;
+  if (rule_.load(std::memory_order_relaxed) == Rule::kNoMore)
+    return {.otherwise = is_within ? Otherwise::kUnbounded : Otherwise::kNoMore};
+  if (is_within && room_.room >= made.message.room) return {.otherwise = Otherwise::kEnough};
   do {
     made.ticket = ++last_ticket_;
   } while (made.ticket == 0);

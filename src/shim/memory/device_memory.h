@@ -67,7 +67,8 @@ class DeviceMemory {
 
   // An older sequence than the newest is ignored. False: it was.
   bool set_room(const wire::Room& room);
-  // From now on there are none.
+  // No daemon says them any more. From now on there are none; where there is a quota, nothing more is allocated: no
+  // process knows what the others of its run have.
   void unbind();
   // A new connection: bounds stay, but the daemon has not said them yet.
   void on_connected();
@@ -103,8 +104,9 @@ class DeviceMemory {
   // alone. Before all other locks.
   base::Mutex asking;
   struct Wish {
-    // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet.
-    enum class Otherwise : std::uint8_t { kAsk, kEnough, kUnbounded, kNotKnown };
+    // Why there is nothing to ask, and no ticket: the bounds allow it already; there are none; they are not known yet;
+    // no daemon could allow more.
+    enum class Otherwise : std::uint8_t { kAsk, kEnough, kUnbounded, kNotKnown, kNoMore };
     Otherwise otherwise = Otherwise::kAsk;
     std::uint32_t ticket = 0;
     wire::RoomWanted message{};
@@ -165,7 +167,7 @@ class DeviceMemory {
   std::atomic<bool> changed{false};
 
  private:
-  enum class Rule : std::uint8_t { kAsking, kBounded, kUnbounded };
+  enum class Rule : std::uint8_t { kAsking, kBounded, kUnbounded, kNoMore };
   struct Outside {
     wire::Unpageable reason;
     std::uint64_t bytes;
@@ -174,6 +176,7 @@ class DeviceMemory {
   };
 
   void await_bounds(base::Duration at_most);
+  void unbind_locked();
   void apply_locked();
   void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
 

@@ -145,6 +145,31 @@ TEST(DeviceMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
   EXPECT_EQ(memory.wish({.commitment = 100}).message.commitment, 32 * kMebibyte + 100);
 }
 
+// Where there is a quota, no process knows without the daemon what is left of it.
+TEST(DeviceMemoryTest, AQuotaOutlivesItsDaemon) {
+  using Otherwise = DeviceMemory::Wish::Otherwise;
+  const cuda::Driver driver;
+  wire::Room room{.slot = 3, .sequence = 1, .room = 64 * kMebibyte, .commitment = 8 * kMebibyte, .total = kMebibyte};
+  Seat free(driver);
+  free.memory.set_room(room);
+  free.memory.unbind();
+  EXPECT_EQ(free.memory.wish({.commitment = 9 * kMebibyte}).otherwise, Otherwise::kUnbounded);
+  EXPECT_TRUE(free.memory.pager.bounds().commit(9 * kMebibyte));
+
+  Seat limited(driver);
+  room.is_limited = 1;
+  limited.memory.set_room(room);
+  limited.memory.unbind();
+  EXPECT_EQ(limited.memory.wish({.commitment = 9 * kMebibyte}).otherwise, Otherwise::kNoMore);
+  EXPECT_FALSE(limited.memory.pager.bounds().commit(9 * kMebibyte));
+  EXPECT_EQ(limited.memory.told_free(), 0u);
+  // What it was given is its own, and the driver alone says whether there is room for it.
+  EXPECT_EQ(limited.memory.wish({.room = 80 * kMebibyte, .commitment = 8 * kMebibyte}).otherwise,
+            Otherwise::kUnbounded);
+  EXPECT_TRUE(limited.memory.pager.bounds().commit(8 * kMebibyte));
+  EXPECT_EQ(limited.memory.told_total(), kMebibyte);
+}
+
 // The daemon may refuse 600 MiB to one thread and give 2 MiB to another one of the same process.
 TEST(DeviceMemoryTest, ARefusalIsForTheThreadThatAsked) {
   const cuda::Driver driver;

@@ -118,6 +118,7 @@ Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& n
     case DeviceMemory::Wish::Otherwise::kAsk: break;
     case DeviceMemory::Wish::Otherwise::kEnough: return Answer::kGiven;
     case DeviceMemory::Wish::Otherwise::kUnbounded: return Answer::kNoBounds;
+    case DeviceMemory::Wish::Otherwise::kNoMore: return Answer::kRefused;
     case DeviceMemory::Wish::Otherwise::kNotKnown: memory.await_bounds(); return Answer::kGiven;
   }
   const std::uint32_t refused = memory.await(wish.ticket);

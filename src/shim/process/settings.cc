@@ -122,7 +122,7 @@ Settings read_settings() {
       "GPUMUX_CONNECT_TIMEOUT", [](const char* value) { return base::parse_duration(value, std::chrono::seconds(1)); },
       settings.connect_timeout);
   take("GPUMUX_ON_DAEMON_LOSS", on_daemon_loss, settings.on_daemon_loss);
-  take("GPUMUX_MEM_LIMIT", memory_limit, settings.memory_limit);
+  take("GPUMUX_MEM_LIMIT", memory_limit, settings.memory.limit);
   take("GPUMUX_PRIORITY", base::parse_priority, settings.standing.priority);
   take("GPUMUX_SHARE", base::parse_share, settings.standing.share);
   take("GPUMUX_MAX_SHARE", base::parse_max_share, settings.standing.max_share);

@@ -27,6 +27,7 @@ struct MemorySettings {
   bool paging = true;             // GPUMUX_PAGING
   bool verify = false;            // GPUMUX_VERIFY
   bool managed = false;           // GPUMUX_MEMORY=managed
+  std::uint64_t limit = 0;        // GPUMUX_MEM_LIMIT; 0: none. The daemon keeps it, for all processes of the run
   std::uint64_t chunk_bytes = 0;  // for tests; 0: as pager::Options
 };
 
@@ -37,14 +38,13 @@ struct Settings {
   std::string log;                                   // GPUMUX_LOG: a file, or "stderr"; empty: the daemon's log only
   std::string gang;                                  // the gang this process is born into; empty: none
   std::uint32_t gang_world = 0;
-  std::uint64_t memory_limit = 0;              // GPUMUX_MEM_LIMIT; 0: none
   std::string run;                             // GPUMUX_RUN_ID: the run; its processes have the limit together
   base::Standing standing;                     // GPUMUX_PRIORITY, GPUMUX_SHARE, GPUMUX_MAX_SHARE
   std::optional<bool> mps;                     // GPUMUX_USE_MPS; unset: as the daemon says
   std::string sharing_gang;                    // the gang it joins when it shares memory with other processes
   std::optional<LockModeSettings> lock_modes;  // CUDA_OVERRIDE_*; nothing: none is set
-  MemorySettings memory;                       // GPUMUX_PAGING, GPUMUX_VERIFY, GPUMUX_MEMORY
-  std::vector<std::string> complaints;         // bad values, for the log
+  MemorySettings memory;
+  std::vector<std::string> complaints;  // bad values, for the log
 };
 
 Settings read_settings();

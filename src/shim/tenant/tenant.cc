@@ -23,7 +23,7 @@ wire::Hello make_hello(const Settings& settings) {
                     .oldest_protocol = wire::kOldestProtocolVersion,
                     .gang_world = settings.gang_world,
                     .pid_here = static_cast<std::uint32_t>(::getpid()),
-                    .memory_limit = settings.memory_limit,
+                    .memory_limit = settings.memory.limit,
                     .priority = settings.standing.priority,
                     .share = settings.standing.share,
                     .max_share = settings.standing.max_share,
@@ -332,7 +332,10 @@ void Tenant::on_lost() {
 
 void Tenant::on_ungated(const std::string& why) {
   tell_user("running without gpumux: " + why +
-            ". The GPU is not shared fairly while this program runs; start gpumuxd, or use `gpumux run`.");
+            (settings_.memory.limit != 0
+                 ? ". Its quota (--mem, GPUMUX_MEM_LIMIT) cannot be kept, so it gets no GPU memory"
+                 : ". The GPU is not shared fairly while this program runs") +
+            "; start gpumuxd, or use `gpumux run`.");
   write_log(wire::Severity::kError, "ungated: " + why);
   run_ungated();
 }
