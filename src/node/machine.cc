@@ -110,7 +110,7 @@ void Machine::on(const SeatOpened& event) {
   if (gpu == nullptr || !has_memory(seat.gpu)) return;
   memory_.opened(now_, seat, event.owner, event.is_new && !event.lease.is_suspended, event.left);
   if (event.lease.is_suspended) memory_.set_suspended(now_, seat, true);
-  gpu->foreign.opened(now_);
+  gpu->foreign.opened(now_, seat.tenant, event.owner.account);
   make_stale(seat.gpu);
 }
 
@@ -122,7 +122,7 @@ void Machine::on(const sched::StandingChanged& event) {
 void Machine::close_memory(SeatId seat) {
   if (!memory_.has(seat)) return;
   memory_.closed(now_, seat);
-  gpus_[seat.gpu.value].foreign.closed(now_);
+  gpus_[seat.gpu.value].foreign.closed(now_, seat.tenant);
   make_stale(seat.gpu);
 }
 
@@ -155,6 +155,7 @@ void Machine::on(const MemoryReported& event) {
   const std::uint64_t after = memory_.on_gpu(seat.gpu);
   const std::uint64_t more = after - std::min(after, before);
   if (is_back) gpu->foreign.came_back(more);
+  if (report.allocated > 0) gpu->foreign.has_context(now_, seat.tenant);
   gpu->foreign.heard(now_, report.moving || after != before, more);
   make_stale(seat.gpu);
   // No seat has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
@@ -221,12 +222,10 @@ void Machine::resolve_mode(GpuIndex index) {
 
 void Machine::tell_foreign(GpuIndex index) {
   Gpu& gpu = gpus_[index.value];
-  const sched::Togetherness all = memory_.together(index);
   const std::uint64_t capacity = memory_.capacity(index);
-  const std::size_t seats = all.seats + all.suspended;
-  const sched::Foreign foreign{.bytes = gpu.foreign.expected(now_, capacity, seats),
+  const sched::Foreign foreign{.bytes = gpu.foreign.expected(now_, capacity),
                                .seen_at = gpu.foreign.seen_at(),
-                               .unseen = gpu.foreign.unseen(now_, capacity, seats)};
+                               .unseen = gpu.foreign.unseen(now_, capacity)};
   memory_.set_other_programs(index, gpu.others == Others::kThere);
   if (memory_.set_foreign(now_, index, foreign)) make_stale(index);
 }

@@ -143,7 +143,8 @@ TEST_F(MachineTest, AContextOfWhoeverIsSuspendedIsThereStill) {
   open(2);
   apply(sched::SeatsSuspended{{seat(1)}});
   now += sched::kContextPatience;
-  look(0);
+  look(2 * kContext);
+  look(2 * kContext);
   EXPECT_EQ(foreign(), 2 * kContext);
 }
 

@@ -8,10 +8,9 @@ namespace {
 
 // Less is noise, and would only make bounds change.
 constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
-// The memory of a program's context with its libraries' kernels loaded: 0.5 to 0.7 GB (H200, CUDA 13.0, PyTorch). On a
-// small or simulated GPU in proportion.
-constexpr std::uint64_t kMaxContextBytes = std::uint64_t{768} << 20;
-constexpr std::uint64_t kContextDivisor = 64;
+// What a newcomer is charged. A program's context with its libraries' kernels loaded takes 0.5 to 0.7 GB (H200, CUDA
+// 13.0, PyTorch). On a small or simulated GPU in proportion.
+std::uint64_t context_bytes(std::uint64_t capacity) { return std::min(std::uint64_t{768} << 20, capacity / 64); }
 
 }  // namespace
 
@@ -22,22 +21,35 @@ void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more) {
   for (Look& look : unsettled_) look.beyond = minus(look.beyond, more);
 }
 
-void ForeignUse::opened(base::TimePoint now) {
-  if (!newcomers_ || now >= newcomers_->until) newcomers_ = {.before = bytes_};
-  ++newcomers_->seats;
-  newcomers_->until = now + kContextPatience;
+void ForeignUse::opened(base::TimePoint now, base::TenantId tenant, std::uint64_t account) {
+  std::erase_if(newcomers_, [now](const Newcomer& one) { return now >= one.until; });
+  const auto is_its = [account](const Newcomer& one) { return one.account == account; };
+  if (std::count_if(newcomers_.begin(), newcomers_.end(), is_its) >= std::ptrdiff_t{kMostNewcomers})
+    newcomers_.erase(std::find_if(newcomers_.begin(), newcomers_.end(), is_its));
+  newcomers_.push_back({.tenant = tenant, .account = account, .until = now + kContextPatience, .before = bytes_});
+}
+
+void ForeignUse::has_context(base::TimePoint now, base::TenantId tenant) {
+  for (Newcomer& one : newcomers_) {
+    if (one.tenant == tenant && !one.made_at) one.made_at = now;
+  }
+}
+
+void ForeignUse::lower_before() {
+  for (Newcomer& one : newcomers_) one.before = std::min(one.before, bytes_);
 }
 
 void ForeignUse::came_back(std::uint64_t bytes) {
   if (knowledge_ != Knowledge::kFirst) return;
   bytes_ = minus(bytes_, bytes);
   if (series_) series_->least = minus(series_->least, bytes);
-  if (newcomers_) newcomers_->before = std::min(newcomers_->before, bytes_);
+  lower_before();
   // The last settled look counted these bytes as other programs', too.
   if (settled_) settled_ = minus(*settled_, bytes);
 }
 
-void ForeignUse::closed(base::TimePoint now) {
+void ForeignUse::closed(base::TimePoint now, base::TenantId tenant) {
+  std::erase_if(newcomers_, [tenant](const Newcomer& one) { return one.tenant == tenant; });
   moved_at_ = now;
   series_.reset();
   unsettled_.clear();
@@ -104,36 +116,47 @@ void ForeignUse::look(const Look& look) {
   // its way at this very moment. The look before has shown that.)
   const bool all_is_told = !heard_at_ || look.asked_at - *heard_at_ >= kLatestReport;
   const bool is_sure = series_->looks > 1 && (all_is_told || look.asked_at - series_->first_at >= kLatestReport);
+  const base::TimePoint since = series_->first_at;
   if (is_sure) conclude(look);
   unsettled_.push_back(look);
   if (all_is_told) believe_earlier(base::TimePoint::max());
+  if (is_sure && unsettled_.empty()) contexts_seen(since);
   // Less is seen, or more, and not believed yet.
   look_again_ = minus(bytes_, look.beyond) >= kGrain || others_in(look) >= bytes_ + kGrain;
+}
+
+// All that has been there since then is counted. Whoever has not made its context yet makes it beside that.
+void ForeignUse::contexts_seen(base::TimePoint since) {
+  const auto is_seen = [since](const Newcomer& one) { return one.made_at && *one.made_at < since; };
+  if (std::erase_if(newcomers_, is_seen) == 0) return;
+  for (Newcomer& one : newcomers_) {
+    if (!one.made_at) one.before = bytes_;
+  }
 }
 
 void ForeignUse::conclude(const Look& look) {
   knowledge_ = Knowledge::kSure;
   if (minus(bytes_, series_->most) >= kGrain) bytes_ = series_->most;
-  if (newcomers_) newcomers_->before = std::min(newcomers_->before, bytes_);
+  lower_before();
   left_ = minus(series_->most, bytes_);
   begin_again(look);
 }
 
-std::uint64_t ForeignUse::expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const {
-  const std::uint64_t all = std::max(bytes_, expected_contexts(capacity, seats));
-  if (!newcomers_ || now >= newcomers_->until) return all;
-  return std::max(all, newcomers_->before + expected_contexts(capacity, std::min(newcomers_->seats, seats)));
+std::uint64_t ForeignUse::expected(base::TimePoint now, std::uint64_t capacity) const {
+  std::uint64_t all = bytes_;
+  std::uint64_t contexts = 0;  // of a newcomer and all that came after it
+  for (auto one = newcomers_.rbegin(); one != newcomers_.rend() && now < one->until; ++one)
+    all = std::max(all, one->before + (contexts += context_bytes(capacity)));
+  return all;
 }
 
-std::optional<ForeignUse::Unseen> ForeignUse::unseen(base::TimePoint now, std::uint64_t capacity,
-                                                     std::size_t seats) const {
-  if (!newcomers_) return std::nullopt;
-  return Unseen{expected(now, capacity, seats) - std::max(bytes_, expected_contexts(capacity, seats)),
-                newcomers_->until};
-}
-
-std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats) {
-  return seats * std::min(kMaxContextBytes, capacity / kContextDivisor);
+std::optional<ForeignUse::Unseen> ForeignUse::unseen(base::TimePoint now, std::uint64_t capacity) const {
+  const auto oldest =
+      std::find_if(newcomers_.begin(), newcomers_.end(), [now](const Newcomer& one) { return now < one.until; });
+  if (oldest == newcomers_.end()) return std::nullopt;
+  const bool looks_tell =
+      std::all_of(oldest, newcomers_.end(), [](const Newcomer& one) { return one.made_at.has_value(); });
+  return Unseen{.bytes = expected(now, capacity) - bytes_, .until = oldest->until, .looks_tell = looks_tell};
 }
 
 }  // namespace gpumux::sched

@@ -11,6 +11,10 @@
 // says nothing, for the two sums are of different moments. The planner's reserve covers what has come and is not
 // believed yet.
 //
+// Contexts are what looks show of them. A tenant that has just come is about to make one, which looks show too late. So
+// a newcomer is charged a context for some seconds, whether it makes one or not. That is all that a program can have
+// charged to others by coming, so only a few newcomers of each account count.
+//
 // Pure: is told the time.
 #pragma once
 
@@ -19,8 +23,10 @@
 #include <deque>
 #include <limits>
 #include <optional>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/ids.h"
 
 namespace gpumux::sched {
 
@@ -29,16 +35,21 @@ namespace gpumux::sched {
 inline constexpr base::Duration kLatestReport = std::chrono::milliseconds(300);
 // A newcomer's context has been seen by then: it takes half a second to be made, and looks are a second apart.
 inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);
+// So many newcomers of an account are charged a context at a time, the last ones. A guess: as many as commonly start
+// within a second.
+inline constexpr std::size_t kMostNewcomers = 4;
 
 // a - b, and never below zero.
 constexpr std::uint64_t minus(std::uint64_t a, std::uint64_t b) { return a > b ? a - b : 0; }
 
 class ForeignUse {
  public:
-  // Expected, and not shown by a look yet. It is not expected any more after `until`.
+  // Expected, and not shown by a look yet. It is not expected any more after `until`. `looks_tell`: all of it would be
+  // there by now, so looks show soon how much it is.
   struct Unseen {
     std::uint64_t bytes = 0;
     base::TimePoint until{};
+    bool looks_tell = false;
   };
   struct Look {
     base::TimePoint asked_at{};
@@ -52,11 +63,14 @@ class ForeignUse {
   // A seat has said what it has. `moves`: that is other than before, or becoming so at this moment. `more`: than
   // before.
   void heard(base::TimePoint now, bool moves, std::uint64_t more = 0);
-  void opened(base::TimePoint now);
+  // A newcomer, of an account (SeatOwner::account).
+  void opened(base::TimePoint now, base::TenantId tenant, std::uint64_t account);
   // A seat has reported for the first time, and had these bytes before the first look.
   void came_back(std::uint64_t bytes);
-  // A seat is gone: no report tells what it had any more.
-  void closed(base::TimePoint now);
+  // The tenant has memory, and so it has made its context.
+  void has_context(base::TimePoint now, base::TenantId tenant);
+  // A tenant's seat is gone: no report tells what it had any more.
+  void closed(base::TimePoint now, base::TenantId tenant);
   void look(const Look& look);
   // `left` bytes of what the dead have left have not come back in time. They count as foreign from now on.
   void keep(std::uint64_t left);
@@ -65,15 +79,18 @@ class ForeignUse {
   std::optional<base::TimePoint> seen_at() const { return seen_at_; }
   // The most that tenants that are gone have left, as far as looks have shown it since the last one went.
   std::uint64_t left_behind() const { return left_; }
-  // Memory to keep free on a GPU with `seats` seats, including newcomers' contexts, which looks show too late.
-  std::uint64_t expected(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
-  // The part of expected() that is only for newcomers. A look may have shown it before they were known.
-  std::optional<Unseen> unseen(base::TimePoint now, std::uint64_t capacity, std::size_t seats) const;
+  // Memory to keep free on a GPU of this capacity, including newcomers' contexts.
+  std::uint64_t expected(base::TimePoint now, std::uint64_t capacity) const;
+  // The part of expected() that is only for newcomers, and when the oldest of them is none any more. A look may have
+  // shown it before they were known. None: there are no newcomers.
+  std::optional<Unseen> unseen(base::TimePoint now, std::uint64_t capacity) const;
   // The last look has said nothing yet: another one soon would.
   bool look_again() const { return look_again_; }
 
  private:
   void begin_again(const Look& look);
+  void lower_before();
+  void contexts_seen(base::TimePoint since);
   void conclude(const Look& look);
   void believe_earlier(base::TimePoint now);
   void believe(const Look& look);
@@ -92,11 +109,12 @@ class ForeignUse {
     std::uint64_t least = 0;
     std::uint64_t most = 0;
   };
-  // Seats that have come lately.
-  struct Newcomers {
-    std::size_t seats = 0;
+  struct Newcomer {
+    base::TenantId tenant{};
+    std::uint64_t account = 0;
     base::TimePoint until{};
-    std::uint64_t before = 0;  // what there was before them
+    std::uint64_t before = 0;                  // what there was before it
+    std::optional<base::TimePoint> made_at{};  // its context is there since then, or longer
   };
 
   std::uint64_t bytes_ = 0;
@@ -110,10 +128,7 @@ class ForeignUse {
   std::optional<std::uint64_t> settled_;  // what the last settled look has shown
   std::optional<Series> series_;
   std::uint64_t left_ = std::numeric_limits<std::uint64_t>::max();
-  std::optional<Newcomers> newcomers_;
+  std::vector<Newcomer> newcomers_;  // oldest first; some may be none any more
 };
-
-// Memory to expect for the contexts of `seats` seats. Looks show contexts too late.
-std::uint64_t expected_contexts(std::uint64_t capacity, std::size_t seats);
 
 }  // namespace gpumux::sched

@@ -33,12 +33,19 @@ class Looks {
     return bytes() / kGiB;
   }
   void heard() { use.heard(now, false); }
-  // Without seats there is nothing else to expect.
-  std::uint64_t bytes() const { return use.expected(now, 80 * kGiB, 0); }
+  std::uint64_t bytes() const { return use.expected(now, 80 * kGiB); }
+  // Returns the tenant.
+  base::TenantId open(std::uint64_t account) {
+    use.opened(now, {++tenants_}, account);
+    return {tenants_};
+  }
 
   ForeignUse use;
   TimePoint now = TimePoint() + 1h;
   Duration pause = 1s;
+
+ private:
+  std::uint64_t tenants_ = 0;
 };
 
 TEST(ForeignUse, TheFirstQuietLookIsBelieved) {
@@ -200,7 +207,7 @@ TEST(ForeignUse, WhatManagedMemoryMayExplainIsNobodyElses) {
 TEST(ForeignUse, WhatIsBeyondItTheDeadHaveLeft) {
   Looks s;
   s.look(1);
-  s.use.closed(s.now);
+  s.use.closed(s.now, {});
   EXPECT_GT(s.use.left_behind(), 80 * kGiB) << "not known yet";
   s.pause = 20ms;
   s.look(31, 0, 30);
@@ -217,15 +224,16 @@ TEST(ForeignUse, WhatIsBeyondItTheDeadHaveLeft) {
 TEST(ForeignUse, OtherProgramsComeWhileTheDeadAreWaitedFor) {
   Looks s;
   s.look(1);
-  s.use.closed(s.now);
+  s.use.closed(s.now, {});
   for (int i = 0; i < 3; ++i) s.look(41, 0, 30);
   EXPECT_EQ(s.bytes(), 11 * kGiB) << "the dead cannot have left more than they had";
 }
 
 TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
-  EXPECT_EQ(expected_contexts(80 * kGiB, 2), 2 * 768 * kMiB);
-  EXPECT_EQ(expected_contexts(8 * kGiB, 3), 3 * 128 * kMiB);
-  EXPECT_EQ(expected_contexts(8 * kGiB, 0), 0u);
+  Looks s;
+  for (int i = 0; i < 2; ++i) s.open(7);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB), 2 * 768 * kMiB);
+  EXPECT_EQ(s.use.expected(s.now, 8 * kGiB), 2 * 128 * kMiB);
 }
 
 // While another program has 20 GiB, the contexts of newcomers are not seen yet either.
@@ -233,18 +241,65 @@ TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   Looks s;
   s.look(20);
   const TimePoint opened_at = s.now;
-  for (int i = 0; i < 4; ++i) s.use.opened(s.now);
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB);
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 2), 20 * kGiB + 1536 * kMiB) << "two have gone again";
+  base::TenantId last;
+  for (int i = 0; i < 5; ++i) last = s.open(static_cast<std::uint64_t>(i));
+  EXPECT_EQ(s.bytes(), 23 * kGiB + 768 * kMiB);
+  s.use.closed(s.now, last);
+  EXPECT_EQ(s.bytes(), 23 * kGiB);
   for (int i = 0; i < 2; ++i) s.look_at(22 * kGiB);
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 23 * kGiB) << "they are not counted twice";
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4)->bytes, kGiB);
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4)->until, opened_at + kContextPatience);
+  EXPECT_EQ(s.bytes(), 23 * kGiB) << "they are not counted twice";
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB)->bytes, kGiB);
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB)->until, opened_at + kContextPatience);
   s.now += kContextPatience;
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 22 * kGiB) << "they take no more than that";
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB, 4)->bytes, 0u);
+  EXPECT_EQ(s.bytes(), 22 * kGiB) << "they take no more than that";
+  EXPECT_FALSE(s.use.unseen(s.now, 80 * kGiB));
   for (int i = 0; i < 3; ++i) s.look(2);
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB, 4), 3 * kGiB) << "at least that, sooner or later";
+  EXPECT_EQ(s.bytes(), 2 * kGiB) << "they are what looks show of them";
+}
+
+// Whoever has memory has made its context, and looks that agree from then on show it.
+TEST(ForeignUse, AContextThatLooksShowIsNotExpectedAnyMore) {
+  Looks s;
+  s.look(0);
+  const base::TenantId one = s.open(1);
+  const base::TenantId other = s.open(2);
+  s.pause = 100ms;
+  s.use.has_context(s.now, one);
+  EXPECT_FALSE(s.use.unseen(s.now, 80 * kGiB)->looks_tell);
+  for (int i = 0; i < 6; ++i) s.look_at(300 * kMiB);
+  EXPECT_EQ(s.bytes(), 1068 * kMiB) << "the other's is still to come";
+  s.use.has_context(s.now, other);
+  EXPECT_TRUE(s.use.unseen(s.now, 80 * kGiB)->looks_tell);
+  for (int i = 0; i < 6; ++i) s.look_at(600 * kMiB);
+  EXPECT_EQ(s.bytes(), 600 * kMiB);
+  EXPECT_FALSE(s.use.unseen(s.now, 80 * kGiB));
+}
+
+// One after the other: whoever has just come is charged beside those that looks have shown by now.
+TEST(ForeignUse, ANewcomerIsExpectedBesideThoseBeforeIt) {
+  Looks s;
+  s.look(0);
+  for (std::uint64_t i = 1; i <= 20; ++i) {
+    s.open(i);
+    for (int look = 0; look < 2; ++look) s.look_at(i * 300 * kMiB);
+    EXPECT_GE(s.bytes(), i * 300 * kMiB);
+    EXPECT_LE(s.bytes(), i * 300 * kMiB + 2 * 768 * kMiB);
+  }
+}
+
+// A user may have 4,096 connections that never use the GPU.
+TEST(ForeignUse, FewNewcomersOfAnAccountCountAndOnlyForAWhile) {
+  Looks s;
+  s.look(1);
+  for (int round = 0; round < 16; ++round) {
+    for (int i = 0; i < 256; ++i) s.open(7);
+    EXPECT_EQ(s.bytes(), kGiB + kMostNewcomers * 768 * kMiB);
+    s.look(1);
+  }
+  s.open(8);
+  EXPECT_EQ(s.bytes(), kGiB + (kMostNewcomers + 1) * 768 * kMiB) << "another user's count";
+  s.now += kContextPatience;
+  EXPECT_EQ(s.bytes(), kGiB);
 }
 
 // A newcomer may never need the memory that is kept free for it. As long as that is open, the planner refuses no seat
@@ -293,7 +348,7 @@ TEST(ForeignUse, NobodyIsRefusedForWhatIsOnlyExpected) {
 TEST(ForeignUse, WhatTheDeadDoNotGiveBackIsKept) {
   Desk desk;
   ForeignUse use;
-  const auto tell = [&] { desk.set_foreign(use.expected(desk.now, 80 * kGiB, 0)); };
+  const auto tell = [&] { desk.set_foreign(use.expected(desk.now, 80 * kGiB)); };
   const auto look = [&](std::uint64_t gib) {
     use.look({.asked_at = desk.now, .beyond = gib * kGiB, .returning = desk.planner.returning(kGpu)});
     desk.planner.returned(desk.now, kGpu, use.left_behind());
@@ -303,7 +358,7 @@ TEST(ForeignUse, WhatTheDeadDoNotGiveBackIsKept) {
   desk.open(1);
   desk.has(1, 80);
   desk.planner.closed(desk.now, seat(1));
-  use.closed(desk.now);
+  use.closed(desk.now, {1});
   desk.open(2);
   for (int i = 0; i < 3; ++i) {
     desk.now += 20ms;

@@ -169,7 +169,9 @@ bool Residency::may_be_back(SeatId id) const {
 bool Residency::awaits_look(GpuIndex index) const {
   const Gpu& gpu = at(index);
   return std::any_of(gpu.seats.begin(), gpu.seats.end(), [&](const auto& entry) {
-    return entry.second.asks() && !is_possible(gpu, entry.second) && may_have_left(gpu, entry.second);
+    const Seat& seat = entry.second;
+    if (!seat.asks() || is_possible(gpu, seat)) return false;
+    return may_have_left(gpu, seat) || (may_not_come(gpu, seat) && gpu.foreign.unseen->looks_tell);
   });
 }
 

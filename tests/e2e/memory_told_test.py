@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Memory that cuMemGetInfo calls free can be allocated, but for a chunk: whatever keeps the rest of the GPU."""
 
+import contextlib
 import os
+import resource
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
+from framework import wire
 from framework.case import main
 from framework.memory import LARGE, MemoryTest
 from framework.waiting import HANG, wait_until
@@ -64,6 +67,28 @@ class Told(MemoryTest):
         self.keep(self.start_daemon(host_memory="8MiB"), 40)
         self.assertLess(self.fill(), 50)
 
+    def test_beside_thousands_of_connections(self):
+        """They have seats on the GPU, and never use it. They count as a few contexts, while they are new."""
+        daemon = self.start_daemon()
+        alone = self.fill()
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(limits[0], min(limits[1], 8192)), limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, limits)
+        uuid = bytes.fromhex(daemon.api.gpu()["uuid"].removeprefix("GPU-").replace("-", ""))
+        page = wire.make_page()
+        self.addCleanup(os.close, page)
+        with contextlib.ExitStack() as open_ones:
+            for _ in range(4096):
+                peer = wire.Peer(self.runtime_dir)
+                open_ones.callback(peer.close)
+                if peer.say_hello(page)[0] != wire.WELCOME:  # the user has as many as it may have
+                    break
+                peer.send(wire.seat_open(0, uuid))
+                while (answer := peer.receive()[0]) != wire.SEAT_OPENED:
+                    self.assertEqual(answer, wire.CONTENTION)
+            a_few = 4 * 112 / 64
+            self.assertGreaterEqual(self.fill(), alone - a_few - 2)
+
     def test_within_the_quota_of_a_run(self):
         run = {"GPUMUX_RUN_ID": "together", "GPUMUX_MEM_LIMIT": "60M"}
         self.keep(self.start_daemon(), 32, variables=run)
@@ -73,6 +98,22 @@ class Told(MemoryTest):
         run = {"GPUMUX_RUN_ID": "together", "GPUMUX_MEM_LIMIT": "60M", "GPUMUX_PAGING": "off"}
         self.keep(self.start_daemon(), 32, variables=run)
         self.assertLess(self.fill(variables=run), 25)
+
+
+class Many(MemoryTest):
+    """Programs that fit together natively: each takes its context and a little."""
+    machine_settings = {**MemoryTest.machine_settings, "memory": "640MiB"}
+
+    def test_many_small_programs(self):
+        self.start_daemon()
+        # 6 MiB each, and the contexts of newcomers count as 10.
+        programs = [self.start("worker", name=f"small{i}", alloc=2 << 20, steps=2, step_us=1, say_every=1,
+                               pause_us=1_000_000_000) for i in range(90)]
+        for program in programs:
+            program.wait_for_line("step", timeout=HANG)
+        self.assertEqual([program.name for program in programs if program.code is not None], [])
+        for program in programs:
+            program.end()
 
 
 if __name__ == "__main__":
