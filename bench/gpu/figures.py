@@ -16,6 +16,7 @@ HAND_OVER_MEDIAN_US = 50
 HAND_OVER_P99_US = 200
 PLAIN_START_LIMIT_MS = 1
 CUDA_START_LIMIT_MS = 20
+FIRST_WORK_LIMIT_MS = 2
 
 
 def pairs(session, count, native, gpumux, seconds=20):
@@ -68,6 +69,23 @@ def launch_cost(session):
     added = median([b - a for a, b in zip(start[::2], start[1::2])])
     session.check(added <= CUDA_START_LIMIT_MS, f"start of a CUDA program: added under {CUDA_START_LIMIT_MS} ms",
                   f"{added:+.1f} ms on {median(start[::2]):.0f} ms, {len(done)} pairs")
+
+
+def first_work(session):
+    """How soon a program has its first memory and work, natively and beside no other program."""
+    count = 10 if session.quick else 150
+    program = session.workload("first_use")
+    with Daemon(session, "first-work", mode="auto") as daemon:
+        done = pairs(session, count, lambda i: run(session, f"first-work.native.{i}", program).result(),
+                     lambda i: run(session, f"first-work.gpumux.{i}", program, daemon).result())
+    native, gpumux = ([sum(pair[side]["first"]) / 1e3 for pair in done] for side in (0, 1))
+
+    def shown(values):
+        return f"median {median(values):.2f}, p99 {percentile(values, 0.99):.2f}, most {max(values):.2f} ms"
+
+    added = percentile(gpumux, 0.99) - percentile(native, 0.99)
+    session.check(added <= FIRST_WORK_LIMIT_MS, f"first memory and work: p99 within {FIRST_WORK_LIMIT_MS} ms of native",
+                  f"{shown(gpumux)}; natively {shown(native)}", pairs=len(done))
 
 
 def torch_throughput(session):
@@ -209,4 +227,4 @@ def run_figures(session):
     for program in ("gpumux_gpu_worker", "gpumux_gpu_launch"):
         if not os.path.exists(session.program(program)):
             raise Failed(f"{program} is not in {session.programs}: run tests/gpu/bundle.sh")
-    session.run_parts((preload_cost, launch_cost, hand_over, torch_throughput, throughput), seconds=40)
+    session.run_parts((preload_cost, launch_cost, first_work, hand_over, torch_throughput, throughput), seconds=40)

@@ -369,7 +369,41 @@ def kinds(session):
     at_once(session, "kinds", members, 150, mode="auto", quantum="500ms")
 
 
-PARTS = {"three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds,
+def told(session):
+    """What cuMemGetInfo calls free can be allocated, less one chunk: alone, without paging, beside what makes way, and
+    beside a program of the same run whose quota both share."""
+    argv = session.workload("told")
+    native = run(session, "native.told", argv, seconds=60).result()
+    if native is None:
+        raise Failed("the native program failed")
+    quota = 20 << 30
+    run_of_both = ["env", "GPUMUX_RUN_ID=told", f"GPUMUX_MEM_LIMIT={quota}"]
+    cases = {
+        "alone": (["env"], None),
+        "without paging": (["env", "GPUMUX_PAGING=off"], None),
+        "beside 40 GiB that make way": (["env"], (["env"], 40 << 10)),
+        "beside 12 of a quota of 20 GiB": (run_of_both, (run_of_both, 12 << 10)),
+    }
+    for title, (prefix, other) in cases.items():
+        with Daemon(session, "told-" + title.split()[-1], mode="auto") as daemon, \
+                Group(session, "told", daemon) as group:
+            if other:
+                group.add("keeps", other[0] + argv + ["--keep-mib", str(other[1])])
+            fills = group.add("fills", prefix + argv)
+            group.wait_ready()
+            group.go()
+            group.wait(90)
+            result = fills.result()
+            if result is None:
+                session.check(False, f"memory that is called free, {title}", fills.why())
+                continue
+        text = ", ".join(f"{name} {result[name] / 2**30:.3f} (native {native[name] / 2**30:.3f})" for name in native)
+        session.check(result["block"] > 0 and result["pieces"] >= result["told_then"] - (2 << 20) and
+                      result["told_then"] <= result["told"],
+                      f"memory that is called free, {title}, can be had", text + " GiB")
+
+
+PARTS = {"told": told, "three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds,
          "killed": killed, "handed": handed_over, "five": five_trainings, "cold": cold_start}
 
 
