@@ -47,8 +47,8 @@ inline constexpr char kGpuLockDir[] = "/run/gpumux-locks";
 // first. The user's directory is checked, never created: kDenied, with the remedy, if another user owns it.
 base::Result<std::string> find_runtime_dir();
 
-// Whether GPUMUX_RUNTIME_DIR names a folder that is not there. `gpumux run` names a place where a daemon is, and daemons
-// leave their folder behind. So the process cannot see it: it is in a sandbox.
+// Whether GPUMUX_RUNTIME_DIR names a folder that is not there. `gpumux run` names a place where a daemon is, and
+// daemons leave their folder behind. So the process cannot see it: it is in a sandbox.
 bool is_out_of_sight();
 
 // The user's first place, and the one for processes without XDG_RUNTIME_DIR. They may be the same, and missing.

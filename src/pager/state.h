@@ -4,11 +4,12 @@
 // One lock, `mutex`, guards the tables. It is never held across a call of the driver: mapping takes tens of
 // microseconds, and programs look up pointers all the time. A thread that needs the driver for a chunk claims it under
 // the lock and lets go of the lock. It works, and takes the lock again to record the result. No other thread touches a
-// claimed chunk; a range with claims is not destroyed. So there are only two kinds of waiting:
+// claimed chunk; a range with claims is not destroyed. So there are three kinds of waiting:
 //
 //   - for the lock: always short;
 //   - for a claim to end (mutex.wait): a thread that frees a range or changes its peers waits for the job that works on
-//     it. Jobs wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped.
+//     it. Jobs wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped;
+//   - for a whole job to end, which is cancelled: a thread that destroys the context in which the jobs' copies run.
 //
 // The waiter holds nothing then, and is not inside the gate: the thread that steps a job closes gates too.
 #pragma once

@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <boost/asio/post.hpp>
 #include <exception>
-#include <set>
+#include <span>
 #include <tuple>
 
 #include "daemon/loop/log.h"
@@ -198,7 +198,7 @@ void JobQueue::finish_batches() {
 
 void JobQueue::finish(const Batch& batch) {
   const Status stored = *batch.stored;
-  // An act that fails (out of memory, say) must not keep the others from their turn, now or ever.
+  // An act that fails (out of memory, say) does not keep the others from their turn. Nothing between acts can fail.
   const auto whatever_happens = [](const auto& act) {
     try {
       act();
@@ -214,10 +214,10 @@ void JobQueue::finish(const Batch& batch) {
     }
     for (const auto& over : batch.to_forget) whatever_happens([&] { runs_->forget(over.first, over.second); });
   }
-  const std::set<JobId> taken_back(stored ? batch.inserted.end() : batch.inserted.begin(), batch.inserted.end());
+  const std::span<const JobId> taken_back(batch.inserted.data(), stored ? 0 : batch.inserted.size());
   for (const core::Command& command : batch.commands) {
     const auto* start = std::get_if<core::Start>(&command);
-    if (start != nullptr && taken_back.contains(start->job)) continue;
+    if (start != nullptr && std::find(taken_back.begin(), taken_back.end(), start->job) != taken_back.end()) continue;
     whatever_happens([&] { carry_out(command, stored); });
   }
   for (const JobId job : taken_back) {

@@ -229,9 +229,10 @@ class CopyWait {
 // The result of an entry that the program's driver does not have.
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
+// All that a submission may need.
 template <class... Parameters>
-inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
-                             std::type_identity_t<Parameters>... arguments) {
+inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
+                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   if constexpr (kNamesAddresses<Parameters...>) {
@@ -244,6 +245,35 @@ inline cuda::CUresult submit(cuda::Entry entry, Where where, cuda::CUresult (*fu
   if (passage.is_stranded()) [[unlikely]]
     return cuda::CUDA_ERROR_OUT_OF_MEMORY;
   return function(arguments...);
+}
+
+template <class... Parameters>
+[[gnu::noinline]] cuda::CUresult submit_by_the_long_way(cuda::Entry entry, Where where,
+                                                        cuda::CUresult (*function)(Parameters...),
+                                                        std::type_identity_t<Parameters>... arguments) {
+  return submit_fully(entry, where, function, arguments...);
+}
+
+// The short way of a launch is in the exported entry itself: a call would copy eleven arguments once more.
+template <class... Parameters>
+[[gnu::always_inline]] inline cuda::CUresult submit(cuda::Entry entry, Where where,
+                                                    cuda::CUresult (*function)(Parameters...),
+                                                    std::type_identity_t<Parameters>... arguments) {
+  if constexpr (!kNamesAddresses<Parameters...>) {
+    gate::ThreadRecord* const thread = gate::t_record;
+    std::atomic<std::uint64_t>* const passages =
+        thread != nullptr && function != nullptr
+            ? gate::pass_directly(*thread, thread->memo_of(where.stream), where.stream)
+            : nullptr;
+    if (passages != nullptr) [[likely]] {
+      const cuda::CUresult result = function(arguments...);
+      gate::leave_directly(*passages);
+      return result;
+    }
+    return submit_by_the_long_way(entry, where, function, arguments...);
+  } else {
+    return submit_fully(entry, where, function, arguments...);
+  }
 }
 
 template <class... Parameters>
@@ -295,14 +325,21 @@ inline cuda::CUresult make(cuda::CUresult (*function)(Parameters...), std::type_
   return again_with_room(std::nullopt, [=] { return function(arguments...); });
 }
 
+template <class... Parameters>
+[[gnu::cold, gnu::noinline]] cuda::CUresult submit_again_with_room(cuda::Entry entry, Where where,
+                                                                   cuda::CUresult (*function)(Parameters...),
+                                                                   std::type_identity_t<Parameters>... arguments) {
+  return again_with_room(std::nullopt, [=] { return submit_fully(entry, where, function, arguments...); });
+}
 // A submission that returns this has not been made.
 template <class... Parameters>
-inline cuda::CUresult submit_with_room(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
-                                       std::type_identity_t<Parameters>... arguments) {
+[[gnu::always_inline]] inline cuda::CUresult submit_with_room(cuda::Entry entry, Where where,
+                                                              cuda::CUresult (*function)(Parameters...),
+                                                              std::type_identity_t<Parameters>... arguments) {
   const cuda::CUresult result = submit(entry, where, function, arguments...);
   if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
     return result;
-  return again_with_room(std::nullopt, [=] { return submit(entry, where, function, arguments...); });
+  return submit_again_with_room(entry, where, function, arguments...);
 }
 
 template <class... Parameters>
