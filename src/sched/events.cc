@@ -123,8 +123,8 @@ struct EventText {
   std::string operator()(const SeatOpened& e) const {
     return line("open", e.seat, "weight", e.weight, e.ends_own_turns ? "ends_own_turns" : "",
                 e.priority != 0 ? line("priority", e.priority) : "", e.cap != kNoCap ? line("cap", e.cap) : "",
-                e.is_suspended ? "suspended" : "",
-                e.share_group.empty() ? "" : line("group", in_quotes(e.share_group)));
+                e.is_suspended ? "suspended" : "", e.share_group.empty() ? "" : line("group", in_quotes(e.share_group)),
+                e.account != 0 ? line("account", e.account) : "");
   }
   std::string operator()(const StandingChanged& e) const {
     return line("standing", e.seat, "priority", e.priority, "weight", e.weight, "cap", e.cap);

@@ -58,13 +58,14 @@ struct SeatOpened {
   SeatId seat;
   std::uint32_t weight = 1;     // its group's part of the time among equals (fair): only ratios count. The daemon gives
                                 // hundredths of a share (base::kOneShare)
-  bool ends_own_turns = false;  // no quantum ends its leases, and seats that wait for its GPU are served in order of
-                                // arrival
+  bool ends_own_turns = false;  // while all seats of its GPU are of one account, no quantum ends its leases, and seats
+                                // that wait for its GPU are served in order of arrival
   std::int32_t priority = 0;    // higher first
   std::uint32_t cap = kNoCap;   // thousandths of all time that it may have at most, even if no other seat wants the GPU
   bool is_suspended = false;    // from the beginning, as by SeatsSuspended: in between it could be granted
   std::string share_group{};    // all seats of its GPU in this group have one weight and one account of time; empty:
                                 // the seat is a group by itself
+  std::uint64_t account = 0;    // its owner's (SeatOwner::account)
 };
 struct StandingChanged {
   SeatId seat;

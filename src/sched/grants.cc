@@ -130,13 +130,12 @@ void Grants::seats_changed(Gpu& gpu) {
   const auto takes_part = [](const Seat* seat) { return !seat->suspended && seat->unit != nullptr; };
   std::size_t seats = 0;
   std::int32_t highest = std::numeric_limits<std::int32_t>::min();
-  gpu.has_own_turns = false;
   for (const Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     ++seats;
     highest = std::max(highest, priority_of(*seat->unit));
-    gpu.has_own_turns = gpu.has_own_turns || seat->ends_own_turns;
   }
+  gpu.has_own_turns = may_end_own_turns(gpu);
   const GpuSettings& settings = gpu.settings;
   const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : settings.policy;
   if (std::exchange(gpu.policy, policy) != policy) books_.rekey(gpu);

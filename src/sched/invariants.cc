@@ -93,7 +93,6 @@ std::string check_gpu(const Gpu& gpu) {
   Places places;
   std::set<const Unit*> holders, undrained, waiting;
   bool any_late = false;
-  bool has_own_turns = false;
   const Seat* open = nullptr;
   for (const Seat* seat : gpu.seats) {
     places.move(seat->kind, Occupancy::kNone, seat->place);
@@ -107,10 +106,9 @@ std::string check_gpu(const Gpu& gpu) {
       if (!seat->revocation->late && !seat->revocation->gate_closed()) open = seat;
     }
     if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->is_returning()) waiting.insert(seat->unit);
-    has_own_turns |= seat->ends_own_turns && !seat->suspended;
   }
   if (std::string wrong = check_groups(gpu); !wrong.empty()) return wrong;
-  if (has_own_turns != gpu.has_own_turns) return who + " has overlooked seats that end their turns themselves";
+  if (may_end_own_turns(gpu) != gpu.has_own_turns) return who + " has overlooked seats that end their turns themselves";
   if (places != gpu.places) return who + " has miscounted its places";
   if (holders.size() != gpu.holders.size()) return who + " has miscounted its holders";
   if (waiting.size() != gpu.waiting) return who + " has miscounted its waiters";

@@ -155,6 +155,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->tenant = tenant;
   seat->group = gpu->groups.join(*seat, e.share_group);
   books.set_standing(*seat, e.priority, e.weight, e.cap);
+  seat->account = e.account;
   seat->ends_own_turns = e.ends_own_turns;
   seat->suspended = e.is_suspended;
   seat->since = common.now;

@@ -127,7 +127,7 @@ Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimeP
     return latest - now;
   // Rows 6 and 7.
   if (order > 0 && !holder.hold->is_safe) return Duration::zero();
-  if (ends_own_turns(holder)) return latest - now;
+  if (ends_own_turns(holder, gpu)) return latest - now;
   // Row 8.
   const TimePoint quantum_end = is_restoring(holder) ? TimePoint::max()
                                                      : after(holder.hold->began.value_or(holder.hold->granted_at),

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a program that ends its own turns has them as long as it likes, within max_runtime. Seats that wait for its GPU
-// are served in order of arrival. A program that takes turns with others is told how much work it may have queued.
+// Goal: a program that ends its own turns has them as long as it likes, within max_runtime, while all programs of its
+// GPU are of one account. Seats that wait for its GPU are served in order of arrival then. A program that takes turns
+// with others is told how much work it may have queued.
 #include <gtest/gtest.h>
 
 #include "sched/one_gpu.h"
@@ -18,9 +19,9 @@ GpuSettings fair(Duration quantum) {
   return settings;
 }
 
-void open(Script& script, SeatId seat, bool ends_own_turns) {
+void open(Script& script, SeatId seat, bool ends_own_turns, std::uint64_t account = 0) {
   script.tell(TenantConnected{seat.tenant, 0});
-  script.tell(SeatOpened{seat, 1, ends_own_turns});
+  script.tell(SeatOpened{.seat = seat, .ends_own_turns = ends_own_turns, .account = account});
 }
 
 TEST(OwnTurns, AreEndedByNoQuantum) {
@@ -37,6 +38,30 @@ TEST(OwnTurns, AreEndedByNoQuantum) {
   // The other one's are.
   script.request(kA);
   EXPECT_EQ(script.wait(20ms), "revoke 2@0 e2 quantum");
+}
+
+// Another account's programs have their share of the time, whatever a program says of its turns.
+TEST(OwnTurns, AreForProgramsOfOneAccount) {
+  Script script(1, fair(20ms));
+  open(script, kA, true, 1);
+  open(script, kB, false, 2);
+  script.request(kA);
+  script.request(kB);
+  EXPECT_EQ(script.view(kB).waits_for, "quantum of tenant 1");
+  EXPECT_EQ(script.wait(20ms), "revoke 1@0 e1 quantum");
+  script.request(kA);
+  script.drained(kA);
+  EXPECT_EQ(script.phase(kB), SeatPhase::kHolding);
+  // A suspended program takes no part.
+  script.tell(SeatsSuspended{{kB}, true});
+  script.drained(kB);
+  open(script, kC, false, 1);
+  script.request(kC);
+  EXPECT_EQ(script.phase(kA), SeatPhase::kHolding);
+  EXPECT_EQ(script.view(kC).waits_for, "turn of tenant 1, which ends it itself");
+  script.tell(SeatsSuspended{{kB}, false});
+  EXPECT_EQ(script.view(kC).waits_for, "quantum of tenant 1");
+  EXPECT_EQ(script.wait(20ms), "revoke 1@0 e3 quantum");
 }
 
 TEST(OwnTurns, EndForWhoIsMoreUrgent) {

@@ -67,7 +67,8 @@ struct Seat {
   bool keeps_place =
       false;  // it waits as from before its last lease: it gave that up for lack of memory, or borrowed it
 
-  bool ends_own_turns = false;
+  std::uint64_t account = 0;
+  bool ends_own_turns = false;  // as far as its GPU has own turns
   Limit<Duration> told_in_flight;
   Limit<Duration> told_hold{Duration::zero()};  // how long it keeps an idle lease
   std::int32_t priority = 0;
@@ -203,9 +204,6 @@ inline bool holds_in_part(const Unit& unit) {
 inline bool has_cap(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.budget.is_capped(); });
 }
-inline bool ends_own_turns(const Unit& unit) {
-  return any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
-}
 // The highest of its seats.
 inline std::int32_t priority_of(const Unit& unit) {
   std::int32_t priority = std::numeric_limits<std::int32_t>::min();
@@ -255,8 +253,8 @@ struct Loan {
 struct Gpu {
   GpuIndex index;
   GpuSettings settings;
-  PolicyKind policy{};         // in force: fifo while a seat ends its own turns, otherwise that of the settings
-  bool has_own_turns = false;  // a seat that is not suspended ends its turns itself
+  PolicyKind policy{};         // in force: fifo while seats end their own turns, otherwise that of the settings
+  bool has_own_turns = false;  // may_end_own_turns
   LeaseEpoch next_epoch;
   Places places;
   UnitSet holders;  // with a seat whose place is kHolding
@@ -303,6 +301,22 @@ struct Gpu {
   std::vector<Shape*> shapes_;
   Unit* reserved_ = nullptr;
 };
+// Whether there are seats that end their turns themselves, and no seat of another account. (A suspended seat takes no
+// part, nor does one that is on its way from one unit to another.)
+inline bool may_end_own_turns(const Gpu& gpu) {
+  bool any = false;
+  const Seat* first = nullptr;
+  for (const Seat* seat : gpu.seats) {
+    if (seat->suspended || seat->unit == nullptr) continue;
+    if (first == nullptr) first = seat;
+    if (seat->account != first->account) return false;
+    any = any || seat->ends_own_turns;
+  }
+  return any;
+}
+inline bool ends_own_turns(const Unit& unit, const Gpu& gpu) {
+  return gpu.has_own_turns && any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
+}
 // Whether the unit has borrowed the turn that it has there.
 inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }
 // Whether others wait for a GPU that it holds, as last told. A capped seat is not to spend its allowance idle.

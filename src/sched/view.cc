@@ -29,7 +29,7 @@ std::string in_the_way(const Unit& waiter, const Gpu& gpu, TimePoint now) {
     if (holder == &waiter) continue;
     if (holder->spared_until(now)) return name(*holder) + ", which could not be drained";
     if (precedence(waiter, *holder) < 0) return "higher priority of " + name(*holder);
-    if (ends_own_turns(*holder)) return "turn of " + name(*holder) + ", which ends it itself";
+    if (ends_own_turns(*holder, gpu)) return "turn of " + name(*holder) + ", which ends it itself";
     return "quantum of " + name(*holder);
   }
   for (const Seat* seat : gpu.seats) {

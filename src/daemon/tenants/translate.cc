@@ -237,7 +237,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
-                session.is_suspended, std::move(share.group)},
+                session.is_suspended, std::move(share.group), session.peer.account.key()},
       .owner = {quota_on(session, *gpu), session.peer.account.key()},
       .is_new = !may_be_back,
       .left = take_left(session, *gpu),
