@@ -190,7 +190,11 @@ void Machine::on(const GpuSampled& event) {
 
 void Machine::on(const sched::TimePassed& event) {
   const auto due = leases_.next_deadline();
-  if (due && *due <= now_) tell(event);
+  if (!due || now_ < *due) return;
+  tell(event);
+  for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
+    if (gpus_[i].has_stalled != leases_.has_stalled({i})) make_stale({i});
+  }
 }
 
 // ---- mode -----------------------------------------------------------------------------------------
@@ -210,11 +214,15 @@ void Machine::resolve_mode(GpuIndex index) {
   const bool took_turns = gpu.memory_mode.takes_turns_for_memory();
   // Turns that were chosen for what they give say nothing of memory.
   const sched::Mode current = gpu.is_open ? sched::Mode::kConcurrent : gpu.mode;
-  sched::Mode mode = gpu.memory_mode.resolve(now_, memory_, index, setting, leases_.wants_turns(index), current);
+  // A unit that cannot be drained keeps all others from the GPU as long as they take turns. Those whose memory fits
+  // run beside it instead.
+  gpu.has_stalled = leases_.has_stalled(index);
+  const bool wants_turns = leases_.wants_turns(index) && !gpu.has_stalled;
+  sched::Mode mode = gpu.memory_mode.resolve(now_, memory_, index, setting, wants_turns, current);
   if (gpu.memory_mode.takes_turns_for_memory() != took_turns)
     commands_->emplace_back(TurnsForMemory{index, !took_turns});
   gpu.is_open = setting == settings::Mode::kAuto && mode == sched::Mode::kConcurrent;
-  if (gpu.is_open && gpu.way == sched::Way::kByTurns) mode = sched::Mode::kSerial;
+  if (gpu.is_open && gpu.way == sched::Way::kByTurns && !gpu.has_stalled) mode = sched::Mode::kSerial;
   set_mode(index, mode);
 }
 

@@ -8,7 +8,7 @@ namespace {
 
 // Less is noise, and would only make bounds change.
 constexpr std::uint64_t kGrain = std::uint64_t{16} << 20;
-// What a newcomer is charged. A program's context with its libraries' kernels loaded takes 0.5 to 0.7 GB (H200, CUDA
+// The charge of a newcomer. A program's context with its libraries' kernels loaded takes 0.5 to 0.7 GB (H200, CUDA
 // 13.0, PyTorch). On a small or simulated GPU in proportion.
 std::uint64_t context_bytes(std::uint64_t capacity) { return std::min(std::uint64_t{768} << 20, capacity / 64); }
 
@@ -125,7 +125,7 @@ void ForeignUse::look(const Look& look) {
   look_again_ = minus(bytes_, look.beyond) >= kGrain || others_in(look) >= bytes_ + kGrain;
 }
 
-// All that has been there since then is counted. Whoever has not made its context yet makes it beside that.
+// All that has been there since then is counted. Newcomers that have made no context yet make theirs beside that.
 void ForeignUse::contexts_seen(base::TimePoint since) {
   const auto is_seen = [since](const Newcomer& one) { return one.made_at && *one.made_at < since; };
   if (std::erase_if(newcomers_, is_seen) == 0) return;

@@ -257,7 +257,7 @@ TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   EXPECT_EQ(s.bytes(), 2 * kGiB) << "they are what looks show of them";
 }
 
-// Whoever has memory has made its context, and looks that agree from then on show it.
+// A tenant that has memory has made its context, and looks that agree from then on show it.
 TEST(ForeignUse, AContextThatLooksShowIsNotExpectedAnyMore) {
   Looks s;
   s.look(0);
@@ -275,7 +275,7 @@ TEST(ForeignUse, AContextThatLooksShowIsNotExpectedAnyMore) {
   EXPECT_FALSE(s.use.unseen(s.now, 80 * kGiB));
 }
 
-// One after the other: whoever has just come is charged beside those that looks have shown by now.
+// One after the other: the last newcomer is charged beside those that looks have shown by now.
 TEST(ForeignUse, ANewcomerIsExpectedBesideThoseBeforeIt) {
   Looks s;
   s.look(0);

@@ -132,6 +132,8 @@ class LeaseCore {
   // Whether its seats that are not suspended differ in what the driver's time slicing does not know: priority, share,
   // cap, a common share. Then only exclusive leases can give them their parts.
   bool wants_turns(GpuIndex gpu) const;
+  // Whether a unit there has not drained since its revocation stalled. Turns cannot take the GPU from it.
+  bool has_stalled(GpuIndex gpu) const;
 
   // None: there is no such seat.
   std::optional<SeatPhase> phase(SeatId seat) const;

@@ -133,6 +133,12 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
   return differs || (groups > 1 && seats > groups);
 }
 
+bool LeaseCore::has_stalled(GpuIndex index) const {
+  const Gpu* const gpu = state_->roster.gpu_of(index);
+  const auto is_stuck = [](const Seat* seat) { return seat->stuck_since && seat->unit->retry.has_stalled(); };
+  return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), is_stuck);
+}
+
 // ---- caps ---------------------------------------------------------------------------------------
 
 void Queues::arm_cap(Unit& unit) {

@@ -370,8 +370,8 @@ def kinds(session):
 
 
 def told(session):
-    """What cuMemGetInfo calls free can be allocated, less one chunk: alone, without paging, beside what makes way, and
-    beside a program of the same run whose quota both share."""
+    """Memory that cuMemGetInfo calls free can be allocated, less one chunk: alone, without paging, beside memory that
+    makes way, and beside a program of the same run whose quota both share."""
     argv = session.workload("told")
     native = run(session, "native.told", argv, seconds=60).result()
     if native is None:

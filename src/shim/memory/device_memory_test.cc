@@ -163,7 +163,7 @@ TEST(DeviceMemoryTest, AQuotaOutlivesItsDaemon) {
   EXPECT_EQ(limited.memory.wish({.commitment = 9 * kMebibyte}).otherwise, Otherwise::kNoMore);
   EXPECT_FALSE(limited.memory.pager.bounds().commit(9 * kMebibyte));
   EXPECT_EQ(limited.memory.told_free(), 0u);
-  // What it was given is its own, and the driver alone says whether there is room for it.
+  // The memory that it was given is its own, and the driver alone says whether there is room for it.
   EXPECT_EQ(limited.memory.wish({.room = 80 * kMebibyte, .commitment = 8 * kMebibyte}).otherwise,
             Otherwise::kUnbounded);
   EXPECT_TRUE(limited.memory.pager.bounds().commit(8 * kMebibyte));
