@@ -8,12 +8,13 @@ A build compiles several sources as one and precompiles headers, so it does not 
 clangd and clang-tidy would. It also has the warnings that such a build switches off. Without arguments it looks at the
 sources and headers that differ from main. On main itself it looks at those that the last 10 commits changed.
 
-A header is compiled with the options of a source in its folder. The options are those of the preset `single`, in whose
+A header is compiled with the options of a source that includes it, or of one in its folder. The options are those of the preset `single`, in whose
 folder nothing else is built.
 """
 
 import argparse
 import concurrent.futures
+import functools
 import json
 import os
 import pathlib
@@ -68,6 +69,12 @@ def commands():
     return found
 
 
+@functools.cache
+def text_of(path):
+    """Of a source; nothing of one that a build makes."""
+    return (ROOT / path).read_text(encoding="utf-8") if (ROOT / path).is_file() else ""
+
+
 def command_for(path, by_path):
     """The words that compile `path` alone, or None if no preset compiles it."""
     source = path
@@ -76,7 +83,9 @@ def command_for(path, by_path):
         alone = [other for other in by_path if other.endswith(".cc") and os.path.dirname(other) == folder]
         below = [other for other in by_path if other.endswith(".cc") and other.startswith(folder + "/")]
         is_test = "test" in os.path.basename(path)
-        nearest = sorted(alone or below, key=lambda other: (("_test" in other) != is_test, other))
+        named = f'#include "{path.removeprefix("src/")}"'
+        near = [other for other in by_path if named in text_of(other)] or alone or below
+        nearest = sorted(near, key=lambda other: (("_test" in other) != is_test, other))
         if not nearest:
             return None
         source = nearest[0]

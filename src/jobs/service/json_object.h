@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/ids.h"
 #include "jobs/service/json_fields.h"
 
 namespace gpumux::daemon {
