@@ -10,11 +10,13 @@ import pathlib
 import re
 import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
 from framework import paths
 from framework.case import GpumuxTest, main
+from framework.cgroups import Cgroup, hierarchies
 from framework.memory import LARGE, MemoryTest
 from framework.waiting import HANG, wait_until
 
@@ -93,6 +95,24 @@ class Shortage(MemoryTest):
         for program in programs:
             self.assertEqual(program.wait(timeout=HANG), 3)
             self.assertEqual(program.field("code"), "2")
+
+
+@unittest.skipUnless(os.geteuid() == 0 and "memory" in hierarchies(), "needs root and memory cgroups of version 1")
+class Limited(MemoryTest):
+    def test_no_more_is_lent_than_the_daemons_control_group_allows(self):
+        group = Cgroup(f"gpumux-test-{os.getpid()}")
+        self.addCleanup(group.remove)
+        inside, outside = (folder / "cgroup.procs" for folder in (group.folders["memory"], hierarchies()["memory"]))
+        (inside.parent / "memory.limit_in_bytes").write_text("300M", encoding="ascii")
+        inside.write_text(str(os.getpid()), encoding="ascii")
+        try:
+            daemon = self.start_daemon(host_memory="512MiB")
+        finally:
+            outside.write_text(str(os.getpid()), encoding="ascii")
+        budget = daemon.api.status()["host_memory"]["budget_bytes"]
+        self.assertGreater(budget, 100 << 20)
+        self.assertLessEqual(budget, 300 << 20)
+        self.assertEqual(daemon.terminate(), 0)
 
 
 class Newcomers(GpumuxTest):

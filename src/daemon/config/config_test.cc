@@ -10,12 +10,14 @@
 #include <map>
 
 #include "base/version.h"
+#include "daemon/config/host_budget.h"
 #include "daemon/config/settings_patch.h"
 #include "daemon/loop/files.h"
 #include "daemon/options.h"
 #include "daemon/test_support.h"
 #include "settings/settings.h"
 #include "settings/test_texts.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -365,6 +367,30 @@ TEST(Options, ThatAreWrongEndEarly) {
     EXPECT_EQ(early->exit_code, c.exit_code) << early->text;
     EXPECT_NE(early->text.find(c.says), std::string::npos) << early->text;
   }
+}
+
+// ---- host memory
+
+// Version 1's files and version 2's differ in their names only.
+TEST(HostBudget, EachControlGroupAboveBoundsIt) {
+  const TemporaryDirectory folder;
+  const auto group = [&](const std::string& name, const std::string& most, const std::string& used) {
+    std::filesystem::create_directories(folder.file(name));
+    std::ofstream(folder.file(name + "/memory.limit_in_bytes")) << most << "\n";
+    std::ofstream(folder.file(name + "/memory.usage_in_bytes")) << used << "\n";
+  };
+  const auto left = [&](const std::string& name) {
+    return memory_left({folder.file("tree"), folder.file(name)}, "memory.limit_in_bytes", "memory.usage_in_bytes");
+  };
+  group("tree", "9223372036854771712", "1000");
+  group("tree/a", "5000", "1000");
+  group("tree/a/b", "max", "500");
+  group("tree/a/b/c", "300", "400");
+  EXPECT_EQ(left("tree"), 9223372036854771712u - 1000);
+  EXPECT_EQ(left("tree/a"), 4000u);
+  EXPECT_EQ(left("tree/a/b"), 4000u);
+  EXPECT_EQ(left("tree/a/b/c"), 0u);
+  EXPECT_EQ(left("tree/nowhere"), 9223372036854771712u - 1000);
 }
 
 }  // namespace

@@ -9,16 +9,16 @@
 
 #include "base/units.h"
 #include "daemon/loop/files.h"
+#include "os/cgroups.h"
 
 namespace gpumux::daemon {
 namespace {
 
-// /proc/self/cgroup has a line for each hierarchy, a dozen at most, with a path of up to 4 KiB. The other files have a
-// number.
-constexpr std::size_t kMaxProcFile = 1 << 16;
+// The files have a number, or "max".
+constexpr std::size_t kMostDigits = 64;
 
 std::optional<std::uint64_t> read_number(const std::string& path) {
-  const auto text = read_file(path, kMaxProcFile);
+  const auto text = read_file(path, kMostDigits);
   if (!text) return std::nullopt;
   const std::string line = text->substr(0, text->find('\n'));
   const auto number = base::parse_integer(line, 0, ~std::uint64_t{0} / 2);
@@ -37,30 +37,32 @@ std::uint64_t memory_available() {
   return 0;
 }
 
-// The memory that our cgroup, and each above it, still allows. In version 2's one tree; with version 1 the limits are
-// not looked at.
-std::uint64_t cgroup_available() {
-  std::uint64_t least = ~std::uint64_t{0};
-  const auto text = read_file("/proc/self/cgroup", kMaxProcFile);
-  const std::size_t at = text ? text->find("0::/") : std::string::npos;
-  std::string path = "/sys/fs/cgroup";
-  if (at != std::string::npos) path += text->substr(at + 3, text->find('\n', at) - at - 3);
-  while (path.size() >= std::string("/sys/fs/cgroup").size()) {
-    const auto most = read_number(path + "/memory.max");
-    const auto now = read_number(path + "/memory.current");
-    if (most && now) least = std::min(least, *most > *now ? *most - *now : 0);
-    path.resize(path.rfind('/'));
-  }
-  return least;
-}
-
 std::optional<std::uint64_t> percent_of(std::string_view text) {
   if (text.size() < 2 || text.back() != '%') return std::nullopt;
   const auto percent = base::parse_integer(text.substr(0, text.size() - 1), 0, 90);
   return percent ? std::optional(*percent) : std::nullopt;
 }
 
+// In version 2's one tree, and in version 1's hierarchy of memory.
+std::uint64_t cgroup_available() {
+  std::uint64_t least = ~std::uint64_t{0};
+  if (const auto folder = os::own_cgroup("")) least = memory_left(*folder, "memory.max", "memory.current");
+  if (const auto folder = os::own_cgroup("memory"))
+    least = std::min(least, memory_left(*folder, "memory.limit_in_bytes", "memory.usage_in_bytes"));
+  return least;
+}
+
 }  // namespace
+
+std::uint64_t memory_left(const os::CgroupFolder& group, const char* most_file, const char* used_file) {
+  std::uint64_t least = ~std::uint64_t{0};
+  for (std::string path = group.path;; path.resize(path.rfind('/'))) {
+    const auto most = read_number(path + "/" + most_file);
+    const auto used = read_number(path + "/" + used_file);
+    if (most && used) least = std::min(least, *most > *used ? *most - *used : 0);
+    if (path.size() <= group.mount_point.size()) return least;
+  }
+}
 
 std::uint64_t host_budget(std::string_view text) {
   const std::uint64_t most = std::min(memory_available(), cgroup_available());

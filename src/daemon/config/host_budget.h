@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "os/cgroups.h"
+
 namespace gpumux::daemon {
 
 // The bytes that "64G", or "50%" of the available memory, comes to on this machine at this moment. Available memory is
@@ -13,6 +15,9 @@ namespace gpumux::daemon {
 std::uint64_t host_budget(std::string_view text);
 // Whether it is a number of bytes, whatever is available.
 bool is_fixed_host_memory(std::string_view text);
+// The memory that a control group, and each above it, still allows. The files have the most bytes, or "max", and the
+// bytes in use. The largest number there is: no group has a limit.
+std::uint64_t memory_left(const os::CgroupFolder& group, const char* most_file, const char* used_file);
 // How many threads make host memory.
 std::size_t host_threads();
 

@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "os/cgroups.h"
 #include "os/durable_file.h"
 
 namespace gpumux::runner {
@@ -63,28 +64,8 @@ bool may_divide(const std::string& directory) {
 }  // namespace
 
 std::string own_cgroup() {
-  std::string group;
-  const std::string groups = os::read_unsized_at(AT_FDCWD, "/proc/self/cgroup").value_or("");
-  for_each_line(groups, [&](std::string_view line) {
-    if (line.starts_with("0::/")) group = line.substr(3);
-  });
-  if (group.empty()) return {};
-  std::string directory;
-  const std::string mounts = os::read_unsized_at(AT_FDCWD, "/proc/self/mountinfo").value_or("");
-  for_each_line(mounts, [&](std::string_view line) {
-    const std::size_t separator = line.find(" - ");
-    if (!directory.empty() || separator == std::string_view::npos) return;
-    if (word(line.substr(separator + 3), 0) != "cgroup2") return;
-    const std::string root(word(line, 3));
-    const std::string point(word(line, 4));
-    // A mount may show only a part of the tree, and the own group must be in it.
-    if (root == "/") {
-      directory = point + (group == "/" ? "" : group);
-    } else if (group == root || group.starts_with(root + "/")) {
-      directory = point + group.substr(root.size());
-    }
-  });
-  return directory;
+  const auto folder = os::own_cgroup({});
+  return folder ? folder->path : std::string();
 }
 
 std::string plan_cgroup(const std::string& parent, std::uint64_t job, std::uint32_t attempt) {
