@@ -132,7 +132,7 @@ void report_failure(const Use& use, const char* trying) {
 // The guard ends a worker that waits here for too long.
 base::Result<std::string> read_state() {
   std::string state;
-  char buffer[16384];
+  static char buffer[16384];
   while (true) {
     const ssize_t got = ::read(STDIN_FILENO, buffer, sizeof buffer);
     if (got < 0 && errno == EAGAIN) wait_readable(STDIN_FILENO, kTimeLimit);
@@ -284,7 +284,7 @@ void guard(const Use& use, Words more) {
 
 // crun starts no container if a hook ends before it has read the whole state.
 void drain_state() {
-  char ignored[16384];
+  static char ignored[16384];
   while (wait_readable(STDIN_FILENO, kLastMoment) && ::read(STDIN_FILENO, ignored, sizeof ignored) > 0) {
   }
 }
