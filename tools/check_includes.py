@@ -8,8 +8,8 @@ A build compiles several sources as one and precompiles headers, so it does not 
 clangd and clang-tidy would. It also has the warnings that such a build switches off. Without arguments it looks at the
 sources and headers that differ from main. On main itself it looks at those that the last 10 commits changed.
 
-A header is compiled with the options of a source that includes it, or of one in its folder. The options are those of the preset `single`, in whose
-folder nothing else is built.
+A header is compiled with the options of a source that includes it, or of one in its folder. The options are those of
+the preset `single`, in whose folder nothing else is built.
 """
 
 import argparse
