@@ -200,7 +200,9 @@ def shim_function(entry):
     if entry.where is not None and entry.where.kind == "upload":
         return upload_function(entry)
     arguments = [p.name for p in entry.parameters]
+    begin = ""
     if entry.action == "hook":
+        begin = "  const base::NoCancellation whole_call;\n"
         missing = "CUDA_ERROR_NO_DEVICE" if entry.entry_class == "init" else "kNoSuchEntry"
         function = f"driver().{entry.symbol} == nullptr ? {missing} : hooks::{entry.symbol}"
     elif entry.action == "room":
@@ -220,7 +222,7 @@ def shim_function(entry):
             place.append(f"CopyWait::Blocks::{'kAlways' if entry.where.kind == 'default' else 'kIfPageable'}")
         arguments = [f"Entry::{entry.symbol}", *place, f"driver().{entry.symbol}", *arguments]
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
-  const CUresult result = {function}({", ".join(arguments)});
+{begin}  const CUresult result = {function}({", ".join(arguments)});
   GPUMUX_SAVES_ALL;
   return result;
 }}
@@ -229,6 +231,7 @@ def shim_function(entry):
 
 def shim_exports(entries):
     needed = (
+        '"base/no_cancellation.h"',
         '"cuda/driver.gen.h"',
         '"cuda/entries.h"',
         '"cuda/prototypes.gen.h"',

@@ -17,6 +17,7 @@
 #include <atomic>
 
 #include "base/clock.h"
+#include "base/no_cancellation.h"
 
 namespace gpumux::base {
 
@@ -41,6 +42,7 @@ class NoFork {
 
   // For pthread_atfork.
   static void prepare() {
+    const NoCancellation while_it_waits;
     forks_.fetch_add(1);
     for (Duration waited{}; is_anybody_inside() && waited < kPatience; waited += kPause) pause();
   }

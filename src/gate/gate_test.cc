@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <pthread.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -369,6 +370,25 @@ TEST_F(GateTest, UngatedLetsEverybodyPass) {
   while (requests.load() == 0) std::this_thread::yield();
   gate.set_ungated(1);
   waiter.join();
+}
+
+// A thread may end in the driver's call: it is cancelled there, or a callback of the program's calls pthread_exit.
+TEST_F(GateTest, AThreadThatEndsInsideIsOutside) {
+  grant(0);
+  const auto end_inside = [](void* passed) -> void* {
+    EXPECT_EQ(static_cast<Gate*>(passed)->try_pass(*this_thread(), 0), Passed::kHolding);
+    pthread_exit(nullptr);
+  };
+  pthread_t thread{};
+  ASSERT_EQ(pthread_create(&thread, nullptr, end_inside, &gate), 0);
+  ASSERT_EQ(pthread_join(thread, nullptr), 0);
+  gate.begin_close();
+  EXPECT_FALSE(gate.is_anybody_inside(0));
+  // The next thread gets that record, and is inside once.
+  std::thread([this] {
+    EXPECT_EQ(gate.try_pass(*this_thread(), 0), Passed::kHolding);
+    gate.leave(*this_thread(), 0);
+  }).join();
 }
 
 TEST_F(GateTest, ThreadRecordsAreUsedAgain) {

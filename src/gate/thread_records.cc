@@ -24,6 +24,12 @@ void give_back(void* pointer) {
   // Destructors of other libraries may still submit after this one; they get a record anew.
   t_record = nullptr;
   for (StreamMemo& memo : record->memos) memo = StreamMemo{};
+  // A thread that has ended inside, in the driver's call (thread_records.h), leaves. Its streams are noted, so a drain
+  // asks for its work. release: pairs with the acquire in Gate::is_anybody_inside.
+  for (std::atomic<std::uint64_t>& passages : record->passages) {
+    const std::uint64_t count = passages.load(std::memory_order_relaxed);
+    if ((count & 1) != 0) passages.store(count + 1, std::memory_order_release);
+  }
   record->taken.store(false, std::memory_order_release);  // pairs with the acquiring exchange in take_free_record
 }
 

@@ -5,6 +5,10 @@
 // A record is written by its thread only and read by the thread that closes gates. Records are never freed: a thread
 // that ends gives its record back, and the next new thread takes it. So the list can be walked without a lock.
 //
+// A thread may end inside: pthread_cancel ends it within the driver's call, or a callback of the program's calls
+// pthread_exit. Its record is outside from then on. So the short way needs no protection from cancellation; every other
+// way is protected as a whole, because it takes locks and counts (base/no_cancellation.h).
+//
 // A record also holds what its thread remembers of streams. A new generation forgets all memos of all threads at once.
 // There is one when a handle dies, a drain begins (streams are noted again, gate/stream_set.h), a capture begins, or a
 // second context appears. These are rare, and submissions are not. So a submission compares one number, on a cache line

@@ -136,6 +136,9 @@ class Lifecycle(GpumuxTest):
     def test_threads_that_end(self):
         self.run_lifecycle("thread-gone", steps=40)
 
+    def test_cancelled_threads(self):
+        self.run_lifecycle("cancel", steps=10)
+
     def test_signals(self):
         self.run_lifecycle("signals", steps=60)
 

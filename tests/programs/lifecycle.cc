@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs that do unusual things with their process while they use the GPU: --what
+// Programs that do unusual things with their process while they use the GPU. --what is one of:
 //
-//   crash           breaks its context with an illegal access while holding, then sees that the error stays, and ends
-//   or lives on (--hold) fork-before     forks --children workers before using CUDA; each computes (a data loader whose
-//   workers use the GPU) fork-after      computes, forks workers that do not use CUDA (a data loader), computes on
-//   while they run, waits for them fork-use        computes, then forks a child that calls the driver: the driver says
-//   no, and nothing else happens orphan          computes, forks a child that lives on after its parent has ended, for
-//   --hold seconds exec            computes, then replaces itself by `--what compute` thread-exit     computes in a
-//   thread that ends the process from there, other threads still computing thread-gone     computes in many short
-//   threads, one after the other, each on its own default stream signals         computes under a storm of signals with
-//   handlers that interrupt system calls atexit          submits work from a handler of atexit compute         computes
+//   crash         breaks its context with an illegal access while holding, then sees that the error stays, and ends or
+//                 lives on (--hold)
+//   fork-before   forks --children workers before using CUDA; each computes (a data loader whose workers use the GPU)
+//   fork-after    computes, forks workers that do not use CUDA (a data loader), computes on while they run, waits
+//   fork-use      computes, then forks a child that calls the driver: the driver says no, and nothing else happens
+//   orphan        computes, forks a child that lives on after its parent has ended, for --hold seconds
+//   exec          computes, then replaces itself by `--what compute`
+//   thread-exit   computes in a thread that ends the process from there, other threads still computing
+//   thread-gone   computes in many short threads, one after the other, each on its own default stream
+//   cancel        a thread calls the driver while a request to cancel it is pending, which must wait for the end of
+//                 each call; --steps times with every call, then another thread computes
+//   signals       computes under a storm of signals with handlers that interrupt system calls
+//   atexit        submits work from a handler of atexit
+//   compute       computes
+#include <pthread.h>
 #include <signal.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -18,7 +24,9 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <functional>
 #include <thread>
+#include <utility>
 
 #include "tests/programs/gpu.h"
 
@@ -190,6 +198,69 @@ int thread_gone(const Api& api, const Options& options) {
   return 0;
 }
 
+// A call with a request pending: its first cancellation point would end the thread.
+struct CancelledCall {
+  std::function<CUresult()> call;
+  CUresult result = CUDA_ERROR_UNKNOWN;
+  bool has_returned = false;
+};
+
+void* call_cancelled(void* argument) {
+  auto& cancelled = *static_cast<CancelledCall*>(argument);
+  pthread_cancel(pthread_self());
+  cancelled.result = cancelled.call();
+  cancelled.has_returned = true;
+  pthread_testcancel();  // natively, too, the thread ends
+  return nullptr;
+}
+
+void expect_return(const char* name, std::function<CUresult()> call) {
+  CancelledCall cancelled{.call = std::move(call)};
+  pthread_t thread{};
+  void* ended = nullptr;
+  if (pthread_create(&thread, nullptr, call_cancelled, &cancelled) != 0) wrong("no thread");
+  pthread_join(thread, &ended);
+  if (!cancelled.has_returned) wrong(std::string(name) + " was cancelled half-way");
+  if (ended != PTHREAD_CANCELED) wrong(std::string(name) + " has lost the request to cancel its thread");
+  if (cancelled.result != CUDA_SUCCESS) wrong(std::string(name) + " gave " + std::to_string(cancelled.result));
+}
+
+int cancel(const Api& api, const Options& options) {
+  GPUMUX_CALL(api.cuInit(0));
+  CUdevice device = 0;
+  GPUMUX_CALL(api.cuDeviceGet(&device, 0));
+  CUcontext context = nullptr;
+  // The first call with a context: the process becomes a tenant.
+  expect_return("cuCtxCreate", [&] { return api.cuCtxCreate_v2(&context, 0, device); });
+  Session session(api);
+  const auto in_session = [&](const auto& call) {
+    return [&session, &call] {
+      GPUMUX_CALL(session.api.cuCtxSetCurrent(session.context));
+      return call();
+    };
+  };
+  for (std::uint64_t i = 0; i < options.number("steps"); ++i) {
+    CUdeviceptr data = 0;
+    std::uint64_t value = 0;
+    CUstream stream = nullptr;
+    // Long enough that the turn is over by the next call, which has to ask for the GPU.
+    expect_return("cuLaunchKernel", in_session([&] {
+                    launch(api, session.kernels.spin, nullptr, false, std::uint64_t{6'000'000});
+                    return CUDA_SUCCESS;
+                  }));
+    expect_return("cuStreamSynchronize", in_session([&] { return api.cuStreamSynchronize(nullptr); }));
+    expect_return("cuMemAlloc", in_session([&] { return api.cuMemAlloc_v2(&data, std::size_t{64} << 20); }));
+    expect_return("cuMemsetD32", in_session([&] { return api.cuMemsetD32_v2(data, 7, 2); }));
+    expect_return("cuMemcpyDtoH", in_session([&] { return api.cuMemcpyDtoH_v2(&value, data, sizeof value); }));
+    if (value != 0x7'0000'0007) wrong("copied " + std::to_string(value));
+    expect_return("cuMemFree", in_session([&] { return api.cuMemFree_v2(data); }));
+    expect_return("cuStreamCreate", in_session([&] { return api.cuStreamCreate(&stream, 0); }));
+    expect_return("cuStreamDestroy", in_session([&] { return api.cuStreamDestroy_v2(stream); }));
+  }
+  std::thread([&] { session.compute(5, 200); }).join();
+  return 0;
+}
+
 std::atomic<std::uint64_t> g_signals{0};
 
 int signals(const Api& api, const Options& options) {
@@ -246,6 +317,8 @@ int main(int argc, char** argv) {
     code = thread_exit(api, options);
   } else if (what == "thread-gone") {
     code = thread_gone(api, options);
+  } else if (what == "cancel") {
+    code = cancel(api, options);
   } else if (what == "signals") {
     code = signals(api, options);
   } else if (what == "atexit") {

@@ -4,6 +4,7 @@
 // clang-format off
 // NOLINTBEGIN
 
+#include "base/no_cancellation.h"
 #include "cuda/driver.gen.h"
 #include "cuda/entries.h"
 #include "cuda/prototypes.gen.h"
@@ -28,72 +29,84 @@ using namespace cuda;
 extern "C" {
 
 GPUMUX_EXPORT CUresult cuArray3DCreate_v2(CUarray* handle, const CUDA_ARRAY3D_DESCRIPTOR* allocate_array) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuArray3DCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArray3DCreate_v2(handle, allocate_array);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuArrayCreate_v2(CUarray* handle, const CUDA_ARRAY_DESCRIPTOR* allocate_array) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuArrayCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuArrayCreate_v2(handle, allocate_array);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuArrayDestroy(CUarray array) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuArrayDestroy(array);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxCreate == nullptr ? kNoSuchEntry : hooks::cuCtxCreate(context, flags, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v2(context, flags, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v3(CUcontext* context, CUexecAffinityParam* params, int param_count, unsigned int flags, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxCreate_v3 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v3(context, params, param_count, flags, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxCreate_v4(CUcontext* context, CUctxCreateParams* create_params, unsigned int flags, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxCreate_v4 == nullptr ? kNoSuchEntry : hooks::cuCtxCreate_v4(context, create_params, flags, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy(CUcontext context) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy(context);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDestroy_v2(CUcontext context) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuCtxDestroy_v2(context);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDetach(CUcontext context) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxDetach == nullptr ? kNoSuchEntry : hooks::cuCtxDetach(context);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxDisablePeerAccess(CUcontext peer_context) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxDisablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxDisablePeerAccess(peer_context);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxEnablePeerAccess(CUcontext peer_context, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuCtxEnablePeerAccess == nullptr ? kNoSuchEntry : hooks::cuCtxEnablePeerAccess(peer_context, flags);
   GPUMUX_SAVES_ALL;
   return result;
@@ -118,42 +131,49 @@ GPUMUX_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRelease(CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDevicePrimaryCtxRelease == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease(device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDevicePrimaryCtxRelease_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRelease_v2(device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset(CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDevicePrimaryCtxReset == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset(device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDevicePrimaryCtxReset_v2 == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxReset_v2(device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDevicePrimaryCtxRetain == nullptr ? kNoSuchEntry : hooks::cuDevicePrimaryCtxRetain(context, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDeviceSetMemPool == nullptr ? kNoSuchEntry : hooks::cuDeviceSetMemPool(device, pool);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuDeviceTotalMem_v2 == nullptr ? kNoSuchEntry : hooks::cuDeviceTotalMem_v2(bytes, device);
   GPUMUX_SAVES_ALL;
   return result;
@@ -196,12 +216,14 @@ GPUMUX_EXPORT CUresult cuFuncLoad(CUfunction function) {
 }
 
 GPUMUX_EXPORT CUresult cuGLCtxCreate(CUcontext* context, unsigned int flags, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGLCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate(context, flags, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGLCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuGLCtxCreate_v2(context, flags, device);
   GPUMUX_SAVES_ALL;
   return result;
@@ -256,12 +278,14 @@ GPUMUX_EXPORT CUresult cuGLUnmapBufferObjectAsync(GLuint buffer, CUstream stream
 }
 
 GPUMUX_EXPORT CUresult cuGetProcAddress(const char* symbol, void** function, int cuda_version, std::uint64_t flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGetProcAddress == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress(symbol, function, cuda_version, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGetProcAddress_v2(const char* symbol, void** function, int cuda_version, std::uint64_t flags, CUdriverProcAddressQueryResult* symbol_status) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGetProcAddress_v2 == nullptr ? kNoSuchEntry : hooks::cuGetProcAddress_v2(symbol, function, cuda_version, flags, symbol_status);
   GPUMUX_SAVES_ALL;
   return result;
@@ -274,6 +298,7 @@ GPUMUX_EXPORT CUresult cuGraphAddBatchMemOpNode(CUgraphNode* graph_node, CUgraph
 }
 
 GPUMUX_EXPORT CUresult cuGraphAddMemAllocNode(CUgraphNode* graph_node, CUgraph graph, const CUgraphNode* dependencies, std::size_t dependency_count, CUDA_MEM_ALLOC_NODE_PARAMS* node_params) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGraphAddMemAllocNode == nullptr ? kNoSuchEntry : hooks::cuGraphAddMemAllocNode(graph_node, graph, dependencies, dependency_count, node_params);
   GPUMUX_SAVES_ALL;
   return result;
@@ -446,12 +471,14 @@ GPUMUX_EXPORT CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, CUgraph
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGreenCtxCreate == nullptr ? kNoSuchEntry : hooks::cuGreenCtxCreate(context, descriptor, device, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx context) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuGreenCtxDestroy == nullptr ? kNoSuchEntry : hooks::cuGreenCtxDestroy(context);
   GPUMUX_SAVES_ALL;
   return result;
@@ -464,30 +491,35 @@ GPUMUX_EXPORT CUresult cuGreenCtxStreamCreate(CUstream* stream, CUgreenCtx green
 }
 
 GPUMUX_EXPORT CUresult cuInit(unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuInit == nullptr ? CUDA_ERROR_NO_DEVICE : hooks::cuInit(flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuIpcCloseMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcCloseMemHandle(pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuIpcGetMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcGetMemHandle(handle, pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuIpcOpenMemHandle == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle(pointer, handle, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuIpcOpenMemHandle_v2 == nullptr ? kNoSuchEntry : hooks::cuIpcOpenMemHandle_v2(pointer, handle, flags);
   GPUMUX_SAVES_ALL;
   return result;
@@ -524,6 +556,7 @@ GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned i
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* launch_params_list, unsigned int device_count, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuLaunchCooperativeKernelMultiDevice == nullptr ? kNoSuchEntry : hooks::cuLaunchCooperativeKernelMultiDevice(launch_params_list, device_count, flags);
   GPUMUX_SAVES_ALL;
   return result;
@@ -620,66 +653,77 @@ GPUMUX_EXPORT CUresult cuLibraryLoadFromFile(CUlibrary* library, const char* fil
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressFree(CUdeviceptr pointer, std::size_t size) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAddressFree == nullptr ? kNoSuchEntry : hooks::cuMemAddressFree(pointer, size);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAddressReserve(CUdeviceptr* pointer, std::size_t size, std::size_t alignment, CUdeviceptr address, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAddressReserve == nullptr ? kNoSuchEntry : hooks::cuMemAddressReserve(pointer, size, alignment, address, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAdvise(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAdvise == nullptr ? kNoSuchEntry : hooks::cuMemAdvise(pointer, count, advice, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAdvise_v2(CUdeviceptr pointer, std::size_t count, CUmem_advise advice, CUmemLocation location) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAdvise_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAdvise_v2(pointer, count, advice, location);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocAsync(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAllocAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync(pointer, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAllocAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocAsync_ptsz(pointer, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAllocFromPoolAsync == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync(pointer, bytes, pool, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* pointer, std::size_t bytes, CUmemoryPool pool, CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAllocFromPoolAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemAllocFromPoolAsync_ptsz(pointer, bytes, pool, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocManaged(CUdeviceptr* pointer, std::size_t bytes, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAllocManaged == nullptr ? kNoSuchEntry : hooks::cuMemAllocManaged(pointer, bytes, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr* pointer, std::size_t* pitch, std::size_t width_in_bytes, std::size_t height, unsigned int element_size_bytes) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAllocPitch_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAllocPitch_v2(pointer, pitch, width_in_bytes, height, element_size_bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemAlloc_v2 == nullptr ? kNoSuchEntry : hooks::cuMemAlloc_v2(pointer, bytes);
   GPUMUX_SAVES_ALL;
   return result;
@@ -698,6 +742,7 @@ GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* par
 }
 
 GPUMUX_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::size_t size, const CUmemAllocationProp* properties, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemCreate == nullptr ? kNoSuchEntry : hooks::cuMemCreate(handle, size, properties, flags);
   GPUMUX_SAVES_ALL;
   return result;
@@ -728,66 +773,77 @@ GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* pointers, std::s
 }
 
 GPUMUX_EXPORT CUresult cuMemExportToShareableHandle(void* shareable_handle, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemExportToShareableHandle(shareable_handle, handle, handle_type, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemFreeAsync == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync(pointer, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemFreeAsync_ptsz == nullptr ? kNoSuchEntry : hooks::cuMemFreeAsync_ptsz(pointer, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemFree_v2 == nullptr ? kNoSuchEntry : hooks::cuMemFree_v2(pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemGetAccess == nullptr ? kNoSuchEntry : hooks::cuMemGetAccess(flags, location, pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, std::size_t* size, CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemGetAddressRange_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetAddressRange_v2(base, size, pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* properties, CUmemGenericAllocationHandle handle) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemGetAllocationPropertiesFromHandle == nullptr ? kNoSuchEntry : hooks::cuMemGetAllocationPropertiesFromHandle(properties, handle);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetHandleForAddressRange(void* handle, CUdeviceptr pointer, std::size_t size, CUmemRangeHandleType handle_type, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemGetHandleForAddressRange == nullptr ? kNoSuchEntry : hooks::cuMemGetHandleForAddressRange(handle, pointer, size, handle_type, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemGetInfo_v2 == nullptr ? kNoSuchEntry : hooks::cuMemGetInfo_v2(free, total);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType handle_type) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemImportFromShareableHandle(handle, os_handle, handle_type);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemMap == nullptr ? kNoSuchEntry : hooks::cuMemMap(pointer, size, offset, handle, flags);
   GPUMUX_SAVES_ALL;
   return result;
@@ -806,48 +862,56 @@ GPUMUX_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, un
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* properties) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolCreate == nullptr ? kNoSuchEntry : hooks::cuMemPoolCreate(pool, properties);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolDestroy == nullptr ? kNoSuchEntry : hooks::cuMemPoolDestroy(pool);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolExportToShareableHandle(void* handle, CUmemoryPool pool, CUmemAllocationHandleType handle_type, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolExportToShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolExportToShareableHandle(handle, pool, handle_type, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolGetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolGetAttribute(pool, attribute, value);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* pool, void* handle, CUmemAllocationHandleType handle_type, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolImportFromShareableHandle == nullptr ? kNoSuchEntry : hooks::cuMemPoolImportFromShareableHandle(pool, handle, handle_type, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, std::size_t count) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAccess(pool, map, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attribute, void* value) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolSetAttribute == nullptr ? kNoSuchEntry : hooks::cuMemPoolSetAttribute(pool, attribute, value);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_to_keep) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemPoolTrimTo == nullptr ? kNoSuchEntry : hooks::cuMemPoolTrimTo(pool, min_bytes_to_keep);
   GPUMUX_SAVES_ALL;
   return result;
@@ -890,30 +954,35 @@ GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::
 }
 
 GPUMUX_EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemRelease == nullptr ? kNoSuchEntry : hooks::cuMemRelease(handle);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemRetainAllocationHandle(CUmemGenericAllocationHandle* handle, void* address) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemRetainAllocationHandle == nullptr ? kNoSuchEntry : hooks::cuMemRetainAllocationHandle(handle, address);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemSetAccess(CUdeviceptr pointer, std::size_t size, const CUmemAccessDesc* descriptor, std::size_t count) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemSetAccess == nullptr ? kNoSuchEntry : hooks::cuMemSetAccess(pointer, size, descriptor, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemSetMemPool(CUmemLocation* location, CUmemAllocationType type, CUmemoryPool pool) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemSetMemPool == nullptr ? kNoSuchEntry : hooks::cuMemSetMemPool(location, type, pool);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMemUnmap == nullptr ? kNoSuchEntry : hooks::cuMemUnmap(pointer, size);
   GPUMUX_SAVES_ALL;
   return result;
@@ -1544,12 +1613,14 @@ GPUMUX_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr destination_device, unsign
 }
 
 GPUMUX_EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray* handle, const CUDA_ARRAY3D_DESCRIPTOR* mipmapped_array_desc, unsigned int mipmap_level_count) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMipmappedArrayCreate == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayCreate(handle, mipmapped_array_desc, mipmap_level_count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray mipmapped_array) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMipmappedArrayDestroy == nullptr ? kNoSuchEntry : hooks::cuMipmappedArrayDestroy(mipmapped_array);
   GPUMUX_SAVES_ALL;
   return result;
@@ -1592,42 +1663,49 @@ GPUMUX_EXPORT CUresult cuModuleLoadFatBinary(CUmodule* mod, const void* fat_bina
 }
 
 GPUMUX_EXPORT CUresult cuMulticastAddDevice(CUmemGenericAllocationHandle mc_handle, CUdevice device) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMulticastAddDevice == nullptr ? kNoSuchEntry : hooks::cuMulticastAddDevice(mc_handle, device);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastBindAddr(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUdeviceptr pointer, std::size_t size, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMulticastBindAddr == nullptr ? kNoSuchEntry : hooks::cuMulticastBindAddr(mc_handle, mc_offset, pointer, size, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastBindMem(CUmemGenericAllocationHandle mc_handle, std::size_t mc_offset, CUmemGenericAllocationHandle mem_handle, std::size_t mem_offset, std::size_t size, unsigned long long flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMulticastBindMem == nullptr ? kNoSuchEntry : hooks::cuMulticastBindMem(mc_handle, mc_offset, mem_handle, mem_offset, size, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMulticastCreate(CUmemGenericAllocationHandle* mc_handle, const CUmulticastObjectProp* properties) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuMulticastCreate == nullptr ? kNoSuchEntry : hooks::cuMulticastCreate(mc_handle, properties);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuPointerGetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttribute(data, attribute, pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuPointerGetAttributes(unsigned int attribute_count, CUpointer_attribute* attributes, void** data, CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuPointerGetAttributes == nullptr ? kNoSuchEntry : hooks::cuPointerGetAttributes(attribute_count, attributes, data, pointer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr pointer) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuPointerSetAttribute == nullptr ? kNoSuchEntry : hooks::cuPointerSetAttribute(value, attribute, pointer);
   GPUMUX_SAVES_ALL;
   return result;
@@ -1694,36 +1772,42 @@ GPUMUX_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int 
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture(CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamBeginCapture == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture(stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCaptureToGraph(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamBeginCaptureToGraph == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph(stream, graph, dependencies, dependency_data, dependency_count, mode);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCaptureToGraph_ptsz(CUstream stream, CUgraph graph, const CUgraphNode* dependencies, const CUgraphEdgeData* dependency_data, std::size_t dependency_count, CUstreamCaptureMode mode) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamBeginCaptureToGraph_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCaptureToGraph_ptsz(stream, graph, dependencies, dependency_data, dependency_count, mode);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_ptsz(CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamBeginCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_ptsz(stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2(CUstream stream, CUstreamCaptureMode mode) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamBeginCapture_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2(stream, mode);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBeginCapture_v2_ptsz(CUstream stream, CUstreamCaptureMode mode) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamBeginCapture_v2_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamBeginCapture_v2_ptsz(stream, mode);
   GPUMUX_SAVES_ALL;
   return result;
@@ -1742,24 +1826,28 @@ GPUMUX_EXPORT CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned int
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy(CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamDestroy == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy(stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamDestroy_v2(CUstream stream) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamDestroy_v2 == nullptr ? kNoSuchEntry : hooks::cuStreamDestroy_v2(stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamEndCapture(CUstream stream, CUgraph* graph) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamEndCapture == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture(stream, graph);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamEndCapture_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamEndCapture_ptsz(stream, graph);
   GPUMUX_SAVES_ALL;
   return result;
@@ -1778,12 +1866,14 @@ GPUMUX_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitEvent(CUstream stream, CUevent event, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamWaitEvent == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent(stream, event, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, unsigned int flags) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuStreamWaitEvent_ptsz == nullptr ? kNoSuchEntry : hooks::cuStreamWaitEvent_ptsz(stream, event, flags);
   GPUMUX_SAVES_ALL;
   return result;
@@ -1898,12 +1988,14 @@ GPUMUX_EXPORT CUresult cuTexObjectCreate(CUtexObject* tex_object, const CUDA_RES
 }
 
 GPUMUX_EXPORT CUresult cuVDPAUCtxCreate(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuVDPAUCtxCreate == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate(context, flags, device, vdp_device, vdp_get_proc_address);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice device, VdpDevice vdp_device, VdpGetProcAddress* vdp_get_proc_address) {
+  const base::NoCancellation whole_call;
   const CUresult result = driver().cuVDPAUCtxCreate_v2 == nullptr ? kNoSuchEntry : hooks::cuVDPAUCtxCreate_v2(context, flags, device, vdp_device, vdp_get_proc_address);
   GPUMUX_SAVES_ALL;
   return result;

@@ -5,11 +5,16 @@
 //
 // A submission that belongs to no seat goes to the driver as it is. It belongs to none if no context is current (the
 // driver says so), the stream captures (nothing runs), or gpumux is disabled.
+//
+// A thread is not cancelled within an entry (base/no_cancellation.h), with one exception. The short way of a submission
+// leaves cancellation as it is: it takes no lock, and a thread that ends in the driver's call there leaves the gate by
+// ending (gate/thread_records.h).
 #pragma once
 
 #include <optional>
 #include <type_traits>
 
+#include "base/no_cancellation.h"
 #include "gate/thread_records.h"
 #include "shim/hooks/extents.h"
 #include "shim/hooks/reach.h"
@@ -235,6 +240,7 @@ inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresul
                                    std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  const base::NoCancellation whole_call;
   if constexpr (kNamesAddresses<Parameters...>) {
     // The driver looks up what a captured copy names at once, and what a captured fill names when it runs.
     if (!are_within(arguments...) && !(kFills<Parameters...> && is_captured(where.stream))) [[unlikely]]
@@ -282,6 +288,7 @@ inline cuda::CUresult submit_copy_out(cuda::Entry entry, Where where, std::size_
                                       std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  const base::NoCancellation whole_call;
   const CopyWait wait(where, destination, bytes, blocks);
   return submit(entry, where, function, destination, arguments...);
 }
@@ -291,6 +298,7 @@ inline cuda::CUresult hold_memory(const std::optional<WholeContext>& whole, cuda
                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  const base::NoCancellation whole_call;
   if (!are_nodes_within(arguments...)) return cuda::CUDA_ERROR_INVALID_VALUE;
   if constexpr (kNamesAddresses<Parameters...>) {
     if (whole) reach_memory(*whole, arguments...);
@@ -319,6 +327,7 @@ template <class... Parameters>
 inline cuda::CUresult make(cuda::CUresult (*function)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  const base::NoCancellation whole_call;
   const cuda::CUresult result = function(arguments...);
   if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
     return result;
@@ -329,6 +338,7 @@ template <class... Parameters>
 [[gnu::cold, gnu::noinline]] cuda::CUresult submit_again_with_room(cuda::Entry entry, Where where,
                                                                    cuda::CUresult (*function)(Parameters...),
                                                                    std::type_identity_t<Parameters>... arguments) {
+  const base::NoCancellation whole_call;
   return again_with_room(std::nullopt, [=] { return submit_fully(entry, where, function, arguments...); });
 }
 // A submission that returns this has not been made.
@@ -347,6 +357,7 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
                              std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  const base::NoCancellation whole_call;
   if (!are_within(arguments...)) return cuda::CUDA_ERROR_INVALID_VALUE;
   SeveralPassages passages(tenant());
   passages.add_stream(where.stream);
@@ -366,6 +377,7 @@ inline cuda::CUresult synchronise(cuda::Entry, Place place, cuda::CUresult (*fun
                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
+  const base::NoCancellation whole_call;
   const cuda::CUresult result = function(arguments...);
   if (tenant_if_any() == nullptr) return result;
   if (result == cuda::CUDA_SUCCESS) {

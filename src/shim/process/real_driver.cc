@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include "base/no_cancellation.h"
 #include "shim/process/real_doors.h"
 
 namespace gpumux::shim {
@@ -19,6 +20,7 @@ pthread_mutex_t g_mutex = PTHREAD_MUTEX_INITIALIZER;
 void* find(void* handle, const char* symbol) { return real_dlsym(handle, symbol); }
 
 void load_from(void* handle) {
+  const base::NoCancellation with_lock;
   pthread_mutex_lock(&g_mutex);
   if (!g_driver_loaded.load(std::memory_order_relaxed)) {
     if (handle != nullptr) cuda::load_driver(g_driver, find, handle);

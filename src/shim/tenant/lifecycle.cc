@@ -17,6 +17,7 @@
 #include <new>
 #include <utility>
 
+#include "base/no_cancellation.h"
 #include "base/no_fork.h"
 #include "gate/thread_records.h"
 #include "shim/process/log.h"
@@ -64,6 +65,7 @@ pid_t g_winds_down = 0;
 
 // In a forked child there is none, or its own.
 void wind_down() {
+  const base::NoCancellation whole_call;
   Tenant* const tenant = tenant_if_any();
   if (tenant != nullptr && g_winds_down == ::getpid()) tenant->wind_down();
 }
