@@ -2,7 +2,6 @@
 #include "client/agent.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -10,6 +9,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "client/lease_page_memory.h"
 #include "os/runtime_dir.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
@@ -44,8 +44,7 @@ Agent::~Agent() {
 }
 
 base::Status Agent::start() {
-  wake_ = os::FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wake_) return base::fail_errno(errno, "cannot create an eventfd");
+  if (!keep_wake()) return base::fail_errno(errno, "cannot create a pair of sockets");
   return thread_.start<&Agent::run>(this, "cannot create the agent's thread");
 }
 
@@ -69,6 +68,10 @@ void Agent::run() {
 }
 
 bool Agent::connect_once() {
+  if (options_.page->fd() < 0) {
+    refusal_ = "the program has closed its lease page, which each daemon needs";
+    return false;
+  }
   std::string path = options_.socket_path;
   if (path.empty()) {
     const auto dir = os::find_runtime_dir();
@@ -85,13 +88,13 @@ bool Agent::connect_once() {
       refusal_ = "this program cannot see the folder of its daemon, GPUMUX_RUNTIME_DIR; " + socket.error().message();
     return false;
   }
-  if (const auto sent = os::send_message(socket->get(), wire::encode(options_.hello).bytes(), options_.page_fd);
+  if (const auto sent = os::send_message(socket->get(), wire::encode(options_.hello).bytes(), options_.page->fd());
       !sent) {
     last_failure_ = sent.error().message();
     return false;
   }
   const base::Locked locked(send_mutex_);
-  socket_ = std::move(*socket);
+  socket_ = os::KeptDescriptor(std::move(*socket));
   return true;
 }
 
@@ -132,20 +135,30 @@ bool Agent::await_welcome() {
 void Agent::serve() {
   std::array<std::byte, base::kMaxMessageBytes> buffer;
   port_.announce_seats();
+  if (!closed_.empty()) port_.on_closed_by_program(std::exchange(closed_, {}));
   base::TimePoint next_second = os::now() + std::chrono::seconds(1);
   while (!stopping_.load(std::memory_order_acquire)) {
-    std::array<pollfd, 2> waiting{{{socket_.get(), POLLIN, 0}, {wake_.get(), POLLIN, 0}}};
+    if ((wake_reader_.is_lost() || wake_writer_.is_lost()) && keep_wake()) {
+      port_.on_closed_by_program("what wakes the library's thread");
+      port_.announce_seats();
+    }
+    const int socket = socket_.get();
+    if (socket < 0) {
+      closed_ = "the connection to the daemon";
+      return;
+    }
+    std::array<pollfd, 2> waiting{{{socket, POLLIN, 0}, {wake_reader_.get(), POLLIN, 0}}};
     if (::poll(waiting.data(), waiting.size(), to_poll_ms(next_second - os::now())) < 0) continue;
     if (const base::TimePoint time = os::now(); time >= next_second) {
       port_.on_second();
       next_second = time + std::chrono::seconds(1);
     }
     if (waiting[1].revents != 0) {
-      std::uint64_t count = 0;
-      static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+      clear_wake();
       port_.announce_seats();
     }
-    while (waiting[0].revents != 0) {
+    // The poll may have waited for what the number stood for before.
+    while (waiting[0].revents != 0 && socket_) {
       auto received = os::receive_message(socket_.get(), buffer);
       if (!received && received.error().system_errno == EAGAIN) break;
       if (!received || received->bytes == 0) return;
@@ -161,10 +174,26 @@ void Agent::serve() {
 void Agent::pause(base::Duration duration) {
   const base::TimePoint end = os::now() + duration;
   while (!stopping_.load(std::memory_order_acquire) && os::now() < end) {
-    pollfd waiting{wake_.get(), POLLIN, 0};
+    pollfd waiting{wake_reader_.get(), POLLIN, 0};
     ::poll(&waiting, 1, to_poll_ms(end - os::now()));
-    std::uint64_t count = 0;
-    static_cast<void>(!::read(wake_.get(), &count, sizeof count));
+    clear_wake();
+  }
+}
+
+// Makes the sockets, for the first time or anew. False: it cannot be made. Then the agent wakes once a second.
+bool Agent::keep_wake() {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return false;
+  wake_reader_ = os::KeptDescriptor(os::FileDescriptor(ends[0]));
+  const base::Locked locked(wake_mutex_);
+  wake_writer_ = os::KeptDescriptor(os::FileDescriptor(ends[1]));
+  return true;
+}
+
+void Agent::clear_wake() {
+  const int fd = wake_reader_.get();
+  std::byte byte;
+  while (fd >= 0 && ::recv(fd, &byte, 1, MSG_DONTWAIT) == 1) {
   }
 }
 
@@ -175,24 +204,34 @@ void Agent::disconnect() {
 }
 
 bool Agent::send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd) {
-  if (!connected_.load(std::memory_order_acquire) || !socket_) return false;
+  if (!connected_.load(std::memory_order_acquire)) return false;
+  const int socket = socket_.get();
+  if (socket < 0) {
+    wake();  // the agent's thread connects anew
+    return false;
+  }
   const int saved_errno = errno;
-  const bool sent = os::send_message(socket_.get(), bytes, fd).has_value();
-  if (!sent && !may_be_lost) ::shutdown(socket_.get(), SHUT_RDWR);  // the agent's thread sees the end and connects anew
+  const bool sent = os::send_message(socket, bytes, fd).has_value();
+  if (!sent && !may_be_lost) ::shutdown(socket, SHUT_RDWR);  // the agent's thread sees the end and connects anew
   errno = saved_errno;
   return sent;
 }
 
 void Agent::wake() {
-  const std::uint64_t one = 1;
   const int saved_errno = errno;
-  static_cast<void>(!::write(wake_.get(), &one, sizeof one));
+  {
+    const base::Locked locked(wake_mutex_);
+    const int fd = wake_writer_.get();
+    // A full queue wakes, too.
+    if (fd >= 0) static_cast<void>(::send(fd, "", 1, MSG_NOSIGNAL | MSG_DONTWAIT));
+  }
   errno = saved_errno;
 }
 
 void Agent::close_after_fork() {
   socket_.reset();
-  wake_.reset();
+  wake_reader_.reset();
+  wake_writer_.reset();
 }
 
 }  // namespace gpumux::client

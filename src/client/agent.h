@@ -17,11 +17,13 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "base/result.h"
-#include "os/file_descriptor.h"
+#include "os/kept_descriptor.h"
 #include "os/thread.h"
 #include "wire/messages.h"
 
 namespace gpumux::client {
+
+class LeasePageMemory;
 
 // The calls by which the agent tells its owner of events.
 class SeatPort {
@@ -34,6 +36,8 @@ class SeatPort {
   virtual void on_message(const wire::DaemonMessage& message, os::FileDescriptor fd) = 0;
   // About once a second, while there is a connection.
   virtual void on_second() = 0;
+  // The program has closed, or replaced, a descriptor of the library's: `what`. It was opened anew.
+  virtual void on_closed_by_program(const std::string& what) = 0;
   // The connection is lost; the agent tries again by itself.
   virtual void on_lost() = 0;
   // There is no daemon, or it does not want us: the agent has ended. `why` is for people.
@@ -47,7 +51,7 @@ struct AgentOptions {
   std::string socket_path;           // empty: looked for anew at each try (os::find_runtime_dir)
   base::Duration connect_timeout{};  // for the first connection; later ones are tried for ever
   wire::Hello hello;
-  int page_fd = -1;  // stays the owner's
+  const LeasePageMemory* page = nullptr;  // stays the owner's
 };
 
 class Agent {
@@ -101,6 +105,8 @@ class Agent {
   bool await_welcome();
   void serve();
   void pause(base::Duration duration);
+  bool keep_wake();
+  void clear_wake();
   bool send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd = -1);
   void disconnect();
 
@@ -112,9 +118,14 @@ class Agent {
   bool was_connected_ = false;
   std::string refusal_;  // why the daemon does not want us, or cannot be seen, for ever
   std::string last_failure_;
-  os::FileDescriptor wake_;  // eventfd
+  std::string closed_;  // by the program: to be said on the next connection
+  // Two sockets: an eventfd cannot be told from another one (os/kept_descriptor.h), and a pipe that the program has
+  // closed on one side would end it by SIGPIPE. Both are changed by the agent's thread only.
+  os::KeptDescriptor wake_reader_;
+  base::Mutex wake_mutex_;
+  os::KeptDescriptor wake_writer_;  // under wake_mutex_
   base::Mutex send_mutex_;
-  os::FileDescriptor socket_;  // changed under send_mutex_, by the agent's thread only
+  os::KeptDescriptor socket_;  // changed under send_mutex_, by the agent's thread only
 };
 
 }  // namespace gpumux::client

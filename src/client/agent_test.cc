@@ -38,6 +38,7 @@ class RecordingPort final : public SeatPort {
     add(std::holds_alternative<wire::Revoke>(message) ? "revoke" : "message");
   }
   void on_second() override {}
+  void on_closed_by_program(const std::string& what) override { add("closed: " + what); }
   void on_lost() override { add("lost"); }
   void on_ungated(const std::string& why) override { add("ungated: " + why); }
 
@@ -109,7 +110,7 @@ class ScriptedDaemon {
 class AgentTest : public ::testing::Test {
  protected:
   AgentOptions options(base::Duration timeout = 30s) {
-    AgentOptions made{.socket_path = path_, .connect_timeout = timeout, .hello = {}, .page_fd = page_.fd()};
+    AgentOptions made{.socket_path = path_, .connect_timeout = timeout, .hello = {}, .page = &page_};
     wire::set_text(made.hello.program, "agent_test");
     return made;
   }
@@ -229,6 +230,23 @@ TEST_F(AgentTest, ADaemonThatDoesNotReadIsLeftAndFoundAgain) {
   ASSERT_TRUE(port_.wait_for("lost"));
   daemon.welcome();
   EXPECT_TRUE(port_.wait_for("connected again"));
+}
+
+// tests/e2e/lifecycle_test.py has the other descriptors that a program may close.
+TEST_F(AgentTest, WithoutItsPageItGoesToNoFurtherDaemon) {
+  ScriptedDaemon daemon(path_);
+  Agent agent(options(), port_);
+  ASSERT_TRUE(agent.start());
+  daemon.welcome();
+  ASSERT_TRUE(port_.wait_for("connected"));
+  const int number = page_.fd();
+  ASSERT_EQ(::dup2(daemon.page(), number), number) << "the same file is no other file";
+  EXPECT_EQ(page_.fd(), number);
+  ASSERT_EQ(::dup2(STDERR_FILENO, number), number);
+  daemon.hang_up();
+  EXPECT_TRUE(port_.wait_for("lost"));
+  EXPECT_TRUE(port_.wait_for("ungated: the program has closed its lease page"));
+  ::close(number);
 }
 
 TEST_F(AgentTest, WakeAnnouncesAgain) {

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "os/file_descriptor.h"
+#include "os/kept_descriptor.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::client {
@@ -18,11 +19,12 @@ class LeasePageMemory {
   ~LeasePageMemory();
 
   wire::LeasePage& page() const { return *page_; }
+  // Negative: the program has closed it, and no further daemon can be given the page.
   int fd() const { return fd_.get(); }
 
  private:
   LeasePageMemory(os::FileDescriptor fd, wire::LeasePage* page) : fd_(std::move(fd)), page_(page) {}
-  os::FileDescriptor fd_;
+  os::KeptDescriptor fd_;
   wire::LeasePage* page_ = nullptr;
 };
 

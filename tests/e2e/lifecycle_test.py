@@ -136,6 +136,33 @@ class Lifecycle(GpumuxTest):
     def test_threads_that_end(self):
         self.run_lifecycle("thread-gone", steps=40)
 
+    def replace_descriptors(self, *names, said):
+        daemon = self.start_daemon()
+        neighbour = self.start_neighbour()
+        log = os.path.join(self.directory, "log")
+        pathlib.Path(log).touch()
+        program = self.start("lifecycle", name="replace", what="replace", until=self.enough,
+                             variables={"GPUMUX_LOG": log},
+                             take=",".join(log if name == "log" else name for name in names))
+        self.work_until(lambda: all(f"the program has closed {what}" in pathlib.Path(log).read_text(encoding="utf-8")
+                                    for what in said), "the library says what it has lost", program)
+        self.expect_progress(neighbour)
+        return daemon, program
+
+    def test_descriptors_that_the_program_has_replaced(self):
+        daemon, program = self.replace_descriptors(
+            "socket:", "anon_inode:[eventfd]", "log",
+            said=("the connection to the daemon", "what wakes the library's thread", "what shares memory", "this log"))
+        connects = [event for event in daemon.trace.events(event="connect") if event["pid"] == program.pid]
+        self.assertEqual(len(connects), 2, "the connection is made anew")
+        self.assertEqual(daemon.trace.check_exclusive(), [])
+        self.assertEqual(program.errors, [])
+        self.assertIn("the program has closed the connection to the daemon", daemon.log())
+
+    def test_a_lease_page_that_the_program_has_replaced(self):
+        _, program = self.replace_descriptors("socket:", "/memfd:gpumux-lease-page", said=("its lease page",))
+        self.assertIn("running without gpumux: the program has closed its lease page", "\n".join(program.errors))
+
     def test_cancelled_threads(self):
         self.run_lifecycle("cancel", steps=10)
 

@@ -12,11 +12,16 @@
 //   thread-gone   computes in many short threads, one after the other, each on its own default stream
 //   cancel        a thread calls the driver while a request to cancel it is pending, which must wait for the end of
 //                 each call; --steps times with every call, then another thread computes
+//   replace       computes, puts sockets of its own at the numbers of all descriptors that have come since and whose
+//   names
+//                 begin with one of --take (separated by commas), computes on, until --until, on two GPUs; nothing may come
+//                 out of the sockets, and they stay
 //   signals       computes under a storm of signals with handlers that interrupt system calls
 //   atexit        submits work from a handler of atexit
 //   compute       computes
 #include <pthread.h>
 #include <signal.h>
+#include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -25,6 +30,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <functional>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -261,6 +267,62 @@ int cancel(const Api& api, const Options& options) {
   return 0;
 }
 
+// The name of a descriptor in /proc; empty: there is no descriptor of that number.
+std::string name_of(int number) {
+  char name[4096];
+  const std::string path = "/proc/self/fd/" + std::to_string(number);
+  const ssize_t length = ::readlink(path.c_str(), name, sizeof name);
+  return length > 0 ? std::string(name, static_cast<std::size_t>(length)) : std::string();
+}
+
+struct Replaced {
+  int number = -1;
+  int other_end = -1;
+  std::string name;
+};
+
+Replaced replace_by_socket(int number) {
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends) != 0) wrong("no socket");
+  if (::dup2(ends[1], number) != number) wrong("cannot replace " + std::to_string(number));
+  ::close(ends[1]);
+  return {number, ends[0], name_of(number)};
+}
+
+int replace(const Api& api, const Options& options) {
+  constexpr int kNumbers = 4096;
+  std::vector<std::string> before;
+  for (int number = 0; number < kNumbers; ++number) before.push_back(name_of(number));
+  Session session(api);
+  session.compute(5, 200);
+  CUipcMemHandle handle{};
+  GPUMUX_CALL(api.cuIpcGetMemHandle(&handle, session.data));
+  std::vector<Replaced> replaced;
+  for (int number = 0; number < kNumbers; ++number) {
+    const std::string name = name_of(number);
+    std::istringstream prefixes(options.text("take"));
+    for (std::string prefix; std::getline(prefixes, prefix, ',');) {
+      if (!before[static_cast<std::size_t>(number)].empty() || !name.starts_with(prefix)) continue;
+      say("replaced number=%d name=%s", number, name.c_str());
+      replaced.push_back(replace_by_socket(number));
+      break;
+    }
+    // The ends of the program's sockets are not the library's.
+    if (!replaced.empty()) before[static_cast<std::size_t>(replaced.back().other_end)] = "other end";
+  }
+  session.compute(static_cast<unsigned>(options.number("steps")), 200);
+  while (!options.may_end()) session.compute(5, 200);
+  Session second(api, 1);
+  second.compute(5, 200);
+  for (const Replaced& one : replaced) {
+    char byte = 0;
+    if (::recv(one.other_end, &byte, 1, MSG_DONTWAIT) >= 0)
+      wrong(std::to_string(one.number) + " is written to or closed");
+    if (name_of(one.number) != one.name) wrong(std::to_string(one.number) + " is another thing");
+  }
+  return 0;
+}
+
 std::atomic<std::uint64_t> g_signals{0};
 
 int signals(const Api& api, const Options& options) {
@@ -297,7 +359,8 @@ int at_exit(const Api& api) {
 
 int main(int argc, char** argv) {
   using namespace gpumux::programs;
-  const Options options(argc, argv, {{"what", "compute"}, {"steps", "20"}, {"children", "3"}, {"hold", "0"}});
+  const Options options(argc, argv,
+                        {{"what", "compute"}, {"steps", "20"}, {"children", "3"}, {"hold", "0"}, {"take", ""}});
   static const Api api = open_driver(options.door());  // handlers of atexit use it
   const std::string& what = options.text("what");
   int code = 0;
@@ -319,6 +382,8 @@ int main(int argc, char** argv) {
     code = thread_gone(api, options);
   } else if (what == "cancel") {
     code = cancel(api, options);
+  } else if (what == "replace") {
+    code = replace(api, options);
   } else if (what == "signals") {
     code = signals(api, options);
   } else if (what == "atexit") {

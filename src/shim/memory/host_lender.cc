@@ -41,7 +41,8 @@ void HostLender::on_lent(const wire::HostLent& message, os::FileDescriptor memor
     refused_until_ = os::now() + kAskAgain;
     return;
   }
-  inbox_.emplace_back(Arrived{message, std::move(memory)});
+  const bool has_memory = static_cast<bool>(memory);
+  inbox_.emplace_back(Arrived{message, has_memory, os::KeptDescriptor(std::move(memory))});
 }
 
 void HostLender::on_forget(const wire::HostForget& message) {
@@ -61,9 +62,10 @@ void HostLender::on_lost() {
 // Aligned to a block, so that huge pages and copies meet it.
 bool HostLender::map(const Arrived& arrived) {
   const std::uint64_t bytes = arrived.lent.bytes / pager::kBlockBytes * pager::kBlockBytes;
+  // Negative where the program has closed it: nothing is mapped then.
+  const int memory = arrived.memory.get();
   // Pages beyond the file's end cannot be touched: better not to believe the number alone.
-  if (bytes == 0 || bytes > wire::kMaxHostChunkBytes ||
-      ::lseek(arrived.memory.get(), 0, SEEK_END) < static_cast<off_t>(bytes))
+  if (bytes == 0 || bytes > wire::kMaxHostChunkBytes || ::lseek(memory, 0, SEEK_END) < static_cast<off_t>(bytes))
     return false;
   const std::uint64_t reserved = bytes + pager::kBlockBytes;
   void* const space = ::mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -74,7 +76,7 @@ bool HostLender::map(const Arrived& arrived) {
   std::byte* const address = begin + skip;
   if (skip != 0) ::munmap(begin, skip);
   ::munmap(address + bytes, pager::kBlockBytes - skip);
-  if (::mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, arrived.memory.get(), 0) == MAP_FAILED) {
+  if (::mmap(address, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory, 0) == MAP_FAILED) {
     ::munmap(address, bytes);
     return false;
   }
@@ -117,7 +119,7 @@ void HostLender::unmap(Chunks::iterator chunk) {
 }
 
 void HostLender::take(const Arrived& arrived) {
-  if (arrived.memory ? !map(arrived) : !lend_again(arrived.lent.id)) port_.return_host(arrived.lent.id, false);
+  if (arrived.has_memory ? !map(arrived) : !lend_again(arrived.lent.id)) port_.return_host(arrived.lent.id, false);
 }
 
 // Some of them may not be here, and yet the daemon waits for its answer.

@@ -24,6 +24,7 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "os/file_descriptor.h"
+#include "os/kept_descriptor.h"
 #include "pager/host_memory.h"
 #include "wire/messages.h"
 
@@ -101,7 +102,8 @@ class HostLender final : public pager::HostMemory {
   // Messages that the agent's thread leaves for the mover.
   struct Arrived {
     wire::HostLent lent;
-    os::FileDescriptor memory;
+    bool has_memory = false;    // it came with a descriptor
+    os::KeptDescriptor memory;  // until the mover maps it
   };
   struct Lost {};
   using Message = std::variant<Arrived, wire::HostForget, Lost>;

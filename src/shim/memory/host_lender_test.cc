@@ -16,6 +16,7 @@
 #include <set>
 
 #include "pager/pager_test_support.h"
+#include "tests/unit/new_descriptors.h"
 
 namespace gpumux::shim {
 namespace {
@@ -136,6 +137,21 @@ TEST_F(LentTest, HandingOnRegistersNothingTheSecondTime) {
   for (int i = 0; i < 2; ++i) seats_[0]->lender.want(kData);  // asks; and takes what has come
   EXPECT_EQ(seats_[0]->lender.unused_bytes(), kChunk);
   EXPECT_EQ(mappings(), (std::multiset<std::string>{"---s", "rw-s"}));
+}
+
+TEST_F(LentTest, MemoryThatTheProgramHasReplacedIsNotMapped) {
+  make_chunk(7);
+  const os::FileDescriptor programs(::memfd_create("lender-test", MFD_CLOEXEC));
+  ASSERT_EQ(::ftruncate(programs.get(), static_cast<off_t>(kChunk)), 0);
+  const std::vector<int> lent = new_descriptors([this] { seats_[0]->lender.want(kData); });
+  ASSERT_EQ(lent.size(), 1u);
+  ASSERT_EQ(::dup2(programs.get(), lent[0]), lent[0]) << "as large as what was lent";
+  EXPECT_EQ(seats_[0]->lender.unused_bytes(), 0u);
+  seats_[0]->lender.forget_one();  // takes what has come
+  EXPECT_TRUE(mappings().empty());
+  EXPECT_EQ(returned_kept_, std::vector<bool>{false});
+  EXPECT_GE(::fcntl(lent[0], F_GETFD), 0) << "it is the program's";
+  ::close(lent[0]);
 }
 
 TEST_F(LentTest, WhatIsToGoIsUnmapped) {

@@ -14,12 +14,15 @@
 
 #include "os/unix_socket.h"
 #include "pager/block_hash.h"
+#include "shim/process/log.h"
 
 namespace gpumux::shim {
 namespace {
 
 // Both ends are threads with nothing else to do; only a stopped process takes longer than this.
 constexpr int kPatienceMs = 10'000;
+// How often it is looked whether the program has closed the socket. A guess.
+constexpr int kLookMs = 1'000;
 // More than a GPU has chunks.
 constexpr std::uint64_t kMostPieces = 65'536;
 // A guess: more processes than open the memory of one at the same moment.
@@ -83,19 +86,25 @@ base::Result<os::FileDescriptor> receive(int socket, Message* message) {
 }  // namespace
 
 base::Status IpcServer::start_locked() {
-  if (listening_) return {};
+  if (is_listening_) return {};
   static_assert(sizeof(pager::HashSeed) == sizeof name_);
   const pager::HashSeed random = pager::HashSeed::random();
   std::memcpy(name_.data(), &random, sizeof name_);
+  auto started = listen();
+  if (started) started = thread_.start<&IpcServer::run>(this, "cannot create the thread that shares memory");
+  if (!started) listening_.reset();
+  is_listening_ = started.has_value();
+  return started;
+}
+
+base::Status IpcServer::listen() {
   os::FileDescriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const sockaddr_un address = address_of(name_);
   if (!socket || ::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) != 0 ||
       ::listen(socket.get(), kBacklog) != 0)
     return base::fail_errno(errno, "cannot listen for processes that open shared memory");
-  listening_ = std::move(socket);
-  auto started = thread_.start<&IpcServer::run>(this, "cannot create the thread that shares memory");
-  if (!started) listening_.reset();
-  return started;
+  listening_ = os::KeptDescriptor(std::move(socket));
+  return {};
 }
 
 IpcHandle IpcServer::handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const {
@@ -110,8 +119,9 @@ IpcHandle IpcServer::handle_of(std::uint64_t allocation, std::uint64_t offset, s
 
 base::Status IpcServer::serve(std::uint64_t allocation, std::vector<pager::ExportedPiece> pieces, std::uint64_t offset,
                               std::uint64_t bytes, IpcHandle* handle) {
-  std::vector<IpcPiece> owned;
-  for (const pager::ExportedPiece& piece : pieces) owned.push_back({os::FileDescriptor(piece.fd), piece.bytes});
+  std::vector<Served> owned;
+  for (const pager::ExportedPiece& piece : pieces)
+    owned.push_back({os::KeptDescriptor(os::FileDescriptor(piece.fd)), piece.bytes});
   const base::Locked locked(mutex_);
   if (const auto started = start_locked(); !started) return started;
   served_[allocation] = std::move(owned);
@@ -139,9 +149,17 @@ void IpcServer::close_after_fork() {
 void IpcServer::run() {
   pthread_setname_np(pthread_self(), "gpumux-ipc");
   for (;;) {
+    // The name is free again, and handles that were given out go on to lead here.
+    if (listening_.is_lost()) {
+      const bool is_anew = listen().has_value();
+      if (is_anew)
+        write_log(wire::Severity::kWarning, "the program has closed what shares memory, which was opened anew");
+    }
     pollfd waiting{listening_.get(), POLLIN, 0};
-    if (::poll(&waiting, 1, -1) <= 0) continue;
-    const os::FileDescriptor peer(os::accept_connection(listening_.get()));
+    if (::poll(&waiting, 1, kLookMs) <= 0) continue;
+    // The poll may have waited for what the number stood for before.
+    const int listening = listening_.get();
+    const os::FileDescriptor peer = listening >= 0 ? os::accept_connection(listening) : os::FileDescriptor();
     if (peer) answer(peer);
   }
 }
@@ -156,7 +174,7 @@ void IpcServer::answer(const os::FileDescriptor& peer) {
   {
     const base::Locked locked(mutex_);
     if (const auto found = served_.find(request.allocation); found != served_.end()) {
-      for (const IpcPiece& piece : found->second)
+      for (const Served& piece : found->second)
         pieces.push_back({os::FileDescriptor(::fcntl(piece.fd.get(), F_DUPFD_CLOEXEC, 0)), piece.bytes});
     }
   }

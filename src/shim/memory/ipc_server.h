@@ -22,6 +22,7 @@
 #include "base/result.h"
 #include "cuda/abi.h"
 #include "os/file_descriptor.h"
+#include "os/kept_descriptor.h"
 #include "os/thread.h"
 #include "pager/pager.h"
 
@@ -68,11 +69,17 @@ class IpcServer {
   void run();
   void answer(const os::FileDescriptor& peer);
   base::Status start_locked();
+  base::Status listen();
   IpcHandle handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const;
 
   base::Mutex mutex_;
-  std::map<std::uint64_t, std::vector<IpcPiece>> served_;
-  os::FileDescriptor listening_;
+  struct Served {
+    os::KeptDescriptor fd;
+    std::uint64_t bytes = 0;
+  };
+  std::map<std::uint64_t, std::vector<Served>> served_;
+  bool is_listening_ = false;
+  os::KeptDescriptor listening_;  // after the start the thread's own
   std::array<std::uint8_t, 16> name_{};
   os::Thread thread_;  // for the life of the process
 };

@@ -31,23 +31,26 @@ void SeatFrames::give(std::uint64_t number, std::uint64_t bytes, int fd) {
 base::FrameSizes SeatFrames::at_hand() {
   const base::Locked locked(mutex_);
   base::FrameSizes sizes = 0;
-  for (const AtHand& frame : at_hand_) sizes |= frame.fd.load() >= 0 ? base::frame_size(frame.bytes) : 0;
+  for (const AtHand& frame : at_hand_) sizes |= frame.bytes != 0 ? base::frame_size(frame.bytes) : 0;
   return sizes;
 }
 
 // With the mutex held: a frame of `bytes`, or a free place (0 bytes). Null: there is none.
 SeatFrames::AtHand* SeatFrames::find_at_hand(std::uint64_t bytes) {
-  const auto found = std::find_if(at_hand_.begin(), at_hand_.end(), [&](const AtHand& frame) {
-    return bytes == 0 ? frame.fd.load() < 0 : frame.fd.load() >= 0 && frame.bytes == bytes;
-  });
+  const auto found =
+      std::find_if(at_hand_.begin(), at_hand_.end(), [&](const AtHand& frame) { return frame.bytes == bytes; });
   return found == at_hand_.end() ? nullptr : &*found;
 }
 
 std::optional<pager::Frames::Lent> SeatFrames::take(std::uint64_t bytes) {
   const base::Locked locked(mutex_);
-  AtHand* const found = bytes == 0 ? nullptr : find_at_hand(bytes);
-  if (found == nullptr) return std::nullopt;
-  return Lent{found->number, found->fd.exchange(-1)};
+  for (AtHand* found = nullptr; bytes != 0 && (found = find_at_hand(bytes)) != nullptr;) {
+    found->bytes = 0;
+    os::FileDescriptor frame = found->fd.release();
+    if (frame) return Lent{found->number, frame.release()};
+    freed_.push_back(found->number);  // the program has closed it
+  }
+  return std::nullopt;
 }
 
 void SeatFrames::freed(std::uint64_t number) {
@@ -104,16 +107,17 @@ void SeatFrames::drop() {
   const base::NoFork no_fork;
   const base::Locked locked(mutex_);
   for (AtHand& frame : at_hand_) {
-    const int fd = frame.fd.exchange(-1);
-    if (fd < 0) continue;
-    ::close(fd);
+    if (frame.bytes == 0) continue;
+    frame.fd.reset();
+    frame.bytes = 0;
     freed_.push_back(frame.number);
   }
 }
 
 void SeatFrames::close_all() {
   for (AtHand& frame : at_hand_) {
-    if (const int fd = frame.fd.exchange(-1); fd >= 0) ::close(fd);
+    frame.fd.reset();
+    frame.bytes = 0;
   }
 }
 
@@ -132,7 +136,7 @@ void SeatFrames::on_lent(const wire::FrameLent& message, os::FileDescriptor fram
     if (place == nullptr) return freed_.push_back(number);
     place->number = number;
     place->bytes = message.bytes;
-    place->fd.store(frame.release());
+    place->fd = os::KeptDescriptor(std::move(frame));
   }
 }
 

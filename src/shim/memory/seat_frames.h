@@ -20,6 +20,7 @@
 
 #include "base/lock.h"
 #include "os/file_descriptor.h"
+#include "os/kept_descriptor.h"
 #include "pager/frames.h"
 #include "wire/messages.h"
 
@@ -72,10 +73,10 @@ class SeatFrames final : public pager::Frames {
 
  private:
   struct AtHand {
-    // Negative: none. A forked child reads it without the mutex. So it changes only inside base::NoFork.
-    std::atomic<int> fd{-1};
+    // A forked child reads it without the mutex. So it changes only inside base::NoFork.
+    os::KeptDescriptor fd;
     std::uint64_t number = 0;
-    std::uint64_t bytes = 0;
+    std::uint64_t bytes = 0;  // 0: there is none
   };
   // More than a restoration gets ahead by. Frames beyond that go back.
   static constexpr std::size_t kMostAtHand = 64;

@@ -2,6 +2,7 @@
 // Goal: frames are given, taken and freed once each. A daemon hears of its own only, and no thread waits for a daemon
 // that is gone. Method: a port that writes down what the daemon would be told, descriptors of files.
 #include "shim/memory/seat_frames.h"
+#include "tests/unit/new_descriptors.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -111,6 +112,19 @@ TEST_F(SeatFramesTest, WhatIsOfNoUseGoesBack) {
   frames_.drop();
   EXPECT_EQ(frames_.at_hand(), 0u);
   EXPECT_EQ(told(), (std::vector<std::uint64_t>{7, 8}));
+}
+
+TEST_F(SeatFramesTest, AFrameThatTheProgramHasReplacedGoesBack) {
+  const std::vector<int> lent = new_descriptors([this] { lend(7); });
+  ASSERT_EQ(lent.size(), 1u);
+  const os::FileDescriptor programs(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
+  ASSERT_EQ(::dup2(programs.get(), lent[0]), lent[0]);
+  lend(8);
+  EXPECT_EQ(take() % wire::kFrameNumbers, 8u);
+  EXPECT_EQ(told(), std::vector<std::uint64_t>{7});
+  EXPECT_EQ(frames_.at_hand(), 0u);
+  EXPECT_TRUE(is_open(lent[0])) << "it is the program's";
+  ::close(lent[0]);
 }
 
 TEST_F(SeatFramesTest, ALowerBoundTakesBackWhatWasLentAheadOfIt) {

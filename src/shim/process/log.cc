@@ -9,14 +9,24 @@
 #include <climits>
 #include <cstdio>
 #include <ctime>
+#include <new>
 #include <string_view>
 
+#include "base/lock.h"
 #include "base/units.h"
+#include "os/kept_descriptor.h"
 
 namespace gpumux::shim {
 namespace {
 
-std::atomic<int> g_log{-1};  // never closed: messages may come until the last moment
+// Where messages go. Never closed: they may come until the last moment.
+struct Log {
+  base::Mutex mutex;  // of the rest
+  int standard = -1;  // standard output or error, by its number
+  os::KeptDescriptor kept;
+  std::string file;  // opened anew if the program closes it; empty: it cannot be, it was a descriptor of the program's
+};
+std::atomic<Log*> g_log{nullptr};
 
 void write_all(int fd, const std::string& line) {
   const int saved_errno = errno;
@@ -43,37 +53,71 @@ int descriptor_named(const std::string& destination) {
   return -1;
 }
 
+os::KeptDescriptor open_file(const std::string& name) {
+  return os::KeptDescriptor(
+      os::FileDescriptor(::open(name.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600)));
+}
+
 // Standard output and error are used as the program has them, also if it redirects them later. The number of any other
 // descriptor may soon stand for a file of the program's, so the library keeps a copy.
-int open_log(const std::string& destination) {
+void open_log(const std::string& destination, Log& log) {
   const int named = descriptor_named(destination);
-  if (named == STDOUT_FILENO || named == STDERR_FILENO) return named;
-  if (named >= 0) return ::fcntl(named, F_DUPFD_CLOEXEC, 0);
-  return ::open(destination.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NOFOLLOW, 0600);
-}
-
-}  // namespace
-
-void set_log(const std::string& destination) {
-  if (destination.empty()) return;
-  const int fd = open_log(destination);
-  if (fd < 0) {
-    tell_user("cannot open the log " + destination + " named by GPUMUX_LOG; messages go to the daemon only");
-    return;
+  if (named == STDOUT_FILENO || named == STDERR_FILENO) {
+    log.standard = named;
+  } else if (named >= 0) {
+    log.kept = os::KeptDescriptor(os::FileDescriptor(::fcntl(named, F_DUPFD_CLOEXEC, 0)));
+  } else {
+    log.kept = open_file(destination);
+    log.file = destination;
   }
-  g_log.store(fd, std::memory_order_release);
 }
 
-void write_log(wire::Severity severity, const std::string& text) {
-  const int fd = g_log.load(std::memory_order_acquire);
-  if (fd < 0) return;
+std::string prefix_of(wire::Severity severity) {
   static constexpr const char* kNames[] = {"debug", "info", "warning", "error"};
   timespec t{};
   clock_gettime(CLOCK_MONOTONIC, &t);
   char prefix[96];
   std::snprintf(prefix, sizeof prefix, "gpumux[%d] %lld.%06ld %s: ", static_cast<int>(::getpid()),
                 static_cast<long long>(t.tv_sec), t.tv_nsec / 1000, kNames[static_cast<std::uint32_t>(severity) & 3]);
-  write_all(fd, prefix + text + "\n");
+  return prefix;
+}
+
+// With the mutex held. Negative: there is none any more.
+int descriptor_of(Log& log) {
+  if (log.standard >= 0) return log.standard;
+  if (!log.kept.is_lost()) return log.kept.get();
+  log.kept = log.file.empty() ? os::KeptDescriptor() : open_file(log.file);
+  const int fd = log.kept.get();
+  if (fd < 0) {
+    tell_user("the program has closed the log of GPUMUX_LOG; messages go to the daemon only");
+  } else {
+    write_all(fd, prefix_of(wire::Severity::kWarning) + "the program has closed this log, which was opened anew\n");
+  }
+  return fd;
+}
+
+}  // namespace
+
+void set_log(const std::string& destination) {
+  if (destination.empty()) return;
+  auto* const log = new (std::nothrow) Log;
+  if (log == nullptr) return;
+  open_log(destination, *log);
+  if (log->standard < 0 && !log->kept) {
+    delete log;
+    tell_user("cannot open the log " + destination + " named by GPUMUX_LOG; messages go to the daemon only");
+    return;
+  }
+  g_log.store(log, std::memory_order_release);  // a forked child's own, with a mutex that no thread has locked
+}
+
+void write_log(wire::Severity severity, const std::string& text) {
+  Log* const log = g_log.load(std::memory_order_acquire);
+  if (log == nullptr) return;
+  const std::string line = prefix_of(severity) + text + "\n";
+  const base::Locked locked(log->mutex);
+  const int fd = descriptor_of(*log);
+  if (fd >= 0) write_all(fd, line);
 }
 
 void tell_user(const std::string& text) { write_all(STDERR_FILENO, "gpumux: " + text + "\n"); }

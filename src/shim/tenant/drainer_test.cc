@@ -44,6 +44,7 @@ class NoPort final : public client::SeatPort {
   void announce_seats() override {}
   void on_message(const wire::DaemonMessage&, os::FileDescriptor) override {}
   void on_second() override {}
+  void on_closed_by_program(const std::string&) override {}
   void on_lost() override {}
   void on_ungated(const std::string&) override {}
 };

@@ -52,7 +52,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
       agent_(client::AgentOptions{.socket_path = std::move(socket_path),
                                   .connect_timeout = settings_.connect_timeout,
                                   .hello = make_hello(settings_),
-                                  .page_fd = page_.fd()},
+                                  .page = &page_},
              *this),
       drainer_(gate_, seats_, lock_modes_, agent_) {
   drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
@@ -317,6 +317,10 @@ void Tenant::handle(const wire::SeatRefused& message) {
 
 void Tenant::handle(const wire::Refused& message) {
   note(wire::Severity::kError, "the daemon ends the connection: " + std::string(wire::text_of(message.text)));
+}
+
+void Tenant::on_closed_by_program(const std::string& what) {
+  note(wire::Severity::kWarning, "the program has closed " + what + ", which was opened anew");
 }
 
 void Tenant::on_lost() {

@@ -84,6 +84,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   void announce_seats() override;
   void on_message(const wire::DaemonMessage& message, os::FileDescriptor fd) override;
   void on_second() override;
+  void on_closed_by_program(const std::string& what) override;
   void on_lost() override;
   void on_ungated(const std::string& why) override;
 

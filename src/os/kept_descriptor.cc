@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "os/kept_descriptor.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace gpumux::os {
+namespace {
+
+// Below 1024 whatever the limit is: the kernel's table of a process is as long as its highest number, and each fork
+// copies it. The last eighth is a guess: few programs have that many files open.
+constexpr rlim_t kMostNumbers = 1024;
+
+int first_high_number() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
+  const rlim_t numbers = std::min(limit.rlim_cur, kMostNumbers);
+  return static_cast<int>(numbers - numbers / 8);
+}
+
+// By the system call: glibc's name for it is newer than the library may need.
+bool look_at(int fd, struct stat* status) { return ::syscall(SYS_fstat, fd, status) == 0; }
+
+}  // namespace
+
+KeptDescriptor::KeptDescriptor(FileDescriptor fd) {
+  struct stat status {};
+  if (!fd || !look_at(fd.get(), &status)) return;
+  // Without a free high number it stays where it is.
+  const int moved = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, first_high_number());
+  fd_ = moved >= 0 ? moved : fd.release();
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+}
+
+KeptDescriptor& KeptDescriptor::operator=(KeptDescriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = std::exchange(other.fd_, -1);
+    device_ = other.device_;
+    inode_ = other.inode_;
+  }
+  return *this;
+}
+
+int KeptDescriptor::get() const {
+  if (fd_ < 0) return -1;
+  const int saved_errno = errno;
+  struct stat status {};
+  const bool is_same = look_at(fd_, &status) && status.st_dev == device_ && status.st_ino == inode_;
+  errno = saved_errno;
+  return is_same ? fd_ : -1;
+}
+
+FileDescriptor KeptDescriptor::release() {
+  FileDescriptor released(get());
+  fd_ = -1;
+  return released;
+}
+
+}  // namespace gpumux::os
