@@ -119,12 +119,13 @@ void Gate::unbar(std::uint32_t slot) {
     os::futex_wake(bars_[slot], os::FutexScope::kProcess);
 }
 
-void Gate::set_stranded(std::uint32_t slot, bool is_stranded) {
+void Gate::set_stranded(std::uint32_t slot, StrandedBy by, bool is_stranded) {
+  const auto bit = static_cast<std::uint32_t>(by);
   if (!is_stranded) {
-    bars_[slot].fetch_and(~kStranded, std::memory_order_acq_rel);
+    bars_[slot].fetch_and(~bit, std::memory_order_acq_rel);
     return;
   }
-  bars_[slot].fetch_or(kStranded, std::memory_order_acq_rel);
+  bars_[slot].fetch_or(bit, std::memory_order_acq_rel);
   // Threads wait for the lease or for the bar, whichever they lack.
   os::futex_wake(bars_[slot], os::FutexScope::kProcess);
   os::futex_wake(word(slot), os::FutexScope::kShared);

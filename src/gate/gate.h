@@ -181,10 +181,13 @@ class Gate {
   bool bar(std::uint32_t slot) { return (bars_[slot].fetch_or(kBarred, std::memory_order_seq_cst) & kBarred) == 0; }
   void unbar(std::uint32_t slot);
   bool is_barred(std::uint32_t slot) const { return (bars_[slot].load(std::memory_order_acquire) & kBarred) != 0; }
-  // While the seat is stranded, threads that find it barred do not wait. They get kStranded.
-  void set_stranded(std::uint32_t slot, bool is_stranded);
+  // While the seat is stranded, threads that find it barred do not wait. They get kStranded. Two say so, each for
+  // itself: the daemon, and the mover, which the driver refuses memory.
+  enum class StrandedBy : std::uint32_t { kDaemon = 1u << 1, kDriver = 1u << 2 };
+  void set_stranded(std::uint32_t slot, StrandedBy by, bool is_stranded);
   bool is_stranded(std::uint32_t slot) const {
-    return bars_[slot].load(std::memory_order_acquire) == (kBarred | kStranded);
+    const std::uint32_t bars = bars_[slot].load(std::memory_order_acquire);
+    return (bars & kBarred) != 0 && bars != kBarred;
   }
 
   bool is_granted(std::uint32_t slot) const {
@@ -230,8 +233,7 @@ class Gate {
   std::optional<base::Duration> awake_for_test_;
   std::atomic<std::uint32_t> waiting_[base::kMaxSeatsPerTenant] = {};
   // Read together with the lease word, on the long way only.
-  static constexpr std::uint32_t kBarred = 1u << 0;
-  static constexpr std::uint32_t kStranded = 1u << 1;
+  static constexpr std::uint32_t kBarred = 1u << 0;  // the other bits: StrandedBy
   std::atomic<std::uint32_t> bars_[base::kMaxSeatsPerTenant] = {};
 };
 

@@ -220,7 +220,7 @@ TEST_F(GateTest, NoThreadWaitsForMemoryThatCannotComeBack) {
     gate.bar(slot);
     std::thread waiter([&] { EXPECT_EQ(gate.pass(*this_thread(), slot), Passed::kStranded); });
     while (gate.waiting(slot) == 0) std::this_thread::yield();
-    gate.set_stranded(slot, true);
+    gate.set_stranded(slot, slot == 0 ? Gate::StrandedBy::kDaemon : Gate::StrandedBy::kDriver, true);
     waiter.join();
     EXPECT_FALSE(gate.is_anybody_inside(slot));
   }
@@ -230,8 +230,10 @@ TEST_F(GateTest, NoThreadWaitsForMemoryThatCannotComeBack) {
   ASSERT_EQ(gate.pass(me, 1), Passed::kHolding);
   gate.leave(me, 1);
   // It waits for its memory again, as any seat.
-  gate.set_stranded(1, false);
+  gate.set_stranded(1, Gate::StrandedBy::kDaemon, false);
   EXPECT_TRUE(gate.bar(1));
+  EXPECT_TRUE(gate.is_stranded(1)) << "the daemon has not said so, and cannot take it back";
+  gate.set_stranded(1, Gate::StrandedBy::kDriver, false);
   EXPECT_FALSE(gate.is_stranded(1));
 }
 

@@ -14,8 +14,8 @@
 //                 each call; --steps times with every call, then another thread computes
 //   replace       computes, puts sockets of its own at the numbers of all descriptors that have come since and whose
 //   names
-//                 begin with one of --take (separated by commas), computes on, until --until, on two GPUs; nothing may come
-//                 out of the sockets, and they stay
+//                 begin with one of --take (separated by commas), computes on, until --until, on two GPUs; nothing may
+//                 come out of the sockets, and they stay
 //   signals       computes under a storm of signals with handlers that interrupt system calls
 //   atexit        submits work from a handler of atexit
 //   compute       computes

@@ -37,7 +37,7 @@ void Memories::on_room(const wire::Room& room) {
   if (room.slot >= seats_.count()) return;
   DeviceMemory& memory = of(room.slot);
   if (!memory.set_room(room)) return;
-  gate_.set_stranded(room.slot, room.is_stranded != 0);
+  gate_.set_stranded(room.slot, gate::Gate::StrandedBy::kDaemon, room.is_stranded != 0);
   memory.frames.on_room(room);
   mover_.wake();
 }
@@ -64,7 +64,7 @@ void Memories::on_lost() {
   each([this](DeviceMemory& memory) {
     memory.lender.on_lost();
     memory.frames.on_lost();
-    gate_.set_stranded(memory.slot, false);
+    gate_.set_stranded(memory.slot, gate::Gate::StrandedBy::kDaemon, false);
   });
   mover_.wake();
 }

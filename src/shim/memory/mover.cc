@@ -200,7 +200,7 @@ Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Mo
                   .evicted = memory.pager.evicted_bytes(),
                   .is_broken = memories_.is_broken(slot),
                   .is_shut = moving.door.has_value(),
-                  .is_waited_for = gate_.is_granted(slot) && memory.pager.has_context(),
+                  .is_waited_for = (gate_.is_granted(slot) || gate_.is_ungated(slot)) && memory.pager.has_context(),
                   .patience = give_up_after_.load(std::memory_order_relaxed),
                   .step = step};
   if (step) return view;
@@ -252,7 +252,9 @@ Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
 std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
                                           base::TimePoint time) {
   const Move::View view = view_of(memory, moving, failed);
+  const bool was_stranded = moving.move.is_stranded();
   const Move::Decision next = moving.move.next(view, time);
+  strand(memory, was_stranded, moving.move.is_stranded());
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   switch (next.act) {
     case Move::Act::kWait: break;
@@ -297,6 +299,21 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
       break;
   }
   return next.again;
+}
+
+// Work of connected seats may reach this seat's memory, and waits for it. Each try strands them again, for another seat
+// of the group may have taken it back since.
+void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded) {
+  if (!was_stranded && !is_stranded) return;
+  const std::uint64_t group = memories_.group(memory.slot);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (has(group, slot)) gate_.set_stranded(slot, gate::Gate::StrandedBy::kDriver, is_stranded);
+  }
+  if (was_stranded) return;
+  memories_.owner().note(wire::Severity::kWarning,
+                         "the driver has no memory for the " + std::to_string(memory.pager.evicted_bytes()) +
+                             " bytes that wait to come back to the GPU, although they have room there: the program's "
+                             "next work on them fails with CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,

@@ -85,9 +85,9 @@ class Mover {
   }
 
  private:
-  // A program with the lease waits no longer than this for memory that the driver fails to bring back, after any number
-  // of tries. An allocation that lacks memory is no failure: others make way for it. A guess: much longer than the
-  // driver takes to return a dead process's memory.
+  // A program with the lease waits no longer than this for memory that the driver does not bring back, after any number
+  // of tries. A guess: much longer than the driver takes to return a dead process's memory, and as long as the planner
+  // waits for anything to move (sched: kRoomPatience), so that other seats can make way before.
   static constexpr base::Duration kGiveUpAfter = std::chrono::seconds(10);
 
   // The gate is shut for an eviction.
@@ -135,6 +135,7 @@ class Mover {
                                      base::TimePoint now);
   std::optional<base::Duration> begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
                                                base::TimePoint now);
+  void strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded);
   void end_eviction(DeviceMemory& memory, Moving& moving);
   static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
   std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);

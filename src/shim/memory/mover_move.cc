@@ -22,6 +22,7 @@ Move::Decision Move::next(const View& view, base::TimePoint now) {
   if (way != phase_.way) phase_ = Phase{.way = way};
   if (way == Way::kNone) {
     failing_since_.reset();
+    end_refusals();
     return {Act::kRest};
   }
   if (phase_.again_at && now < *phase_.again_at) return {Act::kWait, *phase_.again_at - now};
@@ -62,6 +63,7 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
     phase_.starved_since.reset();
     phase_.pause = {};
     failing_since_.reset();
+    end_refusals();
   }
   switch (step.state) {
     case JobState::kRunning: return {Act::kWait, 0ns};
@@ -74,6 +76,8 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
       if (gives_up(view, now)) return {Act::kGiveUp};
       return {Act::kWait, later(now)};
     case JobState::kStarved:
+      // Room that was claimed lacks because the driver has refused it.
+      if (!step.lacks_room || phase_.claimed_at) count_refusal(view, now);
       if (!step.lacks_room) return {Act::kClaim, later(now)};
       // Without room it waits for the daemon's next word, or a free, or the end of a claim without effect.
       if (!phase_.claimed_at) return {};
@@ -92,6 +96,20 @@ bool Move::gives_up(const View& view, base::TimePoint now) {
   }
   if (!failing_since_) failing_since_ = now;
   return now - *failing_since_ >= view.patience;
+}
+
+// Other seats make way for a claim, if they can. If the driver refuses all the same, no seat has that memory.
+void Move::count_refusal(const View& view, base::TimePoint now) {
+  // A process that was frozen has not waited. These are the longest pauses between two tries.
+  if (refused_at_) refused_for_ += std::min<base::Duration>(now - *refused_at_, kClaimHolds + kLongestRetry);
+  refused_at_ = view.is_waited_for ? std::optional(now) : std::nullopt;
+  if (view.is_waited_for && refused_for_ >= view.patience) is_stranded_ = true;
+}
+
+void Move::end_refusals() {
+  refused_for_ = {};
+  refused_at_.reset();
+  is_stranded_ = false;
 }
 
 base::Duration Move::later(base::TimePoint now) {

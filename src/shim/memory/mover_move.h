@@ -5,8 +5,10 @@
 //   below its room, and something evicted -> kReturning: restore, lease or not
 //   neither                               -> kNone: nothing is kept of earlier moves
 //
-// A job that lacks what another process has to give up first, or that failed, is tried again, later each time. The
-// mover's thread owns a Move.
+// A job that lacks what another process has to give up first, or that failed, is tried again, later each time. A
+// program that waits for it, with the lease, waits no longer than View::patience. Then its context is called broken if
+// the job failed. If the driver has no memory, the seat is stranded, until something has come back. The mover's thread
+// owns a Move.
 #pragma once
 
 #include <cstdint>
@@ -50,8 +52,8 @@ class Move {
     bool is_broken = false;      // its context
     bool is_shut = false;        // its gate, for an eviction
     bool may_evict = false;      // no seat of its group may submit
-    bool is_waited_for = false;  // its program has the lease and a context, and waits at the gate
-    base::Duration patience{};   // of a program with the lease, while the driver fails to bring memory back
+    bool is_waited_for = false;  // its program may submit, has a context, and waits at the gate
+    base::Duration patience{};   // of such a program, while the driver does not bring memory back
     std::optional<Step> step{};  // of the job under way, if there is one
   };
   enum class Act : std::uint8_t {
@@ -78,6 +80,8 @@ class Move {
   void claimed(base::TimePoint now) { phase_.claimed_at = now; }
   // Since when the job that is wanted has lacked memory, or failed.
   std::optional<base::TimePoint> starved_since() const { return phase_.starved_since; }
+  // The driver has no memory for what the program waits for, and nothing has come for View::patience.
+  bool is_stranded() const { return is_stranded_; }
   bool is_stuck(base::TimePoint now) const {
     return phase_.way != Way::kReturning && phase_.starved_since && now - *phase_.starved_since > kStuckAfter;
   }
@@ -97,10 +101,16 @@ class Move {
   Decision after_eviction(const View& view, base::TimePoint now);
   Decision after_restoration(const View& view, base::TimePoint now);
   bool gives_up(const View& view, base::TimePoint now);
+  void count_refusal(const View& view, base::TimePoint now);
+  void end_refusals();
   base::Duration later(base::TimePoint now);
 
   Phase phase_;
   std::optional<base::TimePoint> failing_since_;  // each restoration has failed, with the lease held
+  // The driver has refused each restoration so long, counting only times with the lease.
+  base::Duration refused_for_{};
+  std::optional<base::TimePoint> refused_at_;  // the newest of these, if the next one adds to that
+  bool is_stranded_ = false;
 };
 
 }  // namespace gpumux::shim

@@ -234,6 +234,43 @@ TEST(Move, GivesUpForAProgramThatWaitsTooLong) {
                      {"that fails for the first time", waited_for(kFails), late, Act::kWait, 2ms}});
 }
 
+TEST(Move, StrandsAProgramThatTheDriverRefusesForTooLong) {
+  const Step moves{.state = JobState::kRunning, .moved = 1};
+  Move move;
+  base::TimePoint time = at(0ms);
+  const auto refuse = [&](base::Duration duration, const View& view) {
+    for (const base::TimePoint end = time + duration; time < end; time += 10ms) move.next(view, time);
+  };
+  move.next(away(), time);
+  refuse(2 * kPatience, returning(kIsRefused));
+  EXPECT_FALSE(move.is_stranded()) << "without the lease it waits for its turn";
+  refuse(kPatience / 2, waited_for(kIsRefused));
+  refuse(kPatience, returning(kIsRefused));
+  EXPECT_FALSE(move.is_stranded()) << "half of its patience is left for its next turn";
+  refuse(kPatience / 2 + 50ms, waited_for(kIsRefused));
+  EXPECT_TRUE(move.is_stranded());
+  refuse(kPatience, returning(kIsRefused));
+  EXPECT_TRUE(move.is_stranded()) << "until something has come";
+  move.next(waited_for(moves), time);
+  EXPECT_FALSE(move.is_stranded());
+  // A claim takes room, and that must not make the wait endless.
+  move.claimed(time);
+  View claimed = waited_for(kIsRefused);
+  claimed.step->lacks_room = true;
+  refuse(kPatience + 50ms, claimed);
+  EXPECT_TRUE(move.is_stranded());
+  move.next({}, time);  // gives the claim back
+  move.next({}, time);
+  EXPECT_FALSE(move.is_stranded()) << "its memory is freed";
+  // The daemon's word is awaited for as long as it takes, and time in which the process stood still is no wait.
+  move.next(away(), time);
+  claimed.step->lacks_room = true;
+  refuse(2 * kPatience, claimed);
+  move.next(waited_for(kIsRefused), time);
+  move.next(waited_for(kIsRefused), time + 1h);
+  EXPECT_FALSE(move.is_stranded());
+}
+
 TEST(Move, ClaimsMemoryThatTheDriverDoesNotHave) {
   Move move;
   const View lacks_room = returning({.state = JobState::kStarved, .lacks_room = true});
