@@ -320,7 +320,8 @@ const void* export_of(Entry entry) {{
 
 
 SHIM_MAP = """\
-What libgpumux.so shows to others: every entry that is not forwarded, and dlsym and dlopen, which are written by hand.
+What libgpumux.so shows to others: every entry that is not forwarded. Written by hand are dlsym, dlopen, and a word to
+AddressSanitizer (doors.h).
 
 No version nodes, on purpose: a reference to dlsym@GLIBC_2.2.5, dlsym@GLIBC_2.34 or any other version binds to a library
 that defines the symbol without version information, so one definition stands before every version of every platform.
@@ -428,7 +429,7 @@ def abi_check(entries, layouts):
 
 def generate(entries, layouts):
     """All generated files: path within the repository -> text."""
-    shim_symbols = [e.symbol for e in hooked(entries)] + ["dlopen", "dlsym"]
+    shim_symbols = [e.symbol for e in hooked(entries)] + ["__asan_default_options", "dlopen", "dlsym"]
     return {
         "src/cuda/entries.gen.h": entries_header(entries),
         "src/cuda/driver.gen.h": driver_header(entries),

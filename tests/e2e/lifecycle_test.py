@@ -10,6 +10,7 @@ programs' own.
 
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -237,6 +238,32 @@ class Inert(GpumuxTest):
             with self.subTest(arguments=arguments):
                 native, preloaded = self.both(arguments)
                 self.assertEqual(preloaded, native)
+
+    def test_programs_with_sanitizers(self):
+        """Also if the library is before the sanitizer's own, as /etc/ld.so.preload puts it."""
+        compiler = shutil.which("cc")
+        source = pathlib.Path(self.directory, "overflow.c")
+        source.write_text("#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n"
+                          "int main(int count, char** arguments) {\n"
+                          "  char* volatile text = malloc(count);\n"
+                          "  strcpy(text, arguments[count - 1]);\n"
+                          "  return write(1, \"done\\n\", 5) != 5;\n}\n")
+        built = 0
+        for kind in ("address", "leak", "thread", "undefined"):
+            program = os.path.join(self.directory, kind)
+            command = [compiler, "-g", f"-fsanitize={kind}", source, "-o", program]
+            if compiler is None or subprocess.run(command, capture_output=True, check=False).returncode != 0:
+                continue
+            built += 1
+            for argument in ("", "longer than it may be"):
+                with self.subTest(kind=kind, argument=argument):
+                    native, preloaded = self.both([program, argument])
+                    self.assertEqual(preloaded[:2], native[:2])
+                    found = [any("heap-buffer-overflow" in line for line in errors) for _, _, errors in
+                             (native, preloaded)]
+                    self.assertEqual(found, [kind == "address" and argument != ""] * 2)
+        if built == 0:
+            self.skipTest("no compiler with sanitizers")
 
     def test_a_program_that_only_looks_is_no_tenant(self):
         daemon = self.start_daemon()

@@ -14,4 +14,11 @@ extern "C" {
 // The flags for the real dlopen. Called from the stub.
 [[gnu::visibility("hidden")]] int gpumux_dlopen_flags(int flags);
 // Both have set where the stubs jump to (real_doors.h) before they return.
+
+// AddressSanitizer's runtime, if a program has it as a shared library, ends the program unless it is the first library
+// of all. /etc/ld.so.preload puts this library before it. The runtime asks this function for its options, and a program
+// may define it. So this library does, and says that the order does not matter. It does not: this library exports no
+// function that the runtime watches, but dlopen, and that one jumps on to the next dlopen in the order. The answer of a
+// program that defines the function itself, or sets the option in ASAN_OPTIONS, goes before this one.
+[[gnu::visibility("default")]] const char* __asan_default_options();
 }
