@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "base/units.h"
 #include "daemon/loop/log.h"
@@ -116,7 +117,15 @@ Status JobQueue::open_or_fail(const Options& options) {
   if (!executables) return tl::unexpected(executables.error());
   auto places = runner_places(options.state_dir + "/jobs", options.is_private);
   if (!places) return tl::unexpected(places.error());
-  auto store = store::open_sqlite_store({.path = options.state_dir + "/jobs.db", .vfs = ""});
+  std::optional<store::Damage> damage;
+  auto store = store::open_sqlite_store({.path = options.state_dir + "/jobs.db", .vfs = ""}, &damage);
+  if (damage) {
+    log_error("the job queue's file was damaged: it was put aside, and a new one has all that could be read",
+              {{"found", damage->why},
+               {"lost", damage->lost},
+               {"jobs_kept", damage->jobs_kept},
+               {"damaged_file", damage->moved_to}});
+  }
   if (!store) return tl::unexpected(store.error());
   store_ = std::move(*store);
   const auto next = store_->next_id();
@@ -185,6 +194,7 @@ Status JobQueue::restore_values() {
       const auto uid = base::parse_integer(key.substr(kLimits.size()), 0, UINT32_MAX);
       const auto json = nlohmann::json::parse(value, nullptr, false);
       if (!uid || !json.is_array() || json.size() != 4) continue;
+      if (!std::all_of(json.begin(), json.end(), [](const auto& one) { return one.is_number_integer(); })) continue;
       const auto count = [&](std::size_t at) {
         const auto number = json[at].get<std::uint32_t>();
         return number == kNoCount ? settings::Limit<std::uint32_t>() : number;

@@ -92,6 +92,27 @@ TEST_F(Queue, CanBeOff) {
   EXPECT_NE(off.unavailable().find("--state-dir none"), std::string::npos) << off.unavailable();
 }
 
+TEST_F(Queue, OpensWithWhatIsLeftOfADamagedFile) {
+  std::optional<JobId> job;
+  queue_->submit(submission(), [&job](const base::Result<JobQueue::Submitted>& submitted) {
+    ASSERT_TRUE(submitted) << submitted.error().message();
+    job = submitted->id;
+  });
+  ASSERT_TRUE(run_until([&job] { return job.has_value(); }));
+  for (const char* damage :
+       {"INSERT OR REPLACE INTO kept VALUES ('limits/77', '[\"many\", 1, 2, 3]')",
+        "INSERT INTO usage VALUES (-5, 1, 1)", "INSERT INTO dependencies VALUES (99, 0, 1, 0, 0, 0, 0)",
+        "UPDATE counters SET value = -1"}) {
+    SCOPED_TRACE(damage);
+    queue_->close();
+    queue_.reset();
+    SQLite::Database(folder_.path() + "/state/jobs.db", SQLite::OPEN_READWRITE).exec(damage);
+    SetUp();
+    ASSERT_EQ(queue_->unavailable(), "");
+    EXPECT_TRUE(queue_->store()->find(*job));
+  }
+}
+
 TEST_F(Queue, OutlivesAReplyThatFails) {
   std::vector<JobId> told;
   const auto tell = [&told](const base::Result<JobQueue::Submitted>& submitted) {

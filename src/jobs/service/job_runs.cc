@@ -182,7 +182,11 @@ JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint6
   const auto job = store_.find(command.job);
   if (!job) return fail(job.error(), false);
   const auto text = store_.document(command.job);
-  if (!text) return fail(text.error(), false);
+  if (!text) {
+    if (text.error().code != Code::kNotFound) return fail(text.error(), false);
+    constexpr const char* kLost = "its description is lost: the job queue's file was damaged. Submit it again";
+    return fail(base::fail(Code::kNotFound, kLost).value(), true);
+  }
   auto document = parse_document(*text);
   if (!document) return fail(document.error(), true);
   take_order(*document, *job);

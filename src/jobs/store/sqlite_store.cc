@@ -28,12 +28,14 @@
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
+#include <unordered_map>
 
 #include "base/units.h"
 #include "jobs/store/change_writer.h"
 #include "jobs/store/checks.h"
 #include "jobs/store/job_row.h"
 #include "jobs/store/ledger_reader.h"
+#include "jobs/store/mend.h"
 #include "jobs/store/schema.h"
 
 namespace gpumux::store {
@@ -190,21 +192,21 @@ class SqliteStore final : public JobStore {
       SQLite::Statement after(read_db_,
                               "SELECT d.job, d.target, d.whole_array, d.need, d.fate FROM jobs j JOIN dependencies d "
                               "ON d.job = j.id WHERE j.state <> 8 ORDER BY d.job, d.place");
-      auto job = all.begin();
+      // Rows of a damaged file may come in any order.
+      std::unordered_map<std::int64_t, StoredJob*> by_id;
+      for (StoredJob& job : all) by_id[as_signed(job.spec.id.value)] = &job;
       while (after.executeStep()) {
-        const JobId id{as_unsigned(after.getColumn(0).getInt64())};
-        while (job->spec.id != id) ++job;
+        const auto job = by_id.find(after.getColumn(0).getInt64());
+        if (job == by_id.end()) continue;
         Dependency dependency = read_dependency(after, 1);
         if (dependency.fate == Dependency::Fate::kPending)
           dependency.fate = known_fate(dependency).value_or(Dependency::Fate::kBroken);
-        job->spec.after.push_back(dependency);
+        job->second->spec.after.push_back(dependency);
       }
       SQLite::Statement sizes(read_db_, "SELECT job, length(body) FROM documents ORDER BY job");
-      job = all.begin();
       while (sizes.executeStep()) {
-        const JobId id{as_unsigned(sizes.getColumn(0).getInt64())};
-        while (job != all.end() && job->spec.id < id) ++job;
-        if (job != all.end() && job->spec.id == id) job->document_bytes = as_unsigned(sizes.getColumn(1).getInt64());
+        const auto job = by_id.find(sizes.getColumn(0).getInt64());
+        if (job != by_id.end()) job->second->document_bytes = as_unsigned(sizes.getColumn(1).getInt64());
       }
       return all;
     });
@@ -217,6 +219,9 @@ class SqliteStore final : public JobStore {
       return *fate;
     });
   }
+
+  // What find_unsound() says.
+  std::string unsound() { return find_unsound(write_db_); }
 
   Result<LedgerReport> report(const LedgerQuery& query) const override {
     try {
@@ -436,20 +441,47 @@ class SqliteStore final : public JobStore {
   bool has_reserve_ = false;
 };
 
-// Ours, empty, or another program's.
-Status recognise(const SqliteOptions& options) {
-  SQLite::Database db(options.path, open_flags(), kBusyMilliseconds, options.vfs);
-  const int version = db.execAndGet("PRAGMA user_version").getInt();
-  const int application = db.execAndGet("PRAGMA application_id").getInt();
+// Whether the file is a job store, or empty. A damaged number of its program does not make it another's.
+bool is_ours(SQLite::Database& db) {
+  if (db.execAndGet("PRAGMA application_id").getInt() == kApplicationId) return true;
   const int tables = db.execAndGet("SELECT count(*) FROM sqlite_master").getInt();
-  if (tables == 0 && version == 0) return {};
-  if (application != kApplicationId)
+  const int ours =
+      db.execAndGet("SELECT count(*) FROM sqlite_master WHERE name IN ('jobs_by_token', 'jobs_by_end')").getInt();
+  return ours != 0 || (tables == 0 && db.execAndGet("PRAGMA user_version").getInt() == 0);
+}
+
+// The first thing that is wrong with the file; empty: nothing is.
+Result<std::string> look_for_damage(const SqliteOptions& options) {
+  SQLite::Database db(options.path, open_flags(), kBusyMilliseconds, options.vfs);
+  if (!is_ours(db))
     return base::fail(Code::kInvalid, options.path + " is a database, but not a job store; move it away");
+  const int version = db.execAndGet("PRAGMA user_version").getInt();
+  if (version < 0) return "its version is " + std::to_string(version);
   if (version > static_cast<int>(kSchema.size()))
     return base::fail(Code::kUnsupported, "the " + path_of(options) + " is of version " + std::to_string(version) +
                                               ", written by a newer gpumux; this one knows versions up to " +
                                               std::to_string(kSchema.size()));
-  return {};
+  return find_damage(db);
+}
+
+// Null, and `damage` says why: it is damaged.
+Result<std::unique_ptr<JobStore>> open_sound(const SqliteOptions& options, std::string& damage) {
+  try {
+    auto found = look_for_damage(options);
+    if (!found) return tl::unexpected(found.error());
+    std::unique_ptr<SqliteStore> store;
+    if (found->empty()) {
+      store = std::make_unique<SqliteStore>(options);
+      found = store->unsound();
+    }
+    if (found->empty()) return store;
+    damage = std::move(*found);
+    return nullptr;
+  } catch (const SQLite::Exception& e) {
+    if (!is_damage(e.getErrorCode())) return failed(e, "cannot open the " + path_of(options));
+    damage = e.what();
+    return nullptr;
+  }
 }
 
 // Made by us, so that no other user can read it from the first moment: SQLite gives its two other files the same
@@ -489,14 +521,26 @@ std::string page_of(const Query& query) {
   return sql + " LIMIT ?2";
 }
 
-Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options) {
-  GPUMUX_TRY(make_file(options.path));
-  try {
-    GPUMUX_TRY(recognise(options));
-    return std::make_unique<SqliteStore>(options);
-  } catch (const SQLite::Exception& e) {
-    return failed(e, "cannot open the " + path_of(options));
+Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options, std::optional<Damage>* damage) {
+  const auto finished = finish_mending(options.path);
+  if (!finished) return tl::unexpected(finished.error());
+  if (!finished->empty() && damage != nullptr) {
+    damage->emplace();
+    (*damage)->why = "an earlier daemon found it, and ended before it could say more";
+    (*damage)->moved_to = *finished;
+    (*damage)->lost = "not known";
   }
+  GPUMUX_TRY(make_file(options.path));
+  std::string why;
+  auto store = open_sound(options, why);
+  if (!store || *store) return store;
+  auto mended = mend(options, why);
+  if (!mended) return tl::unexpected(mended.error());
+  if (damage != nullptr) *damage = std::move(*mended);
+  store = open_sound(options, why);
+  if (store && *store == nullptr)
+    return base::fail(Code::kInvalid, "the " + path_of(options) + " is damaged again: " + why);
+  return store;
 }
 
 }  // namespace gpumux::store

@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "jobs/store/job_store.h"
 
@@ -29,9 +31,22 @@ struct SqliteOptions {
   std::uint64_t least_free_bytes = kLeastFreeBytes;
 };
 
+// What a damaged file has cost.
+struct Damage {
+  std::string why;       // what was found first
+  std::string moved_to;  // the damaged file
+  std::uint64_t jobs_kept = 0;
+  std::vector<JobId> jobs_lost;  // those of which another table or an index has the id
+  std::string lost;              // all of it, for people
+};
+
 // Opens or makes the file, and brings it to this version's form. Readable by the owner alone (mode 0600): documents
-// hold environments. kUnsupported: a newer gpumux has written it. kInvalid: not a job store, or damaged.
-Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options);
+// hold environments. kUnsupported: a newer gpumux has written it. kInvalid: another program's database.
+//
+// A damaged file is put aside, and the rows that can be read from it go into a new one: `damage` is set then. Reads the
+// whole file to know.
+Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options,
+                                                    std::optional<Damage>* damage = nullptr);
 
 // The SQL that follows "SELECT ... FROM jobs" for a page. ?1 `beyond`, ?2 one more than `at_most`, ?3 `uid`, ?4
 // `array`, ?5 `array_index`, ?6 `beyond_ended`, as far as they are set. For the test that asks SQLite for its plan.
