@@ -147,7 +147,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
 
   base::Status listen(const tcp::endpoint& endpoint) {
     return listener_
-        .listen(endpoint, [self = shared_from_this()](tcp::socket socket) { return begin(self, std::move(socket)); })
+        .listen(endpoint, [self = shared_from_this()](Listener::Place place) { return begin(self, std::move(place)); })
         .map_error([](base::Error error) {
           error.what = "cannot listen for scrapers: " + error.what;
           return error;
@@ -159,23 +159,21 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   tcp::endpoint endpoint() const { return listener_.endpoint(); }
 
  private:
-  static asio::awaitable<void> begin(std::shared_ptr<Impl> self, tcp::socket socket) {
+  static asio::awaitable<void> begin(std::shared_ptr<Impl> self, Listener::Place place) {
+    beast::tcp_stream& lowest = place.stream();
     if (self->tls_ == nullptr) {
-      beast::tcp_stream stream(std::move(socket));
-      Listener::Place place(self->listener_, stream);
-      co_await self->serve(stream, stream, place);
+      co_await self->serve(lowest, place);
       co_return;
     }
-    beast::ssl_stream<beast::tcp_stream> stream(std::move(socket), *self->tls_);
-    beast::tcp_stream& lowest = beast::get_lowest_layer(stream);
-    Listener::Place place(self->listener_, lowest);
+    beast::ssl_stream<beast::tcp_stream&> stream(lowest, *self->tls_);
     lowest.expires_after(kMoveTimeout);
     auto [error] = co_await stream.async_handshake(ssl::stream_base::server, kAwait);
-    if (!error) co_await self->serve(stream, lowest, place);
+    if (!error) co_await self->serve(stream, place);
   }
 
   template <class Stream>
-  asio::awaitable<void> serve(Stream& stream, beast::tcp_stream& lowest, Listener::Place& place) {
+  asio::awaitable<void> serve(Stream& stream, Listener::Place& place) {
+    beast::tcp_stream& lowest = place.stream();
     beast::flat_buffer buffer(2 * kMaxHeaderBytes);
     for (bool keep = true; keep && listener_.is_open();) {
       http::request_parser<http::empty_body> parser;

@@ -7,6 +7,7 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <iterator>
 #include <utility>
 
 namespace gpumux::listener {
@@ -37,7 +38,20 @@ base::Status Listener::listen(const tcp::endpoint& endpoint, Serve serve) {
 void Listener::close() {
   boost::system::error_code ignored;
   acceptor_.close(ignored);
-  for (boost::beast::tcp_stream* stream : by_idleness_) stream->close();
+  for (Connection& connection : all_->by_idleness) connection.stream.close();
+}
+
+void Listener::add(tcp::socket socket, const Serve& serve) {
+  auto& [by_idleness, ending] = *all_;
+  if (ending.size() >= places_) return;
+  if (by_idleness.size() >= places_) {
+    Connection& idlest = by_idleness.front();
+    idlest.stream.close();
+    idlest.in = &ending;
+    ending.splice(ending.end(), by_idleness, by_idleness.begin());
+  }
+  by_idleness.push_back({boost::beast::tcp_stream(std::move(socket)), &by_idleness});
+  asio::co_spawn(io_, serve(Place(all_, std::prev(by_idleness.end()))), asio::detached);
 }
 
 asio::awaitable<void> Listener::accept(Listener& self, Serve serve) {
@@ -49,8 +63,7 @@ asio::awaitable<void> Listener::accept(Listener& self, Serve serve) {
       co_await pause.async_wait(kAwait);
       continue;
     }
-    if (self.by_idleness_.size() >= self.places_) self.by_idleness_.front()->close();
-    asio::co_spawn(self.io_, serve(std::move(socket)), asio::detached);
+    self.add(std::move(socket), serve);
   }
 }
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts TCP connections, and keeps a place for each. If all places are taken, a new connection gets the place of the
-// one that has been without a request for longest.
+// Accepts TCP connections, and keeps a place for each that is open. If all places are taken, a new connection gets the
+// place of the one that has been without a request for longest, which is closed.
+//
+// A connection whose answer is being made ends only when the answer is there, though it is closed. So many of them as
+// there are places may still end; until one of them has, new connections are closed at once.
 //
 // Owned by the thread that runs the io_context.
 #pragma once
@@ -12,31 +15,40 @@
 #include <cstddef>
 #include <functional>
 #include <list>
+#include <memory>
+#include <utility>
 
 #include "base/result.h"
 
 namespace gpumux::listener {
 
 class Listener {
+  struct Connection;
+  struct All;
+  using Connections = std::list<Connection>;
+
  public:
-  // A connection's place among all, for as long as it exists. The stream outlives it.
+  // A connection and its place among all, until it has been served. May outlive the listener.
   class Place {
    public:
-    Place(Listener& listener, boost::beast::tcp_stream& stream)
-        : listener_(listener), at_(listener.by_idleness_.insert(listener.by_idleness_.end(), &stream)) {}
-    ~Place() { listener_.by_idleness_.erase(at_); }
-    Place(const Place&) = delete;
-    Place& operator=(const Place&) = delete;
+    Place(Place&& other) noexcept = default;
+    Place& operator=(Place&&) = delete;
+    ~Place() {
+      if (all_) at_->in->erase(at_);
+    }
+    boost::beast::tcp_stream& stream() { return at_->stream; }
     // The connection has a request.
-    void move_back() { listener_.by_idleness_.splice(listener_.by_idleness_.end(), listener_.by_idleness_, at_); }
+    void move_back() { at_->in->splice(at_->in->end(), *at_->in, at_); }
 
    private:
-    Listener& listener_;
-    const std::list<boost::beast::tcp_stream*>::iterator at_;
+    friend class Listener;
+    Place(std::shared_ptr<All> all, Connections::iterator at) : all_(std::move(all)), at_(at) {}
+    std::shared_ptr<All> all_;  // null: moved from
+    Connections::iterator at_;
   };
 
-  // Serves one connection until it ends. It takes a place before it waits for anything.
-  using Serve = std::function<boost::asio::awaitable<void>(boost::asio::ip::tcp::socket)>;
+  // Serves one connection until it ends.
+  using Serve = std::function<boost::asio::awaitable<void>(Place)>;
 
   Listener(boost::asio::io_context& io, std::size_t places) : io_(io), acceptor_(io), places_(places) {}
   Listener(const Listener&) = delete;
@@ -46,7 +58,7 @@ class Listener {
   // REQUIRES: `serve`, and what it returns, own the listener (a shared_ptr): they may outlive its other owners.
   base::Status listen(const boost::asio::ip::tcp::endpoint& endpoint, Serve serve);
 
-  // Ends what has a place, and accepts nothing more.
+  // Closes each connection, and accepts nothing more.
   void close();
   bool is_open() const { return acceptor_.is_open(); }
 
@@ -54,12 +66,22 @@ class Listener {
   boost::asio::ip::tcp::endpoint endpoint() const { return acceptor_.local_endpoint(); }
 
  private:
+  struct Connection {
+    boost::beast::tcp_stream stream;
+    Connections* in;  // the list that it is in
+  };
+  struct All {
+    Connections by_idleness;  // those that are open, the longest without a request first
+    Connections ending;       // those that were closed to make room
+  };
+
+  void add(boost::asio::ip::tcp::socket socket, const Serve& serve);
   static boost::asio::awaitable<void> accept(Listener& self, Serve serve);
 
   boost::asio::io_context& io_;
   boost::asio::ip::tcp::acceptor acceptor_;
   const std::size_t places_;
-  std::list<boost::beast::tcp_stream*> by_idleness_;  // the longest without a request first
+  const std::shared_ptr<All> all_ = std::make_shared<All>();
 };
 
 }  // namespace gpumux::listener

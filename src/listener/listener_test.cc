@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <boost/asio/as_tuple.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <deque>
@@ -22,23 +24,30 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 
 constexpr std::size_t kPlaces = 4;
+constexpr char kWait = 'w';  // the server answers, and then waits until it is closed
 
 class EchoServer : public std::enable_shared_from_this<EchoServer> {
  public:
-  explicit EchoServer(asio::io_context& io) : listener(io, kPlaces) {}
+  explicit EchoServer(asio::io_context& io)
+      : listener(io, kPlaces), closed_(io, asio::steady_timer::time_point::max()) {}
 
   base::Status listen(std::uint16_t port) {
-    return listener.listen({asio::ip::address_v4::loopback(), port},
-                           [self = shared_from_this()](tcp::socket socket) { return serve(self, std::move(socket)); });
+    return listener.listen(
+        {asio::ip::address_v4::loopback(), port},
+        [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
+  }
+
+  void close() {
+    listener.close();
+    closed_.cancel();
   }
 
   Listener listener;
 
  private:
-  static asio::awaitable<void> serve(std::shared_ptr<EchoServer> self, tcp::socket socket) {
+  static asio::awaitable<void> serve(std::shared_ptr<EchoServer> self, Listener::Place place) {
     constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
-    boost::beast::tcp_stream stream(std::move(socket));
-    Listener::Place place(self->listener, stream);
+    boost::beast::tcp_stream& stream = place.stream();
     std::array<char, 1> byte{};
     for (;;) {
       auto [ended, read] = co_await stream.async_read_some(asio::buffer(byte), kAwait);
@@ -46,8 +55,11 @@ class EchoServer : public std::enable_shared_from_this<EchoServer> {
       place.move_back();
       auto [gone, written] = co_await stream.async_write_some(asio::buffer(byte), kAwait);
       if (gone) co_return;
+      if (byte[0] == kWait) co_await self->closed_.async_wait(kAwait);
     }
   }
+
+  asio::steady_timer closed_;
 };
 
 class ListenerTest : public ::testing::Test {
@@ -62,7 +74,7 @@ class ListenerTest : public ::testing::Test {
     if (thread_.joinable()) thread_.join();
   }
   void close() {
-    asio::post(io_, [server = server_] { server->listener.close(); });
+    asio::post(io_, [server = server_] { server->close(); });
   }
   static bool answers(TcpClient& client) {
     client.write("x");
@@ -88,6 +100,25 @@ TEST_F(ListenerTest, OneTooManyTakesThePlaceOfTheOneThatIsIdleLongest) {
   EXPECT_TRUE(answers(one_more));
   EXPECT_TRUE(clients[1].is_closed());
   for (const std::size_t kept : {0U, 2U, 3U}) EXPECT_TRUE(answers(clients[kept])) << kept;
+}
+
+// A server that makes an answer does not notice that its connection was closed.
+TEST_F(ListenerTest, ConnectionsThatAreClosedHaveNoPlace) {
+  const auto begin_waiting = [this](std::deque<TcpClient>& clients) {
+    clients.emplace_back(port_).write(std::string(1, kWait));
+    return !clients.back().is_closed();
+  };
+  std::deque<TcpClient> waiting;
+  for (std::size_t i = 0; i + 1 < kPlaces; ++i) EXPECT_TRUE(begin_waiting(waiting));
+  std::deque<TcpClient> clients;
+  for (std::size_t i = 0; i < 5 * kPlaces; ++i) EXPECT_TRUE(answers(clients.emplace_back(port_)));
+  EXPECT_EQ(std::count_if(clients.begin(), clients.end(), answers), kPlaces);
+  for (TcpClient& client : waiting) EXPECT_TRUE(client.is_closed());
+  // Nor do answers for which no place is left become ever more.
+  std::size_t begun = 0;
+  for (std::size_t i = 0; i < 5 * kPlaces; ++i) begun += begin_waiting(waiting) ? 1U : 0U;
+  EXPECT_LE(begun, kPlaces + 1);
+  EXPECT_FALSE(answers(clients.emplace_back(port_)));
 }
 
 TEST_F(ListenerTest, AConnectionThatEndsFreesItsPlace) {

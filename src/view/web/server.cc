@@ -68,7 +68,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   base::Status listen() {
     const tcp::endpoint endpoint(asio::ip::address_v4::loopback(), settings_.port);
     const base::Status listening = listener_.listen(
-        endpoint, [self = shared_from_this()](tcp::socket socket) { return serve(self, std::move(socket)); });
+        endpoint, [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
     if (!listening)
       return base::fail(Code::kExists,
                         "cannot listen on port " + std::to_string(settings_.port) + ": " + listening.error().message());
@@ -92,20 +92,18 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
  private:
-  static asio::awaitable<void> serve(std::shared_ptr<Impl> self, tcp::socket socket) {
-    beast::tcp_stream stream(std::move(socket));
-    Request upgrade;
-    {
-      Listener::Place place(self->listener_, stream);
-      auto wanted = co_await self->answer_all(stream, place);
-      if (!wanted) co_return;
-      upgrade = std::move(*wanted);
-    }
-    co_await self->show(std::move(stream), std::move(upgrade));
+  static asio::awaitable<void> serve(std::shared_ptr<Impl> self, Listener::Place place) {
+    auto upgrade = co_await self->answer_all(place);
+    if (!upgrade) co_return;
+    // Views have places of their own.
+    beast::tcp_stream stream = std::move(place.stream());
+    { const Listener::Place free = std::move(place); }
+    co_await self->show(std::move(stream), std::move(*upgrade));
   }
 
   // Answers requests until the connection ends, or one wants to become a view: that one.
-  asio::awaitable<std::optional<Request>> answer_all(beast::tcp_stream& stream, Listener::Place& place) {
+  asio::awaitable<std::optional<Request>> answer_all(Listener::Place& place) {
+    beast::tcp_stream& stream = place.stream();
     beast::flat_buffer buffer(2 * kMaxHeaderBytes + kMaxBodyBytes);
     for (bool keep = true; keep && listener_.is_open();) {
       http::request_parser<http::string_body> parser;
