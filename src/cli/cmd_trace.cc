@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux trace: which program ran when.
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 #include "cli/views/trace_view.h"
 #include "jobs/commands/job_calls.h"
 #include "os/file_descriptor.h"
+#include "os/output_file.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {
@@ -42,8 +42,9 @@ class TimelineFile {
  public:
   base::Status open(const std::string& path) {
     path_ = path;
-    file_ = os::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
-    if (!file_) return base::fail_errno(errno, "cannot write " + path_);
+    auto opened = os::open_output(path, os::Write::kAnew, 0644);
+    if (!opened) return tl::unexpected(opened.error());
+    file_ = std::move(*opened);
     return {};
   }
   void add(const std::string& bytes) {

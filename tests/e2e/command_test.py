@@ -12,6 +12,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
@@ -211,6 +212,23 @@ class Command(GpumuxTest):
         self.assertIn("gpumux status", errors)
         _, errors = self.ask("status", "--watch", "0", code=2)
         self.assertIn("0.1", errors)
+
+    @unittest.skipUnless(os.geteuid() == 0, "only root can make another user's link")
+    def test_trace_writes_through_no_link_of_another_user(self):
+        self.start_daemon()
+        folder = os.path.join(self.directory, "sticky")
+        os.mkdir(folder)
+        os.chmod(folder, 0o1777)
+        secret = os.path.join(self.directory, "secret")
+        with open(secret, "w", encoding="utf-8") as file:
+            file.write("as it was")
+        link = os.path.join(folder, "trace.pftrace")
+        os.symlink(secret, link)
+        os.lchown(link, 65534, 65534)
+        _, said = self.ask("trace", "--perfetto", link, code=4)
+        self.assertIn("'trace.pftrace' is a link of user 65534", said)
+        with open(secret, encoding="utf-8") as file:
+            self.assertEqual(file.read(), "as it was")
 
     def test_trace(self):
         daemon = self.start_daemon()

@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/loop/trace_file.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <boost/asio/post.hpp>
 #include <mutex>
 #include <utility>
 
 #include "daemon/loop/log.h"
 #include "os/durable_file.h"
+#include "os/output_file.h"
 
 namespace gpumux::daemon {
 
@@ -43,8 +41,9 @@ struct TraceFile::Shared {
 
 base::Status TraceFile::open(const std::string& path) {
   auto shared = std::make_shared<Shared>();
-  shared->file = os::FileDescriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
-  if (!shared->file) return base::fail_errno(errno, "cannot open the trace file " + path);
+  auto opened = os::open_output(path, os::Write::kAtItsEnd, 0644);
+  if (!opened) return base::fail(opened.error().code, "cannot open the trace file: " + opened.error().message());
+  shared->file = std::move(*opened);
   shared_ = std::move(shared);
   return {};
 }

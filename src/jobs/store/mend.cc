@@ -241,7 +241,7 @@ std::set<std::int64_t> ids_of(SQLite::Database& db, const std::string& column) {
   return ids;
 }
 
-// What other rows say of it, and what follows from others.
+// Brings the rows into agreement with each other.
 void settle(SQLite::Database& from, SQLite::Database& to) {
   try {
     const auto there = columns_of(from, "jobs");

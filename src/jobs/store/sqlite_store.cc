@@ -220,7 +220,7 @@ class SqliteStore final : public JobStore {
     });
   }
 
-  // What find_unsound() says.
+  // The answer of find_unsound().
   std::string unsound() { return find_unsound(write_db_); }
 
   Result<LedgerReport> report(const LedgerQuery& query) const override {

@@ -31,7 +31,7 @@ struct SqliteOptions {
   std::uint64_t least_free_bytes = kLeastFreeBytes;
 };
 
-// What a damaged file has cost.
+// The loss by a damaged file.
 struct Damage {
   std::string why;       // what was found first
   std::string moved_to;  // the damaged file
