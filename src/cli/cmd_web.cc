@@ -206,7 +206,7 @@ int web_command(const std::vector<char*>& arguments) {
   bool open = false;
   std::string link_file;
   CLI::App app("Shows GPUs, programs, memory, jobs and accounting in a browser on this machine.", "gpumux web");
-  app.add_option("--port", settings.port, "Listen on this port of 127.0.0.1; any that is free if not given")
+  app.add_option("--port", settings.port, "Listen on this port of 127.0.0.1 and [::1]; any that is free if not given")
       ->type_name("N")
       ->check(port_number());
   app.add_flag("--read-only", settings.read_only, "Show only: refuse to cancel, hold, suspend or reorder jobs");

@@ -147,7 +147,8 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
 
   base::Status listen(const tcp::endpoint& endpoint) {
     return listener_
-        .listen(endpoint, [self = shared_from_this()](Listener::Place place) { return begin(self, std::move(place)); })
+        .listen({endpoint},
+                [self = shared_from_this()](Listener::Place place) { return begin(self, std::move(place)); })
         .map_error([](base::Error error) {
           error.what = "cannot listen for scrapers: " + error.what;
           return error;

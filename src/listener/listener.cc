@@ -7,7 +7,9 @@
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <chrono>
+#include <cstdint>
 #include <iterator>
+#include <sstream>
 #include <utility>
 
 namespace gpumux::listener {
@@ -22,22 +24,52 @@ constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
 // After a failure. No descriptors are left, for example: connections must end first. A guess.
 constexpr std::chrono::milliseconds kPause{100};
 
+// Of any port that is free at all addresses: the next one is nearly always.
+constexpr int kMostTries = 100;
+
 }  // namespace
 
-base::Status Listener::listen(const tcp::endpoint& endpoint, Serve serve) {
-  boost::system::error_code error;
-  acceptor_.open(endpoint.protocol(), error);
-  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor_.bind(endpoint, error);
-  if (!error) acceptor_.listen(asio::socket_base::max_listen_connections, error);
-  if (error) return base::fail(base::Code::kUnavailable, error.message());
-  asio::co_spawn(io_, accept(*this, std::move(serve)), asio::detached);
+base::Status Listener::bind(const std::vector<tcp::endpoint>& endpoints) {
+  std::string why;
+  std::uint16_t port = 0;
+  for (tcp::endpoint endpoint : endpoints) {
+    if (endpoint.port() == 0) endpoint.port(port);
+    Acceptor acceptor(io_);
+    boost::system::error_code error;
+    acceptor.open(endpoint.protocol(), error);
+    if (!error) acceptor.set_option(Acceptor::reuse_address(true), error);
+    if (!error) acceptor.bind(endpoint, error);
+    if (!error) acceptor.listen(asio::socket_base::max_listen_connections, error);
+    if (error) {
+      std::ostringstream text;
+      text << endpoint << ": " << error.message();
+      why = text.str();
+      if (error == asio::error::address_family_not_supported || error == boost::system::errc::address_not_available)
+        continue;
+      acceptors_.clear();
+      break;
+    }
+    port = acceptor.local_endpoint().port();
+    acceptors_.push_back(std::move(acceptor));
+  }
+  return acceptors_.empty() ? base::Status(base::fail(base::Code::kUnavailable, why)) : base::Status();
+}
+
+base::Status Listener::listen(const std::vector<tcp::endpoint>& endpoints, Serve serve) {
+  base::Status bound = bind(endpoints);
+  // A port that is free at the first address may be taken at another.
+  for (int tries = 1; !bound && endpoints.size() > 1 && endpoints.front().port() == 0 && tries < kMostTries; ++tries)
+    bound = bind(endpoints);
+  if (!bound) return bound;
+  is_open_ = true;
+  for (Acceptor& acceptor : acceptors_) asio::co_spawn(io_, accept(*this, acceptor, serve), asio::detached);
   return {};
 }
 
 void Listener::close() {
+  is_open_ = false;
   boost::system::error_code ignored;
-  acceptor_.close(ignored);
+  for (Acceptor& acceptor : acceptors_) acceptor.close(ignored);
   for (Connection& connection : all_->by_idleness) connection.stream.close();
 }
 
@@ -54,9 +86,9 @@ void Listener::add(tcp::socket socket, const Serve& serve) {
   asio::co_spawn(io_, serve(Place(all_, std::prev(by_idleness.end()))), asio::detached);
 }
 
-asio::awaitable<void> Listener::accept(Listener& self, Serve serve) {
+asio::awaitable<void> Listener::accept(Listener& self, Acceptor& acceptor, Serve serve) {
   while (self.is_open()) {
-    auto [error, socket] = co_await self.acceptor_.async_accept(kAwait);
+    auto [error, socket] = co_await acceptor.async_accept(kAwait);
     if (!self.is_open()) co_return;
     if (error) {
       asio::steady_timer pause(self.io_, kPause);

@@ -17,6 +17,7 @@
 #include <list>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/result.h"
 
@@ -50,20 +51,21 @@ class Listener {
   // Serves one connection until it ends.
   using Serve = std::function<boost::asio::awaitable<void>(Place)>;
 
-  Listener(boost::asio::io_context& io, std::size_t places) : io_(io), acceptor_(io), places_(places) {}
+  Listener(boost::asio::io_context& io, std::size_t places) : io_(io), places_(places) {}
   Listener(const Listener&) = delete;
   Listener& operator=(const Listener&) = delete;
 
-  // kUnavailable: the address cannot be had. Called once.
-  // REQUIRES: `serve`, and what it returns, own the listener (a shared_ptr): they may outlive its other owners.
-  base::Status listen(const boost::asio::ip::tcp::endpoint& endpoint, Serve serve);
+  // Listens at all of the addresses, or at none (kUnavailable: one is taken). An address that this machine does not
+  // have is left out if another is there. Port 0: any port that is free at all of them. Called once. REQUIRES: `serve`,
+  // and what it returns, own the listener (a shared_ptr): they may outlive its other owners.
+  base::Status listen(const std::vector<boost::asio::ip::tcp::endpoint>& endpoints, Serve serve);
 
   // Closes each connection, and accepts nothing more.
   void close();
-  bool is_open() const { return acceptor_.is_open(); }
+  bool is_open() const { return is_open_; }
 
-  // With the port that it has got.
-  boost::asio::ip::tcp::endpoint endpoint() const { return acceptor_.local_endpoint(); }
+  // The first address, with its port.
+  boost::asio::ip::tcp::endpoint endpoint() const { return acceptors_.front().local_endpoint(); }
 
  private:
   struct Connection {
@@ -76,10 +78,13 @@ class Listener {
   };
 
   void add(boost::asio::ip::tcp::socket socket, const Serve& serve);
-  static boost::asio::awaitable<void> accept(Listener& self, Serve serve);
+  using Acceptor = boost::asio::ip::tcp::acceptor;
+  base::Status bind(const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);
+  static boost::asio::awaitable<void> accept(Listener& self, Acceptor& acceptor, Serve serve);
 
   boost::asio::io_context& io_;
-  boost::asio::ip::tcp::acceptor acceptor_;
+  std::list<Acceptor> acceptors_;
+  bool is_open_ = false;
   const std::size_t places_;
   const std::shared_ptr<All> all_ = std::make_shared<All>();
 };

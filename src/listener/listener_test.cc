@@ -33,7 +33,7 @@ class EchoServer : public std::enable_shared_from_this<EchoServer> {
 
   base::Status listen(std::uint16_t port) {
     return listener.listen(
-        {asio::ip::address_v4::loopback(), port},
+        {tcp::endpoint(asio::ip::address_v4::loopback(), port)},
         [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
   }
 
@@ -149,7 +149,7 @@ TEST_F(ListenerTest, AnAddressThatIsTakenIsRefused) {
   const auto second = std::make_shared<EchoServer>(io_);
   const base::Status listening = second->listen(port_);
   ASSERT_FALSE(listening);
-  EXPECT_EQ(listening.error().message(), "Address already in use");
+  EXPECT_EQ(listening.error().message(), "127.0.0.1:" + std::to_string(port_) + ": Address already in use");
 }
 
 }  // namespace

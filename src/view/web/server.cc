@@ -66,12 +66,14 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
         feed_(std::make_shared<Feed>(io, upstream_)) {}
 
   base::Status listen() {
-    const tcp::endpoint endpoint(asio::ip::address_v4::loopback(), settings_.port);
+    // Both that "localhost" may mean: another user's server at one of them would get the tokens of links to it.
+    const std::vector<tcp::endpoint> endpoints{{asio::ip::address_v4::loopback(), settings_.port},
+                                               {asio::ip::address_v6::loopback(), settings_.port}};
     const base::Status listening = listener_.listen(
-        endpoint, [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
+        endpoints, [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
     if (!listening)
-      return base::fail(Code::kExists,
-                        "cannot listen on port " + std::to_string(settings_.port) + ": " + listening.error().message());
+      return base::fail(Code::kExists, "cannot listen on port " + std::to_string(settings_.port) + ": " +
+                                           listening.error().message() + "; choose another with --port");
     settings_.port = listener_.endpoint().port();
     cookie_name_ = "gpumux-" + std::to_string(settings_.port);
     feed_->start();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The web view: the page, a WebSocket for each view, and the requests of the API that the page needs. It listens on
-// 127.0.0.1 alone, acts with the rights of its own user, and answers only browsers that have used a link (secrets.h).
+// 127.0.0.1 and ::1 alone, acts with the rights of its own user, and answers only browsers that have used a link
+// (secrets.h).
 //
 // Every peer is a stranger until it has shown a session, and a request is bounded in size and time before and after.
 //

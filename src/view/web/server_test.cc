@@ -282,6 +282,37 @@ TEST_F(WebServerTest, ThePageIsForEverybodyAndSaysNothing) {
   EXPECT_EQ(daemon_.asked("GET /v1/status"), 0);
 }
 
+// A browser that is sent to localhost tries ::1 first: another user's server there would get the token.
+TEST_F(WebServerTest, LocalhostIsOursWhateverAddressItMeans) {
+  asio::io_context other;
+  const tcp::endpoint loopback(asio::ip::address_v6::loopback(), 0);
+  boost::system::error_code error;
+  tcp::acceptor taken(other);
+  taken.open(tcp::v6(), error);
+  if (!error) taken.bind(loopback, error);
+  if (error) GTEST_SKIP() << "there is no ::1 here";
+  taken.listen();
+  Settings settings;
+  settings.runtime_dir = directory_.path();
+  settings.port = taken.local_endpoint().port();
+  const auto refused = Server::open(io_, settings);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, base::Code::kExists);
+  EXPECT_NE(refused.error().message().find("[::1]"), std::string::npos) << refused.error().message();
+
+  open();
+  tcp::socket socket(other);
+  socket.connect({asio::ip::address_v6::loopback(), port_}, error);
+  ASSERT_FALSE(error) << error.message();
+  http::request<http::empty_body> request(http::verb::get, "/", 11);
+  request.set(http::field::host, "localhost:" + std::to_string(port_));
+  http::write(socket, request);
+  beast::flat_buffer buffer;
+  Response page;
+  http::read(socket, buffer, page);
+  EXPECT_EQ(page.result_int(), 200U);
+}
+
 TEST_F(WebServerTest, ALinkOpensOneSession) {
   open();
   const std::string link = token();
