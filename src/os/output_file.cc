@@ -27,7 +27,9 @@ constexpr int kMostTries = 100;
 
 bool is_trusted(uid_t owner) { return owner == 0 || owner == ::geteuid(); }
 
-int flags_of(Write write) { return O_WRONLY | O_CLOEXEC | O_NOCTTY | (write == Write::kAtItsEnd ? O_APPEND : 0); }
+int flags_of(Write write) {
+  return O_WRONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK | (write == Write::kAtItsEnd ? O_APPEND : 0);
+}
 
 class Walk {
  public:
@@ -43,7 +45,7 @@ class Walk {
       FileDescriptor entry(::openat(at_.get(), name.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC));
       if (!entry && errno == ENOENT && is_last) {
         FileDescriptor made(::openat(at_.get(), name.c_str(), flags_of(write_) | O_CREAT | O_EXCL | O_NOFOLLOW, mode_));
-        if (made) return made;
+        if (made) return waiting(std::move(made));
         if (errno != EEXIST) return failed(errno);
         rest_.push_front(name);
         ++tries;
@@ -64,7 +66,7 @@ class Walk {
       if (::fstatfs(entry.get(), &system) == 0 && system.f_type == PROC_SUPER_MAGIC) {
         FileDescriptor opened(::openat(at_.get(), name.c_str(), is_last ? flags_of(write_) : O_PATH | O_CLOEXEC));
         if (!opened) return failed(errno);
-        if (is_last) return opened;
+        if (is_last) return waiting(std::move(opened));
         at_ = std::move(opened);
         continue;
       }
@@ -103,8 +105,18 @@ class Walk {
                                            ": the file has a second name (a hard link), which another user may have "
                                            "made; remove it or name another file");
     FileDescriptor opened(::open(("/proc/self/fd/" + std::to_string(entry.get())).c_str(), flags_of(write_)));
+    if (!opened && errno == ENXIO)
+      return base::fail(Code::kUnavailable,
+                        "cannot write " + path_ + ": it is a pipe without a reader; start its reader first");
     if (!opened) return failed(errno);
     if (is_regular && write_ == Write::kAnew && ::ftruncate(opened.get(), 0) != 0) return failed(errno);
+    return waiting(std::move(opened));
+  }
+
+  // Only to open it does not wait: to write to it does.
+  Result<FileDescriptor> waiting(FileDescriptor opened) const {
+    const int flags = ::fcntl(opened.get(), F_GETFL);
+    if (flags < 0 || ::fcntl(opened.get(), F_SETFL, flags & ~O_NONBLOCK) != 0) return failed(errno);
     return opened;
   }
 

@@ -25,7 +25,8 @@ enum class Write {
   kAtItsEnd,
 };
 
-// Waits for the reader of a pipe. `mode`: of a new file. kDenied: the rule above; the error names the link or the file.
+// Never waits. `mode`: of a new file. kDenied: the rule above; the error names the link or the file. kUnavailable: a
+// pipe without a reader.
 base::Result<FileDescriptor> open_output(const std::string& path, Write write, mode_t mode);
 
 }  // namespace gpumux::os

@@ -4,6 +4,7 @@
 #include "daemon/config/config.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -242,6 +243,15 @@ TEST(EverySetting, OfAGpuIsTakenByFileVariableFlagAndPatch) {
       EXPECT_FALSE(shown(wanted, name).empty());
     }
   }
+}
+
+TEST(Config, IsNotWaitedForFromAPipe) {
+  const TemporaryDirectory dir;
+  const std::string pipe = dir.file("gpumux.toml");
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const auto read = load_config(pipe, true, environment_of({}));
+  ASSERT_FALSE(read);
+  EXPECT_NE(read.error().message().find("is a pipe"), std::string::npos) << read.error().message();
 }
 
 TEST(EverySetting, OfAGpuIsRefusedBeyondItsLimitsByEveryDoor) {

@@ -14,8 +14,12 @@
 namespace gpumux::daemon {
 
 base::Result<std::string> read_file(const std::string& path, std::size_t maximum) {
-  const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const os::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!file) return base::fail_errno(errno, "cannot read " + path);
+  struct stat status {};
+  if (::fstat(file.get(), &status) != 0) return base::fail_errno(errno, "cannot read " + path);
+  if (S_ISFIFO(status.st_mode))
+    return base::fail(base::Code::kInvalid, "cannot read " + path + ": it is a pipe; name a file");
   std::string text;
   char buffer[8192];
   for (;;) {

@@ -12,7 +12,7 @@
 
 namespace gpumux::daemon {
 
-// All of a file; kExhausted if it is longer than `maximum`.
+// All of a file; kExhausted if it is longer than `maximum`, kInvalid if it is a pipe. Never waits.
 base::Result<std::string> read_file(const std::string& path, std::size_t maximum);
 
 // A written file outlives the daemon that is killed, or the machine that crashes, too.
