@@ -288,6 +288,7 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
   std::set<std::string> unknown(wanted.begin(), wanted.end());
   std::size_t served = 0;
   std::string why_none;
+  std::optional<base::Error> failed;  // for another reason than another daemon
   for (std::size_t i = 0; i < gpus.size(); ++i) {
     unknown.erase(gpus[i].uuid_text);
     unknown.erase(std::to_string(i));
@@ -297,6 +298,7 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
       refused = "left out by --gpus";
     } else if (const base::Status taken = locks_.take(gpus[i].uuid_text); !taken) {
       refused = taken.error().message();
+      if (taken.error().code != base::Code::kExists && !failed) failed = taken.error();
       log_warning("a GPU is not served", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"why", refused}});
       why_none += (why_none.empty() ? "" : "; ") + gpus[i].uuid_text + ": " + refused;
     }
@@ -310,6 +312,7 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
   if (served > 0) return {};
   if (why_none.empty())
     return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus names no GPU of this machine (see nvidia-smi -L)"});
+  if (failed) return fail(kExitFailed, {failed->code, 0, "no GPU can be served (" + why_none + ")"});
   return fail(kExitOwned,
               {base::Code::kExists, 0,
                "no GPU is left to serve (" + why_none + "). Use that daemon (GPUMUX_RUNTIME_DIR), or stop it first"});

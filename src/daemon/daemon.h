@@ -6,6 +6,7 @@
 // The latter three see only copies.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <functional>
 #include <memory>
@@ -57,8 +58,16 @@ struct DaemonError {
   ExitCode exit_code = kExitFailed;
   base::Error error;
 };
+// A lack of descriptors or memory passes: systemd tries again after kExitFailed, and not after most of the others.
+inline ExitCode exit_code_of(const base::Error& error, ExitCode otherwise) {
+  const int lack = error.system_errno;
+  return lack == EMFILE || lack == ENFILE || lack == ENOMEM || lack == ENOBUFS || lack == ENOLCK ? kExitFailed
+                                                                                                 : otherwise;
+}
+
 inline tl::unexpected<DaemonError> fail(ExitCode code, base::Error error) {
-  return tl::unexpected(DaemonError{code, std::move(error)});
+  const ExitCode exit_code = exit_code_of(error, code);
+  return tl::unexpected(DaemonError{exit_code, std::move(error)});
 }
 
 class Daemon {

@@ -86,6 +86,7 @@ tl::expected<os::FileDescriptor, DaemonError> lock_runtime_dir(const std::string
   os::FileDescriptor file = std::move(*opened);
   const auto until = std::chrono::steady_clock::now() + kEndingPatience;
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK) return fail(kExitNoSockets, base::fail_errno(errno, "cannot lock " + dir).value());
     const auto owner = owner_of(file.get());
     // No owner: it has ended since, or is in another pid namespace. No socket: the owner is about to end, or to serve.
     const bool is_over = std::chrono::steady_clock::now() > until;

@@ -147,7 +147,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
   daemon.config_required = !daemon.config_file.empty();
   if (!daemon.config_required) daemon.config_file = default_config_file(daemon.is_private, environment);
   auto config = load_config(daemon.config_file, daemon.config_required, environment);
-  if (!config) return fail(kExitConfig, config.error().message());
+  if (!config) return fail(exit_code_of(config.error(), kExitConfig), config.error().message());
   daemon.config = std::move(*config);
   if (!log_level.empty()) {
     if (const auto set = settings::set(daemon.config, "log_level", log_level); !set)

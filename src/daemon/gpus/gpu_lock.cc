@@ -185,6 +185,7 @@ base::Status GpuLock::take_roots(std::optional<LockOwner>& owner) {
         ::open(path(kLockSuffix).c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
     if (!file) return base::fail_errno(errno, "cannot open " + path(kLockSuffix));
     if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno != EWOULDBLOCK) return base::fail_errno(errno, "cannot lock " + path(kLockSuffix));
       owner = ask_roots(request_);
       return taken(request_);
     }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <exception>
 #include <future>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -38,6 +40,28 @@ TEST(GpuLock, RefusesASecondDaemonAndNamesTheOwner) {
   const std::string why = second.error().error.message();
   EXPECT_NE(why.find("pid " + std::to_string(getpid())), std::string::npos) << why;
   EXPECT_NE(why.find(first_dir.path()), std::string::npos) << why;
+}
+
+// systemd starts the daemon again after these two exit statuses alone. Method: a daemon that may open ever more files.
+TEST(GpuLock, ALackOfDescriptorsIsNoOtherDaemon) {
+  for (rlim_t most = 3;; ++most) {
+    ASSERT_LT(most, 1000U) << "it never starts";
+    const TemporaryDirectory dir;
+    OtherProcess daemon([&] {
+      const rlimit limit{most, most};
+      if (::setrlimit(RLIMIT_NOFILE, &limit) != 0) return 99;
+      try {
+        const auto made = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1));
+        return made ? 0 : static_cast<int>(made.error().exit_code);
+      } catch (const std::exception&) {
+        return static_cast<int>(kExitFailed);  // as main does
+      }
+    });
+    daemon.begin();
+    const int status = daemon.wait();
+    if (status == 0) break;
+    EXPECT_TRUE(status == kExitFailed || status == kExitNoSockets) << status << " with " << most << " descriptors";
+  }
 }
 
 TEST(GpuLock, LetsASecondDaemonServeTheRestAndTakeOverLater) {
