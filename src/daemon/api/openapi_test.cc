@@ -90,6 +90,24 @@ TEST(Api, SaysWhichMethodsAnAddressTakes) {
   EXPECT_EQ(json_of(http(dir.path(), "GET", "/nowhere"))["error"]["code"], "not_found");
 }
 
+// A name with a NUL would be looked up as what is before it.
+TEST(Api, RefusesNulsInAddresses) {
+  for (const Route& route : routes()) {
+    for (const Parameter& parameter : route.parameters) {
+      const auto checked = check_query(route, std::string(parameter.name) + "=root%00x");
+      ASSERT_FALSE(checked) << route.path << " " << parameter.name;
+      EXPECT_EQ(checked.error().code, base::Code::kInvalid);
+    }
+    std::string path(route.path);
+    const std::size_t variable = path.find('{');
+    if (variable == std::string::npos) continue;
+    path.replace(variable, path.find('}') + 1 - variable, "root%00x");
+    const auto found = find_route(route.method, path);
+    ASSERT_TRUE(std::holds_alternative<ApiResponse>(found)) << path;
+    EXPECT_EQ(std::get<ApiResponse>(found).status, 404U);
+  }
+}
+
 TEST(Api, AnswersHeadAsGetWithoutTheBody) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));

@@ -153,7 +153,10 @@ std::variant<RouteMatch, ApiResponse> find_route(std::string_view method, std::s
   for (const Route& route : routes()) {
     const auto variable = variable_in(route.path, path);
     if (!variable) continue;
-    if (route.method == wanted) return RouteMatch{&route, decode_percent(*variable)};
+    std::string decoded = decode_percent(*variable);
+    // A name with a NUL would be looked up as what is before it.
+    if (decoded.find('\0') != std::string::npos) continue;
+    if (route.method == wanted) return RouteMatch{&route, std::move(decoded)};
     other = &route;
   }
   if (other != nullptr) return wrong_method(methods_of(other->path));
@@ -166,6 +169,8 @@ base::Status check_query(const Route& route, std::string_view query) {
   GPUMUX_TRY(check_query(query, names));
   for (const Parameter& parameter : route.parameters) {
     const auto value = query_value(query, parameter.name);
+    if (value && decode_percent(*value).find('\0') != std::string::npos)
+      return base::fail(base::Code::kInvalid, std::string(parameter.name) + " has a NUL");
     const auto& words = parameter.words;
     if (!value || words.empty() || std::find(words.begin(), words.end(), *value) != words.end()) continue;
     std::string allowed;

@@ -74,8 +74,8 @@ std::variant<RouteMatch, ApiResponse> find_route(std::string_view method, std::s
 // The methods of a path of the table, HEAD with GET: "GET, HEAD, PATCH".
 std::string methods_of(std::string_view path);
 
-// kInvalid names the first parameter of the query that the route does not take, that comes twice, or that is none of
-// its words.
+// kInvalid names the first parameter of the query that the route does not take, that comes twice, that has a NUL, or
+// that is none of its words.
 base::Status check_query(const Route& route, std::string_view query);
 
 }  // namespace gpumux::daemon
