@@ -38,4 +38,31 @@ bool is_utf8(std::string_view bytes) {
   return true;
 }
 
+bool is_control(std::uint32_t point) {
+  return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x061c || (point >= 0x200e && point <= 0x200f) ||
+         (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069) || point == 0xfeff;
+}
+
+std::string escaped(std::string_view text) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string result;
+  result.reserve(text.size());
+  while (!text.empty()) {
+    const Utf8Character character = decode_utf8(text);
+    const std::string_view bytes = text.substr(0, character.bytes);
+    text.remove_prefix(character.bytes);
+    if (character.valid && !is_control(character.point)) {
+      result += bytes;
+      continue;
+    }
+    for (const char c : bytes) {
+      const auto byte = static_cast<std::uint8_t>(c);
+      result += "\\x";
+      result += kDigits[byte >> 4];
+      result += kDigits[byte & 15];
+    }
+  }
+  return result;
+}
+
 }  // namespace gpumux::base

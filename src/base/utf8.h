@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace gpumux::base {
@@ -18,5 +19,11 @@ struct Utf8Character {
 Utf8Character decode_utf8(std::string_view text);
 
 bool is_utf8(std::string_view bytes);
+
+// C0, DEL, C1, and the marks that reorder text, which could make one name look like another.
+bool is_control(std::uint32_t point);
+
+// With each byte of a control character, and each that is of no character, as \xNN.
+std::string escaped(std::string_view text);
 
 }  // namespace gpumux::base

@@ -17,11 +17,7 @@
 namespace gpumux::cli {
 namespace {
 
-// C0, DEL, C1, and the marks that reorder text, which could make one name look like another.
-bool is_control(std::uint32_t point) {
-  return point < 0x20 || (point >= 0x7f && point < 0xa0) || point == 0x061c || (point >= 0x200e && point <= 0x200f) ||
-         (point >= 0x2028 && point <= 0x202e) || (point >= 0x2066 && point <= 0x2069) || point == 0xfeff;
-}
+using base::is_control;
 
 std::string make_printable(std::string_view text, bool keep_newlines) {
   std::string result;

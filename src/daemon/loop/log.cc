@@ -7,7 +7,10 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <memory>
+
+#include "base/utf8.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -42,22 +45,15 @@ void append_value(std::string& line, std::string_view value) {
     line += value;
     return;
   }
-  static constexpr char kDigits[] = "0123456789abcdef";
   line += '"';
-  for (const char c : value) {
-    const auto byte = static_cast<unsigned char>(c);
-    if (c == '"' || c == '\\') {
-      line += '\\';
-      line += c;
-    } else if (c == '\n') {
-      line += "\\n";
-    } else if (byte < 0x20 || byte == 0x7f) {
-      line += "\\x";
-      line += kDigits[byte >> 4];
-      line += kDigits[byte & 15];
-    } else {
-      line += c;
-    }
+  for (std::size_t at = 0; at < value.size();) {
+    const std::size_t special = std::min(value.find_first_of("\"\\\n", at), value.size());
+    line += base::escaped(value.substr(at, special - at));
+    at = special;
+    if (at == value.size()) break;
+    line += '\\';
+    line += value[at] == '\n' ? 'n' : value[at];
+    ++at;
   }
   line += '"';
 }

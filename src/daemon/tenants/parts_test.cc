@@ -254,6 +254,10 @@ TEST(Log, CannotBeForged) {
   EXPECT_EQ(format_line("tenant", {{"pid", 7}, {"text", "plain"}}), "tenant pid=7 text=plain");
   EXPECT_EQ(format_line("note", {{"text", "a\nb \"c\" pid=1\x1b"}}), "note text=\"a\\nb \\\"c\\\" pid=1\\x1b\"");
   EXPECT_EQ(format_line("note", {{"text", ""}}), "note text=\"\"");
+  // Controls of a terminal as one byte and as a character, a mark that turns text around, and bytes of no character.
+  EXPECT_EQ(format_line("note", {{"text", "a\x9b[2Jb\xff\xc3"}}), "note text=\"a\\x9b[2Jb\\xff\\xc3\"");
+  EXPECT_EQ(format_line("note", {{"text", "\u009b\u202e"}}), "note text=\"\\xc2\\x9b\\xe2\\x80\\xae\"");
+  EXPECT_EQ(format_line("note", {{"text", "caf\u00e9"}}), "note text=\"caf\u00e9\"");
 }
 
 TEST(ProcessInfo, ReadsThisProcess) {

@@ -8,6 +8,8 @@
 #include <ctime>
 #include <string>
 
+#include "base/utf8.h"
+
 namespace gpumux::k8s {
 namespace {
 
@@ -32,7 +34,7 @@ void log(LogLevel level, std::string_view sentence) {
   std::array<char, 64> head{};
   std::snprintf(head.data(), head.size(), "%s.%03ld %s ", seconds.data(), now.tv_nsec / 1'000'000, word_of(level));
   std::string line = head.data();
-  for (const char c : sentence) line += static_cast<unsigned char>(c) < ' ' || c == 0x7f ? ' ' : c;
+  line += base::escaped(sentence);
   line += '\n';
   // One write a line: lines of several threads do not mix. A log that cannot be written changes nothing else.
   [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
