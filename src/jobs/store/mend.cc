@@ -34,7 +34,9 @@ constexpr std::int64_t kIdGap = 1000;
 // As many lost jobs have their ids in the log.
 constexpr std::size_t kMostListed = 20;
 
-// Rows that the daemon can use. The numbers are those of jobs/core/job.h, and of the types in StoredJob.
+// Rows that the daemon can use. The numbers are those of jobs/core/job.h, and of the types in StoredJob. Another state
+// or outcome needs a new version of the file: an earlier gpumux would take its rows for damaged.
+static_assert(jobs::JobState::kDone == jobs::JobState{8} && jobs::kOutcomes.back() == jobs::Outcome{6});
 struct Rule {
   const char* table;
   const char* holds;
