@@ -172,6 +172,23 @@ TEST_F(DamagedFile, WithoutItsFirstPageIsPutAsideAsAWhole) {
   EXPECT_TRUE(std::filesystem::exists(path_ + ".damaged-2"));
 }
 
+// The statement that made an index, or a table, is part of the file.
+TEST_F(DamagedFile, WithABadStatementHasItsOtherTables) {
+  for (const char* statement : {"CREATE UNIQUE INDEX jobs_by_token", "CREATE TABLE usage"}) {
+    SCOPED_TRACE(statement);
+    std::string bytes = sound_;
+    const std::size_t at = bytes.find(statement);
+    ASSERT_NE(at, std::string::npos);
+    bytes[at + 1] = 'X';
+    write(path_, bytes);
+    const auto store = open();
+    ASSERT_NE(store, nullptr);
+    ASSERT_TRUE(damage_);
+    EXPECT_EQ(jobs_in(*store), kJobs);
+    EXPECT_TRUE(store->commit({insert(store->next_id()->value)}));
+  }
+}
+
 TEST_F(DamagedFile, LosesRowsThatCannotBe) {
   for (const char* damage :
        {"UPDATE jobs SET state = 77 WHERE id = 200", "UPDATE jobs SET outcome = -1 WHERE id = 200",

@@ -421,6 +421,8 @@ Result<Damage> mend(const SqliteOptions& options, const std::string& why) {
   std::string failed;
   try {
     SQLite::Database from(options.path, SQLite::OPEN_READWRITE, 0, options.vfs);
+    // A table or an index whose statement is damaged then hides no others.
+    from.exec("PRAGMA writable_schema = ON");
     SQLite::Database to(part, SQLite::OPEN_READWRITE, 0, options.vfs);
     to.exec("PRAGMA synchronous = FULL");
     fill(from, to, damage);
