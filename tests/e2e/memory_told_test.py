@@ -102,11 +102,11 @@ class Told(MemoryTest):
 
 class Many(MemoryTest):
     """Programs that fit together natively: each takes its context and a little."""
-    machine_settings = {**MemoryTest.machine_settings, "memory": "640MiB"}
+    machine_settings = {**MemoryTest.machine_settings, "memory": "1GiB"}
 
     def test_many_small_programs(self):
         self.start_daemon()
-        # 6 MiB each, and the contexts of newcomers count as 10.
+        # 8 MiB each, and the contexts of newcomers count as 16.
         programs = [self.start("worker", name=f"small{i}", alloc=2 << 20, steps=2, step_us=1, say_every=1,
                                pause_us=1_000_000_000) for i in range(90)]
         for program in programs:
