@@ -128,15 +128,14 @@ Memories::Answer Memories::ask(DeviceMemory& memory, const DeviceMemory::Need& n
   return refused == wire::kTooMuch ? Answer::kTooMuch : Answer::kRefused;
 }
 
+// Others give up memory to a lease holder only, and only a holder is told of room on the GPU. The call is tried after
+// each turn. Several seats that each waited for more than a turn can bring would wait for ever.
 std::optional<Memories::Answer> Memories::ask_in_turn(DeviceMemory& memory, const DeviceMemory::Need& need) {
-  // Others give up memory to a lease holder only, and only a holder is told of room on the GPU.
-  while (take_turn(memory.slot)) {
-    const std::uint64_t epoch = gate_.epoch(memory.slot);
-    const Answer answer = ask(memory, need);
-    const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
-    if (holds || gate_.is_ungated(memory.slot)) return answer;
-  }
-  return std::nullopt;
+  if (!take_turn(memory.slot)) return std::nullopt;
+  const std::uint64_t epoch = gate_.epoch(memory.slot);
+  const Answer answer = ask(memory, need);
+  const bool holds = gate_.is_granted(memory.slot) && gate_.epoch(memory.slot) == epoch;
+  return holds || gate_.is_ungated(memory.slot) ? answer : Answer::kTurnOver;
 }
 
 bool Memories::remedy(DeviceMemory& memory, Part part, Remedies& remedies, Lack lack) {

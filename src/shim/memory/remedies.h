@@ -46,8 +46,9 @@ class Remedies {
     kGiveUp,
   };
   // The daemon's. kTooMuch: the daemon refuses this amount, and may give less. kNoBounds: there is no daemon, and the
-  // driver alone decides.
-  enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds };
+  // driver alone decides. kTurnOver: the turn ended before the daemon had given or refused it, which says nothing of
+  // the amount.
+  enum class Answer : std::uint8_t { kGiven, kRefused, kTooMuch, kNoBounds, kTurnOver };
 
   // `bytes`: about what the call takes.
   explicit Remedies(std::uint64_t bytes) : bytes_(bytes), room_(std::clamp(bytes, pager::kBlockBytes, kNever - 1)) {}
@@ -80,7 +81,7 @@ class Remedies {
       has_proof_ = true;  // asked for once
       return ended(answer == Answer::kGiven);
     }
-    search(answer);
+    if (answer != Answer::kTurnOver) search(answer);
     return kTry;  // after any answer: what was given before may have come by now
   }
 

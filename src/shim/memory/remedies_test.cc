@@ -516,6 +516,17 @@ Remedy driver_fails(Remedies& remedies) {
   return remedies.ended(false);
 }
 
+// Other seats want their turns, too, and none may be long enough for all that was asked for.
+TEST(Remedies, ATurnThatEndsSaysNothingOfTheAmount) {
+  Remedies remedies(32 * pager::kMebibyte);
+  for (int i = 0; i < 100; ++i) {
+    ASSERT_EQ(driver_fails(remedies), Remedy::kAskInTurn);
+    ASSERT_EQ(remedies.room(), 32 * pager::kMebibyte);
+    ASSERT_EQ(remedies.answered(Answer::kTurnOver), Remedy::kTry) << "the driver may have memory by now";
+  }
+  EXPECT_FALSE(remedies.is_refused());
+}
+
 TEST(Remedies, MoreAndMoreRoomIsAskedForUntilNothingComes) {
   Remedies remedies(32 * pager::kMebibyte);
   base::Duration last_pause{};
