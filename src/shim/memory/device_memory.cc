@@ -77,7 +77,7 @@ void DeviceMemory::apply_locked() {
       pager.bounds().set(within(room_.room, outside + hidden_), within(room_.commitment, outside));
       break;
     case Rule::kUnbounded: pager.bounds().set(pager::Bounds::kNone, pager::Bounds::kNone); break;
-    case Rule::kNoMore: pager.bounds().set(pager::Bounds::kNone, within(room_.commitment, outside)); break;
+    case Rule::kOwnQuota: pager.bounds().set(pager::Bounds::kNone, within(own_quota(), outside)); break;
   }
 }
 
@@ -111,9 +111,14 @@ void DeviceMemory::unbind_locked() {
   if (settings_.limit != 0) is_limited_.store(true, std::memory_order_relaxed);
   if (total_.load(std::memory_order_relaxed) == 0) total_.store(settings_.limit, std::memory_order_relaxed);
   const bool has_quota = is_limited_.load(std::memory_order_relaxed);
-  rule_.store(has_quota ? Rule::kNoMore : Rule::kUnbounded, std::memory_order_release);
+  rule_.store(has_quota ? Rule::kOwnQuota : Rule::kUnbounded, std::memory_order_release);
   apply_locked();
   mutex_.wake_all();
+}
+
+// Memory that it was given before it was told of a quota stays its own.
+std::uint64_t DeviceMemory::own_quota() const {
+  return room_.is_limited != 0 ? std::max(room_.commitment, room_.total) : room_.commitment;
 }
 
 void DeviceMemory::on_connected() {
@@ -161,7 +166,7 @@ std::uint64_t DeviceMemory::told_free() {
   const std::uint64_t total = told_total();
   const std::uint64_t most = room_.most == 0 ? total : std::min(room_.most, total);
   const std::uint64_t allocated = allocated_bytes();
-  if (rule_.load(std::memory_order_relaxed) == Rule::kNoMore) return 0;
+  if (rule_.load(std::memory_order_relaxed) == Rule::kOwnQuota) return own_quota() - std::min(own_quota(), allocated);
   const bool has_freed = allocated < told_allocated_;
   told_most_ = told_most_ == 0 || has_freed ? most : std::min(told_most_, most);
   told_allocated_ = allocated;
@@ -192,7 +197,7 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
     case Rule::kAsking: return {.otherwise = Otherwise::kNotKnown};
     case Rule::kUnbounded: return {.otherwise = Otherwise::kUnbounded};
     case Rule::kBounded:
-    case Rule::kNoMore: break;
+    case Rule::kOwnQuota: break;
   }
   // A sum with it must not come round.
   const auto sane = [](std::uint64_t bytes) { return std::min(bytes, UINT64_MAX / 4); };
@@ -208,9 +213,9 @@ DeviceMemory::Wish DeviceMemory::wish(const Need& need) {
                   .commitment = all + sane(need.commitment),
                   .managed = beside + (need.is_managed ? sane(need.commitment) : 0),
                   .again = need.again ? 1u : 0u};
+  if (rule_.load(std::memory_order_relaxed) == Rule::kOwnQuota)
+    return {.otherwise = own_quota() >= made.message.commitment ? Otherwise::kUnbounded : Otherwise::kNoMore};
   const bool is_within = room_.commitment >= made.message.commitment;
-  if (rule_.load(std::memory_order_relaxed) == Rule::kNoMore)
-    return {.otherwise = is_within ? Otherwise::kUnbounded : Otherwise::kNoMore};
   if (is_within && room_.room >= made.message.room) return {.otherwise = Otherwise::kEnough};
   do {
     made.ticket = ++last_ticket_;

@@ -67,8 +67,9 @@ class DeviceMemory {
 
   // An older sequence than the newest is ignored. False: it was.
   bool set_room(const wire::Room& room);
-  // No daemon says them any more. From now on there are none; where there is a quota, nothing more is allocated: no
-  // process knows what the others of its run have.
+  // No daemon says them any more, and from now on there are none. Where there is a quota, the process has as much of it
+  // for itself as a daemon has ever told it of. One that has never had a daemon gets nothing: it does not know what the
+  // others of its run have.
   void unbind();
   // A new connection: bounds stay, but the daemon has not said them yet.
   void on_connected();
@@ -167,7 +168,7 @@ class DeviceMemory {
   std::atomic<bool> changed{false};
 
  private:
-  enum class Rule : std::uint8_t { kAsking, kBounded, kUnbounded, kNoMore };
+  enum class Rule : std::uint8_t { kAsking, kBounded, kUnbounded, kOwnQuota };
   struct Outside {
     wire::Unpageable reason;
     std::uint64_t bytes;
@@ -177,6 +178,7 @@ class DeviceMemory {
 
   void await_bounds(base::Duration at_most);
   void unbind_locked();
+  std::uint64_t own_quota() const;
   void apply_locked();
   void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
 

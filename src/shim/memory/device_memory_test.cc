@@ -145,7 +145,7 @@ TEST(DeviceMemoryTest, WhatIsKeptBackForTheDriverCountsOnce) {
   EXPECT_EQ(memory.wish({.commitment = 100}).message.commitment, 32 * kMebibyte + 100);
 }
 
-// Where there is a quota, no process knows without the daemon what is left of it.
+// No process knows without a daemon what the others of its run have.
 TEST(DeviceMemoryTest, AQuotaOutlivesItsDaemon) {
   using Otherwise = DeviceMemory::Wish::Otherwise;
   const cuda::Driver driver;
@@ -156,18 +156,20 @@ TEST(DeviceMemoryTest, AQuotaOutlivesItsDaemon) {
   EXPECT_EQ(free.memory.wish({.commitment = 9 * kMebibyte}).otherwise, Otherwise::kUnbounded);
   EXPECT_TRUE(free.memory.pager.bounds().commit(9 * kMebibyte));
 
+  // A process that loses its daemon has the quota for itself.
   Seat limited(driver);
   room.is_limited = 1;
+  room.total = 16 * kMebibyte;
   limited.memory.set_room(room);
   limited.memory.unbind();
-  EXPECT_EQ(limited.memory.wish({.commitment = 9 * kMebibyte}).otherwise, Otherwise::kNoMore);
-  EXPECT_FALSE(limited.memory.pager.bounds().commit(9 * kMebibyte));
-  EXPECT_EQ(limited.memory.told_free(), 0u);
-  // The memory that it was given is its own, and the driver alone says whether there is room for it.
-  EXPECT_EQ(limited.memory.wish({.room = 80 * kMebibyte, .commitment = 8 * kMebibyte}).otherwise,
+  EXPECT_EQ(limited.memory.wish({.commitment = 17 * kMebibyte}).otherwise, Otherwise::kNoMore);
+  EXPECT_FALSE(limited.memory.pager.bounds().commit(17 * kMebibyte));
+  EXPECT_EQ(limited.memory.told_free(), 16 * kMebibyte);
+  // The driver alone says whether there is room for it.
+  EXPECT_EQ(limited.memory.wish({.room = 80 * kMebibyte, .commitment = 16 * kMebibyte}).otherwise,
             Otherwise::kUnbounded);
-  EXPECT_TRUE(limited.memory.pager.bounds().commit(8 * kMebibyte));
-  EXPECT_EQ(limited.memory.told_total(), kMebibyte);
+  EXPECT_TRUE(limited.memory.pager.bounds().commit(10 * kMebibyte));
+  EXPECT_EQ(limited.memory.told_free(), 6 * kMebibyte);
 }
 
 // The daemon may refuse 600 MiB to one thread and give 2 MiB to another one of the same process.
