@@ -158,7 +158,8 @@ class Lifecycle(GpumuxTest):
         self.assertEqual(len(connects), 2, "the connection is made anew")
         self.assertEqual(daemon.trace.check_exclusive(), [])
         self.assertEqual(program.errors, [])
-        self.assertIn("the program has closed the connection to the daemon", daemon.log())
+        wait_until(lambda: "the program has closed the connection to the daemon" in daemon.log(), HANG,
+                   "the daemon's log says so, too")
 
     def test_a_lease_page_that_the_program_has_replaced(self):
         _, program = self.replace_descriptors("socket:", "/memfd:gpumux-lease-page", said=("its lease page",))

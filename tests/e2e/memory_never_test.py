@@ -14,7 +14,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 from framework import paths
 from framework.case import main
 from framework.memory import LARGE, MemoryTest
-from framework.waiting import HANG
+from framework.waiting import HANG, wait_until
 
 
 class Never(MemoryTest):
@@ -31,7 +31,7 @@ class Never(MemoryTest):
         for program in programs:
             self.assertEqual(program.wait(timeout=HANG), 3)
             self.assertEqual(program.field("code"), "2")
-        self.assertIn("the driver has no memory", daemon.log())
+        wait_until(lambda: "the driver has no memory" in daemon.log(), HANG, "the daemon's log says so")
         self.start("large", **LARGE).expect_success(timeout=HANG)
 
     def test_programs_with_few_descriptors_end(self):
