@@ -8,8 +8,8 @@
 namespace gpumux::base {
 
 // While one exists the calling thread is not cancelled, neither at a cancellation point nor asynchronously. A request
-// that came meanwhile acts afterwards: at once if the thread's type is asynchronous, else at its next cancellation
-// point. Nests.
+// waits until then. After that it acts at once if the thread's type is asynchronous, and otherwise at the thread's next
+// cancellation point. Nests.
 class NoCancellation {
  public:
   NoCancellation() { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before_); }

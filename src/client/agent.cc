@@ -85,7 +85,8 @@ bool Agent::connect_once() {
   if (!socket) {
     last_failure_ = "no daemon answers: " + socket.error().message();
     if (!was_connected_ && socket.error().system_errno == ENOENT && os::is_out_of_sight())
-      refusal_ = "this program cannot see the folder of its daemon, GPUMUX_RUNTIME_DIR; " + socket.error().message();
+      refusal_ = "this program cannot see the folder of its daemon, GPUMUX_RUNTIME_DIR (a sandbox has to show it): " +
+                 socket.error().message();
     return false;
   }
   if (const auto sent = os::send_message(socket->get(), wire::encode(options_.hello).bytes(), options_.page->fd());

@@ -2,8 +2,8 @@
 // Accepts TCP connections, and keeps a place for each that is open. If all places are taken, a new connection gets the
 // place of the one that has been without a request for longest, which is closed.
 //
-// A connection whose answer is being made ends only when the answer is there, though it is closed. So many of them as
-// there are places may still end; until one of them has, new connections are closed at once.
+// A connection that is closed while its answer is being made ends when the answer is there. There may be as many such
+// connections as there are places. While there are so many, the listener closes new connections at once.
 //
 // Owned by the thread that runs the io_context.
 #pragma once

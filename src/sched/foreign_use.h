@@ -35,8 +35,8 @@ namespace gpumux::sched {
 inline constexpr base::Duration kLatestReport = std::chrono::milliseconds(300);
 // A newcomer's context has been seen by then: it takes half a second to be made, and looks are a second apart.
 inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);
-// So many newcomers of an account are charged a context at a time, the last ones. A guess: as many as commonly start
-// within a second.
+// The last newcomers of an account, so many, are charged a context each. A guess: no more commonly start within a
+// second.
 inline constexpr std::size_t kMostNewcomers = 4;
 
 // a - b, and never below zero.

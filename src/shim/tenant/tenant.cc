@@ -337,7 +337,7 @@ void Tenant::on_lost() {
 void Tenant::on_ungated(const std::string& why) {
   tell_user("running without gpumux: " + why +
             (settings_.memory.limit != 0
-                 ? ". Its quota (--mem, GPUMUX_MEM_LIMIT) cannot be kept, so it gets no GPU memory"
+                 ? ". Its quota (--mem, GPUMUX_MEM_LIMIT) cannot be kept, so it gets no more GPU memory"
                  : ". The GPU is not shared fairly while this program runs") +
             "; start gpumuxd, or use `gpumux run`.");
   write_log(wire::Severity::kError, "ungated: " + why);
