@@ -37,6 +37,12 @@ class Mutex {
   }
   void wake_all() { pthread_cond_broadcast(&condition_); }
 
+  // In a forked child, where the thread that held it does not exist.
+  void reset_after_fork() {
+    pthread_mutex_init(&mutex_, nullptr);
+    pthread_cond_init(&condition_, nullptr);
+  }
+
  private:
   pthread_mutex_t mutex_ = PTHREAD_MUTEX_INITIALIZER;
   pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;

@@ -49,13 +49,14 @@ KeptDescriptor& KeptDescriptor::operator=(KeptDescriptor&& other) noexcept {
   return *this;
 }
 
-int KeptDescriptor::get() const {
-  if (fd_ < 0) return -1;
+int KeptDescriptor::get() const { return fd_ >= 0 && is_same(fd_) ? fd_ : -1; }
+
+bool KeptDescriptor::is_same(int fd) const {
   const int saved_errno = errno;
   struct stat status {};
-  const bool is_same = look_at(fd_, &status) && status.st_dev == device_ && status.st_ino == inode_;
+  const bool is_same = look_at(fd, &status) && status.st_dev == device_ && status.st_ino == inode_;
   errno = saved_errno;
-  return is_same ? fd_ : -1;
+  return is_same;
 }
 
 FileDescriptor KeptDescriptor::release() {

@@ -36,6 +36,8 @@ class KeptDescriptor {
   explicit operator bool() const { return get() >= 0; }
   // It was kept, and its number stands for something else now.
   bool is_lost() const { return fd_ >= 0 && get() < 0; }
+  // Whether another number stands for the same file. Keeps errno.
+  bool is_same(int fd) const;
   // Gives ownership away. None if it is lost.
   FileDescriptor release();
   // Closes it, unless it is lost.

@@ -76,6 +76,7 @@ std::string text(const GpuSettings& s) {
          " idle_hold=" + text(s.idle_hold) + " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) +
          "/" + text(s.kill_silent_after);
   out += s.overlap ? " overlap" : " no-overlap";
+  if (s.interrupt == settings::Interrupt::kOff) out += " no-interrupt";
   return out;
 }
 
@@ -124,7 +125,7 @@ struct EventText {
     return line("open", e.seat, "weight", e.weight, e.ends_own_turns ? "ends_own_turns" : "",
                 e.priority != 0 ? line("priority", e.priority) : "", e.cap != kNoCap ? line("cap", e.cap) : "",
                 e.is_suspended ? "suspended" : "", e.share_group.empty() ? "" : line("group", in_quotes(e.share_group)),
-                e.account != 0 ? line("account", e.account) : "");
+                e.account != 0 ? line("account", e.account) : "", e.can_freeze ? "can_freeze" : "");
   }
   std::string operator()(const StandingChanged& e) const {
     return line("standing", e.seat, "priority", e.priority, "weight", e.weight, "cap", e.cap);
@@ -138,8 +139,9 @@ struct EventText {
   std::string operator()(const RevokeSeen& e) const { return line("revoke_seen", e.seat, e.epoch); }
   std::string operator()(const GateClosed& e) const { return line("gate_closed", e.seat, e.epoch); }
   std::string operator()(const Drained& e) const {
-    return line("drained", e.seat, e.epoch, e.poisoned ? "poisoned" : "");
+    return line("drained", e.seat, e.epoch, e.poisoned ? "poisoned" : "", e.is_frozen ? "frozen" : "");
   }
+  std::string operator()(const CannotFreeze& e) const { return line("cannot_freeze", e.seat); }
   std::string operator()(const Stepped& e) const { return line("stepped", e.seat, e.epoch, times(e.count)); }
   std::string operator()(const Idling& e) const { return line("idling", e.seat, e.epoch); }
   std::string operator()(const MemoryNeed& e) const { return line("memory", e.seat, e.pages ? "pages" : "is there"); }
@@ -151,7 +153,10 @@ struct CommandText {
   std::string operator()(const Grant& c) const {
     return line("grant", c.seat, c.epoch, c.kind, c.contended ? "contended" : "", c.borrowed ? "borrowed" : "");
   }
-  std::string operator()(const Revoke& c) const { return line("revoke", c.seat, c.epoch, c.reason); }
+  std::string operator()(const Revoke& c) const {
+    return line("revoke", c.seat, c.epoch, c.reason,
+                c.drains_for.is_unlimited() ? "" : "drains_for=" + text(c.drains_for));
+  }
   std::string operator()(const Reopen& c) const { return line("reopen", c.seat, c.epoch, c.kind); }
   std::string operator()(const Step& c) const { return line("step", c.seat, c.epoch, times(c.count)); }
   std::string operator()(const Contention& c) const {

@@ -66,6 +66,7 @@ struct SeatOpened {
   std::string share_group{};    // all seats of its GPU in this group have one weight and one account of time; empty:
                                 // the seat is a group by itself
   std::uint64_t account = 0;    // its owner's (SeatOwner::account)
+  bool can_freeze = false;      // its library can freeze work that does not drain, as far as is known
 };
 struct StandingChanged {
   SeatId seat;
@@ -87,7 +88,11 @@ struct Requested { SeatId seat; };
 // These four name the epoch that they speak of, and mean nothing under another than the seat's latest one.
 struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
-struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; };  // unasked while holding: a release
+// Unasked while holding: a release. `is_frozen`: its work has been taken off the GPU in the middle, and goes on with its
+// next lease, which it asks for.
+struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; bool is_frozen = false; };
+// The driver does not freeze its work: from now on a revocation of its unit is a drain.
+struct CannotFreeze { SeatId seat; };
 // `count` of the submissions that were let through have been made since it last said so.
 struct Stepped { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
@@ -113,7 +118,8 @@ struct TimePassed {};  // the deadline asked for has come (or any other moment)
 
 using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
                            GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested,
-                           RevokeSeen, GateClosed, Drained, Stepped, Idling, MemoryNeed, MemoryExpected, TimePassed>;
+                           RevokeSeen, GateClosed, Drained, CannotFreeze, Stepped, Idling, MemoryNeed, MemoryExpected,
+                           TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
@@ -128,7 +134,8 @@ enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kC
 // at once, even if it has released that lease already. It says GateClosed and Drained when they are true, and repeats
 // them if it has said them before. Sent again for the same epoch while a seat drains for long. Then it mainly asks
 // whether the agent is alive.
-struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; };
+// `drains_for`: work that has not finished then is frozen.
+struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; Limit<Duration> drains_for{}; };
 // The revocation is taken back, even if the seat had drained. The lease goes on under a new epoch, so the core can tell
 // late messages about the old one apart. Like a Grant, but a drain under way is given up. It takes back unused Steps as
 // well.

@@ -3,6 +3,7 @@
 #include "sched/lease_core.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sched/state.h"
 #include "settings/settings.gen.h"
@@ -157,6 +158,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   books.set_standing(*seat, e.priority, e.weight, e.cap);
   seat->account = e.account;
   seat->ends_own_turns = e.ends_own_turns;
+  seat->can_freeze = e.can_freeze;
   seat->suspended = e.is_suspended;
   seat->since = common.now;
   Unit& unit = tenant->gang != nullptr ? *tenant->gang : roster.make_unit();
@@ -264,6 +266,7 @@ void LeaseCore::State::on(const GateClosed& e) {
 void LeaseCore::State::on(const Drained& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
+  seat->is_frozen = e.is_frozen;
   if (seat->phase == SeatPhase::kHolding) {
     seat->poisoned |= e.poisoned;
     revocations.release(*seat);
@@ -274,6 +277,12 @@ void LeaseCore::State::on(const Drained& e) {
     // again.
     if (seat->revocation->closing != Closing::kRecalled) revocations.drained(*seat);
   }
+}
+
+void LeaseCore::State::on(const CannotFreeze& e) {
+  Seat* const seat = roster.seat_of(e.seat);
+  if (seat == nullptr || !std::exchange(seat->can_freeze, false)) return;
+  if (seat->unit->phase == UnitPhase::kRevoking) revocations.must_drain(*seat->unit);
 }
 
 void LeaseCore::State::on(const Stepped& e) {

@@ -39,6 +39,7 @@ struct LeaseCore::State {
   void on(const RevokeSeen& e);
   void on(const GateClosed& e);
   void on(const Drained& e);
+  void on(const CannotFreeze& e);
   void on(const Stepped& e);
   void on(const Idling& e);
   void on(const MemoryNeed& e);

@@ -63,6 +63,8 @@ struct Seat {
   Occupancy place = Occupancy::kNone;
   bool poisoned = false;
   bool suspended = false;  // may have no lease
+  bool can_freeze = false;
+  bool is_frozen = false;  // its work stands still in the middle
   MemoryWait memory;
   bool keeps_place =
       false;  // it waits as from before its last lease: it gave that up for lack of memory, or borrowed it

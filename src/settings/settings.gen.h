@@ -13,7 +13,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 19> kGpuSettings{{
+inline constexpr std::array<Setting, 20> kGpuSettings{{
 {"mode", "GPUMUX_MODE",
 {Kind::kWord, 0, 0, "auto serial concurrent",
 "auto, serial or concurrent"},
@@ -102,6 +102,11 @@ Reader::kDaemon, {}},
 {Kind::kBool, 0, 0, "false true",
 "true or false"},
 "true", "Start the next tenant while the last one's submitted work still finishes",
+Reader::kDaemon, {}},
+{"interrupt", "GPUMUX_INTERRUPT",
+{Kind::kWord, 0, 0, "auto off",
+"auto or off"},
+"auto", "Whether unfinished work is taken off the GPU in the middle when a tenant's turn is over",
 Reader::kDaemon, {}},
 {"mps", "GPUMUX_MPS",
 {Kind::kWord, 0, 0, "off on",
@@ -413,6 +418,7 @@ void visit_leases(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[14], settings.silence_limit);
   visit(kGpuSettings[15], settings.kill_silent_after);
   visit(kGpuSettings[16], settings.overlap);
+  visit(kGpuSettings[17], settings.interrupt);
 }
 
 // Calls visit(setting, field) for every setting of GpuSettings.
@@ -436,8 +442,9 @@ void visit_gpu(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[14], settings.silence_limit);
   visit(kGpuSettings[15], settings.kill_silent_after);
   visit(kGpuSettings[16], settings.overlap);
-  visit(kGpuSettings[17], settings.mps);
-  visit(kGpuSettings[18], settings.hand_over);
+  visit(kGpuSettings[17], settings.interrupt);
+  visit(kGpuSettings[18], settings.mps);
+  visit(kGpuSettings[19], settings.hand_over);
 }
 
 // Calls visit(setting, field) for every setting of QueueSettings.

@@ -15,6 +15,7 @@ namespace gpumux::settings {
 
 enum class Mode { kAuto, kSerial, kConcurrent };
 enum class Policy { kFair, kFifo };
+enum class Interrupt { kAuto, kOff };
 enum class Mps { kOff, kOn };
 enum class Order { kFair, kFifo };
 enum class Privacy { kOpen, kLimited, kOwn };
@@ -55,6 +56,8 @@ struct LeaseSettings {
   Limit<base::Duration> kill_silent_after = kUnlimited;
   // Start the next tenant while the last one's submitted work still finishes.
   bool overlap = true;
+  // Whether unfinished work is taken off the GPU in the middle when a tenant's turn is over.
+  Interrupt interrupt = Interrupt::kAuto;
   bool operator==(const LeaseSettings&) const = default;
 };
 

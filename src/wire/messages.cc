@@ -30,7 +30,7 @@ struct Checks : Unchecked {
   static bool known(const SeatOpen& m) { return within(m.state, SeatState::kNone, SeatState::kDraining); }
   static bool known(const Note& m) {
     return within(m.severity, Severity::kDebug, Severity::kError) &&
-           within(m.kind, NoteKind::kText, NoteKind::kUnknownEntry);
+           within(m.kind, NoteKind::kText, NoteKind::kUninterruptible);
   }
   static bool known(const Welcome& m) { return within(m.on_daemon_loss, OnDaemonLoss::kWait, OnDaemonLoss::kUngated); }
   static bool known(const HostForget& m) { return m.count <= kMostForgotten; }

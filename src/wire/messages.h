@@ -17,7 +17,8 @@
 //   Idling              ------------------>                      it will be released in a moment, if nothing comes up
 //   RevokeSeen          ------------------>                      the agent is alive
 //   GateClosed          ------------------>                      no thread inside; work may still run: draining
-//   Drained             ------------------>                      nothing runs: drained. Also sent unasked: a release
+//   Drained             ------------------>                      nothing runs: drained, or frozen. Also sent unasked:
+//                                                                a release
 //
 // Memory (docs/memory.md): the daemon says how much a seat may have on the GPU, and the seat goes there.
 //                       <------------------  Room                its new bound
@@ -138,12 +139,14 @@ struct Hello {
   std::int32_t priority = 0;
   std::uint32_t share = 0;      // hundredths; 0: one share
   std::uint32_t max_share = 0;  // thousandths; 0: no cap
-  std::uint32_t flags = 0;      // kEndsOwnTurns
+  std::uint32_t flags = 0;      // kEndsOwnTurns, kCanFreeze
 };
 static_assert(sizeof(Hello) == 248);
 // It wants exclusive turns, gives each up itself (shim/tenant/lock_modes.h), and waits in order of arrival: no quantum
 // is for it.
 inline constexpr std::uint32_t kEndsOwnTurns = 1u << 0;
+// It knows Revoke::freeze_after_ns. If the driver does not freeze, a note says so (kUninterruptible).
+inline constexpr std::uint32_t kCanFreeze = 1u << 1;
 
 // The state of the lease that a reconnecting tenant still has, so that a new daemon can rebuild its own state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };
@@ -197,7 +200,12 @@ struct Drained {
   std::uint32_t slot = 0;
   std::uint32_t poisoned = 0;  // 1: drained because the context has a sticky error and can run nothing more
   std::uint64_t epoch = 0;
+  // 1: the driver has taken its work off the GPU in the middle. It goes on with the next grant, so the seat asks for
+  // one at once. It also goes on, and drains, if the seat's memory must leave.
+  std::uint32_t frozen = 0;
+  std::uint32_t reserved = 0;
 };
+static_assert(sizeof(Drained) == 24);
 
 // `count` submissions of the permitted ones were made since the last Stepped; before a GateClosed, all that were. (0,
 // of an older library, which is given one at a time: that one.)
@@ -342,6 +350,7 @@ enum class Severity : std::uint32_t { kDebug = 0, kInfo = 1, kWarning = 2, kErro
 enum class NoteKind : std::uint32_t {
   kText = 0,          // a line for the log
   kUnknownEntry = 1,  // the name of a driver entry that went past the library: counted, shown by `gpumux doctor`
+  kUninterruptible = 2,  // why the process's work cannot be frozen: revoked, it drains
 };
 
 struct Note {
@@ -411,7 +420,11 @@ struct Revoke {
   std::uint32_t slot = 0;
   std::uint32_t reserved = 0;
   std::uint64_t epoch = 0;
+  // Work that has not finished so long after this message is frozen, if the driver can do that. 0: it drains, however
+  // long that takes.
+  std::uint64_t freeze_after_ns = 0;
 };
+static_assert(sizeof(Revoke) == 24);
 
 // The revocation is taken back. The page says "granted" again, under this new epoch, by which answers to the old one
 // can be told apart.

@@ -276,6 +276,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    traced.epoch = e.epoch;
                    traced.lasted = totals(e.seat, now).idle - idle_before;
                    if (traced.lasted > base::Duration::zero()) traced.before = "idle";
+                   if (e.is_frozen) traced.detail = "frozen";
                    trace_.record(std::move(traced));
                    seats_[e.seat].note.clear();
                  },

@@ -176,6 +176,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   join_quota(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
+  session.can_freeze = (hello.flags & wire::kCanFreeze) != 0;
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -237,7 +238,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
-                session.is_suspended, std::move(share.group), session.peer.account.key()},
+                session.is_suspended, std::move(share.group), session.peer.account.key(), session.can_freeze},
       .owner = {quota_on(session, *gpu), session.peer.account.key()},
       .is_new = !may_be_back,
       .left = take_left(session, *gpu),
@@ -305,7 +306,7 @@ void Translator::on(Session& session, Slot& slot, const wire::GateClosed& closed
 
 void Translator::on(Session& session, Slot& slot, const wire::Drained& drained) {
   closed_by_tenant(session, slot, {drained.epoch});
-  leases_.apply(sched::Drained{seat_of(session, slot), {drained.epoch}, drained.poisoned != 0});
+  leases_.apply(sched::Drained{seat_of(session, slot), {drained.epoch}, drained.poisoned != 0, drained.frozen != 0});
 }
 
 void Translator::on(Session& session, Slot& slot, const wire::Stepped& stepped) {
@@ -366,6 +367,10 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
   if (note.kind == wire::NoteKind::kUnknownEntry) {
     note_unknown_entry(session, wire::text_of(note.text));
     return {};
+  }
+  if (note.kind == wire::NoteKind::kUninterruptible) {
+    if (!std::exchange(session.can_freeze, false)) return {};
+    for (const auto& [number, slot] : session.slots()) leases_.apply(sched::CannotFreeze{seat_of(session, slot)});
   }
   if (!session.notes.take(leases_.now())) {
     ++session.notes_suppressed;
@@ -443,7 +448,10 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& re
   slot.granted = false;
   slot.epoch = revoke.epoch;
   session.page.revoke(slot.number);
-  send(session, wire::Revoke{.slot = slot.number, .epoch = revoke.epoch.value});
+  wire::Revoke message{.slot = slot.number, .epoch = revoke.epoch.value};
+  if (!revoke.drains_for.is_unlimited())
+    message.freeze_after_ns = static_cast<std::uint64_t>(revoke.drains_for.value().count());
+  send(session, message);
   lease_changed(session);
 }
 

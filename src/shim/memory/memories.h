@@ -42,6 +42,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   struct Owner {
     // A thread has used up a permit of the stall rule, and is still inside the gate.
     virtual void stepped(std::uint32_t slot) = 0;
+    // Memory that the seat's work can reach is to move: work that is frozen goes on, and drains.
+    virtual void let_drain(std::uint32_t slot) = 0;
     // To the daemon's log and GPUMUX_LOG.
     virtual void note(wire::Severity severity, const std::string& text) = 0;
 
@@ -281,6 +283,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) override;
 
  private:
+  void let_drain(std::uint64_t group);
   using Answer = Remedies::Answer;
   using Part = pager::Bounds::Part;
 

@@ -39,7 +39,15 @@ void Memories::on_room(const wire::Room& room) {
   if (!memory.set_room(room)) return;
   gate_.set_stranded(room.slot, gate::Gate::StrandedBy::kDaemon, room.is_stranded != 0);
   memory.frames.on_room(room);
+  if (memory.pager.bounds().excess() != 0) let_drain(group(room.slot));
   mover_.wake();
+}
+
+// A seat that is frozen may have the mover wait in a call of the driver's. So the agent does this.
+void Memories::let_drain(std::uint64_t group) {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if ((group & slot_bit(slot)) != 0) owner_.let_drain(slot);
+  }
 }
 
 void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
@@ -57,6 +65,7 @@ void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor fra
 void Memories::on_host_forget(const wire::HostForget& forget) {
   if (forget.slot >= seats_.count()) return;
   of(forget.slot).lender.on_forget(forget);
+  let_drain(slot_bit(forget.slot));  // unregistering host memory waits for all work
   mover_.wake();
 }
 

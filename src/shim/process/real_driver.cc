@@ -5,7 +5,9 @@
 #include <pthread.h>
 
 #include "base/no_cancellation.h"
+#include "shim/process/channels.h"
 #include "shim/process/real_doors.h"
+#include "shim/process/settings.h"
 
 namespace gpumux::shim {
 
@@ -23,7 +25,10 @@ void load_from(void* handle) {
   const base::NoCancellation with_lock;
   pthread_mutex_lock(&g_mutex);
   if (!g_driver_loaded.load(std::memory_order_relaxed)) {
-    if (handle != nullptr) cuda::load_driver(g_driver, find, handle);
+    if (handle != nullptr) {
+      cuda::load_driver(g_driver, find, handle);
+      if (!is_disabled()) watch_channels(g_driver);
+    }
     // A program may call a hook before it has a driver and load one later: only a found driver is final.
     g_driver_loaded.store(handle != nullptr, std::memory_order_release);
   }

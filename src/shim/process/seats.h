@@ -31,11 +31,13 @@ struct Closing {
     kDraining,  // told the daemon "gate closed": waiting until the GPU is done
     kStepping,  // drained, but submissions are let through: waiting for one
     kDrained,   // a Step may follow
+    kFrozen,    // the work stands still, and the daemon has been told (interrupter.h)
   };
 
   std::uint64_t number;  // of this closing; what was seen before it says nothing of it
   std::uint64_t epoch;   // of the lease that ends
   base::TimePoint since;
+  std::optional<base::Duration> freeze_after;  // what has not drained then is frozen; none: it drains
   Phase phase = Phase::kClosing;
   bool may_step = false;         // submissions have been let through: more may come
   std::uint32_t steps_seen = 0;  // Seat::steps_left when the drainer last looked
@@ -47,8 +49,8 @@ inline constexpr base::Duration kHoldsWhileIdle = base::Duration::max();
 struct Seat {
   explicit Seat(const cuda::Driver& driver) : streams(driver), in_flight(driver) {}
 
-  void begin_closing(std::uint64_t epoch, base::TimePoint now) {
-    closing = Closing{.number = ++closings, .epoch = epoch, .since = now};
+  void begin_closing(std::uint64_t epoch, base::TimePoint now, std::optional<base::Duration> freeze_after = {}) {
+    closing = Closing{.number = ++closings, .epoch = epoch, .since = now, .freeze_after = freeze_after};
   }
   // The closing that `seen` is a copy of, if it is in this phase; otherwise null.
   Closing* still(const Closing& seen, Closing::Phase phase) {
@@ -57,6 +59,7 @@ struct Seat {
 
   cuda::CUdevice device = 0;
   base::GpuUuid uuid;
+  std::uint32_t gpu_id = 0;  // the kernel module's name of the GPU (channels.h)
   bool announced = false;  // on this connection
   std::optional<Closing> closing;
   std::uint64_t closings = 0;       // that have begun

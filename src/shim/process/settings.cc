@@ -102,12 +102,17 @@ void read_lock_modes(Settings& settings, const Complain& complain) {
 
 }  // namespace
 
+bool is_disabled() {
+  const char* value = variable("GPUMUX_DISABLE");
+  return value != nullptr && std::string_view(value) != "0";
+}
+
 Settings read_settings() {
   Settings settings;
   const auto complain = [&settings](const char* name, const char* value, const std::string& why) {
     settings.complaints.push_back(std::string(name) + "=" + value + " is ignored: " + why);
   };
-  if (const char* value = variable("GPUMUX_DISABLE")) settings.disabled = std::string_view(value) != "0";
+  settings.disabled = is_disabled();
   if (const char* value = variable("GPUMUX_LOG")) settings.log = value;
   const auto take = [&](const char* name, auto parse, auto& into) {
     const char* value = variable(name);

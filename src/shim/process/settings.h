@@ -47,6 +47,9 @@ struct Settings {
   std::vector<std::string> complaints;  // bad values, for the log
 };
 
+// GPUMUX_DISABLE: nothing is to be done in this process.
+bool is_disabled();
+
 Settings read_settings();
 
 // The name that this program is shown under: GPUMUX_NAME, else what base/program_name.h says.

@@ -128,6 +128,7 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
     case Closing::Phase::kDraining: return drain(slot, *seen, time);
     case Closing::Phase::kStepping: return step(slot, *seen, time);
     case Closing::Phase::kDrained: return watch_idleness(slot, time);
+    case Closing::Phase::kFrozen: return std::nullopt;  // a query may wait until it is thawed
   }
   return std::nullopt;
 }

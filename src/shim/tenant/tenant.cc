@@ -27,12 +27,18 @@ wire::Hello make_hello(const Settings& settings) {
                     .priority = settings.standing.priority,
                     .share = settings.standing.share,
                     .max_share = settings.standing.max_share,
-                    .flags = settings.lock_modes ? wire::kEndsOwnTurns : 0};
+                    .flags = wire::kCanFreeze | (settings.lock_modes ? wire::kEndsOwnTurns : 0)};
   wire::set_text(hello.program, program_name());
   wire::set_text(hello.gang, settings.gang);
   wire::set_text(hello.version, base::version());
   wire::set_text(hello.run, settings.run);
   return hello;
+}
+
+// An hour: more than any time that can be configured, and far from overflowing.
+constexpr std::uint64_t kLongestNs = 3'600'000'000'000;
+base::Duration duration_of(std::uint64_t ns) {
+  return base::Duration(static_cast<std::int64_t>(std::min(ns, kLongestNs)));
 }
 
 // Stands for several contexts, as the only one.
@@ -54,7 +60,8 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
                                   .hello = make_hello(settings_),
                                   .page = &page_},
              *this),
-      drainer_(gate_, seats_, lock_modes_, agent_) {
+      drainer_(gate_, seats_, lock_modes_, agent_),
+      interrupter_(*this, gate_, seats_, agent_, drainer_, channels()) {
   drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
 }
 
@@ -201,13 +208,17 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
     } else {
       open.state = wire::SeatState::kDraining;
       gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
-      seat.begin_closing(open.epoch, os::now());
+      // What is frozen stays so until this daemon grants it: it is said to be, after it has been announced.
+      std::optional<base::Duration> freeze_after;
+      if (interrupter_.is_frozen(slot)) freeze_after = base::Duration::zero();
+      seat.begin_closing(open.epoch, os::now(), freeze_after);
     }
   }
   seat.announced = announcement.send(open);
   if (seat.announced) memories_.announce(announcement, slot);
   if (seat.announced && gate_.waiting(slot) != 0) announcement.send(wire::Request{.slot = slot});
   drainer_.wake();
+  if (interrupter_.is_frozen(slot)) interrupter_.wake(slot);
 }
 
 void Tenant::on_message(const wire::DaemonMessage& message, os::FileDescriptor fd) {
@@ -222,10 +233,13 @@ void Tenant::handle(const wire::Revoke& message) {
     Seat* seat = seats.find(message.slot);
     // An older epoch: the lease was released while this message was on its way.
     if (seat == nullptr || message.epoch != gate_.epoch(message.slot)) return;
-    seat->begin_closing(message.epoch, os::now());
+    std::optional<base::Duration> freeze_after;
+    if (message.freeze_after_ns != 0) freeze_after = duration_of(message.freeze_after_ns);
+    seat->begin_closing(message.epoch, os::now(), freeze_after);
     ordered.send(wire::RevokeSeen{.slot = message.slot, .epoch = message.epoch});
   }
   drainer_.close_at_once(message.slot, message.epoch);
+  if (message.freeze_after_ns != 0 || interrupter_.is_frozen(message.slot)) interrupter_.wake(message.slot);
 }
 
 void Tenant::handle(const wire::HostLent& message, os::FileDescriptor& memory) {
@@ -235,7 +249,10 @@ void Tenant::handle(const wire::HostLent& message, os::FileDescriptor& memory) {
 }
 
 void Tenant::wind_down() {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) drainer_.give_up(slot);
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    drainer_.give_up(slot);
+    interrupter_.let_drain(slot);  // unregistering waits for all work
+  }
   memories_.mover().wind_down(kLongestWindDown);
 }
 
@@ -279,13 +296,8 @@ void Tenant::handle(const wire::Contention& message) {
     Seats::Locked seats(seats_);
     Seat* seat = seats.find(message.slot);
     if (seat == nullptr) return;
-    // An hour: more than any time that can be configured, and far from overflowing.
-    static constexpr std::uint64_t kLongestHoldNs = 3'600'000'000'000;
-    const auto time = [](std::uint64_t ns) {
-      return base::Duration(static_cast<std::int64_t>(std::min(ns, kLongestHoldNs)));
-    };
-    seat->idle_hold = message.idle_hold_ns > kLongestHoldNs ? kHoldsWhileIdle : time(message.idle_hold_ns);
-    seat->in_flight_bound = time(message.in_flight_ns);
+    seat->idle_hold = message.idle_hold_ns > kLongestNs ? kHoldsWhileIdle : duration_of(message.idle_hold_ns);
+    seat->in_flight_bound = duration_of(message.in_flight_ns);
   }
   bound_in_flight();
   drainer_.wake();
@@ -398,6 +410,14 @@ void Tenant::announce_gangs(client::Agent::Announcement& announcement) {
 void Tenant::note(wire::Severity severity, const std::string& text) {
   write_log(severity, text);
   wire::Note message{.severity = severity};
+  wire::set_text(message.text, text);
+  agent_.send(message);
+}
+
+void Tenant::cannot_interrupt(std::uint32_t, const std::string& why) {
+  const std::string text = "its work is not interrupted when its turn is over, and drains: " + why;
+  if (!told_of_no_interrupts_.exchange(true, std::memory_order_relaxed)) write_log(wire::Severity::kInfo, text);
+  wire::Note message{.severity = wire::Severity::kInfo, .kind = wire::NoteKind::kUninterruptible};
   wire::set_text(message.text, text);
   agent_.send(message);
 }

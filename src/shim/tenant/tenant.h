@@ -17,12 +17,13 @@
 #include "shim/process/settings.h"
 #include "shim/tenant/captures.h"
 #include "shim/tenant/drainer.h"
+#include "shim/tenant/interrupter.h"
 #include "shim/tenant/lock_modes.h"
 #include "shim/tenant/mps.h"
 
 namespace gpumux::shim {
 
-class Tenant final : public client::SeatPort, public Memories::Owner {
+class Tenant final : public client::SeatPort, public Memories::Owner, public Interrupter::Port {
  public:
   // Ready to use; threads and connection begin with the first seat. `page` null: no lease page could be made,
   // everything is ungated.
@@ -78,6 +79,10 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
 
   // Memories::Owner.
   void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
+  void let_drain(std::uint32_t slot) override { interrupter_.let_drain(slot); }
+
+  // Interrupter::Port.
+  void cannot_interrupt(std::uint32_t slot, const std::string& why) override;
 
   // client::SeatPort, on the agent's thread.
   void on_connected(const wire::Welcome& welcome, bool again) override;
@@ -135,10 +140,12 @@ class Tenant final : public client::SeatPort, public Memories::Owner {
   Memories memories_;  // outlives the agent, whose thread calls it
   client::Agent agent_;
   Drainer drainer_;
+  Interrupter interrupter_;
   std::atomic<wire::OnDaemonLoss> on_daemon_loss_{wire::OnDaemonLoss::kWait};
   std::atomic<bool> ungated_{false};
   std::atomic<base::TimePoint> lost_at_{base::TimePoint()};  // the daemon; the beginning of time: it is there
   std::atomic<bool> told_of_waiting_{false};
+  std::atomic<bool> told_of_no_interrupts_{false};
   std::atomic<cuda::CUcontext> only_context_{nullptr};  // no context's handle after several; set under start_mutex_
   // Any thread joins; only the agent's tells.
   std::atomic<Membership> own_gang_{Membership::kNone};

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/process/channels.h"
+
+#include <fcntl.h>
+#include <sys/ioctl.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <utility>
+
+#include "cuda/resource_manager_abi.h"
+#include "os/imported_function.h"
+
+namespace gpumux::shim {
+namespace {
+
+int call_kernel(int descriptor, unsigned long request, void* argument) {
+  return ::ioctl(descriptor, request, argument);
+}
+
+constinit Channels g_channels(call_kernel);
+constinit std::atomic<Channels::Ioctl> g_ioctl{call_kernel};
+
+// libcuda calls this for ioctl.
+int drivers_ioctl(int descriptor, unsigned long request, void* argument) {
+  // acquire: pairs with the release in watch_channels.
+  const int result = g_ioctl.load(std::memory_order_acquire)(descriptor, request, argument);
+  const int error = errno;
+  g_channels.seen(descriptor, request, argument, result);
+  errno = error;
+  return result;
+}
+
+bool matters(std::uint32_t kind) {
+  return kind == cuda::NV01_DEVICE_0 || kind == cuda::NV20_SUBDEVICE_0 || kind == cuda::KEPLER_CHANNEL_GROUP_A ||
+         cuda::is_channel_class(kind);
+}
+
+}  // namespace
+
+Channels& channels() { return g_channels; }
+
+void watch_channels(const cuda::Driver& driver) {
+  if (driver.cuInit == nullptr) return;
+  const auto inside = reinterpret_cast<const void*>(driver.cuInit);
+  const auto former = os::replace_import(inside, "ioctl", reinterpret_cast<const void*>(drivers_ioctl));
+  // A tool that has been there before us, or a driver that plays the kernel module itself, goes on seeing the calls.
+  if (!former || former->function == nullptr) return;
+  if (former->function == reinterpret_cast<const void*>(drivers_ioctl)) return;
+  const auto call = reinterpret_cast<Channels::Ioctl>(reinterpret_cast<std::uintptr_t>(former->function));
+  g_ioctl.store(call, std::memory_order_release);
+  g_channels.set_call(call);
+}
+
+std::uint32_t gpu_id(const cuda::Driver& driver, cuda::CUdevice device) {
+  char name[32] = {};  // domain:bus:device.function, in hexadecimal digits
+  if (driver.cuDeviceGetPCIBusId == nullptr ||
+      driver.cuDeviceGetPCIBusId(name, sizeof name, device) != cuda::CUDA_SUCCESS)
+    return 0;
+  constexpr int kHexadecimal = 16;
+  char* at = name;
+  std::uint32_t numbers[3] = {};
+  for (std::uint32_t& number : numbers) {
+    number = static_cast<std::uint32_t>(std::strtoul(at, &at, kHexadecimal));
+    if (*at != 0) ++at;
+  }
+  return (numbers[0] & 0xffff) << 16 | (numbers[1] & 0xff) << 8 | (numbers[2] & 0xff);
+}
+
+// ---- objects ------------------------------------------------------------------------------------
+
+void Channels::seen(int descriptor, unsigned long request, const void* argument, int result) {
+  if (result != 0 || argument == nullptr) return;
+  // The kernel takes 32 bits of it; a program that keeps it in an int has the others set.
+  const auto number = static_cast<std::uint32_t>(request);
+  if (number == static_cast<std::uint32_t>(cuda::kRmAlloc) ||
+      number == static_cast<std::uint32_t>(cuda::kRmAllocWithRights)) {
+    const auto& made_one = *static_cast<const cuda::NVOS21_PARAMETERS*>(argument);  // both begin so
+    const std::uint32_t status = number == static_cast<std::uint32_t>(cuda::kRmAlloc)
+                                     ? made_one.status
+                                     : static_cast<const cuda::NVOS64_PARAMETERS*>(argument)->status;
+    if (status != cuda::NV_OK || !matters(made_one.hClass)) return;
+    made(descriptor, {made_one.hRoot, made_one.hObjectParent, made_one.hObjectNew, made_one.hClass});
+  } else if (number == static_cast<std::uint32_t>(cuda::kRmFree)) {
+    const auto& gone = *static_cast<const cuda::NVOS00_PARAMETERS*>(argument);
+    if (gone.status == cuda::NV_OK) freed(gone.hRoot, gone.hObjectOld);
+  }
+}
+
+void Channels::made(int descriptor, const Object& object) {
+  const base::Locked locked(mutex_);
+  const auto is_its = [&](const Client& client) { return client.number == object.client; };
+  if (std::none_of(clients_.begin(), clients_.end(), is_its))
+    clients_.push_back({object.client,
+                        os::KeptDescriptor(os::FileDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0))), descriptor});
+  objects_.push_back(object);
+  if (object.kind == cuda::NV20_SUBDEVICE_0) return learn_gpu(object);
+  if (!cuda::is_channel_class(object.kind)) return;
+  Gpu* const gpu = gpu_of(object);
+  if (gpu == nullptr || !gpu->is_frozen) return;
+  // If that is refused, work of this one channel may run while the others stand still. Its memory is there.
+  cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
+  parameters.bDisable = 1;
+  parameters.numChannels = 1;
+  parameters.hClientList[0] = object.client;
+  parameters.hChannelList[0] = object.number;
+  static_cast<void>(control(*gpu, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters));
+}
+
+void Channels::freed(std::uint32_t client, std::uint32_t number) {
+  const base::Locked locked(mutex_);
+  if (client == number) {  // the client itself, and so all that it has
+    std::erase_if(objects_, [&](const Object& object) { return object.client == client; });
+    std::erase_if(gpus_, [&](const Gpu& gpu) { return gpu.client == client; });
+    std::erase_if(clients_, [&](const Client& one) { return one.number == client; });
+    return;
+  }
+  // An object goes with all below it. Parents are made before their children.
+  std::vector<std::uint32_t> gone{number};
+  std::erase_if(objects_, [&](const Object& object) {
+    if (object.client != client) return false;
+    const bool goes = std::find(gone.begin(), gone.end(), object.parent) != gone.end() || object.number == number;
+    if (goes) gone.push_back(object.number);
+    return goes;
+  });
+  std::erase_if(gpus_, [&](const Gpu& gpu) {
+    return gpu.client == client && std::find(gone.begin(), gone.end(), gpu.subdevice) != gone.end();
+  });
+}
+
+const Channels::Object* Channels::find(std::uint32_t client, std::uint32_t number) const {
+  for (const Object& object : objects_) {
+    if (object.client == client && object.number == number) return &object;
+  }
+  return nullptr;
+}
+
+// A channel is below a group or its device, and a group below its device.
+Channels::Gpu* Channels::gpu_of(const Object& channel) {
+  const Object* above = find(channel.client, channel.parent);
+  if (above != nullptr && above->kind == cuda::KEPLER_CHANNEL_GROUP_A) above = find(above->client, above->parent);
+  if (above == nullptr || above->kind != cuda::NV01_DEVICE_0) return nullptr;
+  for (Gpu& gpu : gpus_) {
+    if (gpu.client == above->client && gpu.device == above->number) return &gpu;
+  }
+  return nullptr;
+}
+
+int Channels::descriptor_of(std::uint32_t client) const {
+  for (const Client& one : clients_) {
+    if (one.number != client) continue;
+    if (const int kept = one.kept.get(); kept >= 0) return kept;
+    return one.kept.is_lost() && one.kept.is_same(one.drivers) ? one.drivers : -1;
+  }
+  return -1;
+}
+
+void Channels::learn_gpu(const Object& subdevice) {
+  cuda::NV2080_CTRL_GPU_GET_ID_PARAMS id{};
+  Gpu gpu{.id = 0,
+          .client = subdevice.client,
+          .device = subdevice.parent,
+          .subdevice = subdevice.number,
+          .is_frozen = false};
+  if (!control(gpu, cuda::NV2080_CTRL_CMD_GPU_GET_ID, &id, sizeof id)) return;
+  gpu.id = id.gpuId;
+  gpus_.push_back(gpu);
+}
+
+// ---- controls -----------------------------------------------------------------------------------
+
+bool Channels::control(const Gpu& gpu, std::uint32_t command, void* parameters, std::uint32_t size) const {
+  const int descriptor = descriptor_of(gpu.client);
+  if (descriptor < 0) return false;
+  cuda::NVOS54_PARAMETERS call{.hClient = gpu.client,
+                               .hObject = gpu.subdevice,
+                               .cmd = command,
+                               .flags = 0,
+                               .params = reinterpret_cast<std::uintptr_t>(parameters),
+                               .paramsSize = size,
+                               .status = cuda::NV_OK};
+  return call_(descriptor, cuda::kRmControl, &call) == 0 && call.status == cuda::NV_OK;
+}
+
+Channels::Outcome Channels::freeze(std::uint32_t gpu) {
+  const Outcome outcome = set_enabled(gpu, false);
+  if (outcome == Outcome::kRefused) set_enabled(gpu, true);  // it may have been done in part
+  return outcome;
+}
+
+Channels::Outcome Channels::thaw(std::uint32_t gpu) { return set_enabled(gpu, true); }
+
+Channels::Outcome Channels::set_enabled(std::uint32_t id, bool enabled) {
+  const base::Locked locked(mutex_);
+  cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
+  parameters.bDisable = enabled ? 0 : 1;
+  const Gpu* any = nullptr;
+  for (const Object& object : objects_) {
+    if (!cuda::is_channel_class(object.kind)) continue;
+    Gpu* const gpu = gpu_of(object);
+    if (gpu == nullptr || gpu->id != id) continue;
+    any = gpu;
+    if (parameters.numChannels == cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES) {
+      if (!enabled) return Outcome::kTooMany;
+      // Some of them were made since the GPU was frozen.
+      if (!control(*gpu, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters))
+        return Outcome::kRefused;
+      parameters.numChannels = 0;
+    }
+    parameters.hClientList[parameters.numChannels] = object.client;
+    parameters.hChannelList[parameters.numChannels++] = object.number;
+  }
+  if (any == nullptr) return Outcome::kNoChannels;
+  for (Gpu& gpu : gpus_) {
+    if (gpu.id == id) gpu.is_frozen = !enabled;
+  }
+  if (control(*any, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters)) return Outcome::kDone;
+  return Outcome::kRefused;
+}
+
+void Channels::forget() {
+  mutex_.reset_after_fork();
+  clients_.clear();
+  objects_.clear();
+  gpus_.clear();
+}
+
+}  // namespace gpumux::shim

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The channels through which this process's work goes to its GPUs, and taking them off a GPU.
+//
+// libcuda makes channels by ioctls of NVIDIA's kernel module. We see these calls pass (os/imported_function.h: libcuda's
+// ioctl goes through us, no other code's does), and remember the objects that they make and free. To freeze the
+// process's work on a GPU we make one more call of that kind, which needs no privilege. It disables all of the
+// process's channels on that GPU: kernels stop in the middle and copies between two pieces, and both go on when the
+// channels are enabled again (cuda/resource_manager_abi.h).
+//
+// Where the call is refused, or libcuda makes its channels in a way that we do not know, nothing is frozen, and nothing
+// else is different.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/lock.h"
+#include "cuda/driver.h"
+#include "os/kept_descriptor.h"
+
+namespace gpumux::shim {
+
+class Channels {
+ public:
+  using Ioctl = int (*)(int descriptor, unsigned long request, void* argument);
+
+  enum class Outcome : std::uint8_t {
+    kDone,
+    kNoChannels,  // none was seen on that GPU: a client of MPS has none of its own
+    kTooMany,     // more than one call takes
+    kRefused,     // by the kernel module, or the program has closed its descriptor
+  };
+
+  // `call` makes the calls. Objects live as long as the process.
+  explicit constexpr Channels(Ioctl call) : call_(call) {}
+  Channels(const Channels&) = delete;
+  Channels& operator=(const Channels&) = delete;
+
+  // Where the calls go from now on. Before the first one is seen.
+  void set_call(Ioctl call) { call_ = call; }
+
+  // Any thread: libcuda has made this call, with this result.
+  void seen(int descriptor, unsigned long request, const void* argument, int result);
+
+  // A GPU is named as the kernel module names it (NV2080_CTRL_CMD_GPU_GET_ID): see gpu_id. Freezing returns when nothing
+  // of this process runs there, after about a millisecond; thawing takes half of that. Either may wait for other calls
+  // into the kernel module, so not on a thread that must answer. A channel that is made while its GPU is frozen is
+  // frozen before libcuda knows of it. Freezing what is frozen, and thawing what is not, does no harm.
+  Outcome freeze(std::uint32_t gpu);
+  Outcome thaw(std::uint32_t gpu);
+
+  // In a forked child: the objects are its parent's.
+  void forget();
+
+ private:
+  struct Object {
+    std::uint32_t client;
+    std::uint32_t parent;
+    std::uint32_t number;
+    std::uint32_t kind;  // its class
+  };
+  // The module knows a client by the opened file that made it. The program may close our number for it, or libcuda's:
+  // as long as one is left, what is frozen can be thawed.
+  struct Client {
+    std::uint32_t number;
+    os::KeptDescriptor kept;
+    int drivers;
+  };
+  struct Gpu {
+    std::uint32_t id;
+    std::uint32_t client;
+    std::uint32_t device;
+    std::uint32_t subdevice;
+    bool is_frozen;
+  };
+
+  void made(int descriptor, const Object& object);
+  void freed(std::uint32_t client, std::uint32_t number);
+  const Object* find(std::uint32_t client, std::uint32_t number) const;
+  Gpu* gpu_of(const Object& channel);
+  int descriptor_of(std::uint32_t client) const;
+  void learn_gpu(const Object& subdevice);
+  bool control(const Gpu& gpu, std::uint32_t command, void* parameters, std::uint32_t size) const;
+  Outcome set_enabled(std::uint32_t gpu, bool enabled);
+
+  Ioctl call_;
+  base::Mutex mutex_;
+  std::vector<Client> clients_;
+  std::vector<Object> objects_;  // of the classes that matter
+  std::vector<Gpu> gpus_;        // one for each subdevice
+};
+
+// This process's.
+Channels& channels();
+
+// Once, when the driver is loaded and before a context is made: from now on that driver's calls are seen.
+void watch_channels(const cuda::Driver& driver);
+
+// The kernel module's name of a device. 0: the driver does not say where it is.
+std::uint32_t gpu_id(const cuda::Driver& driver, cuda::CUdevice device);
+
+}  // namespace gpumux::shim

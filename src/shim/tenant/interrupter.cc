@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "shim/tenant/interrupter.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <optional>
+
+#include "os/futex.h"
+#include "os/system_clock.h"
+
+namespace gpumux::shim {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr base::Duration kForever = -1ns;
+// A frozen seat's thread sleeps on the lease word, and looks at everything else this often. Then it also asks for the
+// lease again, for a request may be lost. A wish of others' wakes it; only one that comes between its look and its sleep
+// waits for this.
+constexpr base::Duration kLookAgain = 100ms;
+// The kernel ends a sleep up to 50 us late unless it is told how late it may be.
+constexpr unsigned long kTimerSlackNs = 1000;
+
+// Debuggers and profilers stop and replay kernels by means of their own. This variable is how libcuda loads profilers.
+bool has_profiler() { return ::getenv("CUDA_INJECTION64_PATH") != nullptr; }
+
+bool has_debugger() {
+  const int file = ::open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return false;
+  char text[1024];  // the line is among the first ten
+  const ssize_t length = ::read(file, text, sizeof text - 1);
+  ::close(file);
+  if (length <= 0) return false;
+  text[length] = 0;
+  constexpr char kTracer[] = "TracerPid:";
+  const char* const tracer = std::strstr(text, kTracer);
+  return tracer != nullptr && std::strtol(tracer + sizeof kTracer - 1, nullptr, 10) != 0;
+}
+
+}  // namespace
+
+Interrupter::Interrupter(Port& port, gate::Gate& gate, Seats& seats, client::Agent& agent, Drainer& drainer,
+                         Channels& channels)
+    : port_(port),
+      gate_(gate),
+      seats_(seats),
+      agent_(agent),
+      drainer_(drainer),
+      channels_(channels),
+      has_profiler_(has_profiler()) {}
+
+Interrupter::~Interrupter() {
+  stopping_.store(true, std::memory_order_release);
+  for (std::uint32_t slot = 0; slot < lines_.size(); ++slot) {
+    Line* const line = lines_[slot].load(std::memory_order_acquire);
+    if (line == nullptr) continue;
+    wake(slot);
+    line->thread.join();
+    delete line;
+  }
+}
+
+void Interrupter::wake(std::uint32_t slot) {
+  Line* line = lines_[slot].load(std::memory_order_acquire);
+  if (line == nullptr) {
+    const base::Locked locked(mutex_);
+    line = lines_[slot].load(std::memory_order_relaxed);
+    if (line == nullptr) {
+      line = new (std::nothrow) Line;
+      if (line == nullptr) return;
+      line->owner = this;
+      line->slot = slot;
+      line->wakes.store(1, std::memory_order_relaxed);
+      if (!line->thread.start<&Line::run>(line, "cannot create the interrupter's thread")) {
+        delete line;
+        return;
+      }
+      lines_[slot].store(line, std::memory_order_release);
+      return;
+    }
+  }
+  line->wakes.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
+  os::futex_wake(line->wakes, os::FutexScope::kProcess);
+  if (line->frozen.load(std::memory_order_acquire)) os::futex_wake(gate_.lease_word(slot), os::FutexScope::kShared);
+}
+
+void Interrupter::let_drain(std::uint32_t slot) {
+  Line* const line = lines_[slot].load(std::memory_order_acquire);
+  if (line == nullptr || !line->frozen.load(std::memory_order_acquire)) return;
+  line->must_drain.store(true, std::memory_order_release);
+  wake(slot);
+}
+
+bool Interrupter::is_frozen(std::uint32_t slot) const {
+  const Line* const line = lines_[slot].load(std::memory_order_acquire);
+  return line != nullptr && line->frozen.load(std::memory_order_acquire);
+}
+
+void Interrupter::run(Line& line) {
+  pthread_setname_np(pthread_self(), "gpumux-freezer");
+  ::prctl(PR_SET_TIMERSLACK, kTimerSlackNs);
+  while (!stopping_.load(std::memory_order_acquire)) {
+    const std::uint32_t seen = line.wakes.load(std::memory_order_acquire);
+    const std::atomic<std::uint32_t>& word = gate_.lease_word(line.slot);
+    const std::uint32_t seen_word = word.load(std::memory_order_acquire);
+    const base::Duration sleep = look_at(line);
+    if (sleep == base::Duration::zero()) continue;
+    if (line.frozen.load(std::memory_order_relaxed)) {
+      os::futex_wait(word, seen_word, sleep, os::FutexScope::kShared);
+    } else {
+      os::futex_wait(line.wakes, seen, sleep, os::FutexScope::kProcess);
+    }
+  }
+  if (line.frozen.load(std::memory_order_relaxed)) thaw(line);
+}
+
+// How long nothing is to be done, unless something changes.
+base::Duration Interrupter::look_at(Line& line) {
+  if (line.frozen.load(std::memory_order_relaxed)) {
+    if (!must_thaw(line) && say_frozen(line)) return kLookAgain;
+    thaw(line);
+    return base::Duration::zero();
+  }
+  std::optional<Closing> seen;
+  {
+    Seats::Locked seats(seats_);
+    seen = seats[line.slot].closing;
+  }
+  using enum Closing::Phase;
+  if (!seen || !seen->freeze_after || seen->number == line.tried || seen->epoch != gate_.epoch(line.slot) ||
+      (seen->phase != kClosing && seen->phase != kDraining))
+    return kForever;
+  const base::Duration left = seen->since + *seen->freeze_after - os::now();
+  if (left > base::Duration::zero()) return left;
+  freeze(line, *seen);
+  return base::Duration::zero();
+}
+
+bool Interrupter::must_thaw(Line& line) const {
+  return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) || line.must_drain.load(std::memory_order_acquire);
+}
+
+void Interrupter::freeze(Line& line, const Closing& seen) {
+  std::uint32_t gpu;
+  {
+    Seats::Locked seats(seats_);
+    gpu = seats[line.slot].gpu_id;
+  }
+  line.tried = seen.number;
+  if (has_profiler_) return complain(line, "a profiler is loaded (CUDA_INJECTION64_PATH)");
+  if (has_debugger()) return complain(line, "a debugger is attached");
+  line.must_drain.store(false, std::memory_order_relaxed);
+  // Before the call: a wish to drain that comes meanwhile is not overlooked.
+  line.frozen.store(true, std::memory_order_seq_cst);
+  const Channels::Outcome outcome = channels_.freeze(gpu);
+  if (outcome == Channels::Outcome::kDone) return;
+  line.frozen.store(false, std::memory_order_release);
+  switch (outcome) {
+    case Channels::Outcome::kDone: break;
+    case Channels::Outcome::kNoChannels: return complain(line, "none of its channels were seen");
+    case Channels::Outcome::kTooMany: return complain(line, "it has more channels than one call takes");
+    case Channels::Outcome::kRefused: return complain(line, "the driver refuses to disable its channels");
+  }
+}
+
+// Answers the revocation that there is, if it has not been answered. False: the seat is to drain, or goes on.
+bool Interrupter::say_frozen(Line& line) {
+  const std::uint32_t slot = line.slot;
+  // As in the drainer: said before the agent can answer a later Revoke.
+  client::Agent::Announcement ordered(agent_);
+  Seats::Locked seats(seats_);
+  Seat& seat = seats[slot];
+  using enum Closing::Phase;
+  if (!seat.closing || seat.closing->epoch != gate_.epoch(slot)) return false;  // its lease goes on, or has come back
+  Closing& closing = *seat.closing;
+  if (closing.phase == kFrozen) {
+    if (os::now() - line.asked_at < kLookAgain) return true;
+    line.asked_at = os::now();
+    return ordered.send(wire::Request{.slot = slot}), true;
+  }
+  if (!closing.freeze_after || (closing.phase != kClosing && closing.phase != kDraining)) return false;
+  // A thread may be inside still. Whatever it submits stands still.
+  if (closing.phase == kClosing) {
+    ordered.send(wire::GateClosed{.slot = slot, .epoch = closing.epoch});
+    seat.in_flight.turn_ended();
+  }
+  closing.phase = kFrozen;
+  ordered.send(wire::Drained{.slot = slot, .epoch = closing.epoch, .frozen = 1});
+  ordered.send(wire::Request{.slot = slot});
+  line.asked_at = os::now();
+  return true;
+}
+
+void Interrupter::thaw(Line& line) {
+  std::uint32_t gpu;
+  {
+    Seats::Locked seats(seats_);
+    gpu = seats[line.slot].gpu_id;
+  }
+  while (channels_.thaw(gpu) == Channels::Outcome::kRefused) {
+    complain(line, "the driver refuses to enable its channels again");
+    os::futex_wait(line.wakes, line.wakes.load(std::memory_order_acquire), kLookAgain, os::FutexScope::kProcess);
+  }
+  line.frozen.store(false, std::memory_order_seq_cst);
+  {
+    Seats::Locked seats(seats_);
+    std::optional<Closing>& closing = seats[line.slot].closing;
+    if (closing && closing->phase == Closing::Phase::kFrozen) {
+      closing->phase = Closing::Phase::kDraining;
+      closing->freeze_after.reset();
+      closing->since = os::now();
+    }
+  }
+  drainer_.wake();
+}
+
+void Interrupter::complain(const Line& line, const std::string& why) { port_.cannot_interrupt(line.slot, why); }
+
+}  // namespace gpumux::shim

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+// The interrupter: freezes work of revoked seats that does not finish by itself, and thaws it.
+//
+// A seat that is revoked closes its gate and drains (drainer.h). The daemon may say that work which has not finished
+// after a moment is to be frozen. Then the interrupter has the driver take it off the GPU in the middle (channels.h),
+// and tells the daemon that nothing runs any more.
+//
+// clang-format off
+//   revoked, not drained in time -> frozen: GateClosed, Drained (frozen), Request
+//   frozen -> thawed by the next grant; when the seat runs ungated; or, its gate still closed, to drain because memory
+//             must leave
+// clang-format on
+//
+// A frozen seat waits for its lease as one whose thread waits at the gate. Threads that wait for the GPU wait on. One
+// that is inside the gate, in a launch that finds no room, may stay there: what it submits stands still, too. Memory
+// stays where it is: eviction asks the seat to drain.
+//
+// Each seat has a thread of its own, which begins when the seat is first revoked that way. The driver's call takes a
+// millisecond, and may wait for other calls. And while a seat is frozen its thread sleeps on the lease word, for grants
+// come there and nowhere else.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+#include "base/limits.h"
+#include "client/agent.h"
+#include "gate/gate.h"
+#include "os/thread.h"
+#include "shim/process/channels.h"
+#include "shim/process/seats.h"
+#include "shim/tenant/drainer.h"
+
+namespace gpumux::shim {
+
+class Interrupter {
+ public:
+  struct Port {
+    // Why the seat's work drains, each time that it was to be frozen. On a thread of the interrupter's.
+    virtual void cannot_interrupt(std::uint32_t slot, const std::string& why) = 0;
+
+   protected:
+    ~Port() = default;
+  };
+
+  Interrupter(Port& port, gate::Gate& gate, Seats& seats, client::Agent& agent, Drainer& drainer, Channels& channels);
+  ~Interrupter();  // in tests; thaws, and stops the threads
+  Interrupter(const Interrupter&) = delete;
+  Interrupter& operator=(const Interrupter&) = delete;
+
+  // Any thread: a closing has begun that may end in a freeze, or a frozen seat's standing has changed.
+  void wake(std::uint32_t slot);
+
+  // Any thread: the seat's work must come to its end, for its memory is to leave. Frozen work goes on behind the closed
+  // gate and drains.
+  void let_drain(std::uint32_t slot);
+
+  // Any thread.
+  bool is_frozen(std::uint32_t slot) const;
+
+ private:
+  // Of one seat. All but the atomics are its thread's.
+  struct Line {
+    Interrupter* owner = nullptr;
+    std::uint32_t slot = 0;
+    os::Thread thread;
+    std::atomic<std::uint32_t> wakes{0};
+    std::atomic<bool> frozen{false};
+    std::atomic<bool> must_drain{false};
+    std::uint64_t tried = 0;  // the closing that could not be frozen
+    base::TimePoint asked_at{};  // for its lease, while frozen
+
+    void run() { owner->run(*this); }
+  };
+
+  void run(Line& line);
+  base::Duration look_at(Line& line);
+  bool must_thaw(Line& line) const;
+  void freeze(Line& line, const Closing& seen);
+  bool say_frozen(Line& line);
+  void thaw(Line& line);
+  void complain(const Line& line, const std::string& why);
+
+  Port& port_;
+  gate::Gate& gate_;
+  Seats& seats_;
+  client::Agent& agent_;
+  Drainer& drainer_;
+  Channels& channels_;
+  const bool has_profiler_;
+  std::atomic<bool> stopping_{false};
+  base::Mutex mutex_;  // making lines
+  std::array<std::atomic<Line*>, base::kMaxSeatsPerTenant> lines_{};
+};
+
+}  // namespace gpumux::shim
