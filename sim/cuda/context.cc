@@ -37,6 +37,7 @@ cuda::CUresult Context::create(Process& process, Device& device, unsigned flags,
   machine.context_opened(device.gpu);
   std::shared_ptr<Context> made(new Context(process, device, flags, bytes));
   made->legacy_ = std::make_shared<Stream>(made, cuda::CU_STREAM_DEFAULT, 0, true);
+  made->channels_.make(process, device.gpu, made->kernels_, made->copies_);
   *context = std::move(made);
   return cuda::CUDA_SUCCESS;
 }
@@ -44,6 +45,9 @@ cuda::CUresult Context::create(Process& process, Device& device, unsigned flags,
 void Context::destroy() {
   if (destroyed_.exchange(true)) return;
   synchronize();
+  kernels_.wait_for_thaw();
+  copies_.wait_for_thaw();
+  channels_.free();
   for (const auto& stream : streams()) {
     process_.streams.remove(stream.get());
     stream->close();

@@ -16,6 +16,8 @@
 
 #include "cuda/abi.h"
 #include "sim/cuda/address_space.h"
+#include "sim/cuda/channels.h"
+#include "sim/cuda/freezer.h"
 #include "sim/cuda/host_thread.h"
 #include "sim/cuda/stream.h"
 
@@ -28,7 +30,8 @@ class Context : public std::enable_shared_from_this<Context> {
  public:
   // Charges the context's own memory. CUDA_ERROR_OUT_OF_MEMORY if the GPU has not that much.
   static cuda::CUresult create(Process& process, Device& device, unsigned flags, std::shared_ptr<Context>* context);
-  // Waits for all work, then frees what the context owns. The second time does nothing.
+  // Waits for all work and until nothing of the context is frozen, then frees what it owns. The second time does
+  // nothing.
   void destroy();
 
   Process& process() const { return process_; }
@@ -60,6 +63,10 @@ class Context : public std::enable_shared_from_this<Context> {
 
   HostThread& host_thread() { return *host_thread_; }
 
+  // Freeze the context's kernels, fills and memory operations, and its copies.
+  Freezer& kernels() { return kernels_; }
+  Freezer& copies() { return copies_; }
+
   // Tells whose memory this context's kernels or copies reach.
   Accessor accessor(bool copy_engine) const;
   cuda::CUresult enable_peer(std::uint64_t context);
@@ -87,6 +94,9 @@ class Context : public std::enable_shared_from_this<Context> {
   std::atomic<bool> destroyed_{false};
   std::shared_ptr<Stream> legacy_;
   std::shared_ptr<HostThread> host_thread_;
+  Freezer kernels_;
+  Freezer copies_;
+  Channels channels_;
 
   mutable std::mutex mutex_;  // the order of submissions; the members below
   std::set<std::shared_ptr<Stream>> streams_;

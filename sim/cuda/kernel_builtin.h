@@ -15,8 +15,8 @@
 //                                                            same function
 //
 // They compute on real bytes in pieces. Each piece is checked and done under the address space's lock, then paid for
-// with time. Between pieces a kernel yields the GPU when its slice is over, and dies when its memory is gone or its
-// context broken.
+// with time. Between pieces a kernel yields the GPU when its slice is over or it is frozen, and dies when its memory is
+// gone or its context broken.
 #pragma once
 
 #include <array>

@@ -7,6 +7,7 @@
 #include <link.h>
 #include <sys/wait.h>
 
+#include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,6 +18,7 @@
 #include "cuda/nvml.h"
 #include "sim/cuda/kernel_builtin.h"
 #include "sim/cuda/test_machine.h"
+#include "sim/cuda/test_resource_manager.h"
 
 namespace gpumux::sim {
 namespace {
@@ -143,6 +145,39 @@ TEST(LibraryTest, NvmlSaysThatItIsSimulated) {
   void* library = ::dlopen(GPUMUX_SIMULATED_NVML, RTLD_NOW | RTLD_LOCAL);
   ASSERT_NE(library, nullptr) << ::dlerror();
   EXPECT_NE(::dlsym(library, kSimulatedNvmlSymbol), nullptr);
+}
+
+// A preloaded library may stand between libcuda and the kernel module, and call the module itself.
+TEST(LibraryTest, ItsCallsOfTheKernelModuleCanBeSeen) {
+  void* library = ::dlopen(GPUMUX_SIMULATED_CUDA, RTLD_NOW | RTLD_LOCAL);
+  ASSERT_NE(library, nullptr) << ::dlerror();
+  Driver driver;
+  load_driver(driver, symbol, library);
+  const os::FormerImport former = see_objects_of(reinterpret_cast<const void*>(driver.cuInit));
+  ASSERT_NE(former.slots, 0u);
+  ASSERT_NE(former.function, nullptr);
+  the_module = reinterpret_cast<Ioctl>(const_cast<void*>(former.function));
+  ASSERT_CUDA(driver.cuInit(0));
+  CUcontext context = nullptr;
+  errno = 0;
+  // Other tests may have used GPU 0 before its objects could be seen.
+  ASSERT_CUDA(driver.cuCtxCreate_v2(&context, 0, 1));
+  EXPECT_EQ(errno, 0);
+  EXPECT_EQ(seen_groups().size(), 4u);
+  const SeenObjects channels = seen_channels();
+  ASSERT_EQ(channels.size(), 20u);
+  CUdeviceptr memory = 0;
+  ASSERT_CUDA(driver.cuMemAlloc_v2(&memory, 4096));
+  CUstream stream = nullptr;
+  ASSERT_CUDA(driver.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  ASSERT_EQ(freeze(channels), NV_OK);
+  EXPECT_CUDA(driver.cuMemsetD8Async(memory, 1, 4096, stream));
+  sleep_until(now() + base::Duration(20'000'000));
+  EXPECT_EQ(driver.cuStreamQuery(stream), CUDA_ERROR_NOT_READY);
+  ASSERT_EQ(thaw(channels), NV_OK);
+  EXPECT_CUDA(driver.cuStreamSynchronize(stream));
+  EXPECT_CUDA(driver.cuCtxDestroy_v2(context));
+  EXPECT_TRUE(seen_channels().empty());
 }
 
 // The same PTX runs on real GPUs: then its parameters must be what the built-in kernels take.

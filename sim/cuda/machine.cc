@@ -133,7 +133,7 @@ base::Status Machine::map(const std::string& directory) {
   if (!S_ISDIR(status.st_mode))
     return base::fail(base::Code::kInvalid, directory + " is not a directory; name another in GPUMUX_SIM_DIR");
 
-  const std::string path = directory + "/machine.state";
+  const std::string path = state_path();
   if (!is_of_this_version(path)) {
     // Only one process creates. The lock goes with the descriptor, so a creator that dies leaves nothing to wait for.
     os::FileDescriptor lock(::open((directory + "/creating").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
@@ -152,7 +152,9 @@ base::Status Machine::map(const std::string& directory) {
     }
   }
   const os::FileDescriptor state(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!state) return base::fail_errno(errno, "cannot open " + path);
+  if (!state || ::fstat(state.get(), &status) != 0) return base::fail_errno(errno, "cannot open " + path);
+  state_device_ = status.st_dev;
+  state_inode_ = status.st_ino;
   void* address = ::mmap(nullptr, sizeof(MachineState), PROT_READ | PROT_WRITE, MAP_SHARED, state.get(), 0);
   if (address == MAP_FAILED) return base::fail_errno(errno, "cannot map " + path);
   state_ = static_cast<MachineState*>(address);
@@ -201,6 +203,11 @@ base::GpuUuid Machine::uuid(std::uint32_t gpu) const {
   base::GpuUuid uuid;
   std::copy_n(state_->uuids[gpu], uuid.bytes.size(), uuid.bytes.begin());
   return uuid;
+}
+
+bool Machine::is_state_file(int fd) const {
+  struct stat status {};
+  return ::fstat(fd, &status) == 0 && status.st_dev == state_device_ && status.st_ino == state_inode_;
 }
 
 bool Machine::lock_byte(std::uint32_t slot, bool lock) {

@@ -5,6 +5,8 @@
 // this process is alive, and must last as long as the process. Closing any descriptor of its file would drop it.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -48,6 +50,9 @@ class Machine {
   std::uint64_t id() const { return state_->machine_id; }
   const std::string& directory() const { return directory_; }
   base::GpuUuid uuid(std::uint32_t gpu) const;
+  // The file with the shared state. Is it what the descriptor, of this process, has open?
+  std::string state_path() const { return directory_ + "/machine.state"; }
+  bool is_state_file(int fd) const;
 
   // Takes a slot for this process; the second time does nothing. kExhausted when all are taken.
   base::Status join();
@@ -112,6 +117,8 @@ class Machine {
   SharedBlock* claim_block();
 
   MachineState* state_ = nullptr;
+  dev_t state_device_ = 0;
+  ino_t state_inode_ = 0;
   int liveness_fd_ = -1;
   std::uint32_t slot_ = kNoSlot;
   std::uint64_t image_ = 0;

@@ -24,7 +24,7 @@
 namespace gpumux::sim {
 
 inline constexpr std::uint64_t kMachineMagic = 0x31'6d'69'73'78'75'6d'67;  // "gmuxsim1"
-inline constexpr std::uint32_t kMachineVersion = 2;
+inline constexpr std::uint32_t kMachineVersion = 3;
 
 // Processes with a context at one time: every core of a large node. A slot is 6 KiB of a sparse file.
 inline constexpr std::uint32_t kMaxProcesses = 512;

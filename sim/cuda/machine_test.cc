@@ -31,13 +31,18 @@ class MachineTest : public ::testing::Test {
 
 TEST_F(MachineTest, SettingsComeFromTheFile) {
   Settings settings;
-  ASSERT_TRUE(
-      apply_lines("# a machine\n gpus = 3 # three\n\nmemory=2G\nslice = 5ms\nname = My GPU\n", settings).has_value());
+  ASSERT_TRUE(apply_lines("# a machine\n gpus = 3 # three\n\nmemory=2G\nslice = 5ms\nname = My GPU\n"
+                          "interrupts = refused\nfreeze_cost = 2ms\n",
+                          settings)
+                  .has_value());
   EXPECT_EQ(settings.gpus, 3u);
   EXPECT_EQ(settings.memory_bytes, std::uint64_t{2} << 30);
   EXPECT_EQ(settings.slice_nanoseconds, 5'000'000u);
   EXPECT_STREQ(settings.name, "My GPU");
-  for (const char* bad : {"gpus", "gpus = many", "gpus = 17", "memory = 1", "nothing = 1", "name = ", "slice = 1ns"}) {
+  EXPECT_EQ(settings.interrupts, Interrupts::kRefused);
+  EXPECT_EQ(settings.freeze_nanoseconds, 2'000'000u);
+  for (const char* bad : {"interrupts = no", "channels = 3", "gpus", "gpus = many", "gpus = 17", "memory = 1",
+                          "nothing = 1", "name = ", "slice = 1ns"}) {
     const auto result = apply_lines(std::string("gpus = 1\n") + bad, settings);
     ASSERT_FALSE(result.has_value()) << bad;
     EXPECT_NE(result.error().what.find("line 2"), std::string::npos) << result.error().what;

@@ -12,7 +12,7 @@
 namespace gpumux::sim {
 namespace {
 
-enum class Unit { kCount, kBytes, kTime, kText };
+enum class Unit { kCount, kBytes, kTime, kInterrupts, kText };
 
 struct Key {
   const char* name;  // in machine.conf; the variable is GPUMUX_SIM_ and the name in capitals
@@ -25,6 +25,10 @@ struct Key {
 constexpr std::uint64_t kTera = std::uint64_t{1} << 40;
 constexpr std::uint64_t kMega = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMinute = 60'000'000'000;
+
+// Each group of a context has a channel. More than this would only take time.
+constexpr std::uint64_t kLeastChannels = 4;
+constexpr std::uint64_t kMostChannels = 1024;
 
 // Minimum and maximum keep a typing error from looking like a hang or a division by zero; none is a limit of the model.
 constexpr Key kKeys[] = {
@@ -44,6 +48,11 @@ constexpr Key kKeys[] = {
     {"switch_cost", Unit::kTime, 0, kMinute, [](Settings& s, std::uint64_t v) { s.switch_nanoseconds = v; }},
     {"slice", Unit::kTime, 10'000, kMinute, [](Settings& s, std::uint64_t v) { s.slice_nanoseconds = v; }},
     {"death_delay", Unit::kTime, 0, kMinute, [](Settings& s, std::uint64_t v) { s.death_nanoseconds = v; }},
+    {"interrupts", Unit::kInterrupts, 0, 2, [](Settings& s, std::uint64_t v) { s.interrupts = Interrupts(v); }},
+    {"channels", Unit::kCount, kLeastChannels, kMostChannels,
+     [](Settings& s, std::uint64_t v) { s.channels = static_cast<std::uint32_t>(v); }},
+    {"freeze_cost", Unit::kTime, 0, kMinute, [](Settings& s, std::uint64_t v) { s.freeze_nanoseconds = v; }},
+    {"thaw_cost", Unit::kTime, 0, kMinute, [](Settings& s, std::uint64_t v) { s.thaw_nanoseconds = v; }},
     {"seed", Unit::kCount, 0, UINT64_MAX, [](Settings& s, std::uint64_t v) { s.seed = v; }},
     {"name", Unit::kText, 0, 0, nullptr},
 };
@@ -65,7 +74,15 @@ base::Status store(const Key& key, std::string_view value, Settings& settings) {
     return {};
   }
   std::uint64_t number = 0;
-  if (key.unit == Unit::kTime) {
+  if (key.unit == Unit::kInterrupts) {
+    constexpr std::string_view kWords[] = {"yes", "refused", "unknown"};  // in the order of Interrupts
+    const auto* const word = std::find(std::begin(kWords), std::end(kWords), value);
+    if (word == std::end(kWords)) {
+      return base::fail(base::Code::kInvalid,
+                        std::string(key.name) + " = " + std::string(value) + " is not yes, refused or unknown");
+    }
+    number = static_cast<std::uint64_t>(word - std::begin(kWords));
+  } else if (key.unit == Unit::kTime) {
     const auto parsed = base::parse_duration(value, base::Duration(1));
     if (!parsed) return tl::unexpected(parsed.error());
     number = static_cast<std::uint64_t>(parsed->count());

@@ -16,6 +16,13 @@ namespace gpumux::sim {
 
 inline constexpr std::uint32_t kMaxGpus = 16;
 
+// Can the machine's channels be frozen?
+enum class Interrupts : std::uint32_t {
+  kYes,
+  kRefused,  // the kernel module answers that it cannot
+  kUnknown,  // the channels' class is of no known generation
+};
+
 // Lies in shared memory: plain numbers only.
 struct Settings {
   std::uint32_t gpus = 1;
@@ -33,7 +40,11 @@ struct Settings {
   std::uint64_t switch_nanoseconds = 100'000;
   std::uint64_t slice_nanoseconds = 2'000'000;
   std::uint64_t death_nanoseconds = 20'000'000;  // until the memory of a killed process is back
-  std::uint64_t seed = 0;                        // of the UUIDs; 0: random
+  Interrupts interrupts = Interrupts::kYes;
+  std::uint32_t channels = 20;  // of each context
+  std::uint64_t freeze_nanoseconds = 700'000;
+  std::uint64_t thaw_nanoseconds = 400'000;
+  std::uint64_t seed = 0;  // of the UUIDs; 0: random
   char name[64] = "gpumux simulated GPU";
 
   std::uint64_t usable_bytes() const { return memory_bytes - (reserved_bytes < memory_bytes ? reserved_bytes : 0); }

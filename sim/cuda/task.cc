@@ -17,6 +17,23 @@ using cuda::CUresult;
 constexpr base::Duration kFirstLook{10'000};
 constexpr base::Duration kLastLook{200'000};
 
+// While it exists, a stream's memory operation runs: it stands still with the context's kernels.
+class Running {
+ public:
+  Running(Worker& worker, Freezer& kernels) : kernels_(kernels) {
+    while (!kernels_.enter()) {
+      worker.let_go();  // a freeze waits for a kernel's end
+      kernels_.wait_for_thaw();
+    }
+  }
+  ~Running() { kernels_.leave(); }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Freezer& kernels_;
+};
+
 template <class T>
 bool reached(T seen, T wanted, unsigned flags) {
   constexpr unsigned kComparison = 3;
@@ -37,6 +54,7 @@ CUresult wait_value(Worker& worker, Context& context, std::uint64_t address, T w
   for (base::Duration look = kFirstLook;; look = std::min(look * 5 / 4, kLastLook)) {
     if (context.error() != cuda::CUDA_SUCCESS) return context.error();
     {
+      const Running running(worker, context.kernels());
       const AddressSpace::Reader reader(context.process().space());
       const std::byte* there = reader.resolve(address, sizeof(T), who, Touch::kRead);
       if (there == nullptr) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -48,7 +66,8 @@ CUresult wait_value(Worker& worker, Context& context, std::uint64_t address, T w
 }
 
 template <class T>
-CUresult write_value(Context& context, std::uint64_t address, T value) {
+CUresult write_value(Worker& worker, Context& context, std::uint64_t address, T value) {
+  const Running running(worker, context.kernels());
   const AddressSpace::Reader reader(context.process().space());
   std::byte* there = reader.resolve(address, sizeof(T), context.accessor(true), Touch::kWrite);
   if (there == nullptr) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
@@ -70,10 +89,10 @@ CUresult run_memory_operations(Worker& worker, const MemoryOperationsTask& task)
         result = wait_value<std::uint64_t>(worker, context, wait.address, wait.value64, wait.flags);
         break;
       case cuda::CU_STREAM_MEM_OP_WRITE_VALUE_32:
-        result = write_value<std::uint32_t>(context, write.address, write.value);
+        result = write_value<std::uint32_t>(worker, context, write.address, write.value);
         break;
       case cuda::CU_STREAM_MEM_OP_WRITE_VALUE_64:
-        result = write_value<std::uint64_t>(context, write.address, write.value64);
+        result = write_value<std::uint64_t>(worker, context, write.address, write.value64);
         break;
       case cuda::CU_STREAM_MEM_OP_BARRIER:
       case cuda::CU_STREAM_MEM_OP_FLUSH_REMOTE_WRITES: break;  // everything here is ordered anyway

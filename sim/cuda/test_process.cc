@@ -15,6 +15,8 @@
 //   ipc ADDRESS            answers a handle in hexadecimal; `open HEX` answers an address
 //   time COUNT NS          runs COUNT spins of NS each; answers the microseconds that it took
 //   churn                  allocates, exports, frees and runs kernels for ever
+//   channels               answers how many the driver has made, and how many groups of them
+//   freeze                 disables all channels; answers the kernel module's status. `thaw` likewise
 //   fork                   what cuInit and cuDeviceGetCount answer in a forked child
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +34,7 @@
 #include "sim/cuda/machine.h"
 #include "sim/cuda/mps.h"
 #include "sim/cuda/process.h"
+#include "sim/cuda/test_resource_manager.h"
 
 namespace gpumux::sim {
 namespace {
@@ -165,6 +168,14 @@ CUresult obey(const std::string& command, std::istream& in, std::ostream& answer
     return result;
   }
   if (command == "churn") return churn();
+  if (command == "channels") {
+    answer << ' ' << seen_channels().size() << ' ' << seen_groups().size();
+    return CUDA_SUCCESS;
+  }
+  if (command == "freeze" || command == "thaw") {
+    answer << ' ' << set_disabled(seen_channels(), command == "freeze");
+    return CUDA_SUCCESS;
+  }
   if (command == "fork") {
     in_forked_child(answer);
     return CUDA_SUCCESS;
@@ -181,6 +192,7 @@ int main() {
     const pid_t child = ::fork();
     if (child != 0) return ::waitpid(child, nullptr, 0) == child ? 0 : 1;
   }
+  gpumux::sim::see_own_objects();
   CUresult result = gpumux::cuda::cuInit(0);
   std::cout << result << std::endl;
   std::string line;

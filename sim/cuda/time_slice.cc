@@ -101,7 +101,7 @@ bool ComputeTurn::join(std::uint64_t owner) {
   return arbiter().owner.compare_exchange_strong(owner, owner + kOneJoin);
 }
 
-base::TimePoint ComputeTurn::obtain() {
+std::optional<base::TimePoint> ComputeTurn::obtain(const Freezer& kernels) {
   const auto longest =
       base::Duration(machine_.settings().slice_nanoseconds + machine_.settings().switch_nanoseconds) + kGrace;
   std::uint64_t ticket = enter_line();
@@ -136,6 +136,10 @@ base::TimePoint ComputeTurn::obtain() {
     os::futex_wait(arbiter().turn, turn, kLookAgain, os::FutexScope::kShared);
   }
   own().wait_ticket.store(0);
+  if (kernels.is_frozen()) {
+    leave();
+    return std::nullopt;
+  }
   return begin_slice();
 }
 
@@ -195,7 +199,7 @@ std::uint32_t ComputeTurn::sharing() {
 
 double ComputeTurn::slowdown() { return std::max<double>(sharing(), std::max(own().sharing.load(), 1u) / limit_); }
 
-void ComputeTurn::acquire() {
+bool ComputeTurn::acquire(const Freezer& kernels) {
   std::unique_lock lock(mutex_);
   for (;;) {
     if (held_ && !yielding_) break;
@@ -205,17 +209,22 @@ void ComputeTurn::acquire() {
     }
     obtaining_ = true;
     lock.unlock();
-    const base::TimePoint slice_begin = obtain();
+    const std::optional<base::TimePoint> slice_begin = obtain(kernels);
     lock.lock();
     obtaining_ = false;
+    if (!slice_begin) {
+      changed_.notify_all();  // other threads may want the GPU for kernels that are not frozen
+      return false;
+    }
     held_ = true;
     yielding_ = false;
     busy_since_ = now();
-    slice_end_ = slice_begin + base::Duration(machine_.settings().slice_nanoseconds);
+    slice_end_ = *slice_begin + base::Duration(machine_.settings().slice_nanoseconds);
     changed_.notify_all();
     break;
   }
   ++running_;
+  return true;
 }
 
 void ComputeTurn::release() {

@@ -22,8 +22,10 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 
 #include "base/clock.h"
+#include "sim/cuda/freezer.h"
 #include "sim/cuda/machine.h"
 
 namespace gpumux::sim {
@@ -32,8 +34,9 @@ class ComputeTurn {
  public:
   ComputeTurn(Machine& machine, std::uint32_t gpu);
 
-  // Waits until this process has the GPU; from then on the caller counts as running on it.
-  void acquire();
+  // Waits until this process has the GPU; from then on the caller counts as running on it. False: the GPU came when the
+  // kernels for which the caller wants it were frozen, and was handed on at once.
+  bool acquire(const Freezer& kernels);
   // The last one that runs hands the GPU on.
   void release();
   // Must the caller release and acquire again, because the slice is over and others wait? To be asked at least every
@@ -54,8 +57,8 @@ class ComputeTurn {
   std::uint64_t party_of(std::uint32_t slot);
   std::uint64_t own_party() { return party_of(machine_.own_slot()); }
 
-  // When the slice began.
-  base::TimePoint obtain();
+  // When the slice began; none: as with `acquire`.
+  std::optional<base::TimePoint> obtain(const Freezer& kernels);
   std::uint64_t enter_line();
   bool join(std::uint64_t owner);
   base::TimePoint begin_slice();

@@ -40,14 +40,20 @@ class Engine {
       gpu_ = from ? *from : *to;
       direction_ = from ? kDeviceToHost : kHostToDevice;
       bandwidth_ = from ? settings.d2h_bytes_per_second : settings.h2d_bytes_per_second;
-      machine_.own().gpu[*gpu_].transfers[direction_].fetch_add(1);
+      resume();
     }
   }
-  ~Engine() {
-    if (gpu_) machine_.own().gpu[*gpu_].transfers[direction_].fetch_sub(1);
-  }
+  ~Engine() { pause(); }
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
+
+  // While it is frozen, a transfer leaves its share to others.
+  void pause() {
+    if (gpu_) machine_.own().gpu[*gpu_].transfers[direction_].fetch_sub(1);
+  }
+  void resume() {
+    if (gpu_) machine_.own().gpu[*gpu_].transfers[direction_].fetch_add(1);
+  }
 
   base::Duration time_for(std::uint64_t bytes) {
     if (bandwidth_ == 0) return base::Duration(0);  // host to host: as long as it takes
@@ -89,21 +95,41 @@ bool is_flat(const Copy& copy) {
   return rows && slices;
 }
 
+// Waits until the context's copies may go on; they run from then until they leave.
+void enter_copies(Worker& worker, Context& context, Engine& engine) {
+  while (!context.copies().enter()) {
+    engine.pause();
+    context.copies().wait_for_thaw();
+    engine.resume();
+    worker.begin();
+  }
+}
+
+bool copy_piece(const Context& context, const Accessor& who, std::uint64_t to, std::uint64_t from,
+                std::uint64_t bytes) {
+  const AddressSpace::Reader reader(context.process().space());
+  std::byte* destination = reader.resolve(to, bytes, who, Touch::kWrite, true);
+  const std::byte* source = reader.resolve(from, bytes, who, Touch::kRead, true);
+  if (destination == nullptr || source == nullptr) return false;
+  std::memmove(destination, source, bytes);
+  return true;
+}
+
 CUresult copy_row(Worker& worker, Context& context, Engine& engine, const Accessor& who, std::uint64_t to,
                   std::uint64_t from, std::uint64_t bytes) {
   for (std::uint64_t done = 0; done < bytes;) {
     const std::uint64_t n = std::min(kPieceBytes, bytes - done);
     if (context.error() != cuda::CUDA_SUCCESS) return context.error();
-    {
-      const AddressSpace::Reader reader(context.process().space());
-      std::byte* destination = reader.resolve(to + done, n, who, Touch::kWrite, true);
-      const std::byte* source = reader.resolve(from + done, n, who, Touch::kRead, true);
-      if (destination == nullptr || source == nullptr) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
-      std::memmove(destination, source, n);
-    }
+    enter_copies(worker, context, engine);
+    const bool copied = copy_piece(context, who, to + done, from + done, n);
+    context.copies().leave();
+    if (!copied) return cuda::CUDA_ERROR_ILLEGAL_ADDRESS;
     worker.pass(engine.time_for(n));
     done += n;
   }
+  // A copy that was frozen while its last piece took its time is not over either.
+  enter_copies(worker, context, engine);
+  context.copies().leave();
   return cuda::CUDA_SUCCESS;
 }
 
@@ -222,7 +248,7 @@ CUresult check_fill_ends(const AddressSpace& space, const Fill& fill) {
 CUresult run_fill(Worker& worker, Context& context, const Fill& fill) {
   const Settings& settings = context.process().machine().settings();
   const Accessor who = context.accessor(false);
-  worker.hold(context.device().turn);
+  worker.hold(context);
   CUresult result = worker.compute(context, base::Duration(settings.launch_nanoseconds));
   const std::uint64_t step = kPieceBytes / fill.element_bytes;
   for (std::uint64_t y = 0; y < fill.height && result == cuda::CUDA_SUCCESS; ++y) {

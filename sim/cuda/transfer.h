@@ -3,7 +3,7 @@
 //
 // Copies between host and device use the GPU's engine for their direction, whose bandwidth all transfers of all
 // processes share. While both directions are busy each keeps `duplex_percent` of its bandwidth. Copies do not take part
-// in time slicing; fills do, they are kernels.
+// in time slicing; fills do, they are kernels. A frozen copy stops between two pieces of 1 MiB.
 #pragma once
 
 #include <cstdint>

@@ -18,6 +18,7 @@
 namespace gpumux::sim {
 
 class Context;
+class Freezer;
 
 class Worker {
  public:
@@ -42,15 +43,19 @@ class Worker {
   cuda::CUresult work(Context& context, base::Duration alone);
   // The same for a kernel that waits for something: all that passes is real time.
   cuda::CUresult wait_on_gpu(Context& context, base::Duration duration);
-  // The part of the GPU is kept from one kernel to the next and given back before anything is waited for.
-  void hold(ComputeTurn& turn);
+  // Waits until the context's kernels may run on its GPU: it is this process's turn, and they are not frozen. That is
+  // kept from one kernel to the next and given back before anything is waited for.
+  void hold(Context& context);
   void let_go();
 
  private:
-  cuda::CUresult run(Context& context, base::Duration duration, bool shares);
+  cuda::CUresult run(Context& context, base::Duration duration);
+  void wait_for_thaw(Context& context);
 
   base::TimePoint due_{};
   ComputeTurn* held_ = nullptr;
+  Freezer* entered_ = nullptr;  // null only if held_ is
+  bool shares_ = false;         // its kernel counts in ComputeTurn::sharing, except while frozen
 };
 
 }  // namespace gpumux::sim
