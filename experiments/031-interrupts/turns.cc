@@ -114,7 +114,9 @@ struct Program {
     wait();
     loops_per_second = 200'000 / seconds_since(begin);
   }
-  std::uint64_t loops_of(double seconds) const { return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(seconds * loops_per_second)); }
+  std::uint64_t loops_of(double seconds) const {
+    return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(seconds * loops_per_second));
+  }
 };
 
 void say(const char* what) {
@@ -143,8 +145,8 @@ int spin(double kernel_s, double seconds, std::size_t bytes) {
     ++kernels;
   }
   const double took = seconds_since(begin);
-  std::printf("kernels=%zu busy=%.4f of=%.4f longest_ms=%.2f wrong=%zu\n", kernels, static_cast<double>(kernels) * kernel_s, took,
-              longest * 1e3, wrong);
+  std::printf("kernels=%zu busy=%.4f of=%.4f longest_ms=%.2f wrong=%zu\n", kernels,
+              static_cast<double>(kernels) * kernel_s, took, longest * 1e3, wrong);
   return wrong != 0;
 }
 
@@ -208,8 +210,11 @@ int request(double period_s, double work_s, double seconds) {
     took.push_back(seconds_since(started) * 1e3);
   }
   std::sort(took.begin(), took.end());
-  const auto at = [&](double part) { return took[std::min(took.size() - 1, static_cast<std::size_t>(part * static_cast<double>(took.size())))]; };
-  std::printf("requests=%zu p50=%.3f p90=%.3f p99=%.3f max=%.3f\n", took.size(), at(0.5), at(0.9), at(0.99), took.back());
+  const auto at = [&](double part) {
+    return took[std::min(took.size() - 1, static_cast<std::size_t>(part * static_cast<double>(took.size())))];
+  };
+  std::printf("requests=%zu p50=%.3f p90=%.3f p99=%.3f max=%.3f\n", took.size(), at(0.5), at(0.9), at(0.99),
+              took.back());
   return 0;
 }
 

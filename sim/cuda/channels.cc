@@ -98,7 +98,8 @@ void Channels::make(Process& process, std::uint32_t gpu, Freezer& kernels, Freez
   if (device_ == 0) return;
   std::uint32_t left = settings.channels;
   for (std::uint32_t i = 0; i <= kCopyGroups; ++i) {
-    const GroupParameters parameters{i == 0 ? &kernels : &copies};
+    GroupParameters parameters{.described = {}, .freezer = i == 0 ? &kernels : &copies};
+    parameters.described.engineType = i == 0 ? NV2080_ENGINE_TYPE_GR0 : NV2080_ENGINE_TYPE_COPY0 + i - 1;
     const std::uint32_t group = make_object(client.module.get(), client.handle, device_, KEPLER_CHANNEL_GROUP_A,
                                             &parameters, sizeof parameters);
     if (group == 0) return;

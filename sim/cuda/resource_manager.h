@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "cuda/resource_manager_abi.h"
 #include "sim/cuda/freezer.h"
 
 namespace gpumux::sim {
@@ -23,6 +24,7 @@ struct DeviceParameters {
 // The group's work stands still while all channels of all groups with this freezer are disabled. The freezer must
 // outlive the group.
 struct GroupParameters {
+  cuda::NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS described;
   Freezer* freezer;
 };
 

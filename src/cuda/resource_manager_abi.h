@@ -91,6 +91,20 @@ inline constexpr std::uint32_t KEPLER_CHANNEL_GROUP_A = 0xa06c;
 // c96f and ca6f Blackwell.
 constexpr bool is_channel_class(std::uint32_t number) { return (number & 0xff) == 0x6f && number > 0xff; }
 
+// With which a group is made: pAllocParms of that call.
+struct NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS {
+  std::uint32_t hObjectError;
+  std::uint32_t hObjectEccError;
+  std::uint32_t hVASpace;
+  std::uint32_t engineType;  // that all of its channels are for
+  std::uint8_t bIsCallingContextVgpuPlugin;
+};
+static_assert(sizeof(NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS) == 20);
+// Kernels run there; the numbers above are for copies and others.
+inline constexpr std::uint32_t NV2080_ENGINE_TYPE_GR0 = 1;
+inline constexpr std::uint32_t NV2080_ENGINE_TYPE_GR7 = 8;
+inline constexpr std::uint32_t NV2080_ENGINE_TYPE_COPY0 = 9;
+
 // ---- controls of a subdevice ------------------------------------------------------------------------------
 
 // Which GPU it is: 16 bits of its PCI domain, 8 of the bus, 8 of the device.

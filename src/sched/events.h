@@ -116,10 +116,10 @@ struct MemoryExpected { SeatId seat; MemoryOutlook outlook = MemoryOutlook::kUnk
 struct TimePassed {};  // the deadline asked for has come (or any other moment)
 // clang-format on
 
-using Event = std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone,
-                           GangJoined, SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested,
-                           RevokeSeen, GateClosed, Drained, CannotFreeze, Stepped, Idling, MemoryNeed, MemoryExpected,
-                           TimePassed>;
+using Event =
+    std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
+                 SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested, RevokeSeen,
+                 GateClosed, Drained, CannotFreeze, Stepped, Idling, MemoryNeed, MemoryExpected, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

@@ -43,9 +43,11 @@ constexpr std::int64_t kProbesPerSilenceLimit = 4;
 // More partners than this tell the operator nothing.
 constexpr std::size_t kMostPartners = 16;
 
-// Work that finishes within this is drained, and other work frozen. The driver takes 0.7 ms to take work off an H200 and
-// 0.4 ms to bring it back (experiment 030); a newcomer of higher priority waits for both, and for this.
-constexpr Duration kDrainsFor = std::chrono::microseconds(100);
+// Work that finishes within this is drained, and other work frozen. The driver takes 0.5 ms to take kernels off an
+// H200, and 0.4 ms to bring them back (experiment 030). So a turn that has ended is best drained if that takes no
+// longer than both. A newcomer of higher priority waits for the freeze and for this.
+constexpr Duration kDrainsFor = std::chrono::milliseconds(1);
+constexpr Duration kUrgentDrainsFor = std::chrono::microseconds(50);
 
 // No seat is let through while another seat may submit. A seat that was silent, stalled, or came back too late with a
 // claim may find its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
@@ -122,7 +124,9 @@ void Revocations::ask(Seat& seat, RevokeReason reason) {
 
 void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   ++seat.revocation->revokes_unseen;
-  command(Revoke{seat.id, seat.epoch, reason, drains_for(*seat.unit)});
+  Limit<Duration> drains = drains_for(*seat.unit);
+  if (reason == RevokeReason::kUrgent && !drains.is_unlimited()) drains = kUrgentDrainsFor;
+  command(Revoke{seat.id, seat.epoch, reason, drains});
 }
 
 // The work of a gang is frozen as a whole, or drains as a whole: kernels of one member may wait for those of another.

@@ -348,8 +348,8 @@ static_assert(sizeof(MpsAsked) == 528);
 
 enum class Severity : std::uint32_t { kDebug = 0, kInfo = 1, kWarning = 2, kError = 3 };
 enum class NoteKind : std::uint32_t {
-  kText = 0,          // a line for the log
-  kUnknownEntry = 1,  // the name of a driver entry that went past the library: counted, shown by `gpumux doctor`
+  kText = 0,             // a line for the log
+  kUnknownEntry = 1,     // the name of a driver entry that went past the library: counted, shown by `gpumux doctor`
   kUninterruptible = 2,  // why the process's work cannot be frozen: revoked, it drains
 };
 

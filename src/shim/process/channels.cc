@@ -38,6 +38,12 @@ bool matters(std::uint32_t kind) {
          cuda::is_channel_class(kind);
 }
 
+bool is_kernels_group(const cuda::NVOS21_PARAMETERS& made) {
+  if (made.hClass != cuda::KEPLER_CHANNEL_GROUP_A || made.pAllocParms == 0) return false;
+  const auto* const group = reinterpret_cast<const cuda::NV_CHANNEL_GROUP_ALLOCATION_PARAMETERS*>(made.pAllocParms);
+  return group->engineType >= cuda::NV2080_ENGINE_TYPE_GR0 && group->engineType <= cuda::NV2080_ENGINE_TYPE_GR7;
+}
+
 }  // namespace
 
 Channels& channels() { return g_channels; }
@@ -82,7 +88,8 @@ void Channels::seen(int descriptor, unsigned long request, const void* argument,
                                      ? made_one.status
                                      : static_cast<const cuda::NVOS64_PARAMETERS*>(argument)->status;
     if (status != cuda::NV_OK || !matters(made_one.hClass)) return;
-    made(descriptor, {made_one.hRoot, made_one.hObjectParent, made_one.hObjectNew, made_one.hClass});
+    made(descriptor,
+         {made_one.hRoot, made_one.hObjectParent, made_one.hObjectNew, made_one.hClass, is_kernels_group(made_one)});
   } else if (number == static_cast<std::uint32_t>(cuda::kRmFree)) {
     const auto& gone = *static_cast<const cuda::NVOS00_PARAMETERS*>(argument);
     if (gone.status == cuda::NV_OK) freed(gone.hRoot, gone.hObjectOld);
@@ -93,9 +100,11 @@ void Channels::made(int descriptor, const Object& object) {
   const base::Locked locked(mutex_);
   const auto is_its = [&](const Client& client) { return client.number == object.client; };
   if (std::none_of(clients_.begin(), clients_.end(), is_its))
-    clients_.push_back({object.client,
-                        os::KeptDescriptor(os::FileDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0))), descriptor});
+    clients_.push_back(
+        {object.client, os::KeptDescriptor(os::FileDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0))), descriptor});
   objects_.push_back(object);
+  if (const Object* const group = find(object.client, object.parent); group != nullptr && group->is_for_kernels)
+    objects_.back().is_for_kernels = true;
   if (object.kind == cuda::NV20_SUBDEVICE_0) return learn_gpu(object);
   if (!cuda::is_channel_class(object.kind)) return;
   Gpu* const gpu = gpu_of(object);
@@ -194,30 +203,37 @@ Channels::Outcome Channels::thaw(std::uint32_t gpu) { return set_enabled(gpu, tr
 
 Channels::Outcome Channels::set_enabled(std::uint32_t id, bool enabled) {
   const base::Locked locked(mutex_);
-  cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
-  parameters.bDisable = enabled ? 0 : 1;
-  const Gpu* any = nullptr;
-  for (const Object& object : objects_) {
-    if (!cuda::is_channel_class(object.kind)) continue;
-    Gpu* const gpu = gpu_of(object);
-    if (gpu == nullptr || gpu->id != id) continue;
-    any = gpu;
-    if (parameters.numChannels == cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES) {
-      if (!enabled) return Outcome::kTooMany;
-      // Some of them were made since the GPU was frozen.
-      if (!control(*gpu, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters))
-        return Outcome::kRefused;
-      parameters.numChannels = 0;
-    }
-    parameters.hClientList[parameters.numChannels] = object.client;
-    parameters.hChannelList[parameters.numChannels++] = object.number;
-  }
-  if (any == nullptr) return Outcome::kNoChannels;
   for (Gpu& gpu : gpus_) {
     if (gpu.id == id) gpu.is_frozen = !enabled;
   }
-  if (control(*any, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters)) return Outcome::kDone;
-  return Outcome::kRefused;
+  bool any = false;
+  const bool is_done = set_enabled(id, enabled, true, any) && set_enabled(id, enabled, false, any);
+  if (!is_done) return Outcome::kRefused;
+  return any ? Outcome::kDone : Outcome::kNoChannels;
+}
+
+// As many calls as it takes.
+bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, bool& any) {
+  cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
+  parameters.bDisable = enabled ? 0 : 1;
+  const Gpu* through = nullptr;
+  const auto call = [&] {
+    if (parameters.numChannels == 0) return true;
+    const bool is_done = control(*through, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters);
+    parameters.numChannels = 0;
+    return is_done;
+  };
+  for (const Object& object : objects_) {
+    if (!cuda::is_channel_class(object.kind) || object.is_for_kernels != for_kernels) continue;
+    const Gpu* const gpu = gpu_of(object);
+    if (gpu == nullptr || gpu->id != id) continue;
+    any = true;
+    through = gpu;
+    parameters.hClientList[parameters.numChannels] = object.client;
+    parameters.hChannelList[parameters.numChannels++] = object.number;
+    if (parameters.numChannels == cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES && !call()) return false;
+  }
+  return call();
 }
 
 void Channels::forget() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The channels through which this process's work goes to its GPUs, and taking them off a GPU.
 //
-// libcuda makes channels by ioctls of NVIDIA's kernel module. We see these calls pass (os/imported_function.h: libcuda's
-// ioctl goes through us, no other code's does), and remember the objects that they make and free. To freeze the
-// process's work on a GPU we make one more call of that kind, which needs no privilege. It disables all of the
+// libcuda makes channels by ioctls of NVIDIA's kernel module. We see these calls pass (os/imported_function.h:
+// libcuda's ioctl goes through us, no other code's does), and remember the objects that they make and free. To freeze
+// the process's work on a GPU we make one more call of that kind, which needs no privilege. It disables all of the
 // process's channels on that GPU: kernels stop in the middle and copies between two pieces, and both go on when the
 // channels are enabled again (cuda/resource_manager_abi.h).
 //
@@ -27,7 +27,6 @@ class Channels {
   enum class Outcome : std::uint8_t {
     kDone,
     kNoChannels,  // none was seen on that GPU: a client of MPS has none of its own
-    kTooMany,     // more than one call takes
     kRefused,     // by the kernel module, or the program has closed its descriptor
   };
 
@@ -42,10 +41,11 @@ class Channels {
   // Any thread: libcuda has made this call, with this result.
   void seen(int descriptor, unsigned long request, const void* argument, int result);
 
-  // A GPU is named as the kernel module names it (NV2080_CTRL_CMD_GPU_GET_ID): see gpu_id. Freezing returns when nothing
-  // of this process runs there, after about a millisecond; thawing takes half of that. Either may wait for other calls
-  // into the kernel module, so not on a thread that must answer. A channel that is made while its GPU is frozen is
-  // frozen before libcuda knows of it. Freezing what is frozen, and thawing what is not, does no harm.
+  // A GPU is named as the kernel module names it (NV2080_CTRL_CMD_GPU_GET_ID): see gpu_id. Freezing returns when
+  // nothing of this process runs there, after about a millisecond. Kernels go first, so they are off after half of
+  // that. Thawing takes half a millisecond. Either may wait for other calls into the kernel module, so not on a thread
+  // that must answer. A channel that is made while its GPU is frozen is frozen before libcuda knows of it. Freezing
+  // what is frozen, and thawing what is not, does no harm.
   Outcome freeze(std::uint32_t gpu);
   Outcome thaw(std::uint32_t gpu);
 
@@ -57,7 +57,8 @@ class Channels {
     std::uint32_t client;
     std::uint32_t parent;
     std::uint32_t number;
-    std::uint32_t kind;  // its class
+    std::uint32_t kind;           // its class
+    bool is_for_kernels = false;  // a group, and its channels
   };
   // The module knows a client by the opened file that made it. The program may close our number for it, or libcuda's:
   // as long as one is left, what is frozen can be thawed.
@@ -82,6 +83,7 @@ class Channels {
   void learn_gpu(const Object& subdevice);
   bool control(const Gpu& gpu, std::uint32_t command, void* parameters, std::uint32_t size) const;
   Outcome set_enabled(std::uint32_t gpu, bool enabled);
+  bool set_enabled(std::uint32_t gpu, bool enabled, bool for_kernels, bool& any);
 
   Ioctl call_;
   base::Mutex mutex_;

@@ -60,7 +60,7 @@ struct Seat {
   cuda::CUdevice device = 0;
   base::GpuUuid uuid;
   std::uint32_t gpu_id = 0;  // the kernel module's name of the GPU (channels.h)
-  bool announced = false;  // on this connection
+  bool announced = false;    // on this connection
   std::optional<Closing> closing;
   std::uint64_t closings = 0;       // that have begun
   std::uint32_t steps_left = 0;     // submissions let through and made, not yet reported; the next closing reports them

@@ -21,8 +21,8 @@ using namespace std::chrono_literals;
 
 constexpr base::Duration kForever = -1ns;
 // A frozen seat's thread sleeps on the lease word, and looks at everything else this often. Then it also asks for the
-// lease again, for a request may be lost. A wish of others' wakes it; only one that comes between its look and its sleep
-// waits for this.
+// lease again, for a request may be lost. A wish of others' wakes it; only one that comes between its look and its
+// sleep waits for this.
 constexpr base::Duration kLookAgain = 100ms;
 // The kernel ends a sleep up to 50 us late unless it is told how late it may be.
 constexpr unsigned long kTimerSlackNs = 1000;
@@ -164,7 +164,6 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   switch (outcome) {
     case Channels::Outcome::kDone: break;
     case Channels::Outcome::kNoChannels: return complain(line, "none of its channels were seen");
-    case Channels::Outcome::kTooMany: return complain(line, "it has more channels than one call takes");
     case Channels::Outcome::kRefused: return complain(line, "the driver refuses to disable its channels");
   }
 }

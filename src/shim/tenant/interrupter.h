@@ -69,7 +69,7 @@ class Interrupter {
     std::atomic<std::uint32_t> wakes{0};
     std::atomic<bool> frozen{false};
     std::atomic<bool> must_drain{false};
-    std::uint64_t tried = 0;  // the closing that could not be frozen
+    std::uint64_t tried = 0;     // the closing that could not be frozen
     base::TimePoint asked_at{};  // for its lease, while frozen
 
     void run() { owner->run(*this); }
