@@ -112,6 +112,8 @@ void seat_fields(Reader& reader, Seat& seat) {
   reader.read("share", seat.share);
   reader.read("max_share", seat.max_share);
   reader.read("poisoned", seat.poisoned);
+  reader.read("is_frozen", seat.is_frozen);
+  reader.read("not_interrupted", seat.not_interrupted);
   reader.read("note", seat.note);
   reader.read("mps", seat.mps, "a seat under MPS", seat_mps_fields);
   reader.read("memory", seat.memory, "a seat's memory", seat_memory_fields);
@@ -151,6 +153,7 @@ void gpu_fields(Reader& reader, Gpu& gpu) {
   reader.read("settings", gpu.settings);
   reader.read("switch_cost_ns", gpu.switch_cost);
   reader.read("switches", gpu.switches);
+  reader.read("interrupts", gpu.interrupts);
   reader.read("mode_now", gpu.mode_now);
   reader.read("mode_why", gpu.mode_why);
   reader.read("load", gpu.load, "a GPU's load", load_fields);

@@ -162,6 +162,8 @@ struct Seat {
   std::string share = "1";
   std::string max_share = "100%";
   bool poisoned = false;
+  bool is_frozen = false;       // its work stands still in the middle until its next turn
+  std::string not_interrupted;  // why unfinished work of it drains; empty: it is frozen, as far as is known
   std::string note;
   std::optional<SeatMps> mps{};
   std::optional<SeatMemory> memory;  // nothing: it is left to the driver
@@ -193,6 +195,7 @@ struct Gpu {
   std::map<std::string, std::string> settings;  // every setting as PATCH takes it; "true" and "false" for a yes or no
   base::Duration switch_cost{};
   std::uint64_t switches = 0;
+  std::uint64_t interrupts = 0;  // turns that ended with unfinished work, which was taken off the GPU
   GpuLoad load{};
   GpuMemory memory;
   std::string remark;      // a note for its programs' users; empty: nothing

@@ -213,6 +213,7 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
     trace_file_.write(entry);
     http_.trace_grew();
   });
+  translator_.set_no_interrupts(why_no_interrupts(inventory_->driver()));
   translator_.on_hand_over([this](bool near) {
     if (near) {
       attention_.expect(clock_.now());

@@ -266,6 +266,7 @@ void LeaseCore::State::on(const GateClosed& e) {
 void LeaseCore::State::on(const Drained& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
+  if (e.is_frozen && !seat->is_frozen) ++seat->gpu->interrupts;
   seat->is_frozen = e.is_frozen;
   if (seat->phase == SeatPhase::kHolding) {
     seat->poisoned |= e.poisoned;
@@ -282,6 +283,7 @@ void LeaseCore::State::on(const Drained& e) {
 void LeaseCore::State::on(const CannotFreeze& e) {
   Seat* const seat = roster.seat_of(e.seat);
   if (seat == nullptr || !std::exchange(seat->can_freeze, false)) return;
+  for (const UnitGpu& on_gpu : seat->unit->gpus) grants.seats_changed(*on_gpu.gpu);
   if (seat->unit->phase == UnitPhase::kRevoking) revocations.must_drain(*seat->unit);
 }
 

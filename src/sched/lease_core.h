@@ -66,6 +66,7 @@ struct SeatView : SeatTotals {
   std::uint32_t weight = 1;
   std::uint32_t cap = kNoCap;
   bool poisoned = false;
+  bool is_frozen = false;  // its work stands still in the middle until its next lease
 };
 
 struct GpuView {
@@ -74,8 +75,9 @@ struct GpuView {
   Limit<Duration> quantum{};  // in effect: what kAutomatic came to
   Duration switch_cost{};     // smoothed: how long no seat could run, for a drain or for memory that came
   std::uint64_t switches = 0;
-  Duration held{};              // time with at least one holder
-  std::vector<SeatView> seats;  // holders first, then waiters in order, then the rest
+  std::uint64_t interrupts = 0;  // leases that ended with work that was frozen
+  Duration held{};               // time with at least one holder
+  std::vector<SeatView> seats;   // holders first, then waiters in order, then the rest
 };
 
 // Which seat uses a GPU when, as far as it can be told. The residency planner goes by this.

@@ -129,14 +129,9 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   command(Revoke{seat.id, seat.epoch, reason, drains});
 }
 
-// The work of a gang is frozen as a whole, or drains as a whole: kernels of one member may wait for those of another.
-// Memory of frozen work stays where it is. So the seats of a job that is to leave the GPU drain, and so does a unit
-// whose memory the next one needs.
+// Memory of frozen work stays where it is. So a unit whose memory the next one needs drains.
 Limit<Duration> Revocations::drains_for(const Unit& unit) const {
-  const auto drains = [](const Seat& seat) {
-    return !seat.can_freeze || seat.suspended || seat.gpu->settings.interrupt == settings::Interrupt::kOff;
-  };
-  if (any_seat(unit, drains)) return kUnlimited;
+  if (!can_freeze(unit)) return kUnlimited;
   for (const UnitGpu& on_gpu : unit.gpus) {
     const Unit* const next = expected_on(*on_gpu.gpu, now());
     if (next != nullptr && has_pages_to_move(*next)) return kUnlimited;

@@ -267,6 +267,7 @@ struct Gpu {
   std::optional<Loan> loan;
   SwitchCost cost;
   std::uint64_t switches = 0;
+  std::uint64_t interrupts = 0;
   std::uint64_t last_holder = 0;  // serial
   Duration held{};
   TimePoint held_since{};
@@ -318,6 +319,13 @@ inline bool may_end_own_turns(const Gpu& gpu) {
 }
 inline bool ends_own_turns(const Unit& unit, const Gpu& gpu) {
   return gpu.has_own_turns && any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
+}
+// Whether work of all its seats can be frozen, as far as is known. A gang is frozen as a whole, or drains as a whole.
+// The memory of a suspended seat is to leave, so it drains.
+inline bool can_freeze(const Unit& unit) {
+  return !any_seat(unit, [](const Seat& seat) {
+    return !seat.can_freeze || seat.suspended || seat.gpu->settings.interrupt == settings::Interrupt::kOff;
+  });
 }
 // Whether the unit has borrowed the turn that it has there.
 inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }

@@ -140,6 +140,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     view.quantum = gpu->quantum();
     view.switch_cost = gpu->cost.total();
     view.switches = gpu->switches;
+    view.interrupts = gpu->interrupts;
     view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.common.now - gpu->held_since);
 
     // How far each unit is from the GPU: units that return to it, then all shapes' queues in this GPU's order.
@@ -173,6 +174,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.weight = seat->group->weight();
       one.cap = seat->budget.cap();
       one.poisoned = seat->poisoned;
+      one.is_frozen = seat->is_frozen;
       view.seats.push_back(std::move(one));
     }
     const auto group = [](const SeatView& seat) {

@@ -154,6 +154,7 @@ class Gpu(_Gpu, total=False):
     quantum_ns: int
     switch_cost_ns: int
     switches: int
+    interrupts: int
     held_ns: int
     mode_why: str
     measured: Measured
@@ -240,6 +241,8 @@ class _Seat(TypedDict):
     share: str
     max_share: str
     poisoned: bool
+    is_frozen: bool
+    not_interrupted: str
     submissions: int
     note: str
 
@@ -345,6 +348,8 @@ class _TenantSeat(TypedDict):
     wait_p99_ns: int
     gang: str
     poisoned: bool
+    is_frozen: bool
+    not_interrupted: str
     submissions: int
     note: str
 
@@ -703,6 +708,7 @@ class GpuSettings(TypedDict, total=False):
     silence_limit: str
     kill_silent_after: str
     overlap: bool
+    interrupt: str
     mps: str
     hand_over: bool
     save: bool

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 
 #include "base/version.h"
 #include "cli/frame/words.h"
@@ -210,6 +211,27 @@ void check_unknown_entries(const Facts& facts, Findings& findings) {
                       "update gpumux; report these names if it is up to date"});
 }
 
+void check_interrupts(const Facts& facts, Findings& findings) {
+  if (!facts.snapshot) return;
+  std::uint64_t interrupts = 0;
+  std::map<std::string, std::vector<std::string>> programs;  // by the reason why they are not interrupted
+  for (const api_client::Gpu& gpu : facts.snapshot->gpus) {
+    interrupts += gpu.interrupts;
+    for (const api_client::Seat& seat : gpu.seats) {
+      if (!seat.not_interrupted.empty())
+        programs[seat.not_interrupted].push_back(seat.program + " (" + std::to_string(seat.pid) + ")");
+    }
+  }
+  for (const auto& [why, names] : programs) {
+    findings.push_back({"interrupts", Level::kWarning, "unfinished work drains when its turn is over: " + why,
+                        "others wait until kernels of " + join(names) + " have ended by themselves"});
+  }
+  if (!programs.empty()) return;
+  findings.push_back({"interrupts", Level::kOk,
+                      interrupts == 0 ? "nothing is known against interrupts, and no turn has ended with one"
+                                      : plural(interrupts, "turn") + " ended with an interrupt"});
+}
+
 }  // namespace
 
 Finding check_driver(const Facts& facts) {
@@ -399,6 +421,7 @@ Findings check_all(const Facts& facts) {
   check_mps(facts, findings);
   check_foreign(facts, findings);
   check_unknown_entries(facts, findings);
+  check_interrupts(facts, findings);
   check_environment(facts, findings);
   return findings;
 }

@@ -89,6 +89,7 @@ std::string why_text(const Seat& seat, const std::vector<Gpu>& gpus) {
   std::string text = name_tenants(seat.waits_for, gpus);
   const auto add = [&](const std::string& more) { text += (text.empty() || more.empty() ? "" : "; ") + more; };
   if (seat.poisoned) add("its context has failed and can run nothing more");
+  if (seat.is_frozen) add("its work stands still in the middle");
   add(move_of(seat));
   if (seat.memory && seat.memory->wanted > 0)
     add("its allocation waits for room: " + base::format_bytes(seat.memory->wanted) + " in all");

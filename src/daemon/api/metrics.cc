@@ -132,6 +132,8 @@ void write_gpus(Exposition& out, const StatusSnapshot& status) {
            [](const GpuStatus& gpu) { return gpu.view.held; });
   each_gpu(out, status, "gpumux_gpu_switches", Kind::kCounter, "How often the GPU changed hands.",
            [](const GpuStatus& gpu) { return gpu.view.switches; });
+  each_gpu(out, status, "gpumux_gpu_interrupts", Kind::kCounter, "How often unfinished work was taken off the GPU.",
+           [](const GpuStatus& gpu) { return gpu.view.interrupts; });
   each_gpu(out, status, "gpumux_gpu_longest_wait_seconds", Kind::kGauge,
            "How long the program that has waited longest has waited; 0: none waits.", [&](const GpuStatus& gpu) {
              base::Duration longest{};

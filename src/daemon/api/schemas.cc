@@ -40,10 +40,11 @@ constexpr std::array kSchemas{
     Schema{"Gpus", "gpus: Gpu[]"},
     Schema{"ChangedGpus", "gpus: ChangedGpu[]"},
     Schema{"ChangedGpu", GPUMUX_GPU_FIELDS},
-    Schema{"Gpu", GPUMUX_GPU_FIELDS
-           ", quantum_ns?: int, switch_cost_ns?: int, switches?: int, held_ns?: int, mode_why?: text, "
-           "measured?: Measured, memory?: GpuMemory, load: Load, remark?: text, "
-           "refused_allocations?: RefusedAllocation[], foreign: Foreign[], seats: Seat[]"},
+    Schema{
+        "Gpu", GPUMUX_GPU_FIELDS
+        ", quantum_ns?: int, switch_cost_ns?: int, switches?: int, interrupts?: int, held_ns?: int, mode_why?: text, "
+        "measured?: Measured, memory?: GpuMemory, load: Load, remark?: text, "
+        "refused_allocations?: RefusedAllocation[], foreign: Foreign[], seats: Seat[]"},
     Schema{"Load",
            "utilization_percent?: int, power_milliwatts?: int, power_limit_milliwatts?: int, "
            "temperature_celsius?: int"},
@@ -63,7 +64,7 @@ constexpr std::array kSchemas{
         "lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, waits_for: text, grants: int, "
         "held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, wait_p50_ns: int, "
         "wait_p99_ns: int, gang: text, priority: int, share: text, max_share: text, poisoned: bool, "
-        "submissions: int, note: text, mps?: SeatMps, memory?: SeatMemory"},
+        "is_frozen: bool, not_interrupted: text, submissions: int, note: text, mps?: SeatMps, memory?: SeatMemory"},
     Schema{"SeatMps", "server: int, thread_percentage: int"},
     Schema{"Phase", "idle|waiting|holding|revoked|draining|silent|suspended"},
     Schema{"Container", "id: text, namespace?: text, pod?: text, name?: text, claim?: text"},
@@ -84,7 +85,8 @@ constexpr std::array kSchemas{
     Schema{"TenantSeat",
            "gpu: int, phase: Phase, lease?: exclusive|shared, epoch?: int, since_ns: int, queue_place: int, "
            "waits_for: text, grants: int, held_ns: int, gpu_time_ns: int, recent_gpu_time_ns: int, waited_ns: int, "
-           "wait_p50_ns: int, wait_p99_ns: int, gang: text, poisoned: bool, submissions: int, note: text, "
+           "wait_p50_ns: int, wait_p99_ns: int, gang: text, poisoned: bool, is_frozen: bool, not_interrupted: text, "
+           "submissions: int, note: text, "
            "mps?: SeatMps, memory?: SeatMemory"},
     Schema{"TenantPatch", "priority?: int_or_default, share?: text_or_number, max_share?: text_or_number"},
     Schema{"ChangedTenant", "tenant: int, pid: int, program: text, priority: int, share: text, max_share: text"},

@@ -236,6 +236,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
         if (const Slot* slot = session->slot_on(view.gpu)) {
           status.submissions = session->page.submissions(slot->number);
           status.mps = session->mps;
+          status.not_interrupted = session->not_interrupted;
           status.said = slot->memory;
           gpu.moved.add(status.said);
           status.host_lent = host.lent_to(session->id);
@@ -290,6 +291,7 @@ Json StatusRenderer::render(const StatusSnapshot& snapshot) {
       if (!gpu.view.quantum.is_unlimited()) json["quantum_ns"] = gpu.view.quantum.value().count();
       json["switch_cost_ns"] = gpu.view.switch_cost.count();
       json["switches"] = gpu.view.switches;
+      json["interrupts"] = gpu.view.interrupts;
       json["held_ns"] = gpu.view.held.count();
       json["mode_why"] = gpu.mode_why;
       if (gpu.finding && gpu.finding->by_turns > 0) {
@@ -341,6 +343,8 @@ Json StatusRenderer::render(const StatusSnapshot& snapshot) {
       s["share"] = base::format_share(view.weight);
       s["max_share"] = base::format_max_share(view.cap);
       s["poisoned"] = view.poisoned;
+      s["is_frozen"] = view.is_frozen;
+      s["not_interrupted"] = seat.not_interrupted;
       s["submissions"] = seat.submissions;
       s["note"] = note;
       if (seat.mps.server != 0)

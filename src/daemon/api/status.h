@@ -19,6 +19,7 @@ struct SeatStatus {
   sched::SeatView view{};
   std::shared_ptr<const TenantLabel> label{};
   std::string note{};
+  std::string not_interrupted{};  // Session::not_interrupted
   std::uint64_t submissions = 0;
   bool reports_memory = false;
   sched::SeatMemoryView memory{};  // as it is planned with

@@ -55,6 +55,11 @@ struct DriverInfo {
   bool simulated = false;
 };
 
+// Why work cannot be frozen with this driver; empty: nothing is known against it. The library relies on structures of
+// NVIDIA's kernel modules, which a new branch may change. So the branches are listed with which it has been measured,
+// or whose open sources have the same (docs/decisions/0038-interrupts.md).
+std::string why_no_interrupts(const DriverInfo& driver);
+
 class Inventory {
  public:
   virtual ~Inventory() = default;

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/limits.h"
@@ -273,6 +275,13 @@ base::Result<std::unique_ptr<Inventory>> open_nvml(const std::string& path) {
   auto inventory = std::make_unique<NvmlInventory>(std::move(library), nvml);
   GPUMUX_TRY(inventory->discover());
   return std::unique_ptr<Inventory>(std::move(inventory));
+}
+
+std::string why_no_interrupts(const DriverInfo& driver) {
+  constexpr std::string_view kBranches[] = {"580.", "590.", "595."};
+  const auto is_of = [&](std::string_view branch) { return driver.nvml_version.starts_with(branch); };
+  if (driver.simulated || std::any_of(std::begin(kBranches), std::end(kBranches), is_of)) return {};
+  return "driver " + driver.nvml_version + " is of no branch that gpumux is known to interrupt (580, 590, 595)";
 }
 
 }  // namespace gpumux::daemon

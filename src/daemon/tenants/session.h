@@ -90,7 +90,8 @@ class Session {
   base::Standing standing;
   base::Standing first_standing;  // the standing that it asked for, as far as it was allowed
   bool ends_own_turns = false;
-  bool can_freeze = false;  // as far as is known: its library can freeze work that does not drain
+  // Why its unfinished work drains when its turn is over. Empty: it is frozen, as far as is known.
+  std::string not_interrupted;
   MpsClient mps;
   std::string trust_domain;  // trust_domain.h; set before the first message
   // The one that its process is in (container.h); null: none. Set before the first message.

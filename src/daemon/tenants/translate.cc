@@ -176,7 +176,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   join_quota(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
-  session.can_freeze = (hello.flags & wire::kCanFreeze) != 0;
+  session.not_interrupted =
+      (hello.flags & wire::kCanFreeze) != 0 ? no_interrupts_ : "its library is of an older release of gpumux";
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -238,7 +239,8 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
-                session.is_suspended, std::move(share.group), session.peer.account.key(), session.can_freeze},
+                session.is_suspended, std::move(share.group), session.peer.account.key(),
+                session.not_interrupted.empty()},
       .owner = {quota_on(session, *gpu), session.peer.account.key()},
       .is_new = !may_be_back,
       .left = take_left(session, *gpu),
@@ -369,7 +371,8 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
     return {};
   }
   if (note.kind == wire::NoteKind::kUninterruptible) {
-    if (!std::exchange(session.can_freeze, false)) return {};
+    if (!session.not_interrupted.empty()) return {};
+    session.not_interrupted = printable(wire::text_of(note.text));
     for (const auto& [number, slot] : session.slots()) leases_.apply(sched::CannotFreeze{seat_of(session, slot)});
   }
   if (!session.notes.take(leases_.now())) {
@@ -381,7 +384,8 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
                          {"program", session.label->program},
                          {"suppressed", std::exchange(session.notes_suppressed, 0)},
                          {"text", wire::text_of(note.text)}};
-  log(level_of(note.severity), "note from tenant", fields);
+  const bool is_uninterruptible = note.kind == wire::NoteKind::kUninterruptible;
+  log(level_of(note.severity), is_uninterruptible ? "its unfinished work drains" : "note from tenant", fields);
   return {};
 }
 

@@ -67,6 +67,9 @@ class Translator {
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
 
+  // Why no program's work is frozen on this machine; empty: nothing speaks against it. Before the first tenant.
+  void set_no_interrupts(std::string why) { no_interrupts_ = std::move(why); }
+
   // Called when a tenant asks for MPS; without a callback the library does not ask.
   void on_mps_asked(std::function<base::Status(Session&, const wire::MpsAsked&)> callback) {
     mps_asked_ = std::move(callback);
@@ -291,6 +294,7 @@ class Translator {
   };
   std::deque<Gone> gone_;
   std::map<std::string, UnknownEntry> unknown_entries_;
+  std::string no_interrupts_;
 };
 
 template <class Message>

@@ -470,7 +470,7 @@ void Memories::connect(std::uint32_t a, std::uint32_t b) {
   update_bars_locked(all);
 }
 
-std::uint64_t Memories::group(std::uint32_t slot) {
+std::uint64_t Memories::group(std::uint32_t slot) const {
   const base::Locked locked(bars_mutex_);
   return connected_[slot] | slot_bit(slot);
 }

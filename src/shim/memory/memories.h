@@ -78,6 +78,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void each(Act act) {
     first([&](DeviceMemory& memory) { return act(memory), false; });
   }
+  // Whether something of the memory that the seat's work can reach has to leave the GPU. Any thread.
+  bool must_make_room(std::uint32_t slot) const;
   // The owner of the allocation at this address; null: it is no seat's.
   DeviceMemory* owner_of(cuda::CUdeviceptr address);
 
@@ -239,7 +241,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Work of one seat reaches the memory of the other from now on.
   void connect(std::uint32_t a, std::uint32_t b);
   // Seats that are complete or not together, as bits; the seat itself among them.
-  std::uint64_t group(std::uint32_t slot);
+  std::uint64_t group(std::uint32_t slot) const;
 
   // Makes bars follow from what is evicted and being evicted.
   void update_bars(std::uint32_t slot);
@@ -365,7 +367,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
   std::map<std::pair<cuda::CUmemoryPool, std::uint32_t>, std::uint32_t> pool_access_;  // pool and accessor: the owner
 
-  base::Mutex bars_mutex_;
+  mutable base::Mutex bars_mutex_;
   std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
   std::array<bool, base::kMaxSeatsPerTenant> evicting_{};
   std::array<std::atomic<bool>, base::kMaxSeatsPerTenant> broken_{};

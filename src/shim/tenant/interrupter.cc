@@ -123,7 +123,10 @@ void Interrupter::run(Line& line) {
 // How long nothing is to be done, unless something changes.
 base::Duration Interrupter::look_at(Line& line) {
   if (line.frozen.load(std::memory_order_relaxed)) {
-    if (!must_thaw(line) && say_frozen(line)) return kLookAgain;
+    if (!must_thaw(line) && say_frozen(line)) {
+      port_.waits_frozen(line.slot);
+      return kLookAgain;
+    }
     thaw(line);
     return base::Duration::zero();
   }
@@ -143,7 +146,8 @@ base::Duration Interrupter::look_at(Line& line) {
 }
 
 bool Interrupter::must_thaw(Line& line) const {
-  return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) || line.must_drain.load(std::memory_order_acquire);
+  return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) ||
+         line.must_drain.load(std::memory_order_acquire) || port_.must_make_room(line.slot);
 }
 
 void Interrupter::freeze(Line& line, const Closing& seen) {

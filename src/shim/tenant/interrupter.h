@@ -37,9 +37,14 @@ namespace gpumux::shim {
 
 class Interrupter {
  public:
+  // Called on the interrupter's threads.
   struct Port {
-    // Why the seat's work drains, each time that it was to be frozen. On a thread of the interrupter's.
+    // Why the seat's work drains, each time that it was to be frozen.
     virtual void cannot_interrupt(std::uint32_t slot, const std::string& why) = 0;
+    // Whether memory that the seat's work can reach has to leave the GPU.
+    virtual bool must_make_room(std::uint32_t slot) const = 0;
+    // The seat is frozen and has asked for its lease, a while ago or more.
+    virtual void waits_frozen(std::uint32_t slot) = 0;
 
    protected:
     ~Port() = default;

@@ -415,10 +415,10 @@ void Tenant::note(wire::Severity severity, const std::string& text) {
 }
 
 void Tenant::cannot_interrupt(std::uint32_t, const std::string& why) {
-  const std::string text = "its work is not interrupted when its turn is over, and drains: " + why;
-  if (!told_of_no_interrupts_.exchange(true, std::memory_order_relaxed)) write_log(wire::Severity::kInfo, text);
+  if (!told_of_no_interrupts_.exchange(true, std::memory_order_relaxed))
+    write_log(wire::Severity::kInfo, "unfinished work drains when its turn is over: " + why);
   wire::Note message{.severity = wire::Severity::kInfo, .kind = wire::NoteKind::kUninterruptible};
-  wire::set_text(message.text, text);
+  wire::set_text(message.text, why);
   agent_.send(message);
 }
 
