@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "sched/two_gangs.h"
 
@@ -360,6 +361,58 @@ TEST(Stall, WithAnOpenGateKeepsItsGpu) {
   EXPECT_TRUE(was_taken_back) << text;
   while (s.phase(seat(2, 0)) != SeatPhase::kRevoked) s.wait(100ms);
   EXPECT_TRUE(says(s.closed(seat(2, 0)), "reopen 1@0")) << "its turn, once the gate is closed";
+}
+
+// A program that answers each Revoke, and whose work does not end until `end`. Returns the time of its lease until
+// then.
+Duration stall_until(OneGpu& s, SeatId stuck, Duration end) {
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  EXPECT_EQ(s.phase(stuck), SeatPhase::kRevoked);
+  for (Duration past{}; past < end; past += 10ms) {
+    s.wait(10ms);
+    s.seen(stuck);
+  }
+  return s.view(stuck).held;
+}
+
+// The milliseconds that A and B hold in `time`, in which both always want more.
+std::pair<double, double> race(OneGpu& s, Duration time) {
+  const Duration before[] = {s.view(kA).held, s.view(kB).held};
+  for (Duration past{}; past < time; past += 1ms) {
+    for (const SeatId one : {kA, kB}) {
+      if (s.phase(one) == SeatPhase::kRevoked) s.closed(one);
+      if (s.phase(one) == SeatPhase::kDraining) s.drained(one);
+      if (s.phase(one) == SeatPhase::kIdle) s.request(one);
+    }
+    s.wait(1ms);
+  }
+  return {(s.view(kA).held - before[0]) / 1ms, (s.view(kB).held - before[1]) / 1ms};
+}
+
+// The time from a Revoke to the drain is the stalled program's: others have that much more of the GPU afterwards.
+TEST(Stall, IsPaidForByTheProgramThatStalls) {
+  OneGpu s(fixed());
+  EXPECT_EQ(stall_until(s, kA, 3s), 3010ms);
+  const auto [a, b] = race(s, 2900ms);
+  EXPECT_LE(a, 12) << "it owes three seconds";
+  EXPECT_GE(b, 2880);
+  const auto [later_a, later_b] = race(s, 2100ms);
+  EXPECT_NEAR(later_a, later_b, 150) << "and no more than these";
+}
+
+// Each Reopen is another lease. The debt of before stays.
+TEST(Stall, IsPaidForThoughItsLeaseWasGivenBack) {
+  GpuSettings settings = fixed();
+  settings.stall_timeout = 1s;
+  OneGpu s(settings);
+  const Duration had = stall_until(s, kA, 5s);
+  EXPECT_EQ(had, 5010ms) << "through all of its leases";
+  EXPECT_GE(s.epoch(kA).value, 4u);
+  const auto [a, b] = race(s, 4900ms);
+  EXPECT_LE(a, 12);
+  EXPECT_GE(b, 4880);
 }
 
 TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {
