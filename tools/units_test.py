@@ -78,6 +78,20 @@ class Units(unittest.TestCase):
         header = (UNITS.parent.parent / "src/os/runtime_dir.h").read_text()
         self.assertIn('kGpuLockDir[] = "/run/gpumux-locks"', header)
 
+    def test_users_can_fill_a_file_system_of_gpumuxs_only(self):
+        name = "run-gpumux-mps-users.mount"
+        mount = settings_of(name, "Mount")
+        header = (UNITS.parent.parent / "src/os/runtime_dir.h").read_text()
+        folder = re.search(r'kMpsUsersDir\[\] = "(.*)"', header).group(1)
+        self.assertEqual(mount["Where"], f"/run/gpumux/{folder}")
+        self.assertEqual(mount["Where"].strip("/").replace("/", "-") + ".mount", name)
+        options = dict(option.partition("=")[::2] for option in mount["Options"].split(","))
+        self.assertLessEqual({"size", "nr_inodes", "nosuid", "nodev"}, options.keys())
+        self.assertEqual(options["mode"], "0711")
+        service = (UNITS / "gpumuxd.service").read_text()
+        for word in ("Wants", "After"):
+            self.assertRegex(service, rf"(?m)^{word}={name}$")
+
     def test_the_web_page_has_no_rights_and_changes_nothing(self):
         service = settings_of("gpumux-web.service")
         self.assertNotIn(service["User"], ("", "root"))

@@ -15,6 +15,7 @@
 //   root/api.sock          the same, for root: only root can enter the folder (the system's daemon has it)
 //   root/containers        records of containers (containers/record.h)
 //   lock                   the daemon that serves the directory has locked it
+//   mps                    MPS servers of users (daemon/mps)
 //   known_tenants          which tenants the next daemon waits for (daemon/peers/known_tenants.h)
 //   elsewhere              a link to the folder of the user's daemon, which is not here
 #pragma once
@@ -32,6 +33,9 @@ inline constexpr char kApiSocket[] = "api.sock";
 // Of the MPS servers that the daemon has started. The file in it invites programs that do not ask for MPS themselves.
 inline constexpr char kMpsDir[] = "mps";
 inline constexpr char kMpsInvitation[] = "invited";
+// All that users may write in the directory. The system daemon's is a file system of its own, of a bounded size
+// (packaging/systemd/run-gpumux-mps-users.mount).
+inline constexpr char kMpsUsersDir[] = "mps/users";
 inline constexpr char kRootDir[] = "root";
 inline constexpr char kRootApiSocket[] = "root/api.sock";
 inline constexpr char kContainersDir[] = "root/containers";

@@ -11,6 +11,7 @@ import functools
 import os
 import pathlib
 import pwd
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,18 @@ PIPES = "CUDA_MPS_PIPE_DIRECTORY="
 THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE="
 MPS = {"GPUMUX_USE_MPS": "on"}
 WORK = {"step_us": 500}
+# Writes a file until there is no room, and then files until there can be no more.
+FILL = """
+import itertools, os, sys
+os.chdir(sys.argv[1])
+try:
+  with open("large", "wb", buffering=0) as file:
+    while file.write(bytes(1 << 20)): pass
+except OSError: pass
+try:
+  for number in itertools.count(): open(f"small{number}", "w").close()
+except OSError: pass
+"""
 
 
 class ApiOf(Api):
@@ -113,7 +126,7 @@ class Programs(MpsTest):
         self.finish(first, second, without)
         self.wait_gone(daemon)
         wait_until(lambda: not pathlib.Path(f"/proc/{server['pid']}").exists(), HANG, "the control daemon has ended")
-        wait_until(lambda: not list(pathlib.Path(self.runtime_dir, "mps").glob("*.*")), HANG, "its folder is gone")
+        wait_until(lambda: not list(pathlib.Path(self.runtime_dir, "mps").rglob("*.*")), HANG, "its folders are gone")
 
     def test_it_can_be_on_for_a_gpu(self):
         daemon = self.start_users_daemon()
@@ -261,7 +274,7 @@ class Ends(MpsTest):
     def test_children_do_not_inherit_a_server(self):
         daemon = self.start_users_daemon()
         first = self.work("first", {**MPS, "GPUMUX_MAX_SHARE": "30%"})
-        pipes, = pathlib.Path(self.runtime_dir, "mps").glob("*/pipe")
+        pipes, = pathlib.Path(self.runtime_dir, "mps", "users").glob("*/pipe")
         # As children of `first` would have them.
         inherited = {"CUDA_MPS_PIPE_DIRECTORY": pipes, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "30"}
         self.assertEqual(self.clients(pipes), {first.pid})
@@ -291,7 +304,7 @@ class Ends(MpsTest):
     def test_folders_that_a_user_has_filled_stay(self):
         daemon = self.start_users_daemon()
         first = self.work("first", MPS)
-        log, = pathlib.Path(self.runtime_dir, "mps").glob("*/log")
+        log, = pathlib.Path(self.runtime_dir, "mps", "users").glob("*/log")
         (log / "own").mkdir()
         self.finish(first)
         self.wait_gone(daemon)
@@ -326,7 +339,7 @@ class RootsDaemon(MpsTest):
         self.assertEqual(set(ids["Uid"]), {str(self.user.pw_uid)})
         self.assertEqual(set(ids["Gid"]), {str(self.user.pw_gid)})
         for folder in ("pipe", "log"):
-            status = os.stat(f"{self.runtime_dir}/mps/{self.user.pw_uid}.{server['server']}/{folder}")
+            status = os.stat(f"{self.runtime_dir}/mps/users/{self.user.pw_uid}.{server['server']}/{folder}")
             self.assertEqual((status.st_uid, status.st_mode & 0o777), (self.user.pw_uid, 0o700))
         roots = self.start_process([paths.PROGRAMS / "worker", "--until", self.enough], name="roots", user=0, group=0,
                                    environment=self.environment(**MPS))
@@ -335,6 +348,65 @@ class RootsDaemon(MpsTest):
         pathlib.Path(self.enough).touch()
         for program in (first, roots):
             program.expect_success()
+        self.wait_gone(daemon)
+
+    def mount(self, folder):
+        """As the unit of the system's daemon does."""
+        unit = (paths.ROOT / "packaging" / "systemd" / "run-gpumux-mps-users.mount").read_text(encoding="utf-8")
+        options = re.search("^Options=(.*)$", unit, re.MULTILINE).group(1)
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", folder], capture_output=True, text=True,
+                              check=False)
+        if done.returncode != 0:
+            self.skipTest(f"no file system can be mounted here: {done.stderr}")
+        self.addCleanup(subprocess.run, ["umount", "--lazy", folder], check=True)
+
+    def test_a_user_can_fill_one_file_system_of_a_bounded_size(self):
+        folder = pathlib.Path(self.runtime_dir, "mps", "users")
+        folder.mkdir(parents=True)
+        for each in (folder, folder.parent):
+            each.chmod(0o711)
+        self.mount(folder)
+        daemon = self.start_users_daemon()
+        first = self.work("first", MPS)
+        everything = [(path, path.lstat()) for path in pathlib.Path(self.runtime_dir).rglob("*")]
+        owned = [path for path, status in everything if status.st_uid == self.user.pw_uid]
+        self.assertIn("pipe", [path.name for path in owned])
+        self.assertEqual([path for path in owned if folder not in path.parents], [])
+        self.assertEqual([path for path, status in everything if status.st_mode & 0o002 and path.is_dir()], [])
+
+        log, = folder.glob("*/log")
+        subprocess.run([PYTHON, "-c", FILL, log], check=True, timeout=HANG, **self.as_user)
+        status = os.statvfs(folder)
+        self.assertEqual((status.f_bavail, status.f_favail), (0, 0))
+        self.assertLessEqual(status.f_blocks * status.f_frsize, 64 << 20)
+        # Programs of that server go on, and the next daemon knows them.
+        second = self.work("second", MPS)
+        daemon.restart()
+        for program in (first, second):
+            wait_until(lambda it=program: "mps" in self.seat(daemon, it), HANG, f"{program.name} is a client")
+        server, = self.servers(daemon)
+        self.assertEqual(sorted(server["programs"]), sorted([first.pid, second.pid]))
+        self.finish(first, second)
+        self.wait_gone(daemon)
+        # There is no room for another server, or for its socket.
+        pathlib.Path(self.enough).unlink()
+        third = self.work("third", MPS)
+        self.assertNotIn("mps", self.seat(daemon, third))
+        self.assertRegex(daemon.log(), "No space left on device|MPS did not start for a user")
+        self.finish(third)
+
+    def test_a_program_that_the_next_daemon_would_not_know_gets_no_server(self):
+        daemon = self.start_users_daemon()
+        first = self.work("first", MPS)
+        server, = self.servers(daemon)
+        clients, = pathlib.Path(self.runtime_dir, "mps").glob("*/clients")
+        clients.rename(clients.with_name("elsewhere"))
+        second = self.work("second", MPS)
+        self.assertNotIn("mps", self.seat(daemon, second))
+        self.assertEqual(self.servers(daemon)[0]["programs"], [first.pid])
+        self.assertIn("a program gets no MPS", daemon.log())
+        clients.with_name("elsewhere").rename(clients)
+        self.finish(first, second)
         self.wait_gone(daemon)
 
 

@@ -27,6 +27,7 @@ void MpsDoor::open(const std::string& runtime_dir, bool is_private, std::string 
   folder_ = runtime_dir + "/" + os::kMpsDir;
   MpsServers::Places places;
   places.folder = folder_;
+  places.users_folder = runtime_dir + "/" + os::kMpsUsersDir;
   places.control = std::move(control);
   // The loader's path to the driver, and the simulated machine.
   for (const char* name : {"LD_LIBRARY_PATH", "GPUMUX_SIM_DIR"}) {

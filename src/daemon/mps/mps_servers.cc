@@ -11,6 +11,7 @@
 #include <boost/asio/post.hpp>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -50,10 +51,16 @@ base::Status make_folder(const std::string& path, uid_t uid, gid_t gid) {
   return {};
 }
 
+std::string folder_of(const std::string& all, std::uint64_t uid, std::uint32_t number) {
+  return all + "/" + std::to_string(uid) + "." + std::to_string(number);
+}
+
+// Of a server's `users_folder`.
 std::string pipes_of(const std::string& folder) { return folder + "/pipe"; }
 std::string logs_of(const std::string& folder) { return folder + "/log"; }
 
-// An empty file "PID.START" for each client (process_info.h), by which the next daemon knows them.
+// Of a server's `folder`. An empty file "PID.START" for each client (process_info.h), by which the next daemon knows
+// them.
 std::string clients_of(const std::string& folder) { return folder + "/clients"; }
 
 std::string client_file(const std::string& folder, pid_t pid, std::uint64_t start) {
@@ -76,12 +83,13 @@ std::vector<std::string> names_in(const std::string& folder) {
 
 // All that MPS and the daemon have made. A folder in which the user has put another file stays, with its parent:
 // removing the user's files may take any time.
-void remove_folders(const std::string& folder) {
+void remove_folders(const std::string& folder, const std::string& users) {
   for (const std::string& name : names_in(clients_of(folder))) ::unlink((clients_of(folder) + "/" + name).c_str());
   for (const char* name : {"/control", "/control_lock", "/control_privileged", "/log", "/nvidia-cuda-mps-control.pid"})
-    ::unlink((pipes_of(folder) + name).c_str());
-  for (const char* name : {"/control.log", "/server.log", "/output"}) ::unlink((logs_of(folder) + name).c_str());
-  for (const std::string& each : {clients_of(folder), pipes_of(folder), logs_of(folder), folder}) ::rmdir(each.c_str());
+    ::unlink((pipes_of(users) + name).c_str());
+  for (const char* name : {"/control.log", "/server.log", "/output"}) ::unlink((logs_of(users) + name).c_str());
+  for (const std::string& each : {clients_of(folder), folder, pipes_of(users), logs_of(users), users})
+    ::rmdir(each.c_str());
 }
 
 // Of the user's log from `offset` on; nothing if it is no file. For the loop: no name that the user chooses is
@@ -118,20 +126,23 @@ std::string MpsServers::runner_folder(const Server& server) const {
 
 void MpsServers::open(Places places) {
   places_ = std::move(places);
-  for (const std::string& name : names_in(places_.folder)) {
-    if (const auto numbers = two_numbers(name)) next_ = std::max(next_, static_cast<Number>(numbers->second) + 1);
+  for (const std::string& all : {places_.folder, places_.users_folder}) {
+    for (const std::string& name : names_in(all)) {
+      if (const auto numbers = two_numbers(name)) next_ = std::max(next_, static_cast<Number>(numbers->second) + 1);
+    }
   }
   const auto found = list_runners(places_.runners);
   if (!found) return;  // there is no such folder: no user had a server
   for (const RunnerDirectory& one : *found) {
-    const std::string folder = places_.folder + "/" + std::to_string(one.job) + "." + std::to_string(one.attempt);
+    const std::string folder = folder_of(places_.folder, one.job, one.attempt);
+    const std::string users_folder = folder_of(places_.users_folder, one.job, one.attempt);
     const auto standing = look_at_runner(one.path);
     auto connection = standing && standing->standing == RunnerStanding::kAlive && !standing->end
                           ? await_runner(one.path)
                           : base::Result<os::FileDescriptor>(base::fail(base::Code::kNotFound, "it has ended"));
     if (!connection) {
       static_cast<void>(abandon_runner(one.path));
-      sweep(one.path, folder);
+      sweep(one.path, folder, users_folder);
       continue;
     }
     Server& server = servers_[one.attempt];
@@ -139,6 +150,7 @@ void MpsServers::open(Places places) {
     server.number = one.attempt;
     server.phase = Phase::kServing;
     server.folder = folder;
+    server.users_folder = users_folder;
     connect(server, std::move(*connection));
     find_clients(server);
     look_at_log(server);
@@ -181,6 +193,12 @@ void MpsServers::join(const Peer& peer, Done done) {
     if (!started) return refuse(started.error().message());
     server = *started;
   }
+  // A client that the next daemon does not know would lose its server then.
+  const std::string record = client_file(server->folder, peer.pid, info->start_time);
+  if (!os::FileDescriptor(::open(record.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600))) {
+    refuse("cannot write " + record + ": " + std::strerror(errno));
+    return end_if_unused(*server);
+  }
   Client& client = watch(*server, peer.pid, info->start_time, std::move(process));
   if (server->phase == Phase::kServing) return done(answer_of(*server));
   client.done = std::move(done);
@@ -195,8 +213,6 @@ MpsServers::Client& MpsServers::watch(Server& server, pid_t pid, std::uint64_t s
   Client& client = server.clients[pid];
   if (client.process != nullptr) return client;  // the same process, which has executed another program
   client.start = start;
-  const os::FileDescriptor file(
-      ::open(client_file(server.folder, pid, start).c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600));
   client.process = std::make_unique<asio::posix::stream_descriptor>(io_, process.release());
   client.process->async_wait(asio::posix::stream_descriptor::wait_read,
                              [this, number = server.number, pid](const boost::system::error_code& error) {
@@ -216,7 +232,7 @@ void MpsServers::left(Number number, pid_t pid) {
 }
 
 MpsServers::Answer MpsServers::answer_of(const Server& server) {
-  return {.number = server.number, .pipe_directory = pipes_of(server.folder)};
+  return {.number = server.number, .pipe_directory = pipes_of(server.users_folder)};
 }
 
 void MpsServers::answer(Server& server) {
@@ -242,12 +258,12 @@ MpsServers::Server* MpsServers::serving(uid_t uid) {
 }
 
 base::Status MpsServers::make_folders(const Server& server, gid_t gid) const {
-  const std::string longest = pipes_of(server.folder) + "/control_privileged";
+  const std::string longest = pipes_of(server.users_folder) + "/control_privileged";
   if (longest.size() >= sizeof sockaddr_un::sun_path)
     return base::fail(base::Code::kInvalid, "the runtime directory's path is too long for MPS: " + places_.folder);
   if (::mkdir(clients_of(server.folder).c_str(), 0700) != 0)
     return base::fail_errno(errno, "cannot create " + clients_of(server.folder));
-  for (const std::string& folder : {pipes_of(server.folder), logs_of(server.folder)})
+  for (const std::string& folder : {pipes_of(server.users_folder), logs_of(server.users_folder)})
     GPUMUX_TRY(make_folder(folder, server.uid, gid));
   return {};
 }
@@ -263,9 +279,10 @@ wire::RunnerSpec MpsServers::spec_of(const Server& server, const Peer& peer) con
   spec.directory = "/";
   spec.arguments = {places_.control, "-f"};
   // The control daemon and its server use the driver, and are no programs under gpumux.
-  spec.environment = {"PATH=/usr/bin:/bin", "GPUMUX_DISABLE=1", "CUDA_MPS_PIPE_DIRECTORY=" + pipes_of(server.folder),
-                      "CUDA_MPS_LOG_DIRECTORY=" + logs_of(server.folder)};
-  spec.log_path = logs_of(server.folder) + "/output";
+  spec.environment = {"PATH=/usr/bin:/bin", "GPUMUX_DISABLE=1",
+                      "CUDA_MPS_PIPE_DIRECTORY=" + pipes_of(server.users_folder),
+                      "CUDA_MPS_LOG_DIRECTORY=" + logs_of(server.users_folder)};
+  spec.log_path = logs_of(server.users_folder) + "/output";
   spec.umask = 0077;
   spec.environment.insert(spec.environment.end(), places_.environment.begin(), places_.environment.end());
   return spec;
@@ -276,10 +293,12 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
   Server server;
   server.uid = peer.uid;
   server.number = next_++;
-  server.folder = places_.folder + "/" + std::to_string(server.uid) + "." + std::to_string(server.number);
-  // The user passes through the first and the last one, and has a folder of its own in the last one.
+  server.folder = folder_of(places_.folder, server.uid, server.number);
+  server.users_folder = folder_of(places_.users_folder, server.uid, server.number);
+  // The user passes through those of mode 0711, and has folders of its own in the last one.
   for (const auto& [folder, mode] :
-       {std::pair(places_.folder, 0711), std::pair(places_.runners.jobs_dir, 0700), std::pair(server.folder, 0711)}) {
+       {std::pair(places_.folder, 0711), std::pair(places_.runners.jobs_dir, 0700), std::pair(server.folder, 0700),
+        std::pair(places_.users_folder, 0711), std::pair(server.users_folder, 0711)}) {
     if (::mkdir(folder.c_str(), static_cast<mode_t>(mode)) == 0) {
       static_cast<void>(::chmod(folder.c_str(), static_cast<mode_t>(mode)));  // independent of the umask
     } else if (errno != EEXIST) {
@@ -294,7 +313,7 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
   auto connection = begin();
   if (!connection) {
     static_cast<void>(abandon_runner(runner_folder(server)));
-    sweep(runner_folder(server), server.folder);
+    sweep(runner_folder(server), server.folder, server.users_folder);
     return tl::unexpected(connection.error());
   }
   server.give_up = os::now() + kStartPatience;
@@ -329,7 +348,7 @@ void MpsServers::heard(Number number, const wire::FromRunner& message) {
 }
 
 void MpsServers::await_ready(Server& server) {
-  if (takes_connections(pipes_of(server.folder) + "/control")) {
+  if (takes_connections(pipes_of(server.users_folder) + "/control")) {
     server.ready.reset();
     server.phase = Phase::kServing;
     log_info("MPS serves a user", {{"uid", server.uid}, {"server", server.number}, {"pid", server.control}});
@@ -387,7 +406,7 @@ void MpsServers::end_if_unused(Server& server) {
 
 // The user may write anything there. A false line only keeps the user's own programs from the user's own server.
 void MpsServers::look_at_log(Server& server) {
-  const std::string text = read_log(logs_of(server.folder) + "/server.log", server.log_read);
+  const std::string text = read_log(logs_of(server.users_folder) + "/server.log", server.log_read);
   // The words may lie across two looks.
   server.log_read += text.size() >= kFaultWords.size() ? text.size() - kFaultWords.size() + 1 : 0;
   if (server.phase != Phase::kServing || text.find(kFaultWords) == std::string::npos) return;
@@ -409,29 +428,29 @@ void MpsServers::look() {
 void MpsServers::remove(Number number) {
   const auto found = servers_.find(number);
   if (found == servers_.end()) return;
-  sweep(runner_folder(found->second), found->second.folder);
+  sweep(runner_folder(found->second), found->second.folder, found->second.users_folder);
   // A callback of the link may be at work.
   asio::post(io_, [link = std::shared_ptr<RunnerLink>(std::move(found->second.runner))] {});
   servers_.erase(found);
 }
 
 // The runner says that it has ended a moment before it has.
-void MpsServers::sweep(std::string runner, std::string folder, int tries) {
+void MpsServers::sweep(std::string runner, std::string folder, std::string users_folder, int tries) {
   work_then(
       pool_, io_,
-      [runner, folder] {
+      [runner, folder, users_folder] {
         const auto forgotten = forget_runner(runner);
         const bool runs = !forgotten && forgotten.error().code == base::Code::kUnavailable;
-        if (!runs) remove_folders(folder);
+        if (!runs) remove_folders(folder, users_folder);
         return runs;
       },
-      [this, runner, folder, tries](bool runs) {
+      [this, runner, folder, users_folder, tries](bool runs) {
         if (!runs) return;
         if (tries == 0)
           return log_warning("the folder of an MPS server is left: its supervisor does not end", {{"folder", folder}});
         const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);
-        later->async_wait([this, later, runner, folder, tries](const boost::system::error_code& error) {
-          if (!error) sweep(runner, folder, tries - 1);
+        later->async_wait([this, later, runner, folder, users_folder, tries](const boost::system::error_code& error) {
+          if (!error) sweep(runner, folder, users_folder, tries - 1);
         });
       });
 }

@@ -45,7 +45,10 @@ class MpsServers {
   static constexpr int kSweepTries = 100;
 
   struct Places {
-    std::string folder;                    // of all servers: each has UID.NUMBER in it
+    std::string folder;  // of all servers: each has UID.NUMBER in it, which only the daemon enters
+    // The same for folders of the users' own. Users write below this folder only. It may be a file system of its own:
+    // a user who fills it takes no room from the daemon's records.
+    std::string users_folder;
     std::string control;                   // nvidia-cuda-mps-control
     std::vector<std::string> environment;  // NAME=value, added to the variables that each server gets
     RunnerPlaces runners;                  // jobs_dir is `folder`/runners
@@ -88,6 +91,7 @@ class MpsServers {
     std::uint32_t number = 0;
     Phase phase = Phase::kStarting;
     std::string folder;
+    std::string users_folder;
     std::unique_ptr<RunnerLink> runner;
     pid_t control = 0;  // 0: not known yet
     std::map<pid_t, Client> clients;
@@ -116,7 +120,7 @@ class MpsServers {
   void end_if_unused(Server& server);
   void look_at_log(Server& server);
   void remove(Number number);
-  void sweep(std::string runner, std::string folder, int tries = kSweepTries);
+  void sweep(std::string runner, std::string folder, std::string users_folder, int tries = kSweepTries);
   static Answer answer_of(const Server& server);
 
   boost::asio::io_context& io_;

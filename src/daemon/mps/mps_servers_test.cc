@@ -43,6 +43,7 @@ TEST(MpsServers, ASupervisorThatDoesNotEndIsGivenUp) {
   MpsServers servers(io, pool);
   MpsServers::Places places;
   places.folder = folder;
+  places.users_folder = folder + "/users";
   places.runners.jobs_dir = folder + "/runners";
   servers.open(std::move(places));
   // Nothing more happens when it has given up.
