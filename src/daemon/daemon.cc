@@ -235,6 +235,10 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
+  if (auto receives = tenants_.check(); !receives) {
+    receives.error().what.insert(0, "no program can be served: ");
+    return fail(kExitFailed, receives.error());
+  }
   last_tenant_ = clock_.now();
   succession_.read(locks_.has_taken_over());
   open_jobs();

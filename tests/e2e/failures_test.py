@@ -7,6 +7,7 @@ wrong (versions, variables), and what they say and do is compared with docs/envi
 command's exit codes.
 """
 
+import errno
 import os
 import pathlib
 import pwd
@@ -15,6 +16,7 @@ import resource
 import shutil
 import socket
 import struct
+import subprocess
 import sys
 import threading
 import time
@@ -22,7 +24,9 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths, wire  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.daemon import Daemon  # noqa: E402
 from framework.process import Process  # noqa: E402
+from framework.sandbox import sandbox  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
 
 QUICK = {"GPUMUX_CONNECT_TIMEOUT": "0.2s"}
@@ -222,6 +226,63 @@ class LogLevels(GpumuxTest):
                      "message to a tenant .*message=Welcome ", 'event of the leases what="request ',
                      'decision of the node what="grant ', "request method=GET target=/v1/status "):
             self.assertTrue(any(re.search(" debug " + said, line) for line in lines), (said, lines[:60]))
+
+
+class Sandboxed(GpumuxTest):
+    """The kernel, or a sandbox, refuses system calls."""
+    REFUSED = (errno.EPERM, errno.ENOSYS)
+    DISPENSABLE = ("close_range", "futex_waitv", "membarrier", "pidfd_getfd", "pidfd_open", "pidfd_send_signal",
+                   "userfaultfd")
+
+    def setUp(self):
+        super().setUp()
+        if subprocess.run([*sandbox(errno.EPERM, "membarrier"), "true"], capture_output=True, check=False).returncode:
+            self.skipTest("no filters for system calls here")
+
+    def start_sandboxed(self, number, *calls, **settings):
+        daemon = Daemon(self.machine, self.runtime_dir, {**self.daemon_settings, **settings})
+        daemon.make_process = lambda command, environment, **popen: Process(
+            [*sandbox(number, *calls), *command], environment, **popen)
+        self.daemons.append(daemon)
+        return daemon.start()
+
+    def test_a_program_and_a_daemon_get_along_with_less(self):
+        want = self.native_digest(steps=20)
+        for number in self.REFUSED:
+            daemon = self.start_sandboxed(number, *self.DISPENSABLE)
+            worker = [paths.PROGRAMS / "worker", "--steps", "20"]
+            for command in (worker, [*sandbox(number, *self.DISPENSABLE), *worker]):
+                program = self.start_process(command).expect_success()
+                self.assertEqual(program.field("digest"), want)
+                self.assertEqual(program.errors, [])
+            self.assertEqual(daemon.terminate(), 0)
+
+    def test_a_daemon_without_memory_files_does_not_start_and_says_why(self):
+        self.expect_error("no program can be served")
+        for number in self.REFUSED:
+            with self.assertRaisesRegex(AssertionError, "exit code 1.*no program can be served: .*memory file"):
+                self.start_sandboxed(number, "memfd_create")
+
+    def test_a_doorkeeper_that_cannot_work_ends_the_start(self):
+        self.expect_error("no program can be served")
+        with self.assertRaisesRegex(AssertionError, "exit code .*statx|cannot look at"):
+            self.start_sandboxed(errno.ENOSYS, "statx")
+
+    def test_a_job_is_cancelled_without_pidfds(self):
+        for number in self.REFUSED:
+            daemon = self.start_sandboxed(number, "pidfd_open", "pidfd_send_signal", cancel_grace="1h")
+            # It ends for TERM, and its supervisor sends nothing else for an hour.
+            body = {"arguments": ["sleep", "3600"], "directory": "/", "environment": [f"PATH={os.environ['PATH']}"],
+                    "output": "/dev/null", "memory_bytes": 50 << 20}
+            job = daemon.api.ask("POST", "/v1/jobs", body)["id"]
+
+            def state(wanted, daemon=daemon, job=job):
+                return lambda: daemon.api.ask("GET", f"/v1/jobs/{job}")["state"] == wanted
+
+            wait_until(state("running"), HANG, "the job runs")
+            daemon.api.ask("PATCH", f"/v1/jobs/{job}", {"cancel": True})
+            wait_until(state("done"), HANG, "the job is done")
+            self.assertEqual(daemon.terminate(), 0)
 
 
 class NoDescriptors(GpumuxTest):

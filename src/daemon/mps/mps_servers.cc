@@ -126,6 +126,8 @@ std::string MpsServers::runner_folder(const Server& server) const {
 
 void MpsServers::open(Places places) {
   places_ = std::move(places);
+  if (const auto self = os::open_pidfd(::getpid()); !self && places_.why_not.empty())
+    places_.why_not = "programs cannot be watched: " + self.error().message();
   for (const std::string& all : {places_.folder, places_.users_folder}) {
     for (const std::string& name : names_in(all)) {
       if (const auto numbers = two_numbers(name)) next_ = std::max(next_, static_cast<Number>(numbers->second) + 1);

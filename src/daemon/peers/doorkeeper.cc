@@ -23,6 +23,15 @@ Doorkeeper::Doorkeeper(asio::io_context& io, Closer& closer) : io_(io), closer_(
 
 Doorkeeper::~Doorkeeper() { close(); }
 
+base::Status Doorkeeper::check() {
+  if (!starter_) {
+    auto started = Starter::start();
+    if (!started) return tl::unexpected(started.error());
+    starter_.emplace(std::move(*started));
+  }
+  return starter_->check();
+}
+
 void Doorkeeper::close() {
   patience_.cancel();
   is_asked_ = false;

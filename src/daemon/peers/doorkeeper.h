@@ -26,6 +26,7 @@
 #include <optional>
 #include <span>
 
+#include "base/result.h"
 #include "daemon/loop/rate_limit.h"
 #include "daemon/peers/account.h"
 #include "daemon/peers/closer.h"
@@ -63,6 +64,8 @@ class Doorkeeper {
   // Receives the next message of a connection. REQUIRES: `connection` stays open, and no other caller reads it, until
   // `done` is called. That may be at once.
   void receive(int connection, const Account& account, Done done);
+  // Whether descriptors can be received here at all (Starter::check).
+  base::Status check();
   // Stops receiving: waiting connections are told kBusy. Waits for no doorkeeper.
   void close();
 

@@ -14,6 +14,7 @@
 
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 
@@ -27,6 +28,7 @@ namespace {
 // The character devices of NVIDIA's driver (Documentation/admin-guide/devices.txt of Linux). An exported allocation is
 // an open /dev/nvidiactl (driver 580.159.04, H200).
 constexpr unsigned kNvidiaMajor = 195;
+constexpr std::chrono::seconds kCheckPatience{5};  // as kLookPatience
 // In a starter and its children. 0 to 2 are /dev/null.
 constexpr int kSocket = 3;
 
@@ -155,6 +157,31 @@ base::Result<os::FileDescriptor> Starter::add() const {
   const std::byte order{};
   GPUMUX_TRY(os::send_message(control_.get(), {&order, 1}, its.get()));
   return ours;
+}
+
+base::Status Starter::check() const {
+  const os::FileDescriptor memory(::memfd_create("gpumux-check", MFD_CLOEXEC));
+  if (!memory) return base::fail_errno(errno, "cannot make a memory file");
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return base::fail_errno(errno, "cannot make a pair of sockets");
+  const os::FileDescriptor near(ends[0]);
+  const os::FileDescriptor far(ends[1]);
+  auto channel = add();
+  if (!channel) return tl::unexpected(channel.error());
+  const std::byte nothing{};
+  GPUMUX_TRY(os::send_message(near.get(), {&nothing, 1}, memory.get()));
+  GPUMUX_TRY(os::send_message(channel->get(), {&nothing, 1}, far.get()));
+  pollfd answers{channel->get(), POLLIN, 0};
+  // A machine that is as slow as that refuses nothing.
+  if (::poll(&answers, 1, static_cast<int>(std::chrono::milliseconds(kCheckPatience).count())) == 0) return {};
+  std::array<std::byte, kAnswerBytes> buffer;
+  const auto received = os::receive_message(channel->get(), buffer);
+  if (received && received->bytes > sizeof(Answer) && received->fd) return {};
+  return base::fail(base::Code::kUnsupported,
+                    std::string("the process ") + kDoorkeeperName +
+                        " cannot receive a memory file: no process can be started, or a sandbox forbids a system "
+                        "call (dup3, memfd_create, prctl, statx)");
 }
 
 }  // namespace gpumux::daemon

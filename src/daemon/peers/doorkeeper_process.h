@@ -46,6 +46,10 @@ class Starter {
   // The daemon's end of a channel to another doorkeeper.
   base::Result<os::FileDescriptor> add() const;
 
+  // Has a doorkeeper receive a memory file of ours. An error: the kernel, or a sandbox, refuses what doorkeepers need.
+  // For the start: it waits for the doorkeeper.
+  base::Status check() const;
+
  private:
   Starter(os::FileDescriptor control, pid_t pid) : control_(std::move(control)), pid_(pid) {}
   os::FileDescriptor control_;

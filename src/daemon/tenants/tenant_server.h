@@ -61,6 +61,8 @@ class TenantServer {
   TenantServer(const TenantServer&) = delete;
   TenantServer& operator=(const TenantServer&) = delete;
 
+  // Whether tenants' messages can be received here. For the start: it waits.
+  base::Status check() { return doorkeeper_.check(); }
   void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup, ContainerRecords containers);
 
   // Ends sessions that could not be written to. After every event that did not come from here.

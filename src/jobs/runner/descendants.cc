@@ -2,6 +2,7 @@
 #include "jobs/runner/descendants.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -154,7 +155,7 @@ bool has_no_descendants(pid_t except) {
 
 Signalled signal_descendant(const Descendant& process, const std::vector<Descendant>& known, int signal) {
   const auto pidfd = os::open_pidfd(process.pid);
-  if (!pidfd) return Signalled::kGone;
+  if (!pidfd && pidfd.error().system_errno == ESRCH) return Signalled::kGone;
   Descendant now;
   if (!read_process(process.pid, now) || now.start_ticks != process.start_ticks) return Signalled::kGone;
   // Its parent may have ended since: then it is ours, directly or through a subreaper among the known.
@@ -162,9 +163,13 @@ Signalled signal_descendant(const Descendant& process, const std::vector<Descend
       now.parent == ::getpid() ||
       std::any_of(known.begin(), known.end(), [&](const Descendant& other) { return other.pid == now.parent; });
   // Still the one that was opened: so what was read just now was about it.
-  if (!in_tree || os::has_ended(pidfd->get())) return Signalled::kGone;
-  if (::syscall(SYS_pidfd_send_signal, pidfd->get(), signal, nullptr, 0) == 0) return Signalled::kDone;
-  return errno == ESRCH ? Signalled::kGone : Signalled::kDenied;
+  if (!in_tree || (pidfd ? os::has_ended(pidfd->get()) : has_ended(now))) return Signalled::kGone;
+  if (pidfd && ::syscall(SYS_pidfd_send_signal, pidfd->get(), signal, nullptr, 0) == 0) return Signalled::kDone;
+  if (pidfd && errno == ESRCH) return Signalled::kGone;
+  // No descriptor is to be had, or it is of no use: an old kernel, or a sandbox. A child of ours keeps its number until
+  // this process has waited for it, so the number means no stranger. The children of those that end are ours next.
+  if (now.parent != ::getpid() || ::kill(process.pid, signal) != 0) return Signalled::kDenied;
+  return Signalled::kDone;
 }
 
 bool is_stopped(pid_t pid) {

@@ -15,7 +15,7 @@
 // A process number is not a process. Between finding and signalling a process, it may end and its number go to a
 // stranger, and the caller is root. So each process found is opened (pidfd), then looked at once more. It is signalled,
 // through the descriptor, only if it has the same start time, is still in the tree, and has not ended. A stranger is
-// never signalled.
+// never signalled. Where processes cannot be opened, only this process's children are signalled, by number.
 #pragma once
 
 #include <sys/types.h>

@@ -6,6 +6,8 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -16,6 +18,8 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +30,7 @@
 #include "jobs/runner/child.h"
 #include "jobs/runner/descendants.h"
 #include "jobs/runner/job_log.h"
+#include "jobs/runner/job_processes.h"
 #include "jobs/runner/launch.h"
 #include "jobs/runner/privileges.h"
 #include "jobs/runner/report.h"
@@ -343,6 +348,63 @@ TEST_F(RunnerParts, AStrangerIsNeverSignalled) {
   EXPECT_EQ(signal_descendant(process, found, SIGKILL), Signalled::kGone);
   found = find_descendants(0);
   EXPECT_EQ(mine().pid, 0);
+}
+
+// As a sandbox of before Linux 5.3 does.
+bool refuse_pidfds(int system_errno) {
+  sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_open, 1, 0),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pidfd_send_signal, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | static_cast<unsigned>(system_errno)),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program{std::size(filter), filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+constexpr unsigned kHangSeconds = 60;
+
+// A tree of four under a process with such a filter: each step kills the children, whose children come to it.
+int kill_tree_without_pidfds(int system_errno) {
+  enum { kKilled, kNoFilter, kNoTree, kLeft };
+  if (!refuse_pidfds(system_errno)) return kNoFilter;
+  JobProcesses processes;
+  int ends[2];
+  if (::pipe(ends) != 0) return kNoTree;
+  if (::fork() == 0) {
+    for (int i = 0; i < 2; ++i) {
+      if (::fork() == 0) ::setsid();
+    }
+    ::alarm(kHangSeconds);  // if it is not killed
+    static_cast<void>(::write(ends[1], "x", 1));
+    for (;;) ::pause();
+  }
+  char each[4];
+  for (std::size_t got = 0; got < sizeof each;) {
+    const ssize_t more = ::read(ends[0], each, sizeof each);
+    if (more <= 0) return kNoTree;
+    got += static_cast<std::size_t>(more);
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(kHangSeconds);
+  while (!processes.is_gone() && std::chrono::steady_clock::now() < deadline) {
+    processes.kill_step();
+    while (::waitpid(-1, nullptr, WNOHANG) > 0) continue;
+    ::usleep(1000);
+  }
+  return processes.is_gone() ? kKilled : kLeft;
+}
+
+TEST_F(RunnerParts, AJobIsKilledWhereProcessesCannotBeOpened) {
+  for (const int system_errno : {EPERM, ENOSYS}) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(kill_tree_without_pidfds(system_errno));
+    int status = 0;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status));
+    if (WEXITSTATUS(status) == 1) GTEST_SKIP() << "no filters for system calls here";
+    EXPECT_EQ(WEXITSTATUS(status), 0);
+  }
 }
 
 // ---- the environment --------------------------------------------------------------------------------------

@@ -256,8 +256,10 @@ Status Supervisor::start_main(int terminal) {
   program_.reset();
   release_spec();
   // From here on it opens nothing and takes no user's identity.
-  if (const Status dropped = keep_only_signalling(proc_hides_processes()); !dropped)
+  if (const Status dropped = keep_only_signalling(proc_hides_processes()); !dropped) {
+    wire::set_text(end_.text, "its supervisor " + printable(dropped.error().message()));
     terminate(wire::EndReason::kDaemon, base::Duration(0));
+  }
   tell_all(state());
   return {};
 }

@@ -50,7 +50,8 @@ std::string words_of(const wire::RunnerEnd& end) {
       std::string text =
           "ended by signal " + std::to_string(end.code) + (name == nullptr ? "" : std::string(" (SIG") + name + ")");
       if ((end.flags & wire::kOutOfMemory) != 0) return kKilledForMemory;
-      return text + ((end.flags & wire::kDumpedCore) != 0 ? ", core dumped" : "");
+      if ((end.flags & wire::kDumpedCore) != 0) text += ", core dumped";
+      return said.empty() ? text : text + "; " + said;
     }
     case wire::EndHow::kNotStarted: return said.empty() ? "its command could not be started" : said;
     case wire::EndHow::kSetupFailed:

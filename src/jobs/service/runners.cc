@@ -110,9 +110,10 @@ Result<os::FileDescriptor> connect_to_new_runner(const RunnerPlaces& places) {
   return spawn_connected(places.runner_program);
 }
 
-// The processes of `uid` whose environment has `marker`.
+// The processes of `uid` whose environment has `marker`. An error: one that has not ended cannot be opened or visited.
 template <class Visit>
-void for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
+Status for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
+  Status all;
   for (const std::string& name : os::list_directory("/proc").value_or(std::vector<std::string>())) {
     const auto pid = base::parse_integer(name, 1, INT_MAX);
     if (!pid) continue;
@@ -120,12 +121,16 @@ void for_each_marked(uid_t uid, std::string_view marker, Visit visit) {
     const auto pidfd = os::open_pidfd(static_cast<pid_t>(*pid));
     struct stat status {};
     const std::string folder = "/proc/" + name;
-    if (!pidfd || ::stat(folder.c_str(), &status) != 0 || status.st_uid != uid) continue;
+    if (::stat(folder.c_str(), &status) != 0 || status.st_uid != uid) continue;
     const auto environment = os::read_unsized_at(AT_FDCWD, (folder + "/environ").c_str(), kMostEnvironmentBytes);
     if (!environment) continue;
     const std::string text = '\0' + *environment;
-    if (text.find(marker) != std::string::npos && !os::has_ended(pidfd->get())) visit(pidfd->get());
+    if (text.find(marker) == std::string::npos) continue;
+    if (pidfd && os::has_ended(pidfd->get())) continue;
+    const Status visited = pidfd ? visit(pidfd->get()) : Status(tl::unexpected(pidfd.error()));
+    if (!visited && visited.error().system_errno != ESRCH) all = visited;
   }
+  return all;
 }
 
 // "\0GPUMUX_RUN_ID=value\0", as it stands in an environment; empty: the spec has none.
@@ -323,9 +328,11 @@ Result<std::size_t> kill_strays(const std::string& path) {
   const auto spec = wire::decode_spec(bytes_of(*text));
   if (!spec) return tl::unexpected(spec.error());
   if (const std::string marker = marker_of(*spec); !marker.empty()) {
-    for_each_marked(spec->uid, marker, [&](int pidfd) {
-      if (os::kill_process(pidfd)) ++signalled;
-    });
+    GPUMUX_TRY(for_each_marked(spec->uid, marker, [&](int pidfd) {
+      Status killed = os::kill_process(pidfd);
+      if (killed) ++signalled;
+      return killed;
+    }));
   }
   return signalled;
 }
