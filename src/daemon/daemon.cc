@@ -29,6 +29,7 @@
 #include "daemon/loop/trace.h"
 #include "daemon/loop/trace_counters.h"
 #include "daemon/loop/trace_file.h"
+#include "daemon/loop/worker_pool.h"
 #include "daemon/metrics_door.h"
 #include "daemon/mps/mps_door.h"
 #include "daemon/peers/access.h"
@@ -147,7 +148,7 @@ class LoopDaemon final : public Daemon {
   asio::io_context io_{1};
   asio::thread_pool helper_{1};
   asio::thread_pool worker_{1};
-  asio::thread_pool host_pool_{host_threads()};
+  WorkerPool host_pool_{host_threads()};
   TimerStatistics timers_;
   Trace trace_;
   TraceCounters counters_;

@@ -28,6 +28,7 @@
 #include "daemon/loop/loop_timer.h"
 #include "daemon/loop/trace.h"
 #include "daemon/loop/wait_histogram.h"
+#include "daemon/loop/worker_pool.h"
 #include "jobs/core/job_core.h"
 #include "jobs/service/job_programs.h"
 #include "jobs/service/job_runs.h"
@@ -269,7 +270,7 @@ class JobQueue {
   std::shared_ptr<store::JobStore> store_;
   std::unique_ptr<store::CommitQueue> commits_;
   jobs::JobCore core_;
-  boost::asio::thread_pool pool_{2};
+  WorkerPool pool_{2};
   JobPrograms* programs_ = nullptr;
   std::unique_ptr<JobRuns> runs_;
 
