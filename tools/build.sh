@@ -23,7 +23,7 @@ case $preset in
   # Code that runs on several threads inside users' programs; the daemon and the command line have one thread each.
   tsan)
     target="gate_test client_test seat_frames_test tenant_test wire_test base_test"
-    target+=" memory_test mover_test pager_stress_test"
+    target+=" memory_test mover_test pager_stress_test interrupter_test"
     ;;
   fuzz) target=fuzzers ;;
 esac

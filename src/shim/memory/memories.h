@@ -78,8 +78,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void each(Act act) {
     first([&](DeviceMemory& memory) { return act(memory), false; });
   }
-  // Whether something of the memory that the seat's work can reach has to leave the GPU. Any thread.
-  bool must_make_room(std::uint32_t slot) const;
   // The owner of the allocation at this address; null: it is no seat's.
   DeviceMemory* owner_of(cuda::CUdeviceptr address);
 
@@ -242,6 +240,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void connect(std::uint32_t a, std::uint32_t b);
   // Seats that are complete or not together, as bits; the seat itself among them.
   std::uint64_t group(std::uint32_t slot) const;
+  // Memory of the seat, or of a connected one, is beyond its bound. Any thread.
+  bool must_leave(std::uint32_t slot);
 
   // Makes bars follow from what is evicted and being evicted.
   void update_bars(std::uint32_t slot);

@@ -43,22 +43,22 @@ void Memories::on_room(const wire::Room& room) {
   mover_.wake();
 }
 
-bool Memories::must_make_room(std::uint32_t slot) const {
-  const std::uint64_t connected = group(slot);
-  for (std::uint32_t one = 0; one < seats_.count(); ++one) {
-    const DeviceMemory* const memory = seats_memory_[one].load(std::memory_order_acquire);
-    if ((connected & slot_bit(one)) != 0 && memory != nullptr && memory->is_bounded() &&
-        memory->pager.bounds().excess() != 0)
-      return true;
-  }
-  return false;
-}
-
 // A seat that is frozen may have the mover wait in a call of the driver's. So the agent does this.
 void Memories::let_drain(std::uint64_t group) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((group & slot_bit(slot)) != 0) owner_.let_drain(slot);
   }
+}
+
+bool Memories::must_leave(std::uint32_t slot) {
+  const std::uint64_t its = group(slot);
+  for (std::uint32_t other = 0; other < seats_.count(); ++other) {
+    const DeviceMemory* const memory = if_any(other);
+    if ((its & slot_bit(other)) != 0 && memory != nullptr && memory->is_bounded() &&
+        memory->pager.bounds().excess() != 0)
+      return true;
+  }
+  return false;
 }
 
 void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
+#include <new>
 #include <utility>
 
 #include "cuda/resource_manager_abi.h"
@@ -25,6 +26,7 @@ constinit std::atomic<Channels::Ioctl> g_ioctl{call_kernel};
 
 // libcuda calls this for ioctl.
 int drivers_ioctl(int descriptor, unsigned long request, void* argument) {
+  g_channels.coming(request, argument);
   // acquire: pairs with the release in watch_channels.
   const int result = g_ioctl.load(std::memory_order_acquire)(descriptor, request, argument);
   const int error = errno;
@@ -77,6 +79,12 @@ std::uint32_t gpu_id(const cuda::Driver& driver, cuda::CUdevice device) {
 
 // ---- objects ------------------------------------------------------------------------------------
 
+void Channels::coming(unsigned long request, const void* argument) {
+  if (static_cast<std::uint32_t>(request) != static_cast<std::uint32_t>(cuda::kRmFree) || argument == nullptr) return;
+  const auto& going = *static_cast<const cuda::NVOS00_PARAMETERS*>(argument);
+  freed(going.hRoot, going.hObjectOld);
+}
+
 void Channels::seen(int descriptor, unsigned long request, const void* argument, int result) {
   if (result != 0 || argument == nullptr) return;
   // The kernel takes 32 bits of it; a program that keeps it in an int has the others set.
@@ -90,9 +98,6 @@ void Channels::seen(int descriptor, unsigned long request, const void* argument,
     if (status != cuda::NV_OK || !matters(made_one.hClass)) return;
     made(descriptor,
          {made_one.hRoot, made_one.hObjectParent, made_one.hObjectNew, made_one.hClass, is_kernels_group(made_one)});
-  } else if (number == static_cast<std::uint32_t>(cuda::kRmFree)) {
-    const auto& gone = *static_cast<const cuda::NVOS00_PARAMETERS*>(argument);
-    if (gone.status == cuda::NV_OK) freed(gone.hRoot, gone.hObjectOld);
   }
 }
 
@@ -175,6 +180,9 @@ void Channels::learn_gpu(const Object& subdevice) {
           .is_frozen = false};
   if (!control(gpu, cuda::NV2080_CTRL_CMD_GPU_GET_ID, &id, sizeof id)) return;
   gpu.id = id.gpuId;
+  // Another client of the process may have the same GPU.
+  gpu.is_frozen =
+      std::any_of(gpus_.begin(), gpus_.end(), [&](const Gpu& other) { return other.id == gpu.id && other.is_frozen; });
   gpus_.push_back(gpu);
 }
 
@@ -195,7 +203,8 @@ bool Channels::control(const Gpu& gpu, std::uint32_t command, void* parameters, 
 
 Channels::Outcome Channels::freeze(std::uint32_t gpu) {
   const Outcome outcome = set_enabled(gpu, false);
-  if (outcome == Outcome::kRefused) set_enabled(gpu, true);  // it may have been done in part
+  // A part may be frozen. And channels that are made later must not be frozen at birth.
+  if (outcome != Outcome::kDone) set_enabled(gpu, true);
   return outcome;
 }
 
@@ -237,10 +246,17 @@ bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, boo
 }
 
 void Channels::forget() {
+  if (mutex_.try_lock()) {
+    clients_.clear();
+    objects_.clear();
+    gpus_.clear();
+  } else {
+    // A thread was in the middle of a change when the program forked: the lists are left as they are.
+    new (&clients_) std::vector<Client>;
+    new (&objects_) std::vector<Object>;
+    new (&gpus_) std::vector<Gpu>;
+  }
   mutex_.reset_after_fork();
-  clients_.clear();
-  objects_.clear();
-  gpus_.clear();
 }
 
 }  // namespace gpumux::shim

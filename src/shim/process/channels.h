@@ -38,6 +38,10 @@ class Channels {
   // Where the calls go from now on. Before the first one is seen.
   void set_call(Ioctl call) { call_ = call; }
 
+  // Any thread: libcuda is about to make this call. An object is forgotten before it is freed: the module refuses calls
+  // that name a freed channel, and its number may be given to another object at once.
+  void coming(unsigned long request, const void* argument);
+
   // Any thread: libcuda has made this call, with this result.
   void seen(int descriptor, unsigned long request, const void* argument, int result);
 

@@ -143,20 +143,18 @@ bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
   // Once more at each look: it is cheap compared with the waiting, and assumes nothing of earlier ones.
   gate_.begin_close();
   if (gate_.is_anybody_inside(slot)) return false;
-  std::uint32_t steps;
-  {
-    Seats::Locked seats(seats_);
-    Seat& seat = seats[slot];
-    using enum Closing::Phase;
-    if (!seat.closing || seat.closing->phase != kClosing || seat.closing->epoch != epoch) return true;
-    seat.closing->phase = kDraining;
-    // No thread is inside: these are all that were made. None is left for a later Step, which would count it as its
-    // own.
-    steps = std::exchange(seat.steps_left, 0);
-  }
-  if (steps != 0) agent_.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
-  agent_.send(wire::GateClosed{.slot = slot, .epoch = epoch});
-  seats_.in_flight(slot).turn_ended();
+  // Said before another thread can say Drained.
+  client::Agent::Announcement ordered(agent_);
+  Seats::Locked seats(seats_);
+  Seat& seat = seats[slot];
+  using enum Closing::Phase;
+  if (!seat.closing || seat.closing->phase != kClosing || seat.closing->epoch != epoch) return true;
+  seat.closing->phase = kDraining;
+  // No thread is inside: these are all that were made. None is left for a later Step, which would count it as its own.
+  const std::uint32_t steps = std::exchange(seat.steps_left, 0);
+  if (steps != 0) ordered.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
+  ordered.send(wire::GateClosed{.slot = slot, .epoch = epoch});
+  seat.in_flight.turn_ended();
   return true;
 }
 

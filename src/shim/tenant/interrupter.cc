@@ -91,8 +91,14 @@ void Interrupter::wake(std::uint32_t slot) {
 }
 
 void Interrupter::let_drain(std::uint32_t slot) {
+  {
+    Seats::Locked seats(seats_);
+    std::optional<Closing>& closing = seats[slot].closing;
+    if (closing && closing->phase != Closing::Phase::kFrozen) closing->freeze_after.reset();
+  }
+  // A freeze that is under way finds that (say_frozen), or is seen here.
   Line* const line = lines_[slot].load(std::memory_order_acquire);
-  if (line == nullptr || !line->frozen.load(std::memory_order_acquire)) return;
+  if (line == nullptr || !line->frozen.load(std::memory_order_seq_cst)) return;
   line->must_drain.store(true, std::memory_order_release);
   wake(slot);
 }
@@ -145,9 +151,9 @@ base::Duration Interrupter::look_at(Line& line) {
   return base::Duration::zero();
 }
 
-bool Interrupter::must_thaw(Line& line) const {
+bool Interrupter::must_thaw(const Line& line) const {
   return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) ||
-         line.must_drain.load(std::memory_order_acquire) || port_.must_make_room(line.slot);
+         line.must_drain.load(std::memory_order_acquire) || port_.must_drain(line.slot);
 }
 
 void Interrupter::freeze(Line& line, const Closing& seen) {
@@ -162,6 +168,8 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   line.must_drain.store(false, std::memory_order_relaxed);
   // Before the call: a wish to drain that comes meanwhile is not overlooked.
   line.frozen.store(true, std::memory_order_seq_cst);
+  // A daemon may not know yet whose memory is to leave.
+  if (port_.must_drain(line.slot)) return line.frozen.store(false, std::memory_order_release);
   const Channels::Outcome outcome = channels_.freeze(gpu);
   if (outcome == Channels::Outcome::kDone) return;
   line.frozen.store(false, std::memory_order_release);

@@ -41,10 +41,10 @@ class Interrupter {
   struct Port {
     // Why the seat's work drains, each time that it was to be frozen.
     virtual void cannot_interrupt(std::uint32_t slot, const std::string& why) = 0;
-    // Whether memory that the seat's work can reach has to leave the GPU.
-    virtual bool must_make_room(std::uint32_t slot) const = 0;
     // The seat is frozen and has asked for its lease, a while ago or more.
     virtual void waits_frozen(std::uint32_t slot) = 0;
+    // Memory that the seat's work can reach is to leave the GPU.
+    virtual bool must_drain(std::uint32_t slot) = 0;
 
    protected:
     ~Port() = default;
@@ -58,8 +58,8 @@ class Interrupter {
   // Any thread: a closing has begun that may end in a freeze, or a frozen seat's standing has changed.
   void wake(std::uint32_t slot);
 
-  // Any thread: the seat's work must come to its end, for its memory is to leave. Frozen work goes on behind the closed
-  // gate and drains.
+  // Any thread, without the seats' lock: the seat's work must come to its end, for its memory is to leave. Work that
+  // was to be frozen is not. Frozen work goes on behind the closed gate and drains.
   void let_drain(std::uint32_t slot);
 
   // Any thread.
@@ -82,7 +82,7 @@ class Interrupter {
 
   void run(Line& line);
   base::Duration look_at(Line& line);
-  bool must_thaw(Line& line) const;
+  bool must_thaw(const Line& line) const;
   void freeze(Line& line, const Closing& seen);
   bool say_frozen(Line& line);
   void thaw(Line& line);

@@ -83,8 +83,8 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
 
   // Interrupter::Port.
   void cannot_interrupt(std::uint32_t slot, const std::string& why) override;
-  bool must_make_room(std::uint32_t slot) const override { return memories_.must_make_room(slot); }
   void waits_frozen(std::uint32_t) override { tell_of_waiting(); }
+  bool must_drain(std::uint32_t slot) override { return memories_.must_leave(slot); }
 
   // client::SeatPort, on the agent's thread.
   void on_connected(const wire::Welcome& welcome, bool again) override;
