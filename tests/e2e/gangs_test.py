@@ -55,7 +55,8 @@ class Gangs(GangTest):
             time.sleep(random.random() * 0.05)
             daemon.api.set(random.choice(["0", "1", "all"]), **random.choice([
                 {"quantum": "1ms"}, {"quantum": "5ms"}, {"quantum": "30ms"}, {"policy": "fifo"}, {"policy": "fair"},
-                {"overlap": True}, {"overlap": False}, {"mode": "concurrent"}, {"mode": "serial"}]))
+                {"overlap": True}, {"overlap": False}, {"mode": "concurrent"}, {"mode": "serial"}, {"interrupt": "off"},
+                {"interrupt": "auto"}]))
 
     def jobs_finish(self, kinds, flips=None, **settings):
         random = seeded(self.id())
@@ -73,7 +74,7 @@ class Gangs(GangTest):
 
     def test_deadlock_without_gangs(self):
         """Each job gets one GPU and waits there, on the device, for the part of it that waits for the other GPU."""
-        self.start_daemon(quantum="5ms", stall_timeout="60s", overlap="false")
+        self.start_daemon(quantum="5ms", stall_timeout="60s", overlap="false", interrupt="off")
         jobs = [self.start_job(number, "processes", 100_000, gang=False) for number in range(2)]
         self.assertTrue(self.stands_still(jobs), f"nothing stood still: {self.rounds(jobs)}")
 
@@ -148,7 +149,8 @@ class Strangers(GangTest):
 
     def test_stalls_tell_who_waits_for_whom(self):
         """Two jobs of two processes each, which deadlock as above: trace and status name likely partners."""
-        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="300ms", stall_retry="20ms")
+        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="300ms", stall_retry="20ms",
+                                   interrupt="off")
         for number in range(2):
             self.start_job(number, "processes", 2000, gang=False)
         daemon.trace.wait_for(event="partner", count=4)

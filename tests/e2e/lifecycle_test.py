@@ -203,7 +203,7 @@ class Lifecycle(GpumuxTest):
     def test_a_kernel_that_never_ends_is_reported_and_ended_if_so_configured(self):
         # A program that is silent for long on a busy machine is not passed over: another one needs its GPU.
         daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="200ms", stall_retry="20ms",
-                                   kill_stalled_after="1s", silence_limit="1h")
+                                   kill_stalled_after="1s", silence_limit="1h", interrupt="off")
         spinner = self.start("worker", name="spinner", steps=1, step_us=3_600_000_000)
         daemon.trace.wait_for(event="grant", pid=spinner.pid)
         # It is alone, and disturbs nobody; then the other one waits.

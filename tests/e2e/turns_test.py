@@ -87,7 +87,7 @@ class Turns(GpumuxTest):
     def test_a_long_drain_is_asked_after_and_still_exclusive(self):
         """Drains longer than the silence limit: the daemon asks again and again, the answers repeat what was said, and
         the successor has started beside the first of them."""
-        daemon = self.start_daemon(quantum="5ms", silence_limit="40ms")
+        daemon = self.start_daemon(quantum="5ms", silence_limit="40ms", interrupt="off")
         programs = [self.start("worker", name=name, steps=18, step_us=30_000, sync_every=3) for name in "AB"]
         for program in programs:
             program.expect_success()
@@ -237,11 +237,12 @@ class Turns(GpumuxTest):
         self.assertEqual(daemon.trace.events(event="revoke", pid=a.pid), [])
 
     def test_little_is_queued_where_others_wait(self):
-        """Without a bound a program that never synchronises queues all it has to do: whoever is next waits for it."""
+        """Without a bound a program that never synchronises queues all it has to do. The next one waits for it, if
+        nothing interrupts it."""
         drains = {}
         for bound in ("4ms", "unlimited"):
             daemon = self.start_daemon(name=f"gpumuxd-{bound}", mode="serial", quantum="20ms", overlap="false",
-                                       in_flight=bound)
+                                       interrupt="off", in_flight=bound)
             a = self.start("worker", name=f"A-{bound}", steps=150, step_us=2000, sync_every=2)
             a.wait_for_line("ready")
             b = self.start("worker", name=f"B-{bound}", steps=150, step_us=2000, sync_every=1000)
