@@ -88,8 +88,8 @@ struct Requested { SeatId seat; };
 // These four name the epoch that they speak of, and mean nothing under another than the seat's latest one.
 struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
-// Unasked while holding: a release. `is_frozen`: its work has been taken off the GPU in the middle, and goes on with its
-// next lease, which it asks for.
+// Unasked while holding: a release. `is_frozen`: its work has been taken off the GPU in the middle. It goes on with the
+// next lease, which the seat asks for.
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; bool is_frozen = false; };
 // The driver does not freeze its work: from now on a revocation of its unit is a drain.
 struct CannotFreeze { SeatId seat; };

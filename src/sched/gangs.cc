@@ -46,6 +46,7 @@ void Gangs::rebuild(Unit& unit, bool tell_all) {
   if (any_seat(unit, is_in_revocation)) {
     UnitRevocation& revocation = *unit.revocation;
     const bool was_passed_over = unit.passed_over();
+    revocation.freezes = revocation.freezes && can_freeze(unit);
     revocation.silent = static_cast<std::uint32_t>(std::count_if(
         unit.seats.begin(), unit.seats.end(), [](const Seat* seat) { return seat->phase == SeatPhase::kSilent; }));
     unit.phase = UnitPhase::kRevoking;
@@ -85,7 +86,9 @@ void Gangs::absorb(Unit& unit, const Unit& other) {
   }
   if (other.revocation) {
     const TimePoint began = other.revocation->began;
+    const bool freezes = (!unit.revocation || unit.revocation->freezes) && other.revocation->freezes;
     if (!unit.revocation) unit.begin_revocation(other.revocation->reason, began);
+    unit.revocation->freezes = freezes;
     unit.revocation->reason = other.revocation->reason;
     unit.revocation->began = std::max(unit.revocation->began, began);
   }

@@ -23,8 +23,10 @@ class Nonsense {
     for (std::uint32_t gpu = 0; gpu < 3; ++gpu) events.emplace_back(GpuAdded{GpuIndex{gpu}, settings(), LeaseEpoch{1}});
     for (std::uint64_t tenant = 1; tenant < 6; ++tenant) {
       events.emplace_back(TenantConnected{TenantId{tenant}, 0});
-      events.emplace_back(SeatOpened{{TenantId{tenant}, GpuIndex{0}}, 1});
-      events.emplace_back(SeatOpened{{TenantId{tenant}, GpuIndex{1}}, 1});
+      for (const std::uint32_t gpu : {0u, 1u}) {
+        const SeatId seat{TenantId{tenant}, GpuIndex{gpu}};
+        events.emplace_back(SeatOpened{.seat = seat, .can_freeze = tenant != 1});
+      }
     }
     return events;
   }
@@ -36,7 +38,7 @@ class Nonsense {
       case 1: return below(4) == 0 ? Event(TenantGone{seat.tenant}) : Event(TimePassed{});
       case 2: return below(3) == 0 ? Event(GangJoined{seat.tenant, key(), below(4)}) : Event(TimePassed{});
       case 3:
-      case 4: return SeatOpened{seat, below(4)};
+      case 4: return SeatOpened{.seat = seat, .weight = below(4), .can_freeze = below(4) != 0};
       case 5:
         return SeatClaimed{seat, static_cast<Claim>(below(3)), static_cast<LeaseKind>(below(2)),
                            epoch(core, now, seat)};
@@ -55,7 +57,7 @@ class Nonsense {
       case 17:
       case 18:
       case 19:
-      case 20: return Drained{seat, epoch(core, now, seat), below(50) == 0};
+      case 20: return Drained{seat, epoch(core, now, seat), below(50) == 0, below(3) == 0};
       case 21:
       case 22: return Stepped{seat, epoch(core, now, seat), below(2) == 0 ? below(5) : ~0u};
       case 23:
@@ -69,6 +71,8 @@ class Nonsense {
       case 31: return Idling{seat, epoch(core, now, seat)};
       case 32:
       case 33: return MemoryExpected{seat, static_cast<MemoryOutlook>(below(8))};
+      case 34: return below(4) == 0 ? Event(CannotFreeze{seat}) : Event(TimePassed{});
+      case 35: return below(2) == 0 ? Event(SeatsSuspended{{seat}, below(3) == 0}) : Event(TimePassed{});
       default: return TimePassed{};
     }
   }

@@ -24,6 +24,7 @@ std::string check_seat(const Seat& seat) {
   if (seat.phase == SeatPhase::kHolding && unit.phase != UnitPhase::kHolding) return who + " holds without its unit";
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
   if (seat.idleness && seat.phase != SeatPhase::kHolding) return who + " idles without holding";
+  if (seat.freezing.is_frozen && seat.phase == SeatPhase::kHolding) return who + " holds, and its work is frozen";
   const bool is_leaving =
       seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && seat.phase != SeatPhase::kHolding;
   if (is_leaving != is_in_revocation(seat)) return who + " is revoked, and is not";

@@ -158,7 +158,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   books.set_standing(*seat, e.priority, e.weight, e.cap);
   seat->account = e.account;
   seat->ends_own_turns = e.ends_own_turns;
-  seat->can_freeze = e.can_freeze;
+  seat->freezing.is_possible = e.can_freeze;
   seat->suspended = e.is_suspended;
   seat->since = common.now;
   Unit& unit = tenant->gang != nullptr ? *tenant->gang : roster.make_unit();
@@ -202,9 +202,11 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   } else {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->revocation.emplace(*seat).late = true;
+    seat->revocation->may_be_frozen = e.claim == Claim::kDraining;
     books.set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known.
     if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
+    unit.revocation->freezes = can_freeze(unit);
     unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
       seat->revocation->alive_at = common.now;
@@ -266,8 +268,10 @@ void LeaseCore::State::on(const GateClosed& e) {
 void LeaseCore::State::on(const Drained& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
-  if (e.is_frozen && !seat->is_frozen) ++seat->gpu->interrupts;
-  seat->is_frozen = e.is_frozen;
+  // Only a seat that was told that it may freeze its work is believed: its unit may get its lease back for it.
+  const bool can_be_frozen = seat->freezing.is_frozen || (seat->revocation && seat->revocation->may_be_frozen);
+  const bool was_frozen = std::exchange(seat->freezing.is_frozen, e.is_frozen && can_be_frozen);
+  if (seat->freezing.is_frozen && !was_frozen) ++seat->gpu->interrupts;
   if (seat->phase == SeatPhase::kHolding) {
     seat->poisoned |= e.poisoned;
     revocations.release(*seat);
@@ -282,7 +286,7 @@ void LeaseCore::State::on(const Drained& e) {
 
 void LeaseCore::State::on(const CannotFreeze& e) {
   Seat* const seat = roster.seat_of(e.seat);
-  if (seat == nullptr || !std::exchange(seat->can_freeze, false)) return;
+  if (seat == nullptr || !std::exchange(seat->freezing.is_possible, false)) return;
   for (const UnitGpu& on_gpu : seat->unit->gpus) grants.seats_changed(*on_gpu.gpu);
   if (seat->unit->phase == UnitPhase::kRevoking) revocations.must_drain(*seat->unit);
 }

@@ -24,8 +24,9 @@ enum class Closing : std::uint8_t {
 struct SeatRevocation {
   explicit SeatRevocation(Seat& seat) : answer(TimerKind::kAnswer, seat) {}
 
-  bool was_ahead = false;            // undrained at the last round of steps
-  bool late = false;                 // may exceed the one undrained predecessor: silent, stalled, lent, or claimed
+  bool was_ahead = false;      // undrained at the last round of steps
+  bool may_be_frozen = false;  // its tenant was told that it may freeze its work, or it may have been, before a restart
+  bool late = false;           // may exceed the one undrained predecessor: silent, stalled, lent, or claimed
   std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
   std::uint32_t revokes_unseen = 0;  // not answered by RevokeSeen
   TimePoint alive_at{};              // its last sign of life, or the first Revoke, which asks for one
@@ -52,6 +53,7 @@ struct UnitRevocation {
 
   RevokeReason reason;
   TimePoint began;
+  bool freezes = false;  // work that does not drain in time is frozen. Decided once, so that all members do the same
   // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
   std::optional<TimePoint> returning_since;
   std::uint32_t silent = 0;  // seats that are: if any, the unit is passed over

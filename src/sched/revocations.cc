@@ -14,6 +14,8 @@
 // (Reopen), reported, and tried again later, ever more rarely. For (3): after a while the seat is passed over. Its work
 // may still run together with other seats' work, which costs speed and harms none of them.
 //
+// Where the driver can, work that does not drain at once is frozen instead (may_freeze), and none of this happens.
+//
 // Stepping may step the wrong member. A member whose kernel is merely long waits for no other member. The member that
 // is let through is then ahead, and the first has to follow it. Two members with long kernels could lead each other on
 // like that for ever. It shows when a seat that is about to be stepped was itself undrained at the last round of steps.
@@ -71,6 +73,7 @@ bool may_step(const Seat& seat) {
 void Revocations::revoke(Unit& unit, RevokeReason reason) {
   unit.phase = UnitPhase::kRevoking;
   unit.begin_revocation(reason, now());
+  unit.revocation->freezes = may_freeze(unit);
   grants_.forget_in_part(unit);
   timers().stop(unit.run);
   queues_.reservations().units_changed();
@@ -124,19 +127,28 @@ void Revocations::ask(Seat& seat, RevokeReason reason) {
 
 void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   ++seat.revocation->revokes_unseen;
-  Limit<Duration> drains = drains_for(*seat.unit);
-  if (reason == RevokeReason::kUrgent && !drains.is_unlimited()) drains = kUrgentDrainsFor;
-  command(Revoke{seat.id, seat.epoch, reason, drains});
+  Limit<Duration> drains_for;
+  if (seat.unit->revocation->freezes) {
+    seat.revocation->may_be_frozen = true;
+    drains_for = reason == RevokeReason::kUrgent ? kUrgentDrainsFor : kDrainsFor;
+  }
+  command(Revoke{seat.id, seat.epoch, reason, drains_for});
 }
 
-// Memory of frozen work stays where it is. So a unit whose memory the next one needs drains.
-Limit<Duration> Revocations::drains_for(const Unit& unit) const {
-  if (!can_freeze(unit)) return kUnlimited;
-  for (const UnitGpu& on_gpu : unit.gpus) {
-    const Unit* const next = expected_on(*on_gpu.gpu, now());
-    if (next != nullptr && has_pages_to_move(*next)) return kUnlimited;
-  }
-  return kDrainsFor;
+// Memory of frozen work stays where it is, so a unit whose memory the next one needs drains. Frozen work of a single
+// seat can drain later, behind its closed gate. That of a gang cannot, for its kernels wait for each other. So a gang
+// drains as long as memory is short on one of its GPUs.
+bool Revocations::may_freeze(const Unit& unit) const {
+  if (!can_freeze(unit)) return false;
+  const auto needs_memory = [](const Seat* seat) {
+    return !seat->suspended && (seat->memory.pages || seat->memory.outlook == MemoryOutlook::kWants);
+  };
+  return std::none_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
+    const Gpu& gpu = *on_gpu.gpu;
+    if (!unit.single()) return std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
+    const Unit* const next = expected_on(gpu, now());
+    return next != nullptr && has_pages_to_move(*next);
+  });
 }
 
 void Revocations::drained(Seat& seat) {
@@ -148,13 +160,31 @@ void Revocations::drained(Seat& seat) {
   settle_drains(*seat.unit);
 }
 
-// Members that are frozen already are needed for the others to drain. So the revocation is taken back, and the next one
-// is a drain.
+// The other members may need the work of those that are frozen already. So the revocation is taken back, and the next
+// one is a drain. A member may say later that it is frozen: see step().
 void Revocations::must_drain(Unit& unit) {
-  const auto is_frozen = [](const Seat& seat) { return seat.is_frozen; };
-  if (any_seat(unit, is_frozen) && is_undrained(unit) && !unit.passed_over() && !unit.is_returning())
-    return take_back(unit);
+  unit.revocation->freezes = false;
+  if (has_frozen(unit) && is_undrained(unit) && !unit.passed_over() && !unit.is_returning()) return take_back(unit);
   progress(unit);
+}
+
+void Revocations::return_if_frozen(Unit& unit) {
+  if (unit.phase != UnitPhase::kIdle || unit.single() || !is_suspended(unit) || !has_frozen(unit)) return;
+  unit.phase = UnitPhase::kRevoking;
+  unit.hold = {.granted_at = now()};
+  unit.begin_revocation(RevokeReason::kSuspended, now());
+  timers().stop(unit.thaw);
+  for (Seat* seat : unit.seats) {
+    SeatRevocation& revocation = seat->revocation.emplace(*seat);
+    revocation.late = true;
+    revocation.closing = seat->freezing.is_frozen ? Closing::kClosed : Closing::kDrained;
+    revocation.alive_at = now();
+    if (seat->freezing.is_frozen) timers().arm(revocation.answer, probe_at(*seat));
+    seat->charged_to = now();
+    seat->group->begin(seat->gpu->groups.present());
+    books_.set_phase(*seat, SeatPhase::kDraining);
+  }
+  take_back(unit);
 }
 
 void Revocations::settle_drains(Unit& unit) {
@@ -224,6 +254,7 @@ void Revocations::finish(Unit& unit) {
   timers().stop(unit.thaw);
   agenda().touch(unit);
   queues_.admit(unit);
+  return_if_frozen(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------
@@ -232,9 +263,8 @@ void Revocations::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
   const bool any_drained =
       any_seat(unit, [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); });
-  // Members that can be frozen need no other member's work to come to a stop.
-  const bool waits_for_drain = drains_for(unit).is_unlimited();
-  if (any_drained && waits_for_drain && is_undrained(unit) && !unit.passed_over()) {
+  // Members that are frozen need no other member's work to come to a stop.
+  if (any_drained && !revocation.freezes && is_undrained(unit) && !unit.passed_over()) {
     timers().arm(revocation.step, after(now(), revocation.pace.pause(strictest(unit, &GpuSettings::step_delay))));
   } else {
     timers().stop(revocation.step);
@@ -243,6 +273,8 @@ void Revocations::progress(Unit& unit) {
 
 void Revocations::step(Unit& unit) {
   if (unit.is_returning()) return;  // it goes on as a whole, and no unit waits for its drain
+  // Submissions of a frozen member stand still. All members go on, and drain the next time.
+  if (has_frozen(unit)) return take_back(unit);
   const auto is_behind = [](const Seat& seat) {
     return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
   };
@@ -365,7 +397,7 @@ void Revocations::reopen(Unit& unit) {
     books_.set_wants(*seat, false);
     books_.set_place(*seat, Occupancy::kNone);
     seat->revocation.reset();
-    seat->is_frozen = false;
+    seat->freezing.is_frozen = false;
     if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
     seat->epoch = books_.next_epoch(*seat->gpu);
     books_.set_phase(*seat, SeatPhase::kHolding);

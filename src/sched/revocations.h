@@ -40,6 +40,8 @@ class Revocations : Part {
   // The tenant's agent has said something about a lease that is being revoked.
   void heard(Seat& seat);
   void drained(Seat& seat);
+  // A suspended gang has frozen work: it gets its GPUs back, so that it can drain.
+  void return_if_frozen(Unit& unit);
   // One of its seats cannot be frozen.
   void must_drain(Unit& unit);
   // When a seat that has answered is asked again. The limit counts from its last sign of life, not from the question.
@@ -73,7 +75,7 @@ class Revocations : Part {
 
  private:
   void send_revoke(Seat& seat, RevokeReason reason);
-  Limit<Duration> drains_for(const Unit& unit) const;
+  bool may_freeze(const Unit& unit) const;
   void ask_again(Seat& seat);
   bool take_back_steps(Unit& unit);
   bool recall_steps(Unit& unit);

@@ -12,6 +12,9 @@
 // Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps. If
 // it does not drain in time, it gets its lease back and is asked again later (revocations.cc). Its process may be
 // frozen only when it has drained.
+//
+// Work that was frozen before must drain, too, so that its memory can leave. A single seat's library sees to that. A
+// gang whose ranks wait for each other needs its GPUs for it: it returns, as if its revocation had stalled.
 #include <algorithm>
 
 #include "sched/state.h"
@@ -38,6 +41,9 @@ void LeaseCore::State::on(const SeatsSuspended& e) {
     if (!seat->suspended) grants.tell_contention(*seat);  // a suspended seat is not told of changes
     queues.admit(unit);
     common.agenda.touch(unit);
+  }
+  for (const SeatId id : e.seats) {
+    if (const Seat* const seat = roster.seat_of(id)) revocations.return_if_frozen(*seat->unit);
   }
 }
 

@@ -50,6 +50,11 @@ struct MemoryWait {
   bool is_obstructed() const { return pages && is_obstacle(outlook); }
 };
 
+struct Freezing {
+  bool is_possible = false;  // as far as is known
+  bool is_frozen = false;    // the seat's work stands still in the middle
+};
+
 struct Seat {
   SeatId id;
   Gpu* gpu = nullptr;
@@ -63,8 +68,7 @@ struct Seat {
   Occupancy place = Occupancy::kNone;
   bool poisoned = false;
   bool suspended = false;  // may have no lease
-  bool can_freeze = false;
-  bool is_frozen = false;  // its work stands still in the middle
+  Freezing freezing;
   MemoryWait memory;
   bool keeps_place =
       false;  // it waits as from before its last lease: it gave that up for lack of memory, or borrowed it
@@ -189,6 +193,9 @@ inline bool wants(const Unit& unit) {
 }
 inline bool is_suspended(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.suspended; });
+}
+inline bool has_frozen(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return seat.freezing.is_frozen; });
 }
 inline bool is_undrained(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return is_undrained(seat); });
@@ -320,13 +327,6 @@ inline bool may_end_own_turns(const Gpu& gpu) {
 inline bool ends_own_turns(const Unit& unit, const Gpu& gpu) {
   return gpu.has_own_turns && any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
 }
-// Whether work of all its seats can be frozen, as far as is known. A gang is frozen as a whole, or drains as a whole.
-// The memory of a suspended seat is to leave, so it drains.
-inline bool can_freeze(const Unit& unit) {
-  return !any_seat(unit, [](const Seat& seat) {
-    return !seat.can_freeze || seat.suspended || seat.gpu->settings.interrupt == settings::Interrupt::kOff;
-  });
-}
 // Whether the unit has borrowed the turn that it has there.
 inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }
 // Whether others wait for a GPU that it holds, as last told. A capped seat is not to spend its allowance idle.
@@ -336,6 +336,14 @@ inline bool is_contended(const Unit& unit) {
 }
 inline bool can_start(const Shape& shape) {
   return std::all_of(shape.gpus().begin(), shape.gpus().end(), [](const Gpu* gpu) { return gpu->can_start(); });
+}
+// Whether its work can be frozen. That of a gang is frozen as a whole, or drains as a whole: kernels of one member may
+// wait for those of another. Memory of frozen work stays where it is, so the seats of a job that is to leave the GPU
+// drain.
+inline bool can_freeze(const Unit& unit) {
+  return !any_seat(unit, [](const Seat& seat) {
+    return !seat.freezing.is_possible || seat.suspended || seat.gpu->settings.interrupt == settings::Interrupt::kOff;
+  });
 }
 // The least value that a setting has on the unit's GPUs. REQUIRES: the unit has seats.
 template <class Member>

@@ -174,7 +174,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.weight = seat->group->weight();
       one.cap = seat->budget.cap();
       one.poisoned = seat->poisoned;
-      one.is_frozen = seat->is_frozen;
+      one.is_frozen = seat->freezing.is_frozen;
       view.seats.push_back(std::move(one));
     }
     const auto group = [](const SeatView& seat) {

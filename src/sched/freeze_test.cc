@@ -1,0 +1,388 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: work that does not drain in time is frozen, as a whole or not at all, and goes on with the next lease.
+// Method: small scripts. `frozen` is what a library says that has frozen its seat.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "sched/two_gangs.h"
+
+namespace gpumux::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+struct Freezing : Script {
+  explicit Freezing(std::uint32_t gpus = 1, const GpuSettings& settings = fifo()) : Script(gpus, settings) {}
+
+  void open(SeatId s, bool can_freeze = true, std::int32_t priority = 0) {
+    tell(TenantConnected{s.tenant, 0});
+    tell(SeatOpened{.seat = s, .priority = priority, .can_freeze = can_freeze});
+  }
+  std::string frozen(SeatId s) {
+    std::string text;
+    for (const Event& event :
+         {Event(GateClosed{s, epoch(s)}), Event(Drained{s, epoch(s), false, true}), Event(Requested{s})}) {
+      const std::string more = tell(event);
+      text += (text.empty() || more.empty() ? "" : "; ") + more;
+    }
+    return text;
+  }
+  std::string cannot_freeze(SeatId s) { return tell(CannotFreeze{s}); }
+};
+
+// A holds, and B waits.
+struct TwoSeats : Freezing {
+  explicit TwoSeats(const GpuSettings& settings = fifo(), bool can_freeze = true) : Freezing(1, settings) {
+    open(kA, can_freeze);
+    open(kB);
+    request(kA);
+    request(kB);
+  }
+};
+
+// The gang X holds both GPUs, and another seat waits for the first.
+struct FreezingGang : Freezing {
+  explicit FreezingGang(bool can_second_freeze = true) : Freezing(2) {
+    open(kX0);
+    open(kX1, can_second_freeze);
+    for (const SeatId one : {kX0, kX1}) tell(GangJoined{one.tenant, "x", 2});
+    open(kS0);
+    request(kX0);
+    request(kS0);
+  }
+};
+
+// ---- how long a revoked seat drains -------------------------------------------------------------
+
+TEST(Freeze, FollowsADrainOfAMillisecondAtTheEndOfATurn) {
+  TwoSeats s;
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns");
+}
+
+TEST(Freeze, FollowsAShorterDrainForAHigherPriority) {
+  Freezing s;
+  s.open(kA);
+  s.open(kB, true, 5);
+  s.request(kA);
+  EXPECT_EQ(s.request(kB), "revoke 1@0 e1 urgent drains_for=50000ns");
+}
+
+TEST(Freeze, IsNotForASeatThatCannot) {
+  TwoSeats s(fifo(), false);
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
+}
+
+TEST(Freeze, IsNotForASeatWhoseDriverHasRefused) {
+  TwoSeats s;
+  EXPECT_EQ(s.cannot_freeze(kA), "");
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
+}
+
+TEST(Freeze, IsNotWhereTheSettingIsOff) {
+  GpuSettings settings = fifo();
+  settings.interrupt = settings::Interrupt::kOff;
+  TwoSeats s(settings);
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
+}
+
+TEST(Freeze, IsNotForASuspendedSeat) {
+  TwoSeats s;
+  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kA}, true}) + ";", "revoke 1@0 e1 suspended;"));
+}
+
+TEST(Freeze, IsNotForASeatWhoseMemoryTheNextOneNeeds) {
+  TwoSeats s;
+  s.tell(MemoryNeed{kB, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
+}
+
+TEST(Freeze, IsForASeatWhoseMemoryOnlyALaterOneNeeds) {
+  TwoSeats s;
+  s.open(kC);
+  s.request(kC);
+  s.tell(MemoryNeed{kC, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns");
+}
+
+TEST(Freeze, IsDecidedOnceForARevocation) {
+  GpuSettings settings = fifo();
+  TwoSeats s(settings);
+  s.wait(10ms);
+  s.seen(kA);
+  settings.interrupt = settings::Interrupt::kOff;
+  s.settings(GpuIndex{0}, settings);
+  EXPECT_EQ(s.wait(125ms), "revoke 1@0 e1 quantum drains_for=1000000ns") << "it is asked whether it is there";
+  EXPECT_EQ(s.frozen(kA), "grant 2@0 e2 exclusive; contention 2@0 yes 200000ns");
+  EXPECT_EQ(s.wait(10ms), "revoke 2@0 e2 quantum");
+}
+
+// ---- frozen seats -------------------------------------------------------------------------------
+
+TEST(Frozen, CountsAsDrainedAndWaitsForItsNextLease) {
+  TwoSeats s;
+  s.wait(10ms);
+  EXPECT_EQ(s.closed(kA), "grant 2@0 e2 exclusive") << "as with any drain";
+  EXPECT_EQ(s.tell(Drained{kA, s.epoch(kA), false, true}), "");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kIdle);
+  EXPECT_EQ(s.request(kA), "contention 2@0 yes 200000ns");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kWaiting);
+  s.wait(10ms);
+  EXPECT_EQ(s.frozen(kB), "grant 1@0 e3 exclusive; contention 1@0 yes 200000ns");
+}
+
+// Its memory had to leave.
+TEST(Frozen, MayDrainWhileItWaits) {
+  TwoSeats s;
+  s.wait(10ms);
+  s.frozen(kA);
+  EXPECT_EQ(s.drained(kA), "");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kWaiting) << "it has asked";
+  EXPECT_EQ(s.tell(Drained{kA, s.epoch(kA), false, true}), "") << "nobody has told it to freeze";
+  s.wait(10ms);
+  EXPECT_TRUE(says(s.frozen(kB), "grant 1@0 e3 exclusive"));
+}
+
+TEST(Frozen, MayDieOrBeSuspended) {
+  TwoSeats s;
+  s.wait(10ms);
+  s.frozen(kA);
+  EXPECT_EQ(s.tell(SeatsSuspended{{kA}, true}), "contention 2@0 no 200000ns");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kSuspended);
+  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kA}, false}), "contention 2@0 yes 200000ns"));
+  EXPECT_EQ(s.tell(TenantGone{kA.tenant}), "contention 2@0 no 200000ns");
+}
+
+TEST(Frozen, GoesOnWithALeaseThatIsShared) {
+  TwoSeats s;
+  s.wait(10ms);
+  s.frozen(kA);
+  GpuSettings settings = fifo();
+  settings.mode = Mode::kConcurrent;
+  EXPECT_TRUE(says(s.settings(GpuIndex{0}, settings), "grant 1@0 e4 shared"));
+}
+
+// Programs whose kernels never end share by their weights, for their time is that of their leases.
+TEST(Frozen, SeatsShareTheGpuByTheirWeights) {
+  Freezing s(1, fixed());
+  const std::vector<SeatId> seats{kA, kB, kC};
+  for (const SeatId one : seats) {
+    s.tell(TenantConnected{one.tenant, 0});
+    s.tell(SeatOpened{.seat = one, .weight = static_cast<std::uint32_t>(one.tenant.value), .can_freeze = true});
+    s.request(one);
+  }
+  for (int i = 0; i < 30'000; ++i) {
+    s.wait(1ms);
+    for (const SeatId one : seats) {
+      if (s.phase(one) != SeatPhase::kRevoked) continue;
+      s.wait(2ms);
+      s.frozen(one);
+    }
+  }
+  const double all = static_cast<double>((s.now() - TimePoint()).count());
+  for (const SeatId one : seats) {
+    const double part = static_cast<double>(s.view(one).held.count()) / all;
+    EXPECT_NEAR(part, static_cast<double>(one.tenant.value) / 6, 0.01) << one.tenant.value;
+  }
+}
+
+// ---- gangs --------------------------------------------------------------------------------------
+
+TEST(FrozenGang, IsFrozenWithoutSteps) {
+  FreezingGang s;
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns; revoke 2@1 e1 quantum drains_for=1000000ns");
+  s.closed(kX0);
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.wait(100ms), "") << "it is not let through";
+  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive; contention 5@0 yes 200000ns");
+  s.wait(10ms);
+  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
+}
+
+// Its frozen kernels could not drain one by one when that memory is wanted.
+TEST(FrozenGang, DrainsWhileMemoryIsShortOnAGpuOfIts) {
+  FreezingGang s;
+  s.open(kS1);
+  s.tell(MemoryNeed{kS1, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
+}
+
+// Two seats that are revoked become a gang.
+TEST(FrozenGang, ThatJoinsWhileItIsRevokedIsFrozen) {
+  Freezing s(2);
+  for (const SeatId one : {kX0, kX1, kS0, kS1}) s.open(one);
+  for (const SeatId one : {kX0, kX1, kS0, kS1}) s.request(one);
+  s.wait(10ms);
+  for (const SeatId one : {kX0, kX1}) s.tell(GangJoined{one.tenant, "x", 2});
+  EXPECT_EQ(s.frozen(kX0), "");
+  EXPECT_EQ(s.wait(100ms), "");
+  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive contended; grant 6@1 e2 exclusive contended");
+}
+
+// All members have been told the same. Later events change nothing.
+TEST(FrozenGang, IsFrozenEvenIfTheNextOneLacksMemorySince) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.tell(MemoryNeed{kS0, true});
+  EXPECT_EQ(s.closed(kX1), "");
+  EXPECT_EQ(s.wait(100ms), "");
+  EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
+}
+
+TEST(FrozenGang, DrainsByStepsIfAMemberCannotBeFrozen) {
+  FreezingGang s(false);
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
+  s.closed(kX0);
+  s.closed(kX1);
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.wait(2ms), "step 1@0 e1");
+}
+
+TEST(FrozenGang, GetsItsLeaseBackIfTheDriverRefusesToFreezeAnother) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  const std::string text = s.cannot_freeze(kX1);
+  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive"));
+  EXPECT_FALSE(says(text, "stall"));
+  EXPECT_EQ(s.wait(199ms), "");
+  EXPECT_EQ(s.wait(1ms), "revoke 1@0 e2 quantum; revoke 2@1 e2 quantum") << "a drain";
+}
+
+// The messages cross.
+TEST(FrozenGang, GetsItsLeaseBackIfAMemberIsFrozenAfterAnotherWasRefused) {
+  FreezingGang s;
+  s.wait(10ms);
+  EXPECT_EQ(s.cannot_freeze(kX1), "");
+  EXPECT_EQ(s.frozen(kX0), "");
+  const std::string text = s.wait(2ms);
+  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive")) << "what it submits would stand still";
+  EXPECT_FALSE(says(text, "step"));
+}
+
+TEST(FrozenGang, GoesOnDrainingIfNoMemberIsFrozenYet) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.closed(kX0);
+  EXPECT_EQ(s.cannot_freeze(kX1), "");
+  s.closed(kX1);
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.wait(2ms), "step 1@0 e1");
+  s.stepped(kX0);
+  s.drained(kX1);
+  EXPECT_EQ(s.drained(kX0), "grant 5@0 e2 exclusive");
+}
+
+// It is opened while others are frozen already.
+TEST(FrozenGang, GetsItsLeaseBackForAMemberThatCannotBeFrozen) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.open(kS1, false);
+  s.request(kS1);
+  const SeatId late = seat(1, 1);
+  s.tell(SeatOpened{.seat = late});
+  EXPECT_TRUE(says(s.wait(2ms), "reopen 1@0 e2 exclusive"));
+}
+
+// A tenant may say what it likes. It must not keep its lease for that.
+TEST(FrozenGang, IsNotBelievedIfItWasToDrain) {
+  FreezingGang s(false);
+  s.wait(10ms);
+  s.closed(kX1);
+  EXPECT_EQ(s.frozen(kX0), "");
+  EXPECT_EQ(s.wait(2ms), "step 1@0 e1") << "as one that has drained";
+}
+
+// Its collectives need all its ranks, and its memory must leave.
+TEST(FrozenGang, GetsItsGpusBackToDrainIfItIsSuspended) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
+  EXPECT_EQ(s.tell(SeatsSuspended{{kX0, kX1}, true}), "");
+  EXPECT_EQ(s.wait(9ms), "");
+  EXPECT_EQ(s.wait(1ms), "revoke 5@0 e2 quantum drains_for=1000000ns");
+  EXPECT_TRUE(says(s.closed(kS0), "reopen 1@0 e3 exclusive; reopen 2@1 e2 exclusive"));
+  EXPECT_TRUE(says(s.wait(200ms), "revoke 1@0 e3 suspended; revoke 2@1 e2 suspended"));
+  for (const SeatId one : {kX0, kX1}) {
+    s.closed(one);
+    s.drained(one);
+  }
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
+  EXPECT_EQ(s.phase(kX1), SeatPhase::kSuspended);
+}
+
+TEST(FrozenGang, ThatIsSuspendedWhileItFreezesGetsItsGpusBack) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.tell(SeatsSuspended{{kX0, kX1}, true});
+  EXPECT_TRUE(says(s.frozen(kX1), "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive"));
+}
+
+// Each process thaws its own seats behind the closed gate. Sometimes that is enough.
+TEST(FrozenGang, ThatDrainsBeforeItGetsItsGpusBackDoesNotNeedThem) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.frozen(kX1);
+  s.tell(SeatsSuspended{{kX0, kX1}, true});
+  s.drained(kX0);
+  EXPECT_FALSE(says(s.drained(kX1), "reopen"));
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
+}
+
+// ---- after a restart ----------------------------------------------------------------------------
+
+TEST(Frozen, SeatsComeBackDrainingAndSayItAgain) {
+  Freezing s;
+  s.tell(GrantsHeld{s.now() + 1s});
+  s.open(kB);
+  s.tell(SeatClaimed{kB, Claim::kHolding, LeaseKind::kExclusive, LeaseEpoch{9}});
+  s.open(kA);
+  s.tell(SeatClaimed{kA, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
+  EXPECT_EQ(s.frozen(kA), "contention 2@0 yes 200000ns");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kWaiting);
+  EXPECT_TRUE(says(s.wait(1s), "revoke 2@0 e9 quantum drains_for=1000000ns"));
+  EXPECT_TRUE(says(s.frozen(kB), "grant 1@0 e10 exclusive"));
+}
+
+// The daemon ended after one member had been frozen, and before the other.
+TEST(FrozenGang, ThatComesBackHalfFrozenIsFrozenAsAWhole) {
+  Freezing s(2);
+  s.tell(GrantsHeld{s.now() + 1s});
+  for (const SeatId one : {kX0, kX1}) {
+    s.open(one);
+    s.tell(GangJoined{one.tenant, "x", 2});
+    s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
+  }
+  s.frozen(kX0);
+  s.closed(kX1);
+  EXPECT_EQ(s.wait(125ms), "revoke 2@1 e8 bad_claim drains_for=1000000ns") << "it only knew that it has no lease";
+  EXPECT_EQ(s.frozen(kX1), "");
+  EXPECT_EQ(s.wait(1s), "grant 1@0 e9 exclusive; grant 2@1 e9 exclusive");
+}
+
+TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainGetsItsLeaseBack) {
+  Freezing s(2);
+  s.tell(GrantsHeld{s.now() + 1s});
+  for (const SeatId one : {kX0, kX1}) {
+    s.open(one, one == kX0);
+    s.tell(GangJoined{one.tenant, "x", 2});
+    s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
+  }
+  s.frozen(kX0);
+  s.closed(kX1);
+  std::string text;
+  for (int i = 0; i < 11; ++i) {
+    text += s.wait(100ms);
+    s.seen(kX1);
+  }
+  EXPECT_TRUE(says(text, "reopen 1@0 e9 exclusive; reopen 2@1 e9 exclusive")) << "as soon as leases are given";
+}
+
+}  // namespace
+}  // namespace gpumux::sched
