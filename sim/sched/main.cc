@@ -2,8 +2,12 @@
 // gpumux_simsched: runs seeds through the simulation, and says how to replay one that fails.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
+#include <string>
 
 #include "sim/sched/simulation.h"
+
+using gpumux::simsched::Interrupts;
 
 int main(int argc, char** argv) {
   gpumux::simsched::Options options;
@@ -29,6 +33,12 @@ int main(int argc, char** argv) {
   app.add_flag("--memory", options.memory, "Seats have memory, and the residency planner runs beside the core");
   app.add_flag("--suspend", options.suspensions, "Jobs are suspended, frozen and resumed");
   app.add_flag("--hostile", options.hostile, "Jobs of one account lie about their memory, and return no host memory");
+  app.add_option("--interrupts", options.interrupts,
+                 "Work that does not drain is frozen: `some` seats' (drivers may refuse), or `all`, with kernels that "
+                 "take seconds or never end")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, Interrupts>{
+          {"none", Interrupts::kNone}, {"some", Interrupts::kSome}, {"all", Interrupts::kAll}}))
+      ->capture_default_str();
   app.add_option("--seconds", seconds, "Of virtual time at most, per seed")->capture_default_str();
   app.add_option("--calm-after", calm_after, "Seconds of virtual time after which nothing disturbs anybody any more");
   app.add_flag("--log", options.keep_log, "Print every event and command");
@@ -65,6 +75,12 @@ int main(int argc, char** argv) {
           static_cast<unsigned long long>(outcome.refused_by_driver),
           static_cast<unsigned long long>(outcome.mode_changes), static_cast<unsigned long long>(outcome.gave_way),
           static_cast<unsigned long long>(outcome.borrowed));
+    }
+    if (options.interrupts != Interrupts::kNone && (seeds == 1 || !outcome.wrong.empty())) {
+      std::printf("  interrupts: %llu, %llu refused, %llu seats drained later\n",
+                  static_cast<unsigned long long>(outcome.interruptions),
+                  static_cast<unsigned long long>(outcome.refused_interruptions),
+                  static_cast<unsigned long long>(outcome.drained_later));
     }
     if (outcome.wrong.empty()) continue;
     std::fflush(stdout);

@@ -158,6 +158,7 @@ void World::told_room(Rank& rank, const sched::RoomBound& bound) {
   SimulatedMemory& memory = rank.memory;
   memory.is_bounded = true;
   memory.bound = bound;
+  if (must_evict(rank)) let_drain(rank);
   report(rank);
   look(rank, 0ns);
   const bool is_answer = memory.waits && static_cast<std::int32_t>(bound.ticket - memory.ticket) >= 0;

@@ -63,6 +63,7 @@ Job& World::start_job() {
     job.ranks.push_back(rank.get());
     process.ranks.push_back(std::move(rank));
   }
+  if (options_.interrupts != Interrupts::kNone) choose_interrupts(job);
   job.disturbed = now_;
   for (const auto& process : job.processes) {
     in(random_.between(1us, 20ms), [this, starting = process.get()] {
@@ -129,7 +130,8 @@ void World::open(Rank& rank, bool again) {
   sched::Quota quota;
   if (job.quota > 0) quota = {.group = job.number, .bytes = job.quota};
   apply(node::SeatOpened{
-      .lease = {rank.seat, job.weight, false, job.priority, job.cap, job.is_suspended, job.claim},
+      .lease = {rank.seat, job.weight, false, job.priority, job.cap, job.is_suspended, job.claim, 0,
+                rank.freezing.is_possible},
       .owner = {quota, job.is_hostile ? 2u : 1u},
       .is_new = !again,
   });
@@ -145,7 +147,7 @@ void World::claim(Rank& rank) {
   auto claim = sched::Claim::kWaiting;
   if (rank.granted) {
     claim = sched::Claim::kHolding;
-  } else if (rank.open || !rank.stream.empty() || rank.report != Rank::Report::kNone) {
+  } else if (rank.open || !rank.stream.empty() || rank.report != Rank::Report::kNone || rank.freezing.is_frozen) {
     claim = sched::Claim::kDraining;
   } else if (!rank.asked) {
     return;
@@ -155,6 +157,8 @@ void World::claim(Rank& rank) {
   // The page says that the lease is lost; whether the gate has closed since is looked at now.
   rank.report = Rank::Report::kClosing;
   in(closing_delay(), [this, &rank, epoch = rank.epoch] { close_gate(rank, epoch); });
+  // Frozen work stays so until this daemon grants it.
+  if (rank.freezing.is_frozen && !rank.freezing.thaws) begin_closing(rank, Duration::zero());
   if (rank.asked) send(*rank.process, sched::Requested{rank.seat});
 }
 
@@ -286,23 +290,49 @@ void World::submit(Rank& rank) {
 
 void World::start_head(Rank& rank) {
   Kernel& kernel = rank.stream.front();
-  if (kernel.running) return;
+  if (kernel.running || rank.freezing.is_frozen) return;
   kernel.running = true;
   if (kernel.waits_for_next && rank.stream.size() == 1) return;
+  if (kernel.collective == 0) return advance(rank);
+  if (kernel.is_met) return meet(*rank.job, kernel.collective);  // it was interrupted
+  if (std::exchange(kernel.has_arrived, true)) return;
   Job& job = *rank.job;
-  const auto completes = [this](Rank& one, Duration length) {
-    in(length, [this, &one, generation = one.completed] {
-      if (one.process->alive && one.completed == generation && !one.stream.empty()) complete(one);
-    });
-  };
-  if (kernel.collective == 0) return completes(rank, kernel.length);
-  if (++job.arrived[kernel.collective] < job.ranks.size()) return;  // spins
-  job.arrived.erase(kernel.collective);
+  const std::uint32_t collective = kernel.collective;
+  if (++job.arrived[collective] < job.ranks.size()) return;  // spins
+  job.arrived.erase(collective);
   ++job.collectives_done;
-  for (Rank* one : job.ranks) completes(*one, kernel.length);
+  for (Rank* one : job.ranks) {
+    if (!one->stream.empty() && one->stream.front().collective == collective) one->stream.front().is_met = true;
+  }
+  meet(job, collective);
+}
+
+// Its first kernel runs, and completes if nothing happens before.
+void World::advance(Rank& rank) {
+  Kernel& kernel = rank.stream.front();
+  kernel.advances_since = now_;
+  in(kernel.length - kernel.done,
+     [this, &rank, generation = rank.completed, interruptions = rank.freezing.interruptions] {
+       if (interruptions != rank.freezing.interruptions) return;
+       if (rank.process->alive && rank.completed == generation && !rank.stream.empty()) complete(rank);
+     });
+}
+
+// All ranks' kernels of the collective have started. They go on while none of them is frozen; the others spin.
+void World::meet(Job& job, std::uint32_t collective) {
+  const auto is_in_it = [collective](const Rank& one) {
+    return !one.stream.empty() && one.stream.front().collective == collective && one.stream.front().is_met;
+  };
+  for (const Rank* one : job.ranks) {
+    if (is_in_it(*one) && one->freezing.is_frozen) return;
+  }
+  for (Rank* one : job.ranks) {
+    if (is_in_it(*one) && one->stream.front().advances_since == TimePoint::max()) advance(*one);
+  }
 }
 
 void World::complete(Rank& rank) {
+  if (rank.freezing.is_frozen) fail(name(rank.seat) + " is frozen, and its work runs");
   rank.busy += rank.stream.front().length;
   rank.stream.pop_front();
   ++rank.completed;
@@ -368,6 +398,7 @@ void World::kill(Process& process) {
     rank->asked = false;
     rank->blocked = false;
     rank->stream.clear();
+    rank->freezing.is_frozen = rank->freezing.thaws = false;
     lose_memory(*rank);
   }
   troubled_at_ = std::max(troubled_at_, now_);

@@ -23,6 +23,9 @@
 // With `claims`, most jobs are in claims, whose seats have one share of each GPU together. Without faults, and of jobs
 // that always have work, no claim may be further ahead of another one than some turns.
 //
+// With `interrupts`, work that does not drain in time is taken off its GPU in the middle, and goes on with the next
+// lease. Some drivers refuse that at the first try. See interrupts.cc.
+//
 // Everything follows from the seed. The log (events and commands, one a line) is the same, byte for byte, in every run
 // of a seed.
 #pragma once
@@ -36,6 +39,12 @@
 #include "sched/events.h"
 
 namespace gpumux::simsched {
+
+enum class Interrupts : std::uint8_t {
+  kNone,
+  kSome,  // the work of most seats can be frozen
+  kAll,   // that of all, and always; some kernels take seconds, or never end
+};
 
 struct Options {
   std::uint64_t seed = 1;
@@ -56,6 +65,7 @@ struct Options {
   bool suspensions = false;  // jobs are suspended and resumed
   bool hostile = false;      // with memory: one account's jobs claim more than they have, and keep the memory that they
                              // were lent
+  Interrupts interrupts = Interrupts::kNone;
   base::Duration calm_after = base::Duration::max();  // from then on no fault, stop or change happens
   bool keep_log = false;
 };
@@ -79,6 +89,9 @@ struct Outcome {
   std::uint64_t grants = 0, revocations = 0, let_through = 0, stalls = 0, silences = 0, restarts = 0;
   std::uint64_t killed_stalled = 0;                            // processes that never drained
   std::uint64_t suspensions = 0, freezes = 0, not_frozen = 0;  // the last ones had to go on first
+  std::uint64_t interruptions = 0;                             // of seats
+  std::uint64_t refused_interruptions = 0;
+  std::uint64_t drained_later = 0;  // frozen seats whose memory had to leave, or that were to drain
   base::Duration longest_wait{};
   // With memory.
   std::uint64_t bytes_out = 0, bytes_in = 0;

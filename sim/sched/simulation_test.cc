@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: under thousands of random workloads the core's invariants hold, no seat starves, gangs never deadlock, shares
 // are fair, and a seed is a run. Method: simulations by seed; a failing one says how to replay it.
-#include "sim/sched/simulation.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,26 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "sim/sched/seeds.h"
+
 namespace gpumux::simsched {
 namespace {
 
 using base::Duration;
 using namespace std::chrono_literals;
-
-// Sanitizers make a step some ten times slower; they look for other faults than these seeds do.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr std::uint64_t kFewer = 10;
-#else
-constexpr std::uint64_t kFewer = 1;
-#endif
-
-void run_seeds(std::uint64_t first, std::uint64_t count, Options options) {
-  count /= kFewer;
-  for (options.seed = first; options.seed < first + count; ++options.seed) {
-    const Outcome outcome = simulate(options);
-    ASSERT_EQ(outcome.wrong, "") << "seed " << options.seed;
-  }
-}
 
 TEST(Simulation, OfRandomWorkloadsWithFaultsKeepsTheInvariants) { run_seeds(1, 1200, {.steps = 600, .duration = 30s}); }
 

@@ -18,11 +18,17 @@ constexpr int kTurns = 6;
 constexpr std::size_t kMostIdleLoans = 20;
 constexpr Duration kLoanWindow = 100ms;
 constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() chooses, times those in flight
+// A drain that ends in a freeze: what the core waits, messages, the driver's call.
+constexpr Duration kLongestFrozenDrain = 5ms;
 
 }  // namespace
 
 World::World(const Options& options)
-    : options_(options), random_(options.seed), claim_random_(options.seed * 3 + 1), stall_random_(~options.seed) {
+    : options_(options),
+      random_(options.seed),
+      claim_random_(options.seed * 3 + 1),
+      stall_random_(~options.seed),
+      interrupt_random_(options.seed * 5 + 3) {
   gpus_ = options.gpus > 0 ? options.gpus : 1 + random_.below(4);
   jobs_wanted_ = options.jobs > 0 ? options.jobs : 2 + random_.below(6);
   for (std::uint32_t i = 0; i < gpus_; ++i) settings_.push_back(options.settings.value_or(any_settings()));
@@ -45,6 +51,8 @@ settings::GpuSettings World::any_settings() {
   if (random_.chance(20)) s.kill_silent_after = 2s;
   s.overlap = random_.chance(70);
   if (stall_random_.chance(40)) s.kill_stalled_after = 2s;
+  const bool is_off = options_.interrupts != Interrupts::kAll && interrupt_random_.chance(20);
+  s.interrupt = is_off ? settings::Interrupt::kOff : settings::Interrupt::kAuto;
   return s;
 }
 
@@ -167,6 +175,7 @@ void World::carry_out(const sched::Command& command) {
     rank->contended = grant->contended;
     opened(*rank, grant->epoch, grant->kind);
     if (grant->borrowed) note_loan(*rank);
+    thaw_for_lease(*rank);
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -181,19 +190,23 @@ void World::carry_out(const sched::Command& command) {
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;
     rank->permits = 0;
+    rank->memory.promised_until = TimePoint();  // a plan may see its next lease before it sees that it has none
     if (revoke->reason == sched::RevokeReason::kBadClaim) rank->excused = true;
-    receive(*rank->process, [this, rank, epoch = revoke->epoch] {
+    receive(*rank->process, [this, rank, epoch = revoke->epoch, drains_for = revoke->drains_for] {
       if (rank->epoch != epoch || rank->granted) return;
       send(*rank->process, sched::RevokeSeen{rank->seat, epoch});
       rank->report = Rank::Report::kClosing;
       in(closing_delay(), [this, rank, epoch] { close_gate(*rank, epoch); });
+      begin_closing(*rank, drains_for);
     });
   } else if (const auto* reopen = std::get_if<sched::Reopen>(&command)) {
     Rank* const rank = rank_of(reopen->seat);
     if (rank == nullptr) return;
     highest_epoch_ = std::max(highest_epoch_, reopen->epoch.value);
     rank->permits = 0;
+    rank->has_stalled = true;  // or as good as that
     opened(*rank, reopen->epoch, reopen->kind);
+    thaw_for_lease(*rank);
     receive(*rank->process, [this, rank] {
       run_thread(*rank);
       release_when_idle(*rank);
@@ -202,6 +215,8 @@ void World::carry_out(const sched::Command& command) {
     ++outcome_.let_through;
     Rank* const rank = rank_of(step->seat);
     if (rank == nullptr) return;
+    if (rank->freezing.is_frozen && !rank->freezing.thaws)
+      fail(name(rank->seat) + " is let through, and its work is frozen");
     rank->permits = step->count;
     // A lease that became shared while the rank rested was not announced.
     const auto gpus = machine_->leases().view(now_);
@@ -322,12 +337,19 @@ bool World::is_open_to_another(const Rank& rank) const {
   return false;
 }
 
+Duration World::longest_drain() const {
+  // (Seats that are suspended, or whose memory must leave, are not frozen.)
+  const bool all_freeze = options_.interrupts == Interrupts::kAll && !options_.suspensions && !options_.memory;
+  const bool is_short = all_freeze && !options_.faults;
+  return is_short ? kLongestFrozenDrain : kLongestDrain;
+}
+
 Duration World::longest_turn() const {
   Duration turn{};
   for (const settings::GpuSettings& settings : settings_) {
     const sched::Limit<Duration> quantum =
         settings.quantum.is_automatic() ? 33 * kLongestDrain : settings.quantum.value();
-    turn = std::max(turn, std::min(quantum, settings.max_runtime).value() + kLongestDrain);
+    turn = std::max(turn, std::min(quantum, settings.max_runtime).value() + longest_drain());
   }
   return turn;
 }
@@ -473,8 +495,11 @@ void World::check_waits() {
       const bool is_low = is_outranked(*process->job);
       if (process->job->cap != sched::kNoCap || (is_low && ageing.is_unlimited())) continue;
       for (const auto& rank : process->ranks) {
-        if (!rank->asked || rank->permits > 0) continue;
-        const Duration waited = now_ - std::max(rank->asked_at, process->job->disturbed);
+        const bool stands = rank->freezing.is_frozen && !rank->granted;
+        if ((!rank->asked && !stands) || rank->permits > 0) continue;
+        const TimePoint since =
+            std::min(rank->asked ? rank->asked_at : now_, stands ? rank->freezing.frozen_since : now_);
+        const Duration waited = now_ - std::max(since, process->job->disturbed);
         if (waited > bound + (is_low ? 2 * ageing.value() : Duration::zero())) {
           fail("tenant " + std::to_string(tenant.value) + " has waited " + std::to_string(waited.count()) +
                " ns, more than " + std::to_string(bound.count()) + ", for GPU " + std::to_string(rank->seat.gpu.value));
@@ -541,6 +566,8 @@ std::string replay_command(const Options& options) {
   if (options.memory) text += " --memory";
   if (options.suspensions) text += " --suspend";
   if (options.hostile) text += " --hostile";
+  if (options.interrupts == Interrupts::kSome) text += " --interrupts some";
+  if (options.interrupts == Interrupts::kAll) text += " --interrupts all";
   if (options.duration < 1h) text += " --seconds " + std::to_string(options.duration / 1s);
   if (options.calm_after < 1h) text += " --calm-after " + std::to_string(options.calm_after / 1s);
   return text;

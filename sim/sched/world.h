@@ -38,6 +38,10 @@ struct Kernel {
   std::uint32_t collective = 0;  // which one of the job, from 1; 0: none
   bool waits_for_next = false;   // runs until its own thread has submitted once more, as a stream wait does
   bool running = false;
+  bool has_arrived = false;                     // a collective: it has started, maybe to spin
+  bool is_met = false;                          // a collective: all ranks' kernels have started
+  Duration done{};                              // of `length`
+  TimePoint advances_since = TimePoint::max();  // and will complete, unless it is interrupted
 };
 
 // A seat's memory: the truth, in bytes, and its process's knowledge.
@@ -84,6 +88,18 @@ struct SimulatedMemory {
   std::uint64_t has() const { return resident + unpageable; }
   std::uint64_t allocated() const { return has() + evicted; }
   std::uint64_t on_gpu() const { return has() + context + (job == Job::kIn ? chunk : 0); }
+};
+
+// A seat's work that is taken off the GPU in the middle (interrupts.cc).
+struct Freezing {
+  bool is_possible = false;             // as its library says
+  bool is_refused = false;              // its driver refuses
+  bool is_frozen = false;               // its work stands still
+  bool thaws = false;                   // in a moment
+  TimePoint frozen_since{};             // and waits for its turn
+  std::uint64_t closings = 0;           // revocations that it knows of
+  sched::Limit<Duration> drains_for{};  // as the last of them says
+  std::uint64_t interruptions = 0;      // of its kernels. An end that was foreseen before the last one does not come
 };
 
 // One thread with one GPU, its seat, and its stream.
@@ -135,6 +151,8 @@ struct Rank {
   bool has_stalled = false;  // since its last grant: it was given its lease back, spent or not
   // A seat of lower priority has had its GPU since then, while it waited and could run.
   TimePoint outdone_since = TimePoint::max();
+
+  Freezing freezing;
 
   std::deque<Kernel> stream;
   std::uint64_t completed = 0;
@@ -236,6 +254,7 @@ class World final : private node::Probe {
   void check_caps();
   void check_priorities();
   void check_shares();
+  Duration longest_drain() const;
   Duration longest_turn() const;
   sched::Limit<Duration> longest_ageing() const;
   bool is_calm(const Process& process) const;
@@ -260,6 +279,8 @@ class World final : private node::Probe {
   bool is_collective(const Rank& rank) const;
   void submit(Rank& rank);
   void start_head(Rank& rank);
+  void advance(Rank& rank);
+  void meet(Job& job, std::uint32_t collective);
   void complete(Rank& rank);
   void when_empty(Rank& rank);
   void close_gate(Rank& rank, LeaseEpoch epoch);
@@ -285,6 +306,19 @@ class World final : private node::Probe {
   void freeze(Job& job);
   void thaw(Job& job);
   void check_suspended();
+
+  // interrupts.cc: work that is taken off the GPU in the middle
+  void choose_interrupts(Job& job);
+  void begin_closing(Rank& rank, sched::Limit<Duration> drains_for);
+  void freeze_soon(Rank& rank, Duration delay);
+  void freeze(Rank& rank);
+  void say_frozen(Rank& rank);
+  void refuse_to_freeze(Rank& rank);
+  void thaw_for_lease(Rank& rank);
+  void let_drain(Rank& rank);
+  bool must_evict(const Rank& rank) const;
+  void thaw(Rank& rank);
+  static void halt(Rank& rank, TimePoint now);
 
   Duration message_delay();
   Duration closing_delay();
@@ -347,7 +381,8 @@ class World final : private node::Probe {
   Options options_;
   Random random_;
   Random claim_random_;
-  Random stall_random_;  // apart, so that earlier draws are the same without it
+  Random stall_random_;      // apart, so that earlier draws are the same without it
+  Random interrupt_random_;  // the same
   TimePoint now_{};
   std::map<std::pair<TimePoint, std::uint64_t>, Action> actions_;
   std::uint64_t next_action_ = 0;
