@@ -89,7 +89,7 @@ struct Requested { SeatId seat; };
 struct RevokeSeen { SeatId seat; LeaseEpoch epoch; };
 struct GateClosed { SeatId seat; LeaseEpoch epoch; };
 // Unasked while holding: a release. `is_frozen`: its work has been taken off the GPU in the middle. It goes on with the
-// next lease, which the seat asks for.
+// next lease, for which the seat waits from then on.
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; bool is_frozen = false; };
 // The driver does not freeze its work: from now on a revocation of its unit is a drain.
 struct CannotFreeze { SeatId seat; };

@@ -124,12 +124,32 @@ TEST(Frozen, CountsAsDrainedAndWaitsForItsNextLease) {
   TwoSeats s;
   s.wait(10ms);
   EXPECT_EQ(s.closed(kA), "grant 2@0 e2 exclusive") << "as with any drain";
-  EXPECT_EQ(s.tell(Drained{kA, s.epoch(kA), false, true}), "");
-  EXPECT_EQ(s.phase(kA), SeatPhase::kIdle);
-  EXPECT_EQ(s.request(kA), "contention 2@0 yes 200000ns");
+  EXPECT_EQ(s.tell(Drained{kA, s.epoch(kA), false, true}), "contention 2@0 yes 200000ns");
   EXPECT_EQ(s.phase(kA), SeatPhase::kWaiting);
+  EXPECT_EQ(s.request(kA), "") << "it waits already";
   s.wait(10ms);
   EXPECT_EQ(s.frozen(kB), "grant 1@0 e3 exclusive; contention 1@0 yes 200000ns");
+}
+
+// It is a waiter in the moment in which the next one is chosen. Otherwise each freeze would cost it its place.
+TEST(Frozen, IsNextIfItsTurnHasComeAgain) {
+  GpuSettings settings = fixed(kUnlimited);
+  settings.max_runtime = 10ms;
+  settings.overlap = false;
+  Freezing s(1, settings);
+  for (const SeatId one : {kA, kB}) {
+    s.tell(TenantConnected{one.tenant, 0});
+    s.tell(SeatOpened{.seat = one, .weight = one == kA ? 4u : 1u, .can_freeze = true});
+    s.request(one);
+  }
+  std::string turns;
+  for (int i = 0; i < 10; ++i) {
+    s.wait(10ms);
+    const SeatId holder = s.phase(kA) == SeatPhase::kRevoked ? kA : kB;
+    turns += holder == kA ? "A" : "B";
+    s.frozen(holder);
+  }
+  EXPECT_EQ(turns, "ABAAABAAAA");
 }
 
 // Its memory had to leave.
@@ -195,7 +215,7 @@ TEST(FrozenGang, IsFrozenWithoutSteps) {
   s.closed(kX0);
   EXPECT_EQ(s.drained(kX0), "");
   EXPECT_EQ(s.wait(100ms), "") << "it is not let through";
-  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive; contention 5@0 yes 200000ns");
+  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive contended");
   s.wait(10ms);
   EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
 }

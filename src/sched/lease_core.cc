@@ -278,6 +278,7 @@ void LeaseCore::State::on(const Drained& e) {
   } else if (is_in_revocation(*seat)) {
     seat->poisoned |= e.poisoned;
     revocations.heard(*seat);
+    if (seat->freezing.is_frozen) on(Requested{e.seat});  // before the next unit is chosen
     // If it was said before the tenant knew that its permits were taken back, it does not count. The tenant says it
     // again.
     if (seat->revocation->closing != Closing::kRecalled) revocations.drained(*seat);
