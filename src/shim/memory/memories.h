@@ -240,6 +240,11 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void connect(std::uint32_t a, std::uint32_t b);
   // Seats that are complete or not together, as bits; the seat itself among them.
   std::uint64_t group(std::uint32_t slot) const;
+  // Whether the seat has unified memory. Any thread.
+  bool has_unified(std::uint32_t slot) {
+    const DeviceMemory* const memory = if_any(slot);
+    return memory != nullptr && memory->managed.bytes() != 0;
+  }
   // Memory of the seat, or of a connected one, is beyond its bound. Any thread.
   bool must_leave(std::uint32_t slot);
 

@@ -165,19 +165,37 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   line.tried = seen.number;
   if (has_profiler_) return complain(line, "a profiler is loaded (CUDA_INJECTION64_PATH)");
   if (has_debugger()) return complain(line, "a debugger is attached");
+  if (port_.may_fault(line.slot)) return complain(line, "it uses unified memory");
   line.must_drain.store(false, std::memory_order_relaxed);
   // Before the call: a wish to drain that comes meanwhile is not overlooked.
   line.frozen.store(true, std::memory_order_seq_cst);
   // A daemon may not know yet whose memory is to leave.
   if (port_.must_drain(line.slot)) return line.frozen.store(false, std::memory_order_release);
+  if (line.has_frozen) say_closed(line, seen);
   const Channels::Outcome outcome = channels_.freeze(gpu);
-  if (outcome == Channels::Outcome::kDone) return;
+  if (outcome == Channels::Outcome::kDone) {
+    line.has_frozen = true;
+    return;
+  }
   line.frozen.store(false, std::memory_order_release);
   switch (outcome) {
     case Channels::Outcome::kDone: break;
     case Channels::Outcome::kNoChannels: return complain(line, "none of its channels were seen");
     case Channels::Outcome::kRefused: return complain(line, "the driver refuses to disable its channels");
   }
+}
+
+// The gate may be open still: a thread is inside, in a launch that waits for room behind the very work that is to be
+// frozen. Others need not wait for that. It has passed before the revocation, and what it submits will stand still.
+void Interrupter::say_closed(Line& line, const Closing& seen) {
+  client::Agent::Announcement ordered(agent_);
+  Seats::Locked seats(seats_);
+  Seat& seat = seats[line.slot];
+  Closing* const closing = seat.still(seen, Closing::Phase::kClosing);
+  if (closing == nullptr) return;
+  closing->phase = Closing::Phase::kDraining;
+  ordered.send(wire::GateClosed{.slot = line.slot, .epoch = closing->epoch});
+  seat.in_flight.turn_ended();
 }
 
 // Answers the revocation that there is, if it has not been answered. False: the seat is to drain, or goes on.

@@ -41,6 +41,8 @@ class Interrupter {
   struct Port {
     // Why the seat's work drains, each time that it was to be frozen.
     virtual void cannot_interrupt(std::uint32_t slot, const std::string& why) = 0;
+    // Its kernels may fault on unified memory. It is not known whether faults are served in the middle of a freeze.
+    virtual bool may_fault(std::uint32_t slot) = 0;
     // The seat is frozen and has asked for its lease, a while ago or more.
     virtual void waits_frozen(std::uint32_t slot) = 0;
     // Memory that the seat's work can reach is to leave the GPU.
@@ -66,7 +68,7 @@ class Interrupter {
   bool is_frozen(std::uint32_t slot) const;
 
  private:
-  // Of one seat. All but the atomics are its thread's.
+  // A seat's. All but the atomics are its thread's.
   struct Line {
     Interrupter* owner = nullptr;
     std::uint32_t slot = 0;
@@ -74,7 +76,8 @@ class Interrupter {
     std::atomic<std::uint32_t> wakes{0};
     std::atomic<bool> frozen{false};
     std::atomic<bool> must_drain{false};
-    std::uint64_t tried = 0;     // the closing that could not be frozen
+    std::uint64_t tried = 0;     // the last closing that was to be frozen
+    bool has_frozen = false;     // it has worked once: this driver does it
     base::TimePoint asked_at{};  // for its lease, while frozen
 
     void run() { owner->run(*this); }
@@ -84,6 +87,7 @@ class Interrupter {
   base::Duration look_at(Line& line);
   bool must_thaw(const Line& line) const;
   void freeze(Line& line, const Closing& seen);
+  void say_closed(Line& line, const Closing& seen);
   bool say_frozen(Line& line);
   void thaw(Line& line);
   void complain(const Line& line, const std::string& why);

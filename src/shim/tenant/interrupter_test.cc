@@ -100,6 +100,7 @@ class Complaints final : public Interrupter::Port {
     all_.push_back(why);
   }
   bool must_drain(std::uint32_t) override { return memory_must_leave; }
+  bool may_fault(std::uint32_t) override { return uses_unified_memory; }
   void waits_frozen(std::uint32_t) override {}
   std::vector<std::string> all() {
     const std::lock_guard lock(mutex_);
@@ -107,6 +108,7 @@ class Complaints final : public Interrupter::Port {
   }
 
   std::atomic<bool> memory_must_leave{false};
+  std::atomic<bool> uses_unified_memory{false};
 
  private:
   std::mutex mutex_;
@@ -396,6 +398,36 @@ TEST_F(InterrupterTest, AThreadInsideTheGateDoesNotKeepItFromBeingFrozen) {
   EXPECT_TRUE(is_thawed());
 }
 
+// Others need not wait for the call, once it has worked: the gate counts as closed when it begins.
+TEST_F(InterrupterTest, FromTheSecondTimeOnTheGateIsClosedWhenTheCallBegins) {
+  make_channel();
+  revoke(kEpoch, 0ns);
+  expect_frozen(kEpoch);
+  grant(kEpoch + 1);
+  ASSERT_TRUE(is_thawed());
+  std::atomic<bool> is_inside{false};
+  std::atomic<bool> may_leave{false};
+  std::thread launches([&] {
+    gate::ThreadRecord* const thread = gate::this_thread();
+    ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
+    is_inside = true;
+    while (!may_leave) std::this_thread::yield();
+    gate.leave(*thread, 0);
+  });
+  while (!is_inside) std::this_thread::yield();
+  module.is_slow = true;
+  revoke(kEpoch + 1, 0ns);
+  EXPECT_EQ(next(), "closed 8");
+  EXPECT_FALSE(module.is_frozen);
+  module.is_slow = false;
+  EXPECT_EQ(next(), "frozen 8");
+  EXPECT_EQ(next(), "request");
+  may_leave = true;
+  launches.join();
+  grant(kEpoch + 2);
+  EXPECT_TRUE(is_thawed());
+}
+
 // A grant came and went before the interrupter's thread saw it.
 TEST_F(InterrupterTest, ARevocationWhileFrozenIsAnswered) {
   make_channel();
@@ -523,6 +555,16 @@ TEST_F(InterrupterTest, WithAProfilerTheWorkDrains) {
   EXPECT_EQ(next(), "closed 7");
   ASSERT_TRUE(sim::eventually([this] { return !complaints.all().empty(); }));
   EXPECT_EQ(complaints.all().front(), "a profiler is loaded (CUDA_INJECTION64_PATH)");
+  EXPECT_EQ(module.freezes, 0);
+}
+
+TEST_F(InterrupterTest, WithUnifiedMemoryTheWorkDrains) {
+  make_channel();
+  complaints.uses_unified_memory = true;
+  revoke(kEpoch, 0ns);
+  EXPECT_EQ(next(), "closed 7");
+  ASSERT_TRUE(sim::eventually([this] { return !complaints.all().empty(); }));
+  EXPECT_EQ(complaints.all().front(), "it uses unified memory");
   EXPECT_EQ(module.freezes, 0);
 }
 

@@ -208,7 +208,7 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
     } else {
       open.state = wire::SeatState::kDraining;
       gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
-      // What is frozen stays so until this daemon grants it: it is said to be, after it has been announced.
+      // Frozen work stays so until this daemon grants the seat, which says that it is once it has been announced.
       std::optional<base::Duration> freeze_after;
       if (interrupter_.is_frozen(slot)) freeze_after = base::Duration::zero();
       seat.begin_closing(open.epoch, os::now(), freeze_after);

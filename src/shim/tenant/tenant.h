@@ -83,6 +83,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
 
   // Interrupter::Port.
   void cannot_interrupt(std::uint32_t slot, const std::string& why) override;
+  bool may_fault(std::uint32_t slot) override { return memories_.has_unified(slot); }
   void waits_frozen(std::uint32_t) override { tell_of_waiting(); }
   bool must_drain(std::uint32_t slot) override { return memories_.must_leave(slot); }
 
