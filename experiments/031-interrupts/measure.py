@@ -3,8 +3,8 @@
 """What interrupts change: measure.py --dist DIST [--out FILE] [--seconds S] [--rounds N]
 
 On a machine with one GPU and g++. Each case runs natively (the programs beside each other without gpumux), with
-`interrupt = off`, and with `interrupt = auto`, one after the other, in each round. One line each; the programs' own words
-(turns.cc).
+`interrupt = off`, and with `interrupt = auto`, one after the other, in each round. One line for each program: its own
+words (turns.cc).
 """
 import argparse
 import os
@@ -27,8 +27,7 @@ CASES = {
     "two with kernels of 50 ms": [(0, [], ["spin", "50", "S"]), (0, [], ["spin", "50", "S"])],
     "two with kernels of 1 ms": [(0, [], ["spin", "1", "S"]), (0, [], ["spin", "1", "S"])],
     "endless beside kernels of 5 ms": [(0, [], ["endless", "S+"]), (1, [], ["spin", "5", "S"])],
-    "shares 1:2:4 of kernels of 50 ms": [(0, ["--share", "1"], ["spin", "50", "S"]), (0, ["--share", "2"], ["spin", "50", "S"]),
-                                         (0, ["--share", "4"], ["spin", "50", "S"])],
+    "shares 1:2:4 of kernels of 50 ms": [(0, ["--share", share], ["spin", "50", "S"]) for share in ("1", "2", "4")],
 }
 
 
@@ -47,8 +46,8 @@ class Daemon:
         self.environment = {**os.environ, "GPUMUX_RUNTIME_DIR": self.folder, "GPUMUX_MODE": "serial"}
         self.environment["GPUMUX_INTERRUPT"] = interrupt
         self.log = open(os.path.join(self.folder, "log"), "w+")
-        self.process = subprocess.Popen([dist / "bin/gpumuxd", "--allow-set"] if False else [dist / "bin/gpumuxd"],
-                                        env=self.environment, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen([dist / "bin/gpumuxd"], env=self.environment, stdout=self.log,
+                                        stderr=self.log)
         for _ in range(100):
             if os.path.exists(os.path.join(self.folder, "api.sock")):
                 break
@@ -67,7 +66,8 @@ def run(dist, turns, case, seconds, environment, native):
         argv = [str(turns), *words]
         if not native:
             argv = [str(dist / "bin/gpumux"), "run", *options, "--", *argv]
-        started.append((words, subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)))
+        process = subprocess.Popen(argv, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        started.append((words, process))
     lines = []
     for words, process in started:
         try:
@@ -76,7 +76,7 @@ def run(dist, turns, case, seconds, environment, native):
             process.kill()
             output, _ = process.communicate()
             output += "\nKILLED: it was not done"
-        lines.append(" ".join(words) + ": " + "; ".join(line for line in output.splitlines() if line not in ("ready",)))
+        lines.append(" ".join(words) + ": " + "; ".join(line for line in output.splitlines() if line != "ready"))
     return lines
 
 
@@ -93,8 +93,8 @@ def main():
     folder = tempfile.mkdtemp(prefix="turns.")
     turns = pathlib.Path(folder) / "turns"
     cuda = os.environ.get("CUDA_PATH", "/usr/local/cuda")
-    subprocess.run(["g++", "-std=c++20", "-O2", str(HERE / "turns.cc"), f"-I{cuda}/include", f"-L{cuda}/lib64/stubs", "-lcuda",
-                    "-lpthread", "-o", str(turns)], check=True)
+    subprocess.run(["g++", "-std=c++20", "-O2", str(HERE / "turns.cc"), f"-I{cuda}/include",
+                    f"-L{cuda}/lib64/stubs", "-lcuda", "-lpthread", "-o", str(turns)], check=True)
     out = open(options.out, "w") if options.out else sys.stdout
 
     def say(line):
@@ -125,4 +125,5 @@ def main():
                         say("  log: " + line)
 
 
-main()
+if __name__ == "__main__":
+    main()

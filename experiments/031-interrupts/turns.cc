@@ -6,6 +6,8 @@
 //   turns endless SECONDS                      one kernel that goes on until it is told to stop, and counts
 //   turns request PERIOD_MS WORK_US SECONDS    waits, launches a kernel of this length, waits for it; latencies
 //
+// EVENTS and NO_COPIES in the environment: see `spin` and record_event.
+//
 //   g++ -std=c++20 -O2 turns.cc -I/usr/local/cuda/include -lcuda -lpthread -o turns
 //
 // Each prints one line of key=value when it is done; `spin` and `endless` count what they got done.
@@ -124,6 +126,20 @@ void say(const char* what) {
   std::fflush(stdout);
 }
 
+// EVENTS=timing or EVENTS=plain: an event of that kind before and after each kernel.
+void record_event(CUstream stream) {
+  static const char* const kind = std::getenv("EVENTS");
+  if (kind == nullptr) return;
+  static std::vector<CUevent> events;
+  static std::size_t next = 0;
+  constexpr std::size_t kMost = 64;
+  if (events.size() < kMost) {
+    events.push_back(nullptr);
+    CHECK(cuEventCreate(&events.back(), std::strcmp(kind, "timing") == 0 ? 0 : CU_EVENT_DISABLE_TIMING));
+  }
+  CHECK(cuEventRecord(events[next++ % events.size()], stream));
+}
+
 int spin(double kernel_s, double seconds, std::size_t bytes) {
   Program program(bytes);
   program.calibrate();
@@ -134,10 +150,18 @@ int spin(double kernel_s, double seconds, std::size_t bytes) {
   const auto begin = Clock::now();
   std::size_t kernels = 0, wrong = 0;
   double longest = 0;
+  const bool copies = std::getenv("NO_COPIES") == nullptr;  // results go to the host, and are checked
   while (seconds_since(begin) < seconds) {
     const auto started = Clock::now();
     CHECK(cuMemsetD8Async(program.out, 0, 8 * host.size(), program.stream));
+    record_event(program.stream);
     program.launch(loops);
+    record_event(program.stream);
+    if (!copies) {
+      program.wait();
+      ++kernels;
+      continue;
+    }
     CHECK(cuMemcpyDtoHAsync(host.data(), program.out, 8 * host.size(), program.stream));
     program.wait();
     longest = std::max(longest, seconds_since(started));
@@ -166,7 +190,7 @@ int endless(double seconds) {
   say("ready");
   const auto begin = Clock::now();
   CHECK(cuLaunchKernel(function, program.blocks / 2, 1, 1, kThreads, 1, 1, 0, program.stream, arguments, nullptr));
-  // What part of the time its counter moves, in looks of 0.2 ms.
+  // The time in which its counter moves, and in which it stands, in looks of 0.2 ms.
   std::uint64_t seen = 0;
   double moving = 0, stood = 0, longest = 0;
   auto last = Clock::now();

@@ -23,7 +23,7 @@ constexpr std::uint32_t kSlotTypes[] = {R_X86_64_JUMP_SLOT, R_X86_64_GLOB_DAT};
 constexpr std::uint32_t kSlotTypes[] = {R_AARCH64_JUMP_SLOT, R_AARCH64_GLOB_DAT};
 #endif
 
-// What of a loaded library is needed to find its slots.
+// As much of a loaded library as is needed to find its slots.
 struct Library {
   std::uintptr_t base = 0;
   const ElfW(Dyn) * dynamic = nullptr;
@@ -116,7 +116,7 @@ base::Status write_slot(const Library& library, std::uintptr_t slot, const void*
   const bool is_protected = slot >= (library.relro_begin & ~(page - 1)) && slot < (library.relro_end & ~(page - 1));
   if (is_protected && ::mprotect(first, page, PROT_READ | PROT_WRITE) != 0)
     return base::fail_errno(errno, "cannot make a library's table writable");
-  // release: whoever calls through it finds all that the replacement needs.
+  // release: a thread that calls through it finds all that the replacement needs.
   __atomic_store_n(reinterpret_cast<const void**>(slot), value, __ATOMIC_RELEASE);
   if (is_protected) ::mprotect(first, page, PROT_READ);  // writable as it is in other libraries, if that fails
   return {};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: a library's calls of one function go elsewhere, nobody else's do, and its tables are as protected as before.
-// Method: a library of ours that calls getppid, bound lazily and bound at once.
+// Goal: a library's calls of one function go elsewhere, no other library's do, and its tables are as protected as
+// before. Method: a library of ours that calls getppid, bound lazily and bound at once.
 #include "os/imported_function.h"
 
 #include <dlfcn.h>

@@ -10,7 +10,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 46> kVariables{{
+inline constexpr std::array<Setting, 47> kVariables{{
 {"", "GPUMUX_RUNTIME_DIR",
 {Kind::kPath, 0, 0, "",
 "an absolute path"},
@@ -32,6 +32,11 @@ Reader::kCommand, {}},
 "", "",
 Reader::kDaemon, {}},
 {"", "CUDA_MPS_PIPE_DIRECTORY",
+{Kind::kAny, 0, 0, "",
+"anything"},
+"", "",
+Reader::kLibrary, {}},
+{"", "CUDA_INJECTION64_PATH",
 {Kind::kAny, 0, 0, "",
 "anything"},
 "", "",

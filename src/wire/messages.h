@@ -17,9 +17,7 @@
 //   Idling              ------------------>                      it will be released in a moment, if nothing comes up
 //   RevokeSeen          ------------------>                      the agent is alive
 //   GateClosed          ------------------>                      no thread inside; work may still run: draining
-//   Drained             ------------------>                      nothing runs: drained, or frozen. Also sent unasked:
-//                                                                a release
-//
+//   Drained             ------------------>                      nothing runs: drained or frozen. Unasked: a release
 // Memory (docs/memory.md): the daemon says how much a seat may have on the GPU, and the seat goes there.
 //                       <------------------  Room                its new bound
 //   Memory              ------------------>                      its memory, whenever the daemon or a person needs it
@@ -35,15 +33,12 @@
 //   FrameFreed          ------------------>                      it has freed it, or has no use for it
 //   FrameWanted         ------------------>                      another process is to import it; answered by FrameLent
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
-//
 // Measuring programs (daemon/gpus/gain.h):
 //                       <------------------  Measure             how much has the seat submitted so far?
 //   Measured            ------------------>                      this much
-//
 // Before the program initialises the driver (docs/how-to/mps.md):
 //   MpsAsked            ------------------>  (only if Welcome says that it is answered)
 //                       <------------------  MpsAnswered         when the server is ready
-//
 // A revoked seat that does not drain:
 //                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
@@ -161,7 +156,6 @@ struct SeatOpen {
   std::uint32_t reserved = 0;
   std::uint8_t gpu_uuid[16] = {};
 };
-static_assert(sizeof(SeatOpen) == 40);
 
 struct SeatClose {
   static constexpr Type kType = Type::kSeatClose;
@@ -178,8 +172,7 @@ struct Request {
   std::uint32_t reserved = 0;
 };
 
-// Answers to Revoke. GateClosed and Drained name the epoch they speak of; another epoch than the current one is
-// ignored.
+// Answers to Revoke. They name the epoch that they speak of; another one than the current one is ignored.
 struct RevokeSeen {
   static constexpr Type kType = Type::kRevokeSeen;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -200,12 +193,11 @@ struct Drained {
   std::uint32_t slot = 0;
   std::uint32_t poisoned = 0;  // 1: drained because the context has a sticky error and can run nothing more
   std::uint64_t epoch = 0;
-  // 1: the driver has taken its work off the GPU in the middle. It goes on with the next grant, so the seat asks for
-  // one at once. It also goes on, and drains, if the seat's memory must leave.
+  // 1: its work stands still in the middle, and goes on with the next grant, which it asks for. Or if its memory must
+  // leave: then it drains.
   std::uint32_t frozen = 0;
   std::uint32_t reserved = 0;
 };
-static_assert(sizeof(Drained) == 24);
 
 // `count` submissions of the permitted ones were made since the last Stepped; before a GateClosed, all that were. (0,
 // of an older library, which is given one at a time: that one.)
@@ -305,7 +297,6 @@ struct HostReturned {
   std::uint32_t kept = 0;
   std::uint32_t reserved = 0;
 };
-static_assert(sizeof(HostReturned) == 16);
 
 // All that the last HostForget named is unmapped.
 struct HostForgotten {
@@ -412,8 +403,7 @@ struct SeatRefused {
   char text[128] = {};
 };
 
-// The page says "not granted" already. An epoch older than the slot's means that the lease has been released since:
-// ignored.
+// The page says "not granted" already. An epoch older than the slot's is ignored: that lease has been released since.
 struct Revoke {
   static constexpr Type kType = Type::kRevoke;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -424,7 +414,6 @@ struct Revoke {
   // long that takes.
   std::uint64_t freeze_after_ns = 0;
 };
-static_assert(sizeof(Revoke) == 24);
 
 // The revocation is taken back. The page says "granted" again, under this new epoch, by which answers to the old one
 // can be told apart.
