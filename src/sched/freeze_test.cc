@@ -236,7 +236,7 @@ TEST(FrozenGang, ThatJoinsWhileItIsRevokedIsFrozen) {
   s.wait(10ms);
   for (const SeatId one : {kX0, kX1}) s.tell(GangJoined{one.tenant, "x", 2});
   EXPECT_EQ(s.frozen(kX0), "");
-  EXPECT_EQ(s.wait(100ms), "");
+  EXPECT_EQ(s.wait(50ms), "");
   EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive contended; grant 6@1 e2 exclusive contended");
 }
 
@@ -247,7 +247,7 @@ TEST(FrozenGang, IsFrozenEvenIfTheNextOneLacksMemorySince) {
   s.frozen(kX0);
   s.tell(MemoryNeed{kS0, true});
   EXPECT_EQ(s.closed(kX1), "");
-  EXPECT_EQ(s.wait(100ms), "");
+  EXPECT_EQ(s.wait(50ms), "");
   EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
 }
 

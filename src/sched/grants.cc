@@ -125,6 +125,11 @@ void Grants::tell_contention(Seat& seat) {
   command(Contention{seat.id, contended, seat.told_hold, seat.told_in_flight});
 }
 
+// Once, until seats change: programs whose memory comes and goes must not change the bounds of others each time.
+void Grants::memory_moves(Gpu& gpu) {
+  if (!gpu.moves_memory && std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory)) seats_changed(gpu);
+}
+
 void Grants::seats_changed(Gpu& gpu) {
   // A suspended seat is told when it is resumed: its process may be frozen, and what it does not read piles up. A seat
   // without a unit is on its way from one to another.
@@ -143,13 +148,12 @@ void Grants::seats_changed(Gpu& gpu) {
   // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn. Work that is frozen
   // keeps none waiting, either. It drains where memory has to move.
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
-  const bool moves =
-      std::any_of(gpu.seats.begin(), gpu.seats.end(), [](const Seat* seat) { return seat->memory.pages; });
+  gpu.moves_memory = std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     const bool is_below = priority_of(*seat->unit) < highest;
     Limit<Duration> bound;
-    if (is_bounded && (moves || !can_freeze(*seat->unit)))
+    if (is_bounded && (gpu.moves_memory || !can_freeze(*seat->unit)))
       bound = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
     if (std::exchange(seat->told_in_flight, bound) != bound) tell_contention(*seat);
   }

@@ -44,6 +44,8 @@ class Grants : Part {
   // the GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its settings have
   // changed.
   void seats_changed(Gpu& gpu);
+  // Memory of one of its seats is not there: work drains from now on, and so has a bound.
+  void memory_moves(Gpu& gpu);
   void heads_up(Gpu& gpu);
 
  private:

@@ -50,7 +50,7 @@ void LeaseCore::State::on(const MemoryNeed& e) {
     if (holder->told_contended) grants.tell_contention(*holder, true);
   }
   grants.resume_quantum(unit);
-  grants.seats_changed(*seat->gpu);
+  grants.memory_moves(*seat->gpu);
 }
 
 // An obstacle that comes or goes changes the place of a unit that waits, and a holder may have to make way.
@@ -139,6 +139,8 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
         one.turn.ends = after(state.common.now, time_left(unit, *gpu, *next, state.common.now));
     } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
       one.turn.kind = TurnKind::kNext;
+    } else if (!unit.single() && has_frozen(unit)) {
+      one.turn.kind = TurnKind::kHeldBack;  // its kernels wait for each other: it cannot drain before its next turn
     } else if (unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = entry_of(unit, *gpu, state.common.now);

@@ -50,6 +50,9 @@ constexpr std::size_t kMostPartners = 16;
 // longer than both. A newcomer of higher priority waits for the freeze and for this.
 constexpr Duration kDrainsFor = std::chrono::milliseconds(1);
 constexpr Duration kUrgentDrainsFor = std::chrono::microseconds(50);
+// All members of a gang are frozen within this, unless one of them drains. A guess: a freeze takes 1.3 ms, and its
+// thread may have to wait for a processor.
+constexpr Duration kFreezePatience = std::chrono::milliseconds(100);
 
 // No seat is let through while another seat may submit. A seat that was silent, stalled, or came back too late with a
 // claim may find its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
@@ -139,15 +142,13 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
 // seat can drain later, behind its closed gate. That of a gang cannot, for its kernels wait for each other. So a gang
 // drains as long as memory is short on one of its GPUs.
 bool Revocations::may_freeze(const Unit& unit) const {
-  if (!can_freeze(unit)) return false;
-  const auto needs_memory = [](const Seat* seat) {
-    return !seat->suspended && (seat->memory.pages || seat->memory.outlook == MemoryOutlook::kWants);
-  };
+  // A gang of which only a part could be frozen has stalled.
+  if (!can_freeze(unit) || (!unit.single() && unit.retry.has_stalled())) return false;
   return std::none_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
     const Gpu& gpu = *on_gpu.gpu;
     if (!unit.single()) return std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
     const Unit* const next = expected_on(gpu, now());
-    return next != nullptr && has_pages_to_move(*next);
+    return next != nullptr && std::any_of(next->seats.begin(), next->seats.end(), needs_memory);
   });
 }
 
@@ -263,9 +264,11 @@ void Revocations::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
   const bool any_drained =
       any_seat(unit, [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); });
-  // Members that are frozen need no other member's work to come to a stop.
-  if (any_drained && !revocation.freezes && is_undrained(unit) && !unit.passed_over()) {
-    timers().arm(revocation.step, after(now(), revocation.pace.pause(strictest(unit, &GpuSettings::step_delay))));
+  // Members that are frozen need no other member's work to come to a stop. One that drains instead may need theirs:
+  // then step() takes the revocation back.
+  if (any_drained && is_undrained(unit) && !unit.passed_over() && (!revocation.freezes || has_frozen(unit))) {
+    const Duration pause = revocation.pace.pause(strictest(unit, &GpuSettings::step_delay));
+    timers().arm(revocation.step, after(now(), revocation.freezes ? std::max(pause, kFreezePatience) : pause));
   } else {
     timers().stop(revocation.step);
   }

@@ -271,6 +271,7 @@ struct Gpu {
   ShareGroups groups;
   std::uint32_t waiting = 0;  // units that wait for it, or return to it
   bool contended = false;     // as last told to the holders
+  bool moves_memory = false;  // memory of one of its seats was not there since the last seat came or went
   std::optional<Loan> loan;
   SwitchCost cost;
   std::uint64_t switches = 0;
@@ -326,6 +327,10 @@ inline bool may_end_own_turns(const Gpu& gpu) {
 }
 inline bool ends_own_turns(const Unit& unit, const Gpu& gpu) {
   return gpu.has_own_turns && any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
+}
+// Whether something of its memory is not on the GPU, or it asks for more.
+inline bool needs_memory(const Seat* seat) {
+  return !seat->suspended && (seat->memory.pages || seat->memory.outlook == MemoryOutlook::kWants);
 }
 // Whether the unit has borrowed the turn that it has there.
 inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }

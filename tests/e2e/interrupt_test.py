@@ -19,7 +19,7 @@ from framework.machine import Machine  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
 
 MINUTE = 60_000_000  # us
-NOT_INTERRUPTED = "its work is not interrupted when its turn is over, and drains: "
+NOT_INTERRUPTED = "its unfinished work drains"
 UNLIMITED = {"quantum": "unlimited", "max_runtime": "unlimited", "idle_hold": "unlimited"}
 
 

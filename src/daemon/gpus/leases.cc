@@ -247,6 +247,12 @@ bool Leases::grants(SeatId seat) const {
   });
 }
 
+// A request that has crossed its grant asks for nothing.
+void Leases::record_request(base::TimePoint now, SeatId seat) {
+  if (machine_.leases().phase(seat) == sched::SeatPhase::kHolding && !grants(seat)) return;
+  if (!std::exchange(seats_[seat].is_request_traced, true)) record(now, "request", seat);
+}
+
 void Leases::record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before) {
   std::visit(Overloaded{
                  [&](const sched::TenantConnected& e) {
@@ -263,11 +269,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    record(now, "close", e.seat);
                    forget(e.seat);
                  },
-                 [&](const sched::Requested& e) {
-                   // A request that has crossed its grant asks for nothing.
-                   if (machine_.leases().phase(e.seat) == sched::SeatPhase::kHolding && !grants(e.seat)) return;
-                   if (!std::exchange(seats_[e.seat].is_request_traced, true)) record(now, "request", e.seat);
-                 },
+                 [&](const sched::Requested& e) { record_request(now, e.seat); },
                  [&](const node::MemoryReported& e) { record_memory(now, e.seat, e.report); },
                  [&](const node::RoomWanted& e) { refusals_.wanted(e); },
                  [&](const sched::GateClosed& e) { record(now, "gate_closed", e.seat, e.epoch); },
@@ -279,6 +281,7 @@ void Leases::record_event(base::TimePoint now, const node::Event& event, base::D
                    if (e.is_frozen) traced.detail = "frozen";
                    trace_.record(std::move(traced));
                    seats_[e.seat].note.clear();
+                   if (e.is_frozen) record_request(now, e.seat);  // it waits from now on
                  },
                  [&](const node::SettingsChanged& e) {
                    trace_.record({.time = now,

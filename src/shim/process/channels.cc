@@ -2,6 +2,7 @@
 #include "shim/process/channels.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/ioctl.h>
 
 #include <algorithm>
@@ -52,6 +53,8 @@ Channels& channels() { return g_channels; }
 
 void watch_channels(const cuda::Driver& driver) {
   if (driver.cuInit == nullptr) return;
+  // Before the first call is seen: a thread may fork in the middle of it.
+  if (::pthread_atfork(nullptr, nullptr, [] { g_channels.forget(); }) != 0) return;
   const auto inside = reinterpret_cast<const void*>(driver.cuInit);
   const auto former = os::replace_import(inside, "ioctl", reinterpret_cast<const void*>(drivers_ioctl));
   // A tool that has been there before us, or a driver that plays the kernel module itself, goes on seeing the calls.
@@ -113,7 +116,9 @@ void Channels::made(int descriptor, const Object& object) {
   if (object.kind == cuda::NV20_SUBDEVICE_0) return learn_gpu(object);
   if (!cuda::is_channel_class(object.kind)) return;
   Gpu* const gpu = gpu_of(object);
-  if (gpu == nullptr || !gpu->is_frozen) return;
+  if (gpu == nullptr) return;
+  has_seen_channels_ = true;
+  if (!gpu->is_frozen) return;
   // If that is refused, work of this one channel may run while the others stand still. Its memory is there.
   cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
   parameters.bDisable = 1;
@@ -202,47 +207,85 @@ bool Channels::control(const Gpu& gpu, std::uint32_t command, void* parameters, 
 }
 
 Channels::Outcome Channels::freeze(std::uint32_t gpu) {
-  const Outcome outcome = set_enabled(gpu, false);
+  Progress freezing, undoing;
+  const Outcome outcome = set_enabled(gpu, false, freezing);
+  if (outcome == Outcome::kDone) return outcome;
   // A part may be frozen. And channels that are made later must not be frozen at birth.
-  if (outcome != Outcome::kDone) set_enabled(gpu, true);
-  return outcome;
+  const bool is_undone = set_enabled(gpu, true, undoing) != Outcome::kRefused;
+  return freezing.accepted && !is_undone ? Outcome::kStuck : outcome;
 }
 
-Channels::Outcome Channels::thaw(std::uint32_t gpu) { return set_enabled(gpu, true); }
+Channels::Outcome Channels::thaw(std::uint32_t gpu) {
+  Progress progress;
+  return set_enabled(gpu, true, progress);
+}
 
-Channels::Outcome Channels::set_enabled(std::uint32_t id, bool enabled) {
+Channels::Outcome Channels::set_enabled(std::uint32_t id, bool enabled, Progress& progress) {
   const base::Locked locked(mutex_);
   for (Gpu& gpu : gpus_) {
     if (gpu.id == id) gpu.is_frozen = !enabled;
   }
-  bool any = false;
-  const bool is_done = set_enabled(id, enabled, true, any) && set_enabled(id, enabled, false, any);
+  bool is_done = set_enabled(id, enabled, true, progress);
+  if (is_done || enabled) is_done = set_enabled(id, enabled, false, progress) && is_done;
   if (!is_done) return Outcome::kRefused;
-  return any ? Outcome::kDone : Outcome::kNoChannels;
+  if (progress.any) return Outcome::kDone;
+  return has_seen_channels_ ? Outcome::kNoneNow : Outcome::kNoChannels;
 }
 
-// As many calls as it takes.
-bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, bool& any) {
+// Where the module refuses to enable several at once, one of them may be gone without our knowing. If it enables any of
+// them alone, those that it refuses are forgotten.
+bool Channels::enable_each(const Gpu& through, const cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS& all,
+                           std::vector<Object>& gone) const {
+  std::vector<Object> refused;
+  for (std::uint32_t i = 0; i < all.numChannels; ++i) {
+    cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS one{};
+    one.numChannels = 1;
+    one.hClientList[0] = all.hClientList[i];
+    one.hChannelList[0] = all.hChannelList[i];
+    if (!control(through, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &one, sizeof one))
+      refused.push_back({all.hClientList[i], 0, all.hChannelList[i], 0});
+  }
+  if (refused.size() == all.numChannels) return false;
+  gone.insert(gone.end(), refused.begin(), refused.end());
+  return true;
+}
+
+// As many calls as it takes. Freezing ends with the first one that is refused.
+bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, Progress& progress) {
   cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
   parameters.bDisable = enabled ? 0 : 1;
   const Gpu* through = nullptr;
+  std::vector<Object> gone;
+  bool is_done = true;
   const auto call = [&] {
-    if (parameters.numChannels == 0) return true;
-    const bool is_done = control(*through, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters);
+    if (parameters.numChannels == 0) return;
+    const auto accepted = [&] {
+      return control(*through, cuda::NV2080_CTRL_CMD_FIFO_DISABLE_CHANNELS, &parameters, sizeof parameters);
+    };
+    if (accepted() || (enabled && enable_each(*through, parameters, gone))) {
+      progress.accepted = true;
+    } else {
+      is_done = false;
+    }
     parameters.numChannels = 0;
-    return is_done;
   };
   for (const Object& object : objects_) {
     if (!cuda::is_channel_class(object.kind) || object.is_for_kernels != for_kernels) continue;
     const Gpu* const gpu = gpu_of(object);
     if (gpu == nullptr || gpu->id != id) continue;
-    any = true;
+    progress.any = true;
     through = gpu;
     parameters.hClientList[parameters.numChannels] = object.client;
     parameters.hChannelList[parameters.numChannels++] = object.number;
-    if (parameters.numChannels == cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES && !call()) return false;
+    if (parameters.numChannels == cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_MAX_ENTRIES) call();
+    if (!is_done && !enabled) return false;
   }
-  return call();
+  call();
+  for (const Object& lost : gone) {
+    std::erase_if(objects_,
+                  [&](const Object& object) { return object.client == lost.client && object.number == lost.number; });
+  }
+  return is_done;
 }
 
 void Channels::forget() {
@@ -256,6 +299,7 @@ void Channels::forget() {
     new (&objects_) std::vector<Object>;
     new (&gpus_) std::vector<Gpu>;
   }
+  has_seen_channels_ = false;
   mutex_.reset_after_fork();
 }
 

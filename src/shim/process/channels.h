@@ -16,6 +16,7 @@
 
 #include "base/lock.h"
 #include "cuda/driver.h"
+#include "cuda/resource_manager_abi.h"
 #include "os/kept_descriptor.h"
 
 namespace gpumux::shim {
@@ -26,7 +27,9 @@ class Channels {
 
   enum class Outcome : std::uint8_t {
     kDone,
-    kNoChannels,  // none was seen on that GPU: a client of MPS has none of its own
+    kNoChannels,  // none was ever seen: a client of MPS has none of its own
+    kNoneNow,     // its contexts on that GPU are gone, or going
+    kStuck,       // refused, and so was undoing a part of it: to be thawed until that works
     kRefused,     // by the kernel module, or the program has closed its descriptor
   };
 
@@ -86,14 +89,22 @@ class Channels {
   int descriptor_of(std::uint32_t client) const;
   void learn_gpu(const Object& subdevice);
   bool control(const Gpu& gpu, std::uint32_t command, void* parameters, std::uint32_t size) const;
-  Outcome set_enabled(std::uint32_t gpu, bool enabled);
-  bool set_enabled(std::uint32_t gpu, bool enabled, bool for_kernels, bool& any);
+  // How far a change has come.
+  struct Progress {
+    bool any = false;       // there are channels
+    bool accepted = false;  // the module has taken a call
+  };
+  Outcome set_enabled(std::uint32_t gpu, bool enabled, Progress& progress);
+  bool set_enabled(std::uint32_t gpu, bool enabled, bool for_kernels, Progress& progress);
+  bool enable_each(const Gpu& through, const cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS& all,
+                   std::vector<Object>& gone) const;
 
   Ioctl call_;
   base::Mutex mutex_;
   std::vector<Client> clients_;
   std::vector<Object> objects_;  // of the classes that matter
   std::vector<Gpu> gpus_;        // one for each subdevice
+  bool has_seen_channels_ = false;
 };
 
 // This process's.

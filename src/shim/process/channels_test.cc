@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstring>
 #include <map>
+#include <optional>
 #include <set>
 #include <thread>
 #include <utility>
@@ -57,6 +58,8 @@ class Module {
   std::vector<Call> calls;         // that disable or enable
   std::size_t refuse_after = ~0u;  // that disable: so many are done, and the others refused
   bool fails = false;              // all calls
+  bool refuses_to_enable = false;
+  std::optional<Key> unknown;      // each call that names this channel is refused
   std::atomic<bool> holds{false};  // a call is held
   std::atomic<bool> is_held{false};
 
@@ -81,6 +84,9 @@ class Module {
       made.channels.emplace_back(list.hClientList[i], list.hChannelList[i]);
     calls.push_back(made);
     if (made.disables && refuse_after-- == 0) return refuse_after = 0, call.status = NV_ERR_NOT_SUPPORTED, 0;
+    if (!made.disables && refuses_to_enable) return call.status = NV_ERR_NOT_SUPPORTED, 0;
+    if (unknown && std::find(made.channels.begin(), made.channels.end(), *unknown) != made.channels.end())
+      return call.status = NV_ERR_INVALID_OBJECT_HANDLE, 0;
     for (const Key& channel : made.channels) {
       if (made.disables) disabled.insert(channel);
       if (!made.disables) disabled.erase(channel);
@@ -223,7 +229,7 @@ TEST_F(ChannelsTest, AnObjectGoesWithAllBelowIt) {
   free(kClient, 20);  // once more: nothing is left of it
   free(kClient, 77);  // never seen
   free(kClient, 10);
-  EXPECT_EQ(channels.freeze(kGpu), Outcome::kNoChannels);
+  EXPECT_EQ(channels.freeze(kGpu), Outcome::kNoneNow);
   // The numbers are used again.
   make_device(kClient, 10, kGpu);
   make_group(kClient, 10, 20);
@@ -249,7 +255,7 @@ TEST_F(ChannelsTest, WithItsSubdeviceAGpuCannotBeReachedAnyMore) {
   make_device(kClient, 10, kGpu);
   alloc(kClient, 10, 21, kHopper);
   free(kClient, 11);
-  EXPECT_EQ(channels.freeze(kGpu), Outcome::kNoChannels);
+  EXPECT_EQ(channels.freeze(kGpu), Outcome::kNoneNow);
   module.gpus[{kClient, 12}] = kGpu;
   alloc(kClient, 10, 12, NV20_SUBDEVICE_0);
   EXPECT_EQ(frozen(kGpu), (std::set<Key>{{kClient, 21}}));
@@ -329,6 +335,32 @@ TEST_F(ChannelsTest, ARefusalUndoesWhatWasFrozen) {
   EXPECT_EQ(frozen(kGpu).size(), 8u);
   module.fails = true;
   EXPECT_EQ(channels.freeze(kGpu), Outcome::kRefused);
+}
+
+// Otherwise it would refuse to thaw all the others, for ever.
+TEST_F(ChannelsTest, AChannelThatIsGoneUnseenKeepsNoOtherFrozen) {
+  make_device(kClient, 10, kGpu);
+  make_channels(kClient, 10, 21, 3);
+  ASSERT_EQ(frozen(kGpu).size(), 3u);
+  ASSERT_EQ(channels.freeze(kGpu), Outcome::kDone);
+  module.unknown = Key{kClient, 22};
+  EXPECT_EQ(channels.thaw(kGpu), Outcome::kDone);
+  EXPECT_EQ(module.disabled, (std::set<Key>{{kClient, 22}}));
+  EXPECT_EQ(channels.freeze(kGpu), Outcome::kDone) << "it is named no more";
+}
+
+TEST_F(ChannelsTest, AFreezeThatIsHalfDoneAndCannotBeUndoneIsSaid) {
+  make_device(kClient, 10, kGpu);
+  make_group(kClient, 10, 20, NV2080_ENGINE_TYPE_GR0);
+  make_channels(kClient, 20, 21, 3);
+  make_channels(kClient, 10, 31, 3);
+  module.refuse_after = 1;
+  module.refuses_to_enable = true;
+  EXPECT_EQ(channels.freeze(kGpu), Outcome::kStuck);
+  EXPECT_EQ(module.disabled.size(), 3u);
+  module.refuses_to_enable = false;
+  EXPECT_EQ(channels.thaw(kGpu), Outcome::kDone);
+  EXPECT_TRUE(module.disabled.empty());
 }
 
 TEST_F(ChannelsTest, ASubdeviceThatDoesNotSayItsGpuIsNone) {

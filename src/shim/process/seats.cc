@@ -3,8 +3,6 @@
 
 #include <cstring>
 
-#include "shim/process/channels.h"
-
 namespace gpumux::shim {
 
 std::optional<std::uint32_t> Seats::open(cuda::CUdevice device, bool& opened) {
@@ -22,7 +20,6 @@ std::optional<std::uint32_t> Seats::open(cuda::CUdevice device, bool& opened) {
   seat->device = device;
   static_assert(sizeof uuid == sizeof seat->uuid.bytes);
   std::memcpy(seat->uuid.bytes.data(), &uuid, sizeof uuid);
-  seat->gpu_id = gpu_id(driver_, device);
   seats_[slot] = seat;
   slot_of_device_[index] = static_cast<int>(slot);
   count_.store(slot + 1, std::memory_order_release);  // pairs with count(): a thread that sees the slot sees the seat

@@ -188,8 +188,10 @@ WorkState Drainer::look_at_work(std::uint32_t slot) {
 }
 
 std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Closing& seen, base::TimePoint time) {
-  // Looks that follow each other closely only ask; the barrier comes when the answer may be the last one.
   const base::Duration next = next_look(time - seen.since);
+  // In a launch that finds no room (Interrupter::say_closed). Then asking its stream may wait for room, too.
+  if (gate_.is_anybody_inside(slot)) return next;
+  // Looks that follow each other closely only ask; the barrier comes when the answer may be the last one.
   if (next <= kShortestSleep && seats_.streams(slot).poll(false) == WorkState::kRunning) return next;
   const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return next;

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <utility>
 
 #include "os/futex.h"
 #include "os/system_clock.h"
@@ -79,7 +80,7 @@ void Interrupter::wake(std::uint32_t slot) {
       line->wakes.store(1, std::memory_order_relaxed);
       if (!line->thread.start<&Line::run>(line, "cannot create the interrupter's thread")) {
         delete line;
-        return;
+        return port_.cannot_interrupt(slot, "the process lacks a thread for that");
       }
       lines_[slot].store(line, std::memory_order_release);
       return;
@@ -177,9 +178,15 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
     line.has_frozen = true;
     return;
   }
-  line.frozen.store(false, std::memory_order_release);
+  if (outcome == Channels::Outcome::kStuck) {
+    line.must_drain.store(true, std::memory_order_release);  // and so it is thawed, until that works
+  } else {
+    line.frozen.store(false, std::memory_order_release);
+  }
   switch (outcome) {
-    case Channels::Outcome::kDone: break;
+    case Channels::Outcome::kDone:
+    case Channels::Outcome::kNoneNow: break;
+    case Channels::Outcome::kStuck:
     case Channels::Outcome::kNoChannels: return complain(line, "none of its channels were seen");
     case Channels::Outcome::kRefused: return complain(line, "the driver refuses to disable its channels");
   }
@@ -232,8 +239,9 @@ void Interrupter::thaw(Line& line) {
     Seats::Locked seats(seats_);
     gpu = seats[line.slot].gpu_id;
   }
+  bool has_complained = false;
   while (channels_.thaw(gpu) == Channels::Outcome::kRefused) {
-    complain(line, "the driver refuses to enable its channels again");
+    if (!std::exchange(has_complained, true)) complain(line, "the driver refuses to enable its channels again");
     os::futex_wait(line.wakes, line.wakes.load(std::memory_order_acquire), kLookAgain, os::FutexScope::kProcess);
   }
   line.frozen.store(false, std::memory_order_seq_cst);

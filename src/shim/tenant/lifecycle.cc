@@ -20,7 +20,6 @@
 #include "base/no_cancellation.h"
 #include "base/no_fork.h"
 #include "gate/thread_records.h"
-#include "shim/process/channels.h"
 #include "shim/process/log.h"
 #include "shim/process/real_driver.h"
 #include "shim/tenant/tenant.h"
@@ -40,7 +39,6 @@ void in_child() {
   pthread_mutex_init(&g_mps_mutex, nullptr);
   g_has_initialised = false;
   base::NoFork::in_child();
-  channels().forget();
   gate::forget_threads_after_fork();
   if (parents != nullptr)
     parents->close_after_fork();  // the object itself is left alone: its locks may be held by threads that are no more

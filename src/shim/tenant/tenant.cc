@@ -88,10 +88,12 @@ std::optional<std::uint32_t> Tenant::seat_of_device(cuda::CUdevice device) {
   bool opened = false;
   const auto slot = seats_.open(device, opened);
   if (!opened) return slot;
+  const std::uint32_t gpu = gpu_id(driver_, device);  // not under the lock: a thaw needs that
   {
     // Under the lock that a seat is announced under. Either it is announced after this, which gates it again, or the
     // daemon is known to be back.
-    const Seats::Locked seats(seats_);
+    Seats::Locked seats(seats_);
+    seats[*slot].gpu_id = gpu;
     if (ungated_.load(std::memory_order_seq_cst)) gate_.set_ungated(*slot);
   }
   memories_.of(*slot);
