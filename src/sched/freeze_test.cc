@@ -3,6 +3,7 @@
 // Method: small scripts. `frozen` is what a library says that has frozen its seat.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -280,6 +281,32 @@ TEST(FrozenGang, GetsItsLeaseBackIfAMemberIsFrozenAfterAnotherWasRefused) {
   const std::string text = s.wait(2ms);
   EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive")) << "what it submits would stand still";
   EXPECT_FALSE(says(text, "step"));
+}
+
+// Its library has found that its memory must leave, and says nothing. Its kernels may wait for those that are frozen.
+TEST(FrozenGang, GetsItsLeaseBackIfAMemberDrainsInstead) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  EXPECT_EQ(s.closed(kX1), "");
+  EXPECT_EQ(s.wait(99ms), "");
+  const std::string text = s.wait(1ms);
+  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive"));
+  EXPECT_FALSE(says(text, "stall"));
+  EXPECT_EQ(s.wait(200ms), "revoke 1@0 e2 quantum; revoke 2@1 e2 quantum") << "a drain";
+}
+
+// It could not drain. A holder that wants its memory makes way.
+TEST(FrozenGang, GivesUpNoMemoryBeforeItsNextTurn) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.frozen(kX1);
+  std::vector<Turn> turns;
+  s.core().turns(kX0.gpu, turns);
+  const auto its = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.seat == kX0; });
+  ASSERT_NE(its, turns.end());
+  EXPECT_EQ(its->kind, TurnKind::kHeldBack);
 }
 
 TEST(FrozenGang, GoesOnDrainingIfNoMemberIsFrozenYet) {

@@ -137,10 +137,10 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kHolding;
       if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
         one.turn.ends = after(state.common.now, time_left(unit, *gpu, *next, state.common.now));
-    } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
-      one.turn.kind = TurnKind::kNext;
     } else if (!unit.single() && has_frozen(unit)) {
       one.turn.kind = TurnKind::kHeldBack;  // its kernels wait for each other: it cannot drain before its next turn
+    } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
+      one.turn.kind = TurnKind::kNext;
     } else if (unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kWaiting;
       one.entry = entry_of(unit, *gpu, state.common.now);
