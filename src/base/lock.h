@@ -19,7 +19,6 @@ class Mutex {
   Mutex& operator=(const Mutex&) = delete;
 
   void lock() { pthread_mutex_lock(&mutex_); }
-  bool try_lock() { return pthread_mutex_trylock(&mutex_) == 0; }
   void unlock() { pthread_mutex_unlock(&mutex_); }
 
   // Sleeps until another thread calls wake_all; the mutex is free during the sleep. Wakes for no reason, too.

@@ -99,6 +99,17 @@ TEST(Freeze, IsNotForASeatWhoseMemoryTheNextOneNeeds) {
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
 }
 
+// Memory that comes by itself takes nothing of the holder's. And a seat that drains for long is asked again.
+TEST(Freeze, IsForASeatWhoseMemoryTheNextOneNoLongerNeeds) {
+  TwoSeats s;
+  s.tell(MemoryNeed{kB, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
+  s.seen(kA);
+  s.closed(kA);
+  s.tell(MemoryNeed{kB, false});
+  EXPECT_TRUE(says(s.wait(125ms), "revoke 1@0 e1 quantum drains_for=1000000ns"));
+}
+
 TEST(Freeze, IsForASeatWhoseMemoryOnlyALaterOneNeeds) {
   TwoSeats s;
   s.open(kC);

@@ -14,6 +14,11 @@ namespace {
 // launch to keep the GPU busy.
 constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 
+bool is_memory_away(const Gpu& gpu) {
+  return std::any_of(gpu.seats.begin(), gpu.seats.end(),
+                     [](const Seat* seat) { return !seat->suspended && seat->memory.pages; });
+}
+
 }  // namespace
 
 void Grants::hold_until(TimePoint until) {
@@ -127,7 +132,7 @@ void Grants::tell_contention(Seat& seat) {
 
 // Once, until seats change: programs whose memory comes and goes must not change the bounds of others each time.
 void Grants::memory_moves(Gpu& gpu) {
-  if (!gpu.moves_memory && std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory)) seats_changed(gpu);
+  if (!gpu.moves_memory && is_memory_away(gpu)) seats_changed(gpu);
 }
 
 void Grants::seats_changed(Gpu& gpu) {
@@ -148,7 +153,7 @@ void Grants::seats_changed(Gpu& gpu) {
   // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn. Work that is frozen
   // keeps none waiting, either. It drains where memory has to move.
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
-  gpu.moves_memory = std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
+  gpu.moves_memory = is_memory_away(gpu);
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     const bool is_below = priority_of(*seat->unit) < highest;

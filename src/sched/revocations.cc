@@ -131,7 +131,10 @@ void Revocations::ask(Seat& seat, RevokeReason reason) {
 void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   ++seat.revocation->revokes_unseen;
   Limit<Duration> drains_for;
-  if (seat.unit->revocation->freezes) {
+  UnitRevocation& revocation = *seat.unit->revocation;
+  // A seat by itself that drains for long is asked again. The next unit's memory may have come by then.
+  if (seat.unit->single() && !revocation.freezes) revocation.freezes = may_freeze(*seat.unit);
+  if (revocation.freezes) {
     seat.revocation->may_be_frozen = true;
     drains_for = reason == RevokeReason::kUrgent ? kUrgentDrainsFor : kDrainsFor;
   }
@@ -148,7 +151,7 @@ bool Revocations::may_freeze(const Unit& unit) const {
     const Gpu& gpu = *on_gpu.gpu;
     if (!unit.single()) return std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
     const Unit* const next = expected_on(gpu, now());
-    return next != nullptr && std::any_of(next->seats.begin(), next->seats.end(), needs_memory);
+    return next != nullptr && has_pages_to_move(*next) && !is_coming(*next);
   });
 }
 

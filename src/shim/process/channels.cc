@@ -105,7 +105,7 @@ void Channels::seen(int descriptor, unsigned long request, const void* argument,
 }
 
 void Channels::made(int descriptor, const Object& object) {
-  const base::Locked locked(mutex_);
+  const Change change(*this);
   const auto is_its = [&](const Client& client) { return client.number == object.client; };
   if (std::none_of(clients_.begin(), clients_.end(), is_its))
     clients_.push_back(
@@ -129,7 +129,7 @@ void Channels::made(int descriptor, const Object& object) {
 }
 
 void Channels::freed(std::uint32_t client, std::uint32_t number) {
-  const base::Locked locked(mutex_);
+  const Change change(*this);
   if (client == number) {  // the client itself, and so all that it has
     std::erase_if(objects_, [&](const Object& object) { return object.client == client; });
     std::erase_if(gpus_, [&](const Gpu& gpu) { return gpu.client == client; });
@@ -221,7 +221,7 @@ Channels::Outcome Channels::thaw(std::uint32_t gpu) {
 }
 
 Channels::Outcome Channels::set_enabled(std::uint32_t id, bool enabled, Progress& progress) {
-  const base::Locked locked(mutex_);
+  const Change change(*this);
   for (Gpu& gpu : gpus_) {
     if (gpu.id == id) gpu.is_frozen = !enabled;
   }
@@ -289,7 +289,7 @@ bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, Pro
 }
 
 void Channels::forget() {
-  if (mutex_.try_lock()) {
+  if (!is_changing_.load(std::memory_order_relaxed)) {
     clients_.clear();
     objects_.clear();
     gpus_.clear();
@@ -300,6 +300,7 @@ void Channels::forget() {
     new (&gpus_) std::vector<Gpu>;
   }
   has_seen_channels_ = false;
+  is_changing_.store(false, std::memory_order_relaxed);
   mutex_.reset_after_fork();
 }
 

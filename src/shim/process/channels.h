@@ -11,6 +11,7 @@
 // else is different.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -89,6 +90,21 @@ class Channels {
   int descriptor_of(std::uint32_t client) const;
   void learn_gpu(const Object& subdevice);
   bool control(const Gpu& gpu, std::uint32_t command, void* parameters, std::uint32_t size) const;
+  // Holds the lock, and says so to a child that is forked meanwhile.
+  class Change {
+   public:
+    explicit Change(Channels& channels) : locked_(channels.mutex_), is_changing_(channels.is_changing_) {
+      is_changing_.store(true, std::memory_order_relaxed);
+      std::atomic_thread_fence(std::memory_order_seq_cst);  // before the change, in the child's copy too
+    }
+    ~Change() { is_changing_.store(false, std::memory_order_release); }
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    const base::Locked locked_;
+    std::atomic<bool>& is_changing_;
+  };
   // How far a change has come.
   struct Progress {
     bool any = false;       // there are channels
@@ -101,6 +117,7 @@ class Channels {
 
   Ioctl call_;
   base::Mutex mutex_;
+  std::atomic<bool> is_changing_{false};
   std::vector<Client> clients_;
   std::vector<Object> objects_;  // of the classes that matter
   std::vector<Gpu> gpus_;        // one for each subdevice

@@ -15,7 +15,6 @@ GPUMUX_BASE_VERSION(pthread_create);
 GPUMUX_BASE_VERSION(pthread_join);
 GPUMUX_BASE_VERSION(pthread_once);
 GPUMUX_BASE_VERSION(pthread_key_create);
-GPUMUX_BASE_VERSION(pthread_mutex_trylock);
 GPUMUX_BASE_VERSION(pthread_setspecific);
 GPUMUX_BASE_VERSION(pthread_sigmask);
 GPUMUX_BASE_VERSION(memcpy);
