@@ -3,8 +3,8 @@
 
 #include <elf.h>
 #include <link.h>
+#include <sys/auxv.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -110,7 +110,7 @@ bool is_slot(std::uint64_t info) {
 }
 
 base::Status write_slot(const Library& library, std::uintptr_t slot, const void* value) {
-  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  const std::uintptr_t page = ::getauxval(AT_PAGESZ);  // Debian takes sysconf for a new function of glibc 2.34
   auto* const first = reinterpret_cast<void*>(slot & ~(page - 1));
   // The loader protects whole pages only, from the first to before the last one that it does not fill.
   const bool is_protected = slot >= (library.relro_begin & ~(page - 1)) && slot < (library.relro_end & ~(page - 1));
