@@ -94,8 +94,7 @@ class Channels {
   class Change {
    public:
     explicit Change(Channels& channels) : locked_(channels.mutex_), is_changing_(channels.is_changing_) {
-      is_changing_.store(true, std::memory_order_relaxed);
-      std::atomic_thread_fence(std::memory_order_seq_cst);  // before the change, in the child's copy too
+      is_changing_.exchange(true, std::memory_order_seq_cst);  // before the change, in the child's copy too
     }
     ~Change() { is_changing_.store(false, std::memory_order_release); }
     Change(const Change&) = delete;
