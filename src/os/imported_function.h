@@ -20,7 +20,7 @@ struct FormerImport {
 // The library is the one that `inside` (any address of its code or data) belongs to. From now on it calls
 // `replacement` instead of `name`, a function's name without its version; `replacement` must look like that function to
 // its callers, and stay. Addresses that the library has taken before go to the old one. Threads may be calling the
-// function meanwhile.
+// function at that time.
 //
 // kNotFound: no loaded library has that address. kUnsupported: its tables are not what this platform's loader reads.
 // Else the system's reason why the slots could not be made writable.

@@ -171,7 +171,7 @@ TEST(Frozen, MayDrainWhileItWaits) {
   s.frozen(kA);
   EXPECT_EQ(s.drained(kA), "");
   EXPECT_EQ(s.phase(kA), SeatPhase::kWaiting) << "it has asked";
-  EXPECT_EQ(s.tell(Drained{kA, s.epoch(kA), false, true}), "") << "nobody has told it to freeze";
+  EXPECT_EQ(s.tell(Drained{kA, s.epoch(kA), false, true}), "") << "the core has not told it to freeze";
   s.wait(10ms);
   EXPECT_TRUE(says(s.frozen(kB), "grant 1@0 e3 exclusive"));
 }

@@ -16,7 +16,7 @@
 //                       <------------------  Revoke              (page: not granted)
 //   Idling              ------------------>                      it will be released in a moment, if nothing comes up
 //   RevokeSeen          ------------------>                      the agent is alive
-//   GateClosed          ------------------>                      no thread inside; work may still run: draining
+//   GateClosed          ------------------>                      nothing more reaches the GPU; work may still run
 //   Drained             ------------------>                      nothing runs: drained or frozen. Unasked: a release
 // Memory (docs/memory.md): the daemon says how much a seat may have on the GPU, and the seat goes there.
 //                       <------------------  Room                its new bound

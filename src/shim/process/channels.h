@@ -90,7 +90,7 @@ class Channels {
   int descriptor_of(std::uint32_t client) const;
   void learn_gpu(const Object& subdevice);
   bool control(const Gpu& gpu, std::uint32_t command, void* parameters, std::uint32_t size) const;
-  // Holds the lock, and says so to a child that is forked meanwhile.
+  // Holds the lock, and tells a child that is forked in that time.
   class Change {
    public:
     explicit Change(Channels& channels) : locked_(channels.mutex_), is_changing_(channels.is_changing_) {

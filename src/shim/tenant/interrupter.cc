@@ -168,7 +168,7 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   if (has_debugger()) return complain(line, "a debugger is attached");
   if (port_.may_fault(line.slot)) return complain(line, "it uses unified memory");
   line.must_drain.store(false, std::memory_order_relaxed);
-  // Before the call: a wish to drain that comes meanwhile is not overlooked.
+  // Before the call: a wish to drain that comes during it is not overlooked.
   line.frozen.store(true, std::memory_order_seq_cst);
   // A daemon may not know yet whose memory is to leave.
   if (port_.must_drain(line.slot)) return line.frozen.store(false, std::memory_order_release);
