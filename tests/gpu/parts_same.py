@@ -88,12 +88,20 @@ def test_addresses(session):
                   f"{len(differ)} of {len(asked)} answers differ{first}")
 
 
+def find_toolkit():
+    return next((path for path in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
+                 if path and os.path.exists(os.path.join(path, "include", "cuda.h"))), None)
+
+
+def find_nvcc():
+    cuda = find_toolkit()
+    return shutil.which("nvcc") or (cuda and shutil.which(os.path.join(cuda, "bin", "nvcc")))
+
+
 def build_programs(session):
     """The programs that have to be compiled with the vendor's headers and runtime."""
     session.available = {"driver_api"} if os.path.exists(session.program("gpumux_gpu_worker")) else set()
-    cuda = next((path for path in (os.environ.get("CUDA_PATH"), os.environ.get("CUDA_HOME"), "/usr/local/cuda")
-                 if path and os.path.exists(os.path.join(path, "include", "cuda.h"))), None)
-    nvcc = shutil.which("nvcc") or (cuda and shutil.which(os.path.join(cuda, "bin", "nvcc")))
+    cuda, nvcc = find_toolkit(), find_nvcc()
     source = os.path.join(HERE, "programs")
     drivers = [os.path.dirname(path) for pattern in ("/usr/local/nvidia/lib64/libcuda.so.1",
                                                      "/usr/lib/x86_64-linux-gnu/libcuda.so.1",

@@ -9,9 +9,9 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). A check that cannot run here is SKIP with its reason. A part that fails or takes too long is FAIL, and the next
 one goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, jobs, mps, figures, sharing, saturating on one GPU; two on two. `same` runs
-first natively, which others compare with. `mps` needs an ordinary user. Part samples runs only if it is named, with
---samples FOLDER.
+Parts: doors, same, robust, tools, memory, jobs, mps, figures, sharing, saturating, interrupt on one GPU; two on two.
+`same` runs first natively, which others compare with. `mps` needs an ordinary user. Part samples runs only if it is
+named, with --samples FOLDER.
 """
 import argparse
 import os
@@ -26,6 +26,7 @@ sys.path.insert(0, os.path.join(HERE, "..", "..", "bench", "gpu"))
 sys.dont_write_bytecode = True
 
 import figures  # noqa: E402
+import parts_interrupt  # noqa: E402
 import parts_jobs  # noqa: E402
 import parts_memory  # noqa: E402
 import parts_mps  # noqa: E402
@@ -37,13 +38,15 @@ import parts_two  # noqa: E402
 import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
-ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "mps", "figures", "sharing", "saturating")
+ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "mps", "figures", "sharing", "saturating",
+                 "interrupt")
 # Only where they are asked for: they need what this repository does not have.
 OTHER_PARTS = ("samples",)
 # The workloads that each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
                 "tools": (), "memory": (), "jobs": (), "mps": (), "figures": ("transformer", "graphs"),
-                "sharing": ("transformer",), "saturating": (), "samples": (), "two": ()}
+                "sharing": ("transformer",), "saturating": (), "interrupt": (), "samples": (),
+                "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 540, 360, 180
 
 
@@ -108,6 +111,7 @@ def main():
                         "memory " + ", ".join(parts_memory.PARTS) + "; of jobs " +
                         ", ".join(part.__name__ for part in parts_jobs.PARTS) +
                         "; of mps " + ", ".join(parts_mps.NAMES) +
+                        "; of interrupt " + ", ".join(parts_interrupt.NAMES) +
                         "; of samples " + ", ".join(parts_samples.NAMES) +
                         "; of two " + ", ".join(parts_two.NAMES) +
                         "; of figures and sharing the functions of bench/gpu")
@@ -157,6 +161,7 @@ def main():
                                ("mps", parts_mps.run_mps),
                                ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
                                ("saturating", sharing.run_saturating),
+                               ("interrupt", parts_interrupt.run_interrupt),
                                ("samples", parts_samples.run_samples),
                                ("two", parts_two.run_two_gpus)):
                 if name in chosen:

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Work that is taken off the GPU in the middle computes the right result, whatever kind of work it is.
+
+Each case of programs/frozen.cu runs for some seconds, with kernels that are longer than a turn. A partner, the case
+`atomic`, wants the GPU all the time.
+"""
+import dataclasses
+import os
+import re
+import time
+
+from parts_same import find_nvcc
+from support import HERE, INFO, SKIP, Daemon, Failed, Process
+
+QUANTUM = "10ms"
+NATIVE_S = 0.3  # of each program without gpumux
+CASE_S, QUICK_CASE_S = 3.0, 1.5
+LIMIT_S = 25  # of a program, from its start to its end
+PART_S = 180  # after which no further case starts
+LEAST_FREEZES = 3
+NOT_HERE = 77  # the exit status of frozen.cu if the machine lacks a feature
+PARTNER_S = 600  # the part tells the partner to end before that
+LOOK_S = 0.1  # between two looks at the status
+
+FREEZES, DRAINS, MAY_FREEZE = "freezes", "drains", "may freeze"
+# Each case, and how gpumux ends a turn in the middle of its kernels.
+CASES = {"atomic": FREEZES, "cooperative": FREEZES, "clusters": FREEZES, "conditional": FREEZES,
+         "devicelaunch": FREEZES, "callback": FREEZES, "contexts": FREEZES, "green": FREEZES, "copies": FREEZES,
+         "streams": FREEZES, "async-alloc": FREEZES, "fork": FREEZES, "managed": DRAINS, "gpus": MAY_FREEZE,
+         "ipc": MAY_FREEZE, "hmm": MAY_FREEZE}
+NAMES = tuple(CASES)
+DRAINS_BECAUSE = "unified memory"  # of a seat with managed memory
+
+
+@dataclasses.dataclass
+class Said:
+    """The figures in a program's one line."""
+    rounds: int
+    wrong: int
+    round_ms: float
+
+    @property
+    def is_right(self):
+        return self.wrong == 0 and self.rounds > 0
+
+
+def said_by(process):
+    """None: the program failed, was not done in time or said nothing."""
+    if process.timed_out or process.code not in (0, 1):
+        return None
+    found = re.search(r"rounds=(\d+) wrong=(\d+) ms=([\d.]+)", first_line(process))
+    return Said(int(found[1]), int(found[2]), float(found[3])) if found else None
+
+
+def first_line(process):
+    with open(process.out, errors="replace") as file:
+        return file.readline().strip()
+
+
+def why_wrong(process):
+    said = said_by(process)
+    return f"{said.wrong} wrong in {said.rounds} rounds; {process.why()}" if said else process.why()
+
+
+def build(session):
+    """The program's path. None: there is no compiler."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        session.add(SKIP, "interrupt: build frozen", "no nvcc")
+        return None
+    program = os.path.join(session.built, "frozen")
+    built = Process(session, "build.frozen", [nvcc, "-std=c++17", "-O2", "-rdc=true", "-arch=sm_90",
+                                              os.path.join(HERE, "programs", "frozen.cu"), "-lcudadevrt", "-lcuda",
+                                              "-o", program]).wait(120)
+    return program if session.check(built.code == 0, "interrupt: build frozen",
+                                    "" if built.code == 0 else built.why()) else None
+
+
+def is_shown_here(session, program, name):
+    """Whether the case works without gpumux. Otherwise it shows nothing."""
+    native = Process(session, f"interrupt.{name}.native", [program, name, str(NATIVE_S)]).wait(LIMIT_S)
+    if native.code == NOT_HERE:
+        session.add(SKIP, f"interrupt {name}", first_line(native))
+        return False
+    said = said_by(native)
+    if said is None or not said.is_right:
+        session.add(SKIP, f"interrupt {name}", f"does not work without gpumux either: {why_wrong(native)}")
+        return False
+    session.facts[f"ms of a round of {name}, natively"] = said.round_ms
+    return True
+
+
+def wait_and_watch(daemon, process, partner, seconds):
+    """Waits for the program. Returns the reasons that the status gives why its seats drain."""
+    reasons = set()
+    end = time.monotonic() + seconds
+    while process.process.poll() is None and time.monotonic() < end:
+        for gpu in daemon.status()["gpus"]:
+            reasons |= {seat["not_interrupted"] for seat in gpu["seats"] if seat["pid"] != partner.pid}
+        time.sleep(LOOK_S)
+    process.wait(end - time.monotonic())
+    return sorted(reasons - {""})
+
+
+def freezes(events, pids=None, besides=(), since_ns=0):
+    """How often work was frozen: that of `pids`, or of all processes except `besides`."""
+    return sum(1 for event in events
+               if event["event"] == "drained" and event.get("detail") == "frozen" and event["time_ns"] >= since_ns and
+               event.get("pid") not in besides and (pids is None or event.get("pid") in pids))
+
+
+def try_case(session, daemon, program, partner, name):
+    title = f"interrupt {name}"
+    begin = time.monotonic_ns()
+    seconds = QUICK_CASE_S if session.quick else CASE_S
+    process = Process(session, f"interrupt.{name}", [program, name, str(seconds)], daemon)
+    try:
+        reasons = wait_and_watch(daemon, process, partner, LIMIT_S)
+    finally:
+        if process.process.poll() is None:
+            process.end()
+    # A case may have several processes.
+    count = freezes(daemon.trace(), besides={partner.pid}, since_ns=begin)
+    drained = f"; drains: {', '.join(reasons)}" if reasons else ""
+    said = said_by(process)
+    if said is None or not said.is_right:
+        return session.check(False, f"{title}: right result", f"{why_wrong(process)}; frozen {count} times{drained}")
+    figure = f"{said.rounds} rounds of {said.round_ms:.0f} ms, frozen {count} times{drained}"
+    if CASES[name] == FREEZES:
+        return session.check(count >= LEAST_FREEZES, f"{title}: right result, frozen", figure)
+    if CASES[name] == DRAINS:
+        is_told = any(DRAINS_BECAUSE in reason for reason in reasons)
+        return session.check(count == 0 and is_told, f"{title}: right result, drained, status says why", figure)
+    session.check(True, f"{title}: right result", f"{said.rounds} rounds of {said.round_ms:.0f} ms")
+    return session.add(INFO, f"{title}: freezes", f"{count}{drained}")
+
+
+def start_partner(session, daemon, program, number):
+    partner = Process(session, f"interrupt.partner-{number}", [program, "atomic", str(PARTNER_S)], daemon)
+    if daemon.holder(0, {partner.pid}, LIMIT_S) is None:
+        partner.end()
+        raise Failed(f"the partner never held the GPU: {partner.why()}")
+    return partner
+
+
+def end_partner(session, daemon, partner):
+    partner.process.terminate()
+    partner.wait(LIMIT_S)
+    said = said_by(partner)
+    count = freezes(daemon.trace(), pids={partner.pid})
+    session.check(said is not None and said.is_right, "interrupt: the partner's result is right",
+                  f"{said.rounds} rounds of {said.round_ms:.0f} ms, frozen {count} times"
+                  if said is not None and said.is_right else why_wrong(partner))
+
+
+def run_interrupt(session):
+    program = build(session)
+    if program is None:
+        return
+    end = time.monotonic() + PART_S
+    names = [name for name in NAMES if not session.options.within or name in session.options.within]
+    shown = [name for name in names if is_shown_here(session, program, name)]
+    if not shown:
+        return
+    with Daemon(session, "interrupt", mode="serial", quantum=QUANTUM, interrupt="auto") as daemon:
+        partner = start_partner(session, daemon, program, 0)
+        try:
+            for number, name in enumerate(shown, 1):
+                if session.left() < LIMIT_S or time.monotonic() > end:
+                    session.add(SKIP, f"interrupt {name}", "out of time")
+                    continue
+                if partner.process.poll() is not None:
+                    session.check(False, f"interrupt: the partner lives on before {name}", why_wrong(partner))
+                    partner = start_partner(session, daemon, program, number)
+                try_case(session, daemon, program, partner, name)
+            end_partner(session, daemon, partner)
+        finally:
+            if partner.process.poll() is None:
+                partner.end()
