@@ -88,10 +88,11 @@ void Books::place(Seat& seat) {
   if (seat.phase == SeatPhase::kHolding) {
     place = Occupancy::kHolding;
   } else if (!unit.passed_over()) {
-    // A gang in revocation keeps all its GPUs, those of drained members too, until the last member has drained. A
-    // member that is behind may have to be let through there. Another unit's work in between would make it wait.
+    // A gang in revocation that drains keeps all its GPUs, those of drained members too, until the last member has
+    // drained. A member that is behind may have to be let through there. Another unit's work in between would make it
+    // wait.
     if (seat.phase == SeatPhase::kRevoked) place = Occupancy::kBlocking;
-    if (seat.phase == SeatPhase::kDraining) place = unit.single() ? Occupancy::kOverlapping : Occupancy::kBlocking;
+    if (seat.phase == SeatPhase::kDraining) place = may_overlap(unit) ? Occupancy::kOverlapping : Occupancy::kBlocking;
   }
   if (seat.place == Occupancy::kOverlapping && place != Occupancy::kOverlapping) agenda().drain_is_over();
   set_place(seat, place);

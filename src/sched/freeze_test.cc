@@ -232,6 +232,46 @@ TEST(FrozenGang, IsFrozenWithoutSteps) {
   EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
 }
 
+// X has been frozen as a whole, and its turn is over again.
+struct ProvenGang : FreezingGang {
+  ProvenGang() {
+    wait(10ms);
+    frozen(kX0);
+    frozen(kX1);
+    wait(10ms);
+    frozen(kS0);
+    EXPECT_EQ(wait(10ms), "revoke 1@0 e3 quantum drains_for=1000000ns; revoke 2@1 e2 quantum drains_for=1000000ns");
+  }
+};
+
+TEST(FrozenGang, ThatHasBeenFrozenBeforeIsFollowedWhenItsGatesAreClosed) {
+  ProvenGang s;
+  EXPECT_EQ(s.closed(kX0), "") << "a submission of the other may still come";
+  EXPECT_EQ(s.closed(kX1), "grant 5@0 e4 exclusive");
+  EXPECT_EQ(s.frozen(kX0), "");
+  EXPECT_EQ(s.frozen(kX1), "contention 5@0 yes 200000ns");
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kWaiting);
+}
+
+TEST(FrozenGang, ThatHasASuccessorGetsItsGpusBackIfAMemberCannotBeFrozenAnyMore) {
+  ProvenGang s;
+  s.closed(kX0);
+  s.closed(kX1);
+  s.frozen(kX0);
+  EXPECT_FALSE(says(s.cannot_freeze(kX1), "reopen")) << "after the turn of its successor";
+  EXPECT_EQ(s.wait(10ms), "revoke 5@0 e4 quantum drains_for=1000000ns");
+  EXPECT_TRUE(says(s.frozen(kS0), "reopen 1@0 e5 exclusive; reopen 2@1 e3 exclusive"));
+}
+
+TEST(FrozenGang, ThatDrainsIsFollowedWhenAllOfItHasDrained) {
+  ProvenGang s;
+  s.cannot_freeze(kX1);
+  s.closed(kX0);
+  s.closed(kX1);
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.drained(kX1), "grant 5@0 e4 exclusive");
+}
+
 // Its frozen kernels could not drain one by one when that memory is wanted.
 TEST(FrozenGang, DrainsWhileMemoryIsShortOnAGpuOfIts) {
   FreezingGang s;

@@ -158,7 +158,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   books.set_standing(*seat, e.priority, e.weight, e.cap);
   seat->account = e.account;
   seat->ends_own_turns = e.ends_own_turns;
-  seat->freezing.is_possible = e.can_freeze;
+  seat->freezing.ability = e.can_freeze ? Freezing::Ability::kUntried : Freezing::Ability::kNone;
   seat->suspended = e.is_suspended;
   seat->since = common.now;
   Unit& unit = tenant->gang != nullptr ? *tenant->gang : roster.make_unit();
@@ -257,8 +257,8 @@ void LeaseCore::State::on(const GateClosed& e) {
   revocation.closing = Closing::kClosed;
   if (seat->phase == SeatPhase::kRevoked) books.set_phase(*seat, SeatPhase::kDraining);
   queues.reservations().gate_closed(*seat->unit);
-  books.place(*seat);
-  common.agenda.touch(*seat->gpu);
+  books.place(*seat->unit);
+  common.agenda.touch(*seat->unit);
   if (!has_open_gate(*seat->unit)) {
     for (const UnitGpu& on_gpu : seat->unit->gpus) common.agenda.hand_over(*on_gpu.gpu);
   }
@@ -271,7 +271,10 @@ void LeaseCore::State::on(const Drained& e) {
   // Only a seat that was told that it may freeze its work is believed: its unit may get its lease back for it.
   const bool can_be_frozen = seat->freezing.is_frozen || (seat->revocation && seat->revocation->may_be_frozen);
   const bool was_frozen = std::exchange(seat->freezing.is_frozen, e.is_frozen && can_be_frozen);
-  if (seat->freezing.is_frozen && !was_frozen) ++seat->gpu->interrupts;
+  if (seat->freezing.is_frozen && !was_frozen) {
+    ++seat->gpu->interrupts;
+    if (seat->freezing.ability == Freezing::Ability::kUntried) seat->freezing.ability = Freezing::Ability::kProven;
+  }
   if (seat->phase == SeatPhase::kHolding) {
     seat->poisoned |= e.poisoned;
     revocations.release(*seat);
@@ -287,7 +290,8 @@ void LeaseCore::State::on(const Drained& e) {
 
 void LeaseCore::State::on(const CannotFreeze& e) {
   Seat* const seat = roster.seat_of(e.seat);
-  if (seat == nullptr || !std::exchange(seat->freezing.is_possible, false)) return;
+  if (seat == nullptr || seat->freezing.ability == Freezing::Ability::kNone) return;
+  seat->freezing.ability = Freezing::Ability::kNone;
   for (const UnitGpu& on_gpu : seat->unit->gpus) grants.seats_changed(*on_gpu.gpu);
   if (seat->unit->phase == UnitPhase::kRevoking) revocations.must_drain(*seat->unit);
 }

@@ -15,7 +15,7 @@ enum class Occupancy : std::uint8_t {
   kNone,
   kHolding,
   kBlocking,     // revoked; no other seat may start
-  kOverlapping,  // a single seat whose gate is closed and whose work runs out: the next seat may start
+  kOverlapping,  // its gate is closed and its work runs out: the next seat may start
 };
 
 class Places {

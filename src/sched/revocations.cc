@@ -168,6 +168,7 @@ void Revocations::drained(Seat& seat) {
 // one is a drain. A member may say later that it is frozen: see step().
 void Revocations::must_drain(Unit& unit) {
   unit.revocation->freezes = false;
+  books_.place(unit);
   if (has_frozen(unit) && is_undrained(unit) && !unit.passed_over() && !unit.is_returning()) return take_back(unit);
   progress(unit);
 }
@@ -239,7 +240,7 @@ void Revocations::finish(Unit& unit) {
       const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->loan.has_value();
       if (lead.kind != LeaseKind::kExclusive || is_late) continue;
       // If the next unit has started while this one drained, the drain cost no unit anything.
-      const bool is_overlapped = unit.single() && !on_gpu.gpu->holders.empty();
+      const bool is_overlapped = may_overlap(unit) && !on_gpu.gpu->holders.empty();
       on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now() - revocation.began);
     }
   }

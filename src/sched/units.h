@@ -51,8 +51,13 @@ struct MemoryWait {
 };
 
 struct Freezing {
-  bool is_possible = false;  // as far as is known
-  bool is_frozen = false;    // the seat's work stands still in the middle
+  enum class Ability : std::uint8_t {
+    kNone,
+    kUntried,  // its library says that it can
+    kProven,   // and has done it
+  };
+  Ability ability = Ability::kNone;
+  bool is_frozen = false;  // the seat's work stands still in the middle
 };
 
 struct Seat {
@@ -347,8 +352,17 @@ inline bool can_start(const Shape& shape) {
 // drain.
 inline bool can_freeze(const Unit& unit) {
   return !any_seat(unit, [](const Seat& seat) {
-    return !seat.freezing.is_possible || seat.suspended || seat.gpu->settings.interrupt == settings::Interrupt::kOff;
+    return seat.freezing.ability == Freezing::Ability::kNone || seat.suspended ||
+           seat.gpu->settings.interrupt == settings::Interrupt::kOff;
   });
+}
+// Whether the next unit may start when its gates are closed, while its work runs out. A single seat waits for no other
+// seat's work. The members of a gang may wait for each other's submissions. So their work runs out for certain only if
+// it is frozen, which each of them has done before.
+inline bool may_overlap(const Unit& unit) {
+  if (unit.single()) return true;
+  const auto is_unproven = [](const Seat& seat) { return seat.freezing.ability != Freezing::Ability::kProven; };
+  return unit.revocation->freezes && !has_open_gate(unit) && !any_seat(unit, is_unproven);
 }
 // The least value that a setting has on the unit's GPUs. REQUIRES: the unit has seats.
 template <class Member>
