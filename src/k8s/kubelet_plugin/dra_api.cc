@@ -183,6 +183,32 @@ class ClaimSource {
   std::string version_;  // guarded by mutex_; empty: not known yet
 };
 
+// Threads that run until the driver and the publisher are told to stop. If one of them cannot be made, the others end
+// before the error goes on.
+class Workers {
+ public:
+  Workers(Driver& driver, SlicePublisher& publisher) : driver_(driver), publisher_(publisher) {}
+  ~Workers() {
+    driver_.stop();
+    publisher_.stop();
+    for (std::thread& thread : threads_) thread.join();
+  }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
+
+  bool have_started() const { return !threads_.empty(); }
+  void start(Claims& claims) {
+    threads_.emplace_back([this] { static_cast<void>(driver_.run()); });
+    threads_.emplace_back([this] { publisher_.run(); });
+    threads_.emplace_back([&claims] { claims.remove_gone(); });
+  }
+
+ private:
+  Driver& driver_;
+  SlicePublisher& publisher_;
+  std::vector<std::thread> threads_;
+};
+
 DriverSettings driver_settings(const PluginOptions& options) {
   return {options.settings.kubelet, options.settings.node.value_or("")};
 }
@@ -208,7 +234,7 @@ base::Status serve_dra(const PluginOptions& options, const sigset_t& signals) {
   Driver driver(at, **claims, report);
 
   NodeGpusTracker changes({}, numa_node_of, log);
-  std::vector<std::thread> threads;
+  Workers workers(driver, publisher);
   do {
     const DaemonSays said = ask_daemon(options.runtime_dir);
     changes.update(said.snapshot, said.driver.simulated);
@@ -220,17 +246,10 @@ base::Status serve_dra(const PluginOptions& options, const sigset_t& signals) {
     // The scheduler places pods where slices are. The kubelet fails a pod there whose driver it does not know yet, and
     // tries it again a minute later. A daemon that has never answered has no GPUs to say anything of.
     if (driver.is_registered() && (said.snapshot || !now.empty())) publisher.set_gpus(now);
-    if (threads.empty()) {
-      threads.emplace_back([&] { static_cast<void>(driver.run()); });
-      threads.emplace_back([&] { publisher.run(); });
-      threads.emplace_back([&] { (*claims)->remove_gone(); });
-    }
+    if (!workers.have_started()) workers.start(**claims);
   } while (::sigtimedwait(&signals, nullptr, &kAskForClaimsEvery) <= 0);
   log(LogLevel::kInfo, "stopping");
   gpus.end();
-  driver.stop();
-  publisher.stop();
-  for (std::thread& thread : threads) thread.join();
   return {};
 }
 
