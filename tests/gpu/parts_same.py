@@ -249,7 +249,7 @@ def run_group(session, title, names, quantum):
                       f"{gpu.get('switches', 0)} switches, held {gpu.get('held_ns', 0) / 1e9:.2f} s")
         pids = {member.pid for member in group.members}
         kept = kept_from_others(events, 0, pids)
-        turns = {member: len(grants_between(events, 0, member.pid, begin, 1 << 62)) for member in group.members}
+        turns = {member: len(grants_between(events, 0, member.pid, 0, 1 << 62)) for member in group.members}
         session.check(all(count >= least_turns(kept[member.pid], gpu["quantum_ns"]) for member, count in turns.items()),
                       f"{title}: none kept the GPU to itself", ", ".join(
                           f"{member.name.split('-')[-1]} {count} grants, kept it from others for "
