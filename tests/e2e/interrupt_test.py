@@ -103,10 +103,9 @@ class Turns(InterruptTest):
         self.assertTrue(self.daemon.trace.events(event="revoke", pid=long.pid, detail="urgent"))
         self.assertEqual(self.daemon.trace.events(event="revoke", pid=high.pid), [])
 
-    def test_frozen_work_stands_still(self):
-        """Whatever the host does: it ends after its lease has come back, not before."""
+    def expect_stands_still(self, **options):
         self.daemon = self.start_daemon(mode="auto", **UNLIMITED)
-        program = self.start("interrupted", until=self.enough)
+        program = self.start("interrupted", until=self.enough, **options)
         program.wait_for_line("running")
         high = self.start_short("high", priority=5)
         self.daemon.trace.wait_for(event="drained", pid=program.pid, detail="frozen")
@@ -117,18 +116,12 @@ class Turns(InterruptTest):
         high.end()
         program.expect_success()
 
+    def test_frozen_work_stands_still(self):
+        """Whatever the host does: it ends after its lease has come back, not before."""
+        self.expect_stands_still()
+
     def test_several_contexts_are_frozen_together(self):
-        self.daemon = self.start_daemon(mode="auto", **UNLIMITED)
-        program = self.start("interrupted", contexts=3, until=self.enough)
-        program.wait_for_line("running")
-        high = self.start_short("high", priority=5)
-        self.daemon.trace.wait_for(event="drained", pid=program.pid, detail="frozen")
-        pathlib.Path(self.enough).touch()
-        program.wait_for_line("told")
-        self.expect_steps(high)
-        self.assertEqual(program.count("done"), 0)
-        high.end()
-        program.expect_success()
+        self.expect_stands_still(contexts=3)
 
 
 class Drains(InterruptTest):
