@@ -314,6 +314,26 @@ class Gang(InterruptTest):
         self.assertEqual(self.daemon.trace.events(event="step", pid=gang.pid), [])
         self.assertEqual(self.daemon.trace.check_exclusive(overlap=False), [])
 
+    def test_the_next_program_starts_beside_the_freeze(self):
+        """When each seat has been frozen once."""
+        self.use_machine(freeze_cost="20ms")
+        self.daemon = self.start_daemon(overlap="true", stall_timeout="1h")
+        gang = self.start("collective", name="gang", rounds=3, ahead=2, step_us=100_000, until=self.enough)
+        gang.wait_for_line("ready")
+        short = self.start_short(steps=1, until=self.enough)
+
+        def grants_beside_freezes():
+            closed, count = False, 0
+            for event in self.daemon.trace.events(gpu=0):
+                if event.get("pid") == gang.pid and event["event"] in ("gate_closed", "drained"):
+                    closed = event["event"] == "gate_closed"
+                count += closed and event["event"] == "grant" and event.get("pid") == short.pid
+            return count
+
+        self.work_until(lambda: grants_beside_freezes() >= 3, "it is granted beside three freezes", gang, short)
+        self.assertEqual(self.daemon.trace.events(event="step", pid=gang.pid), [])
+        self.assertEqual(self.daemon.trace.check_exclusive(), [])
+
     def test_a_gang_that_cannot_be_frozen_is_let_through(self):
         self.use_machine(interrupts="refused")
         self.daemon = self.start_daemon()
