@@ -112,18 +112,23 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
 
 // If the driver refuses, its registration ends with the context; the memory goes either way.
 void HostSlots::unregister(const std::byte* address, std::uint64_t bytes) {
-  const base::Locked locked(mutex_);
-  auto at = registered_.lower_bound(const_cast<std::byte*>(address));
-  while (at != registered_.end() && *at < address + bytes) {
-    driver_.cuMemHostUnregister(*at);
-    at = registered_.erase(at);
+  std::set<std::byte*> gone;
+  {
+    const base::Locked locked(mutex_);
+    auto at = registered_.lower_bound(const_cast<std::byte*>(address));
+    while (at != registered_.end() && *at < address + bytes) gone.insert(gone.end(), registered_.extract(at++));
   }
+  for (std::byte* const one : gone) driver_.cuMemHostUnregister(one);
 }
 
 void HostSlots::unregister_all() {
-  const base::Locked locked(mutex_);
-  for (std::byte* const address : registered_) driver_.cuMemHostUnregister(address);
-  forget_registrations_locked();
+  std::set<std::byte*> gone;
+  {
+    const base::Locked locked(mutex_);
+    gone.swap(registered_);
+    forget_registrations_locked();
+  }
+  for (std::byte* const one : gone) driver_.cuMemHostUnregister(one);
 }
 
 void HostSlots::forget_registrations() {

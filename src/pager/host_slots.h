@@ -6,8 +6,8 @@
 // For every switch it is too slow. It is fast enough once for each chunk, while the copies of the one before are under
 // way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
 //
-// Any thread may call any function. The lock is a leaf: under it the lender is never called, and the driver only to
-// unregister.
+// Any thread may call any function. The lock is a leaf: under it neither the lender nor the driver is called.
+// Unregistering waits for all of the context's work, which may be frozen.
 #pragma once
 
 #include <cstddef>

@@ -265,6 +265,30 @@ TEST_F(PagingTest, HostMemoryIsPreparedForWhatIsLikelyToNeedIt) {
   EXPECT_EQ(read(data, 8 * kMebibyte), random_words(32 * kMebibyte, 15));
 }
 
+// Goal: unregistering, which waits for all work of the context, holds up no thread that asks for the pager's counters.
+// Method: the driver's call asks for them. A thread that held the lock would wait for itself.
+TEST_F(PagingTest, CountersAreThereWhileHostMemoryIsUnregistered) {
+  Fault& unregister = *the_faults()["cuMemHostUnregister"];
+  std::uint64_t asked = 0;
+  const CUdeviceptr data = get(32 * kMebibyte);
+  write(data, random_words(32 * kMebibyte, 16));
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  unregister.answered = [&](CUresult result) {
+    if (pager().counters().host_used == 0) ++asked;
+    return result;
+  };
+  pager().shrink_host(UINT64_MAX);
+  const auto chunk = host_.lend(1);
+  ASSERT_TRUE(chunk);
+  host_.give_back(*chunk);
+  pager().unregister_host(chunk->address, chunk->bytes);
+  EXPECT_EQ(asked, 1u);
+  EXPECT_CUDA(release(data));
+  // The rest goes with the context.
+  unregister.answered = nullptr;
+}
+
 // Goal: host memory is registered once, however often it is given back and lent again. It is unregistered only when it
 // is about to go. Method: calls are counted. Memory that is given back has no rights, so a thread that touches it
 // crashes.

@@ -17,6 +17,9 @@ using pager::JobState;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 // A guess: such a program has its memory back a tenth of a second late at most.
 constexpr base::Duration kManagedLook = 100ms;
+// Host memory that is of no use any more is unmapped when its seat goes on. How soon after is a guess: no seat waits
+// for it.
+constexpr base::Duration kFrozenLook = 100ms;
 // Frames that were freed, where the daemon reads too slowly. The time is a guess.
 constexpr base::Duration kTellAgain = 1ms;
 
@@ -397,10 +400,21 @@ std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& mov
     }
     case HostAhead::Act::kShare: share_host(memory); break;
   }
+  if (next.forget != HostAhead::Forget::kNotNow && is_frozen(memory.slot)) {
+    next.forget = HostAhead::Forget::kNotNow;
+    if (memory.lender.has_any()) next.again = sooner(next.again, kFrozenLook);
+  }
   if (next.forget == HostAhead::Forget::kUnused) memory.lender.keep_nothing();
   const bool forgot = next.forget != HostAhead::Forget::kNotNow && memory.lender.forget_one();
   round_.forgets = round_.forgets || forgot || (is_leaving && next.forget != HostAhead::Forget::kUnused);
   return forgot ? 0ns : next.again;
+}
+
+// Unregistering host memory waits for all work then, and the mover serves other seats, too.
+bool Mover::is_frozen(std::uint32_t slot) {
+  Seats::Locked seats(seats_);
+  const std::optional<Closing>& closing = seats[slot].closing;
+  return closing && closing->phase == Closing::Phase::kFrozen;
 }
 
 // Gives back what the seat could do without: what other seats wait for, as far as it is here, and what it may not keep.

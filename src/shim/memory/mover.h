@@ -139,6 +139,7 @@ class Mover {
   void end_eviction(DeviceMemory& memory, Moving& moving);
   static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
   std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);
+  bool is_frozen(std::uint32_t slot);
   void share_host(DeviceMemory& memory);
   std::optional<base::Duration> move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(DeviceMemory& memory, Moving& moving, base::TimePoint now);

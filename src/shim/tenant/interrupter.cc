@@ -158,10 +158,9 @@ bool Interrupter::must_thaw(const Line& line) const {
 }
 
 void Interrupter::freeze(Line& line, const Closing& seen) {
-  std::uint32_t gpu;
   {
     Seats::Locked seats(seats_);
-    gpu = seats[line.slot].gpu_id;
+    line.gpu = seats[line.slot].gpu_id;
   }
   line.tried = seen.number;
   if (has_profiler_) return complain(line, "a profiler is loaded (CUDA_INJECTION64_PATH)");
@@ -173,7 +172,7 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   // A daemon may not know yet whose memory is to leave.
   if (port_.must_drain(line.slot)) return line.frozen.store(false, std::memory_order_release);
   if (line.has_frozen) say_closed(line, seen);
-  const Channels::Outcome outcome = channels_.freeze(gpu);
+  const Channels::Outcome outcome = channels_.freeze(line.gpu);
   if (outcome == Channels::Outcome::kDone) {
     line.has_frozen = true;
     return;
@@ -233,14 +232,10 @@ bool Interrupter::say_frozen(Line& line) {
   return true;
 }
 
+// The channels come first: a thread that holds one of our locks may wait for this very work.
 void Interrupter::thaw(Line& line) {
-  std::uint32_t gpu;
-  {
-    Seats::Locked seats(seats_);
-    gpu = seats[line.slot].gpu_id;
-  }
   bool has_complained = false;
-  while (channels_.thaw(gpu) == Channels::Outcome::kRefused) {
+  while (channels_.thaw(line.gpu) == Channels::Outcome::kRefused) {
     if (!std::exchange(has_complained, true)) complain(line, "the driver refuses to enable its channels again");
     os::futex_wait(line.wakes, line.wakes.load(std::memory_order_acquire), kLookAgain, os::FutexScope::kProcess);
   }

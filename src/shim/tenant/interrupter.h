@@ -76,6 +76,7 @@ class Interrupter {
     std::atomic<std::uint32_t> wakes{0};
     std::atomic<bool> frozen{false};
     std::atomic<bool> must_drain{false};
+    std::uint32_t gpu = 0;       // as Channels names it; from the first freeze on
     std::uint64_t tried = 0;     // the last closing that was to be frozen
     bool has_frozen = false;     // it has worked once: this driver does it
     base::TimePoint asked_at{};  // for its lease, while frozen
