@@ -7,7 +7,8 @@
 The exports are exactly the version script's: one name too few is a way past the gate, one too many can take the place
 of a program's own function. It needs nothing but the C library, in no newer version than the oldest supported
 platform's. Its stack is not executable, it carries no search path and needs no relocation of its code. On x86-64 its
-entries begin with instructions that tools which patch functions (UCX) can copy elsewhere.
+entries begin with instructions that tools which patch functions (UCX) can copy elsewhere. And it destroys no object
+when the program ends, for the driver and other libraries go on calling it (seen where it is not stripped).
 """
 
 import argparse
@@ -57,12 +58,27 @@ PATCHED_BYTES = 12
 MOVABLE = re.compile(r"push +%r\w+|mov +%rsp,%rbp|sub +\$0x[0-9a-f]+,%rsp")
 
 
-def fixed_beginnings(library):
-    """{entry of the driver's: the first instruction within PATCHED_BYTES that no patching tool can copy}"""
+def functions(library):
+    """The disassembled functions, each as text."""
     result = subprocess.run(["objdump", "-d", "--no-addresses", "-w", str(library)], capture_output=True, text=True,
                             check=True, env={"PATH": "/usr/bin:/bin", "LC_ALL": "C"})
+    return result.stdout.split("\n\n")
+
+
+def static_destructors(blocks):
+    """Functions that have an object destroyed at the end of the program."""
+    found = set()
+    for block in blocks:
+        name = re.match(r"<([^>]+)>:\n", block)
+        if name and name.group(1) not in ("atexit", "__cxa_atexit@plt") and "<__cxa_atexit@plt>" in block:
+            found.add(name.group(1))
+    return found
+
+
+def fixed_beginnings(blocks):
+    """{entry of the driver's: the first instruction within PATCHED_BYTES that no patching tool can copy}"""
     found = {}
-    for block in result.stdout.split("\n\n"):
+    for block in blocks:
         name = re.match(r"<(cu\w+)(?:@@\w+)?>:\n", block)
         done = 0
         for line in block.splitlines()[1:] if name else ():
@@ -104,8 +120,11 @@ def check(library, script, oldest):
     if stack is None or "E" in stack.group(1):
         problems.append("its stack is executable: an assembly file lacks its .note.GNU-stack section")
     if "X86-64" in readelf(library, "-h"):
+        blocks = functions(library)
         problems += [f"{name} begins with \"{instruction}\", which cannot be copied elsewhere"
-                     for name, instruction in sorted(fixed_beginnings(library).items())]
+                     for name, instruction in sorted(fixed_beginnings(blocks).items())]
+        problems += [f"{name} has an object destroyed when the program ends: other libraries still call us then"
+                     for name in sorted(static_destructors(blocks))]
     return problems
 
 

@@ -73,6 +73,12 @@ class ExportsTest(unittest.TestCase):
     def test_search_path(self):
         self.refuses("has RUNPATH", GOOD, flags=("-Wl,--enable-new-dtags,-rpath,/opt",))
 
+    @unittest.skipUnless(platform.machine() == "x86_64", "the check reads x86-64's instructions")
+    def test_object_that_is_destroyed_at_the_end(self):
+        source = GOOD + 'extern "C" __attribute__((visibility("hidden"))) void* __dso_handle = 0;\n' \
+                        'extern "C" int puts(const char*);\nstruct Last { ~Last() { puts("end"); } } last;\n'
+        self.refuses("has an object destroyed", source)
+
     def test_executable_stack(self):
         self.refuses("stack is executable", GOOD, flags=("-Wl,-z,execstack",))
 

@@ -9,7 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdlib>
-#include <new>
+#include <type_traits>
 #include <utility>
 
 #include "cuda/resource_manager_abi.h"
@@ -23,15 +23,16 @@ int call_kernel(int descriptor, unsigned long request, void* argument) {
 }
 
 constinit Channels g_channels(call_kernel);
+static_assert(std::is_trivially_destructible_v<Channels>, "libcuda makes and frees objects until the process is gone");
 constinit std::atomic<Channels::Ioctl> g_ioctl{call_kernel};
 
 // libcuda calls this for ioctl.
 int drivers_ioctl(int descriptor, unsigned long request, void* argument) {
-  g_channels.coming(request, argument);
+  channels().coming(request, argument);
   // acquire: pairs with the release in watch_channels.
   const int result = g_ioctl.load(std::memory_order_acquire)(descriptor, request, argument);
   const int error = errno;
-  g_channels.seen(descriptor, request, argument, result);
+  channels().seen(descriptor, request, argument, result);
   errno = error;
   return result;
 }
@@ -54,7 +55,7 @@ Channels& channels() { return g_channels; }
 void watch_channels(const cuda::Driver& driver) {
   if (driver.cuInit == nullptr) return;
   // Before the first call is seen: a thread may fork in the middle of it.
-  if (::pthread_atfork(nullptr, nullptr, [] { g_channels.forget(); }) != 0) return;
+  if (::pthread_atfork(nullptr, nullptr, [] { channels().forget(); }) != 0) return;
   const auto inside = reinterpret_cast<const void*>(driver.cuInit);
   const auto former = os::replace_import(inside, "ioctl", reinterpret_cast<const void*>(drivers_ioctl));
   // A tool that has been there before us, or a driver that plays the kernel module itself, goes on seeing the calls.
@@ -62,7 +63,7 @@ void watch_channels(const cuda::Driver& driver) {
   if (former->function == reinterpret_cast<const void*>(drivers_ioctl)) return;
   const auto call = reinterpret_cast<Channels::Ioctl>(reinterpret_cast<std::uintptr_t>(former->function));
   g_ioctl.store(call, std::memory_order_release);
-  g_channels.set_call(call);
+  channels().set_call(call);
 }
 
 std::uint32_t gpu_id(const cuda::Driver& driver, cuda::CUdevice device) {
@@ -107,12 +108,12 @@ void Channels::seen(int descriptor, unsigned long request, const void* argument,
 void Channels::made(int descriptor, const Object& object) {
   const Change change(*this);
   const auto is_its = [&](const Client& client) { return client.number == object.client; };
-  if (std::none_of(clients_.begin(), clients_.end(), is_its))
-    clients_.push_back(
+  if (std::none_of(lists().clients.begin(), lists().clients.end(), is_its))
+    lists().clients.push_back(
         {object.client, os::KeptDescriptor(os::FileDescriptor(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0))), descriptor});
-  objects_.push_back(object);
+  lists().objects.push_back(object);
   if (const Object* const group = find(object.client, object.parent); group != nullptr && group->is_for_kernels)
-    objects_.back().is_for_kernels = true;
+    lists().objects.back().is_for_kernels = true;
   if (object.kind == cuda::NV20_SUBDEVICE_0) return learn_gpu(object);
   if (!cuda::is_channel_class(object.kind)) return;
   Gpu* const gpu = gpu_of(object);
@@ -131,26 +132,26 @@ void Channels::made(int descriptor, const Object& object) {
 void Channels::freed(std::uint32_t client, std::uint32_t number) {
   const Change change(*this);
   if (client == number) {  // the client itself, and so all that it has
-    std::erase_if(objects_, [&](const Object& object) { return object.client == client; });
-    std::erase_if(gpus_, [&](const Gpu& gpu) { return gpu.client == client; });
-    std::erase_if(clients_, [&](const Client& one) { return one.number == client; });
+    std::erase_if(lists().objects, [&](const Object& object) { return object.client == client; });
+    std::erase_if(lists().gpus, [&](const Gpu& gpu) { return gpu.client == client; });
+    std::erase_if(lists().clients, [&](const Client& one) { return one.number == client; });
     return;
   }
   // An object goes with all below it. Parents are made before their children.
   std::vector<std::uint32_t> gone{number};
-  std::erase_if(objects_, [&](const Object& object) {
+  std::erase_if(lists().objects, [&](const Object& object) {
     if (object.client != client) return false;
     const bool goes = std::find(gone.begin(), gone.end(), object.parent) != gone.end() || object.number == number;
     if (goes) gone.push_back(object.number);
     return goes;
   });
-  std::erase_if(gpus_, [&](const Gpu& gpu) {
+  std::erase_if(lists().gpus, [&](const Gpu& gpu) {
     return gpu.client == client && std::find(gone.begin(), gone.end(), gpu.subdevice) != gone.end();
   });
 }
 
 const Channels::Object* Channels::find(std::uint32_t client, std::uint32_t number) const {
-  for (const Object& object : objects_) {
+  for (const Object& object : lists().objects) {
     if (object.client == client && object.number == number) return &object;
   }
   return nullptr;
@@ -161,14 +162,14 @@ Channels::Gpu* Channels::gpu_of(const Object& channel) {
   const Object* above = find(channel.client, channel.parent);
   if (above != nullptr && above->kind == cuda::KEPLER_CHANNEL_GROUP_A) above = find(above->client, above->parent);
   if (above == nullptr || above->kind != cuda::NV01_DEVICE_0) return nullptr;
-  for (Gpu& gpu : gpus_) {
+  for (Gpu& gpu : lists().gpus) {
     if (gpu.client == above->client && gpu.device == above->number) return &gpu;
   }
   return nullptr;
 }
 
 int Channels::descriptor_of(std::uint32_t client) const {
-  for (const Client& one : clients_) {
+  for (const Client& one : lists().clients) {
     if (one.number != client) continue;
     if (const int kept = one.kept.get(); kept >= 0) return kept;
     return one.kept.is_lost() && one.kept.is_same(one.drivers) ? one.drivers : -1;
@@ -186,9 +187,15 @@ void Channels::learn_gpu(const Object& subdevice) {
   if (!control(gpu, cuda::NV2080_CTRL_CMD_GPU_GET_ID, &id, sizeof id)) return;
   gpu.id = id.gpuId;
   // Another client of the process may have the same GPU.
-  gpu.is_frozen =
-      std::any_of(gpus_.begin(), gpus_.end(), [&](const Gpu& other) { return other.id == gpu.id && other.is_frozen; });
-  gpus_.push_back(gpu);
+  gpu.is_frozen = std::any_of(lists().gpus.begin(), lists().gpus.end(),
+                              [&](const Gpu& other) { return other.id == gpu.id && other.is_frozen; });
+  lists().gpus.push_back(gpu);
+}
+
+// The one of this process, made when there is something to remember.
+Channels::Lists& Channels::lists() const {
+  if (lists_ == nullptr) lists_ = new Lists;
+  return *lists_;
 }
 
 // ---- controls -----------------------------------------------------------------------------------
@@ -222,7 +229,7 @@ Channels::Outcome Channels::thaw(std::uint32_t gpu) {
 
 Channels::Outcome Channels::set_enabled(std::uint32_t id, bool enabled, Progress& progress) {
   const Change change(*this);
-  for (Gpu& gpu : gpus_) {
+  for (Gpu& gpu : lists().gpus) {
     if (gpu.id == id) gpu.is_frozen = !enabled;
   }
   bool is_done = set_enabled(id, enabled, true, progress);
@@ -269,7 +276,7 @@ bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, Pro
     }
     parameters.numChannels = 0;
   };
-  for (const Object& object : objects_) {
+  for (const Object& object : lists().objects) {
     if (!cuda::is_channel_class(object.kind) || object.is_for_kernels != for_kernels) continue;
     const Gpu* const gpu = gpu_of(object);
     if (gpu == nullptr || gpu->id != id) continue;
@@ -282,23 +289,16 @@ bool Channels::set_enabled(std::uint32_t id, bool enabled, bool for_kernels, Pro
   }
   call();
   for (const Object& lost : gone) {
-    std::erase_if(objects_,
+    std::erase_if(lists().objects,
                   [&](const Object& object) { return object.client == lost.client && object.number == lost.number; });
   }
   return is_done;
 }
 
 void Channels::forget() {
-  if (!is_changing_.load(std::memory_order_relaxed)) {
-    clients_.clear();
-    objects_.clear();
-    gpus_.clear();
-  } else {
-    // A thread was in the middle of a change when the program forked: the lists are left as they are.
-    new (&clients_) std::vector<Client>;
-    new (&objects_) std::vector<Object>;
-    new (&gpus_) std::vector<Gpu>;
-  }
+  // If a thread was in the middle of a change when the program forked, the lists are left as they are.
+  if (!is_changing_.load(std::memory_order_relaxed)) delete lists_;
+  lists_ = nullptr;
   has_seen_channels_ = false;
   is_changing_.store(false, std::memory_order_relaxed);
   mutex_.reset_after_fork();

@@ -34,7 +34,7 @@ class Channels {
     kRefused,     // by the kernel module, or the program has closed its descriptor
   };
 
-  // `call` makes the calls. Objects live as long as the process.
+  // `call` makes the calls. Objects live as long as the process, and have no destructor.
   explicit constexpr Channels(Ioctl call) : call_(call) {}
   Channels(const Channels&) = delete;
   Channels& operator=(const Channels&) = delete;
@@ -83,6 +83,13 @@ class Channels {
     bool is_frozen;
   };
 
+  struct Lists {
+    std::vector<Client> clients;
+    std::vector<Object> objects;  // of the classes that matter
+    std::vector<Gpu> gpus;        // one for each subdevice
+  };
+
+  Lists& lists() const;
   void made(int descriptor, const Object& object);
   void freed(std::uint32_t client, std::uint32_t number);
   const Object* find(std::uint32_t client, std::uint32_t number) const;
@@ -117,9 +124,7 @@ class Channels {
   Ioctl call_;
   base::Mutex mutex_;
   std::atomic<bool> is_changing_{false};
-  std::vector<Client> clients_;
-  std::vector<Object> objects_;  // of the classes that matter
-  std::vector<Gpu> gpus_;        // one for each subdevice
+  mutable Lists* lists_ = nullptr;
   bool has_seen_channels_ = false;
 };
 

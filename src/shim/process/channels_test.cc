@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: exactly the channels that exist are frozen and thawed, each through a descriptor of its own client. Method: the
 // test plays libcuda, whose calls are seen, and the kernel module, which answers the calls that Channels makes.
-#include "shim/process/channels.h"
+#include "shim/process/test_channels.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -157,7 +157,7 @@ class ChannelsTest : public ::testing::Test {
   }
 
   Module module;
-  Channels channels{&Module::ioctl};
+  TestChannels channels{&Module::ioctl};
   os::FileDescriptor file = open_file();
 };
 

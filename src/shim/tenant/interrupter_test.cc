@@ -26,6 +26,7 @@
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "shim/process/real_driver.h"
+#include "shim/process/test_channels.h"
 #include "sim/cuda/test_driver.h"
 #include "sim/cuda/test_machine.h"
 #include "tests/unit/temporary_directory.h"
@@ -241,7 +242,7 @@ class InterrupterTest : public sim::SimTest {
   LockModes lock_modes{std::nullopt};
   NoPort port;
   Complaints complaints;
-  Channels channels{&Module::ioctl};
+  TestChannels channels{&Module::ioctl};
 
  private:
   // Seats that are open live as long as the process.
