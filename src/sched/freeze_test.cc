@@ -263,6 +263,31 @@ TEST(FrozenGang, ThatHasASuccessorGetsItsGpusBackIfAMemberCannotBeFrozenAnyMore)
   EXPECT_TRUE(says(s.frozen(kS0), "reopen 1@0 e5 exclusive; reopen 2@1 e3 exclusive"));
 }
 
+// The second one's kernels may wait for submissions of the first, which is not let through beside the successor.
+TEST(FrozenGang, ThatHasASuccessorGetsItsGpusBackIfAMemberDeclinesBeforeAnotherIsFrozen) {
+  ProvenGang s;
+  s.closed(kX0);
+  s.closed(kX1);
+  s.drained(kX0);
+  EXPECT_FALSE(says(s.cannot_freeze(kX1), "reopen")) << "after the turn of its successor";
+  EXPECT_EQ(s.wait(10ms), "revoke 5@0 e4 quantum drains_for=1000000ns");
+  EXPECT_TRUE(says(s.frozen(kS0), "reopen 1@0 e5 exclusive; reopen 2@1 e3 exclusive"));
+}
+
+TEST(FrozenGang, GoesOnDrainingWhenAMemberComesBack) {
+  FreezingGang s;
+  s.open(kS1);
+  s.tell(MemoryNeed{kS1, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
+  s.tell(TenantGone{kX1.tenant});
+  s.open(kX1);
+  s.tell(GangJoined{kX1.tenant, "x", 2});
+  s.tell(SeatClaimed{kX1, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{1}});
+  s.seen(kX0);
+  s.closed(kX0);
+  EXPECT_FALSE(says(s.wait(125ms), "drains_for")) << "as all its members were told";
+}
+
 TEST(FrozenGang, ThatDrainsIsFollowedWhenAllOfItHasDrained) {
   ProvenGang s;
   s.cannot_freeze(kX1);

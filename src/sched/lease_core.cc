@@ -204,9 +204,10 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     seat->revocation.emplace(*seat).late = true;
     seat->revocation->may_be_frozen = e.claim == Claim::kDraining;
     books.set_phase(*seat, SeatPhase::kRevoked);
-    // When an earlier daemon revoked it is not known.
-    if (!unit.revocation) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
-    unit.revocation->freezes = can_freeze(unit);
+    // When an earlier daemon revoked it is not known. A revocation that goes on has decided already.
+    const bool is_new = !unit.revocation;
+    if (is_new) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
+    unit.revocation->freezes = can_freeze(unit) && (is_new || unit.revocation->freezes);
     unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
       seat->revocation->alive_at = common.now;

@@ -164,12 +164,15 @@ void Revocations::drained(Seat& seat) {
   settle_drains(*seat.unit);
 }
 
-// The other members may need the work of those that are frozen already. So the revocation is taken back, and the next
-// one is a drain. A member may say later that it is frozen: see step().
+// The other members may need the work of those that are frozen already, and none is let through beside a successor. So
+// the revocation is taken back, and the next one is a drain. A member may say later that it is frozen: see step().
 void Revocations::must_drain(Unit& unit) {
   unit.revocation->freezes = false;
   books_.place(unit);
-  if (has_frozen(unit) && is_undrained(unit) && !unit.passed_over() && !unit.is_returning()) return take_back(unit);
+  const bool has_successor =
+      std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& one) { return !one.gpu->holders.empty(); });
+  const bool is_stuck = has_frozen(unit) || (has_successor && !unit.single());
+  if (is_stuck && is_undrained(unit) && !unit.passed_over() && !unit.is_returning()) return take_back(unit);
   progress(unit);
 }
 
