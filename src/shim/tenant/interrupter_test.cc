@@ -363,6 +363,44 @@ TEST_F(InterrupterTest, ThawsWithTheNextGrant) {
   expect_nothing_said();
 }
 
+// A thread that holds one of our locks may wait for the frozen work itself. (Now and then the interrupter needs that
+// lock, to ask for its lease again: if it is about to at that very moment, the test tries again.)
+TEST_F(InterrupterTest, AGrantEnablesTheChannelsWhateverAThreadHolds) {
+  make_channel();
+  bool has_thawed = false;
+  for (std::uint64_t epoch = kEpoch; epoch < kEpoch + 5 && !has_thawed; ++epoch) {
+    revoke(epoch, 0ns);
+    expect_frozen(epoch);
+    {
+      Seats::Locked held(seats);
+      grant(epoch + 1);
+      const base::TimePoint end = os::now() + 2s;
+      while (module.is_frozen && os::now() < end) std::this_thread::yield();
+      has_thawed = !module.is_frozen;
+    }
+    EXPECT_TRUE(is_thawed());
+  }
+  EXPECT_TRUE(has_thawed);
+}
+
+// The driver may wait for another GPU's frozen work. A second driver's call would wait for ever if the lock were held.
+TEST_F(InterrupterTest, ASeatIsOpenedWithoutTheLockThatAThawNeeds) {
+  cuda::Driver watched = driver();
+  sim::Tap& asked = sim::tap<&cuda::Driver::cuDeviceGetUuid_v2>(watched);
+  auto& opening = *new Seats(watched);  // as those of a process
+  asked.answered = [&](cuda::CUresult result) {
+    const Seats::Locked locked(opening);
+    return result;
+  };
+  bool is_new = false;
+  EXPECT_EQ(opening.open(0, is_new), 0u);
+  EXPECT_TRUE(is_new);
+  EXPECT_EQ(opening.open(0, is_new), 0u);
+  EXPECT_FALSE(is_new);
+  EXPECT_EQ(asked.calls, 1u);
+  asked.clear();
+}
+
 TEST_F(InterrupterTest, ThawsWhenTheSeatRunsUngated) {
   make_channel();
   revoke(kEpoch, 0ns);
