@@ -150,13 +150,15 @@ void Machine::on(const MemoryReported& event) {
   Gpu* const gpu = find(seat.gpu);
   if (gpu == nullptr || !has_memory(seat.gpu)) return;
   const std::uint64_t before = memory_.on_gpu(seat.gpu);
+  const std::uint64_t all_before = memory_.on_gpu_and_evicted(seat.gpu);
   const bool is_back = memory_.may_be_back(seat);
   memory_.reported(now_, seat, report);
   const std::uint64_t after = memory_.on_gpu(seat.gpu);
   const std::uint64_t more = after - std::min(after, before);
   if (is_back) gpu->foreign.came_back(more);
   if (report.allocated > 0) gpu->foreign.has_context(now_, seat.tenant);
-  gpu->foreign.heard(now_, report.moving || after != before, more);
+  const std::uint64_t freed = sched::minus(all_before, memory_.on_gpu_and_evicted(seat.gpu));
+  gpu->foreign.heard(now_, report.moving || after != before, more, freed);
   make_stale(seat.gpu);
   // No seat has to wait for managed memory; but its way back belongs to what a switch costs, and not to the quantum.
   tell(sched::MemoryNeed{seat, report.evicted > 0 || report.managed_away > 0});

@@ -265,6 +265,46 @@ TEST_F(MachineTest, ALateReportDoesNotMakeAnotherProgramSmaller) {
   EXPECT_EQ(foreign(), 20 * kGiB + kContext);
 }
 
+// The other program has not ended: the tenant frees something time and again, and says so late each time.
+TEST_F(MachineTest, LateReportsInARowDoNotMakeAnotherProgramSmaller) {
+  look(20 * kGiB);
+  open(1);
+  has(1, 30);
+  now += sched::kContextPatience;
+  for (int i = 0; i < 2; ++i) look(50 * kGiB);
+  ASSERT_EQ(foreign(), 20 * kGiB);
+  say(1);
+  for (int i = 0; i < 6; ++i) {
+    for (int looks = 0; looks < 2; ++looks) {
+      look(40 * kGiB, 100ms);
+      EXPECT_EQ(foreign(), 20 * kGiB);
+    }
+    has(1, 20);
+    has(1, 30);
+  }
+}
+
+// A tenant's memory leaves and comes back, which it says at once: that hides no other program's end.
+TEST_F(MachineTest, AnotherProgramsEndIsSeenWhileMemoryMoves) {
+  look(20 * kGiB);
+  open(1);
+  has(1, 30);
+  now += sched::kContextPatience;
+  for (int i = 0; i < 2; ++i) look(50 * kGiB);
+  ASSERT_EQ(foreign(), 20 * kGiB);
+  for (int i = 0; i < 5; ++i) {
+    reports[1].resident = 20 * kGiB;
+    reports[1].evicted = 10 * kGiB;
+    say(1);
+    look(20 * kGiB, 100ms);
+    reports[1].resident = 30 * kGiB;
+    reports[1].evicted = 0;
+    say(1);
+    look(30 * kGiB, 100ms);
+  }
+  EXPECT_EQ(foreign(), 0u);
+}
+
 TEST_F(MachineTest, TheDeadsMemoryIsGivenAsItComesBack) {
   open(1);
   has(1, 60);

@@ -14,11 +14,13 @@ std::uint64_t context_bytes(std::uint64_t capacity) { return std::min(std::uint6
 
 }  // namespace
 
-void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more) {
+void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more, std::uint64_t freed) {
   believe_earlier(now);
   heard_at_ = now;
   if (moves) moved_at_ = now;
   for (Look& look : unsettled_) look.beyond = minus(look.beyond, more);
+  // The looks since the series began may have shown this much too little.
+  if (series_ && now - series_->first_at < kLatestReport) series_->most += freed;
 }
 
 void ForeignUse::opened(base::TimePoint now, base::TenantId tenant, std::uint64_t account) {

@@ -5,11 +5,12 @@
 // and late reports. A program's own allocations and frees are reported a quarter of a second late at most, and at once
 // after as long a silence. So a look may show too much (an allocation not yet reported) or too little (a free). A
 // single look is never believed. More is counted when two in a row show it, and less when no look for a while shows
-// more. Counting too much would cost a seat room, or an allocation. Counting too little would give away memory that is
-// taken, and the driver would refuse it to the seat. So what a look shows counts as foreign when reports can no longer
-// be late for it, less what they have explained until then. A look at a moment when a seat was known to move memory
-// says nothing, for the two sums are of different moments. The planner's reserve covers what has come and is not
-// believed yet.
+// more. Programs may free time and again, and then no look of that while shows all. So a free that is reported late is
+// added to what these looks have shown. Counting too much would cost a seat room, or an allocation. Counting too little
+// would give away memory that is taken, and the driver would refuse it to the seat. So what a look shows counts as
+// foreign when reports can no longer be late for it, less what they have explained until then. A look at a moment when
+// a seat was known to move memory says nothing, for the two sums are of different moments. The planner's reserve covers
+// what has come and is not believed yet.
 //
 // Contexts are what looks show of them. A tenant that has just come is about to make one, which looks show too late. So
 // a newcomer is charged a context for some seconds, whether it makes one or not. That is all that a program can have
@@ -61,8 +62,8 @@ class ForeignUse {
   };
 
   // A seat has said what it has. `moves`: that is other than before, or becoming so at this moment. `more`: than
-  // before.
-  void heard(base::TimePoint now, bool moves, std::uint64_t more = 0);
+  // before. `freed`: its program has freed this much since its last report.
+  void heard(base::TimePoint now, bool moves, std::uint64_t more = 0, std::uint64_t freed = 0);
   // A newcomer, of an account (SeatOwner::account).
   void opened(base::TimePoint now, base::TenantId tenant, std::uint64_t account);
   // A seat has reported for the first time, and had these bytes before the first look.

@@ -93,6 +93,22 @@ TEST(ForeignUse, AFreeThatIsToldLateIsNotAnotherProgramsEnd) {
   EXPECT_EQ(s.look(9), 9u) << "it has said so by now";
 }
 
+// Seats free 7 GiB one after the other, and each says so late. So no look shows all of the other program's memory.
+TEST(ForeignUse, FreesThatAreToldOneAfterTheOtherAreNoOtherProgramsEnd) {
+  Looks s;
+  s.look(9);
+  s.look(9);
+  s.heard();
+  s.pause = 100ms;
+  for (int i = 0; i < 10; ++i) {
+    EXPECT_EQ(s.look(2), 9u);
+    EXPECT_EQ(s.look(2), 9u);
+    s.use.heard(s.now + 1ms, true, 0, 7 * kGiB);
+  }
+  for (int i = 0; i < 5; ++i) s.look(2);
+  EXPECT_EQ(s.bytes(), 2 * kGiB) << "no report explains it any more";
+}
+
 // Another program was seen once, and has ended. The next look shows an allocation that no tenant has reported yet. It
 // is not the other program's, even if no look follows for a while.
 TEST(ForeignUse, AnAllocationThatIsToldLateIsNotAnotherProgram) {

@@ -289,6 +289,12 @@ std::uint64_t Residency::on_gpu(GpuIndex index) const {
   return sum;
 }
 
+std::uint64_t Residency::on_gpu_and_evicted(GpuIndex index) const {
+  std::uint64_t sum = 0;
+  for (const auto& [id, seat] : at(index).seats) sum += seat.all() - seat.report.hidden;
+  return sum;
+}
+
 std::uint64_t Residency::managed(GpuIndex index) const {
   std::uint64_t sum = 0;
   for (const auto& [id, seat] : at(index).seats) sum += seat.managed();

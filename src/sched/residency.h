@@ -270,6 +270,8 @@ class Residency {
   HostDemand host_demand(GpuIndex gpu) const;
   // Sum of what its seats report as being on it. Room that the driver has refused is no memory.
   std::uint64_t on_gpu(GpuIndex gpu) const;
+  // The same, and what is evicted.
+  std::uint64_t on_gpu_and_evicted(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
   std::uint64_t returning(GpuIndex gpu) const { return at(gpu).returning; }
