@@ -468,6 +468,10 @@ class Residency {
   std::uint64_t taken(const std::optional<Given>& given) const {
     return given && now_ < given->until ? given->bytes : 0;
   }
+  // A thread is given `bytes`, while others of its seat may not have taken yet what they were given.
+  Given also_given(const std::optional<Given>& before, std::uint64_t bytes) const {
+    return {.bytes = std::max(taken(before), bytes), .until = now_ + kTakePatience};
+  }
   // Whether only other programs' memory is in the way of its wish, and may have left since the last look.
   bool may_have_left(const Gpu& gpu, const Seat& seat) const;
   // The same of memory that no look has shown: it is only expected.

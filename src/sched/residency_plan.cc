@@ -275,11 +275,11 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     // Without a lease its turn may never come: it asks again when it holds one.
     const bool holds = seat.turn == TurnKind::kHolding;
     if (has_all && holds) {
-      seat.given_room = {.bytes = wish.room, .until = now_ + kTakePatience};
+      seat.given_room = also_given(seat.given_room, wish.room);
       if (wish.room > seat.most_had) seat.grows_until = seat.given_room->until;
       seat.most_had = std::max(seat.most_had, wish.room);  // asking for it again is no growth
     }
-    if (has_commitment && !refused) seat.given_commitment = {.bytes = wish.commitment, .until = now_ + kTakePatience};
+    if (has_commitment && !refused) seat.given_commitment = also_given(seat.given_commitment, wish.commitment);
     answer = has_all || refused || (has_commitment && !holds);
     if (answer) seat.wants_more = !has_all && !refused;
   }
