@@ -304,6 +304,11 @@ TEST(Claims, OfRandomWorkloadsKeepTheInvariants) {
   run_seeds(1'120'000, 15, {.steps = 4000, .duration = 20s, .claims = true, .memory = true});
 }
 
+TEST(Claims, OfBusyJobsAreNoMoreThanTwoTurnsApart) {
+  for (const std::uint64_t first : {50'212u, 1'130'000u})
+    run_seeds(first, 20, {.steps = 5000, .duration = 60s, .faults = false, .claims = true, .busy_singles = true});
+}
+
 // Always busy jobs, most of them in claims. Each claim has what its weight says, however many jobs it has, at the end
 // and at any moment before (World::check_shares).
 TEST(Claims, HaveTheirSharesOverAWindow) {

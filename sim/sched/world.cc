@@ -21,6 +21,13 @@ constexpr Duration kLongestDrain = 60ms;  // see the kernels that start_job() ch
 // A drain that ends in a freeze: what the core waits, messages, the driver's call.
 constexpr Duration kLongestFrozenDrain = 5ms;
 
+// Longer than any turn that ends by shares: the longest quantum and a drain, times the largest weight of a job.
+constexpr Duration kLongMaxRuntime = 10s;
+
+sched::Limit<Duration> longest_quantum(const settings::GpuSettings& settings) {
+  return settings.quantum.is_automatic() ? 33 * kLongestDrain : settings.quantum.value();
+}
+
 }  // namespace
 
 World::World(const Options& options)
@@ -43,6 +50,8 @@ settings::GpuSettings World::any_settings() {
   const settings::Auto<sched::Limit<Duration>> quanta[] = {sched::kAutomatic, sched::kUnlimited, 5ms, 20ms, 50ms};
   s.quantum = quanta[random_.below(5)];
   s.max_runtime = options_.memory ? (random_.chance(70) ? 500ms : 8s) : 200ms;
+  const bool may_check_shares = options_.busy_singles && options_.claims && !longest_quantum(s).is_unlimited();
+  if (may_check_shares) s.max_runtime = kLongMaxRuntime;
   s.stall_timeout = 1s;
   s.stall_retry = 20ms;
   s.gang_ageing = random_.between(10ms, 200ms);
@@ -344,13 +353,13 @@ Duration World::longest_drain() const {
   return is_short ? kLongestFrozenDrain : kLongestDrain;
 }
 
+Duration World::longest_turn(const settings::GpuSettings& settings) const {
+  return std::min(longest_quantum(settings), settings.max_runtime).value() + longest_drain();
+}
+
 Duration World::longest_turn() const {
   Duration turn{};
-  for (const settings::GpuSettings& settings : settings_) {
-    const sched::Limit<Duration> quantum =
-        settings.quantum.is_automatic() ? 33 * kLongestDrain : settings.quantum.value();
-    turn = std::max(turn, std::min(quantum, settings.max_runtime).value() + longest_drain());
-  }
+  for (const settings::GpuSettings& settings : settings_) turn = std::max(turn, longest_turn(settings));
   return turn;
 }
 
@@ -441,17 +450,18 @@ void World::check_priorities() {
 }
 
 // For jobs of one rank that always have work, by turns. The times of claims and of jobs without one, by their weights,
-// differ by at most a turn of each. The lightest has the longest turn, in virtual time.
+// differ by at most a turn of each. The lightest has the longest turn, in virtual time. Exception: where the quantum is
+// unlimited, max_runtime ends all turns. They have one length then, whatever the weights are.
 void World::check_shares() {
   struct Had {
     Duration time{};
     std::uint32_t weight = 1;
   };
   for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
-    const sched::GpuSettings& settings = gpu.settings;
+    const settings::GpuSettings& settings = settings_[gpu.gpu.value];
     // Next to a drain that is longer than a quantum the other seat has no choice but to run.
-    const bool is_fair = settings.mode == sched::Mode::kSerial && settings.policy == sched::PolicyKind::kFair;
-    if (!is_fair || settings.overlap) continue;
+    const bool is_fair = gpu.settings.mode == sched::Mode::kSerial && settings.policy == sched::PolicyKind::kFair;
+    if (!is_fair || settings.overlap || longest_quantum(settings).is_unlimited()) continue;
     std::map<std::string, Had> had;
     for (const sched::SeatView& seat : gpu.seats) {
       const Job& job = *by_tenant_.at(seat.seat.tenant)->job;
@@ -465,7 +475,7 @@ void World::check_shares() {
       least = std::min(least, of.time / of.weight);
       most = std::max(most, of.time / of.weight);
     }
-    if (had.size() > 1 && most - least > 2 * longest_turn())
+    if (had.size() > 1 && most - least > 2 * longest_turn(settings))
       fail("shares of GPU " + std::to_string(gpu.gpu.value) + " are " + std::to_string((most - least).count()) +
            " ns apart");
   }

@@ -255,7 +255,8 @@ class World final : private node::Probe {
   void check_priorities();
   void check_shares();
   Duration longest_drain() const;
-  Duration longest_turn() const;
+  Duration longest_turn() const;  // on any GPU
+  Duration longest_turn(const settings::GpuSettings& settings) const;
   sched::Limit<Duration> longest_ageing() const;
   bool is_calm(const Process& process) const;
   bool is_outranked(const Job& job) const;
