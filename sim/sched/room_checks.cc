@@ -201,7 +201,9 @@ void World::check_modes() {
     const std::uint64_t gone = view.reserve + view.foreign;
     const std::uint64_t most = gpu.capacity - std::min(gpu.capacity, gone);
     const bool differs = standings.size() > 1 || any_cap || (groups.size() > 1 && seats > groups.size());
-    const bool is_too_much = is_clear && (sum > most || differs);
+    // (Programs that stand differently run beside one that cannot be drained.)
+    const bool needs_turns = differs && !machine_->leases().has_stalled({i});
+    const bool is_too_much = is_clear && (sum > most || needs_turns);
     const bool fits = is_clear && !differs && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
     gpu.too_much_since = is_too_much ? std::min(gpu.too_much_since, now_) : TimePoint::max();
     gpu.fits_since = fits ? std::min(gpu.fits_since, now_) : TimePoint::max();
