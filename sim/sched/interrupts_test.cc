@@ -46,8 +46,10 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
       1'330'000, 6,
       {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .interrupts = kSome, .calm_after = 8s});
   // A frozen gang was suspended, and none of its ranks could drain.
-  run_seeds(52, kFewer,
-            {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .suspensions = true, .interrupts = kAll});
+  for (const std::uint64_t seed : {52u, 2023000247u})
+    run_seeds(
+        seed, kFewer,
+        {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .suspensions = true, .interrupts = kAll});
 }
 
 TEST(Interrupts, HappenTheSameWayAgain) {

@@ -258,6 +258,7 @@ void World::finish_in(Rank& rank) {
   return_host(rank);
   memory.retry_after = Duration::zero();
   memory.starved_since = TimePoint();
+  rank.idle_since = TimePoint::max();  // the planner's patience begins again
   outcome_.bytes_in += memory.chunk;
   if (memory.evicted == 0) {
     report(rank);
