@@ -107,8 +107,8 @@ void World::planning(GpuIndex gpu, const std::vector<sched::Turn>& /*turns*/) {
 }
 
 void World::planned(GpuIndex gpu, const std::vector<sched::Turn>& turns) {
-  gpu_memory_[gpu.value].turns = turns;
   check_plan(gpu.value, turns);
+  check_promises(gpu.value, turns);
 }
 
 void World::carry_out(const sched::RoomBound& bound) {
@@ -116,27 +116,6 @@ void World::carry_out(const sched::RoomBound& bound) {
   log("  " + node::to_string(bound));
   Rank* const rank = rank_of(bound.seat);
   if (rank == nullptr) return;
-  SimulatedMemory& memory = rank->memory;
-  const std::vector<sched::Turn>& turns = gpu_memory_[bound.seat.gpu.value].turns;
-  const auto turn = std::find_if(turns.begin(), turns.end(), [&](const auto& one) { return one.seat == bound.seat; });
-  const bool holds = turn != turns.end() && turn->kind == sched::TurnKind::kHolding;
-  if (!holds) memory.promised_until = TimePoint();
-  // (The daemon cannot promise what other programs take, or what a stopped program has and has not reported.)
-  const bool is_as_then = machine_->memory().view(bound.seat.gpu).foreign <= memory.promised_beside &&
-                          now_ > gpu_memory_[bound.seat.gpu.value].surprised_until;
-  if (now_ < memory.promised_until && is_as_then &&
-      (bound.room < memory.promised || bound.commitment < memory.promised_commitment))
-    fail(name(bound.seat) + " holds its lease, was given room for what it asked for, and loses it at once: " +
-         std::to_string(memory.promised) + ", " + std::to_string(bound.room) + describe(bound.seat.gpu.value));
-  // The first bound with a wish's ticket is its answer: those that follow it say nothing of the wish, refused or not.
-  const bool answers = memory.waits && bound.ticket == memory.ticket && memory.answered_ticket != bound.ticket;
-  if (answers) memory.answered_ticket = bound.ticket;
-  if (answers && holds && !bound.refused() && bound.room >= memory.wanted_room) {
-    memory.promised = memory.wanted_room;
-    memory.promised_commitment = memory.wanted_commitment;
-    memory.promised_beside = machine_->memory().view(bound.seat.gpu).foreign;
-    memory.promised_until = memory.kept_until = now_ + sched::kTakePatience;
-  }
   receive(*rank->process, [this, rank, bound] { told_room(*rank, bound); });
 }
 

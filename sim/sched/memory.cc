@@ -369,7 +369,6 @@ void World::lose_memory(Rank& rank) {
 void World::come_back_with_memory(Rank& rank) {
   SimulatedMemory& memory = rank.memory;
   memory.bound.sequence = 0;
-  memory.answered_ticket = 0;
   memory.promised_until = TimePoint();
   report(rank);
   if (!memory.waits) return;

@@ -25,6 +25,10 @@ constexpr Duration kLongestDebt = 10s;
 // Its patience, and what messages and moving memory take.
 constexpr Duration kLongestIdle = sched::kHolderPatience + 1s;
 
+auto find(const sched::GpuMemory& view, SeatId seat) {
+  return std::find_if(view.seats.begin(), view.seats.end(), [&](const auto& one) { return one.seat == seat; });
+}
+
 }  // namespace
 
 std::string name(SeatId seat) {
@@ -35,9 +39,6 @@ std::string name(SeatId seat) {
 void World::check_plan(std::uint32_t index, const std::vector<sched::Turn>& turns) {
   const sched::GpuMemory& before = before_;
   const sched::GpuMemory after = machine_->memory().view(GpuIndex{index});
-  const auto find = [](const sched::GpuMemory& view, SeatId seat) {
-    return std::find_if(view.seats.begin(), view.seats.end(), [&](const auto& one) { return one.seat == seat; });
-  };
   // Whether a seat lacks memory that others have, or all count for more than there is.
   std::uint64_t counted = 0;
   bool somebody_needs = false;
@@ -98,6 +99,34 @@ void World::check_givers(const sched::GpuMemory& after, const std::vector<sched:
         fail(name(turn.seat) + " keeps memory that one of a higher priority has to give up" +
              describe(turn.seat.gpu.value));
     }
+  }
+}
+
+// A seat that asks while it holds its lease, and is given room, keeps that for a while. A plan that sees the seat
+// without a lease ends that: the daemon need not keep anything for it then.
+void World::check_promises(std::uint32_t index, const std::vector<sched::Turn>& turns) {
+  const sched::GpuMemory after = machine_->memory().view(GpuIndex{index});
+  for (const sched::Turn& turn : turns) {
+    Rank* const rank = rank_of(turn.seat);
+    const auto now = find(after, turn.seat), then = find(before_, turn.seat);
+    if (rank == nullptr || now == after.seats.end() || then == before_.seats.end()) continue;
+    SimulatedMemory& memory = rank->memory;
+    if (turn.kind != sched::TurnKind::kHolding) {
+      memory.promised_until = TimePoint();
+      continue;
+    }
+    // (The daemon cannot promise what other programs take, or what a stopped program has and has not reported.)
+    const bool is_as_then = after.foreign <= memory.promised_beside && now_ > gpu_memory_[index].surprised_until;
+    if (now_ < memory.promised_until && is_as_then &&
+        (now->room < memory.promised || now->commitment < memory.promised_commitment))
+      fail(name(turn.seat) + " holds its lease, was given room for what it asked for, and loses it at once: " +
+           std::to_string(memory.promised) + ", " + std::to_string(now->room) + describe(index));
+    const bool is_answered = memory.waits && then->wanted > 0 && now->wanted == 0;
+    if (!is_answered || now->room < memory.wanted_room || now->commitment < memory.wanted_commitment) continue;
+    memory.promised = memory.wanted_room;
+    memory.promised_commitment = memory.wanted_commitment;
+    memory.promised_beside = after.foreign;
+    memory.promised_until = memory.kept_until = now_ + sched::kTakePatience;
   }
 }
 

@@ -64,7 +64,10 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
     run_seeds(seed, kFewer, {.steps = 3000, .duration = 20s, .memory = true});
   for (const std::uint64_t seed : {700114u, 2101884u, 2104867u, 2105120u})
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
-  run_seeds(445692324, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
+  for (const std::uint64_t seed : {445692324u, 2011000020u, 3011000000u})
+    run_seeds(seed, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
+  run_seeds(50057, kFewer, {.steps = 2000, .duration = 20s, .faults = false, .memory = true});
+  run_seeds(10055, kFewer, {.steps = 15'000, .duration = 60s, .faults = false, .memory = true});
   run_seeds(445726965, kFewer, {.steps = 15'000, .duration = 60s, .faults = false, .memory = true});
   for (const std::uint64_t seed : {445726998u, 445742146u})
     run_seeds(seed, kFewer, {.steps = 15'000, .duration = 20s, .faults = false, .memory = true});

@@ -142,7 +142,6 @@ void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
   rank.granted = true;
   rank.open = true;
   rank.excused = false;
-  rank.memory.promised_until = TimePoint();
 }
 
 // It runs together with the lender, and until its gate is closed together with the lender's next work.
@@ -199,7 +198,6 @@ void World::carry_out(const sched::Command& command) {
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;
     rank->permits = 0;
-    rank->memory.promised_until = TimePoint();  // a plan may see its next lease before it sees that it has none
     if (revoke->reason == sched::RevokeReason::kBadClaim) rank->excused = true;
     receive(*rank->process, [this, rank, epoch = revoke->epoch, drains_for = revoke->drains_for] {
       if (rank->epoch != epoch || rank->granted) return;

@@ -76,7 +76,6 @@ struct SimulatedMemory {
   std::uint64_t wanted_room = 0, wanted_commitment = 0;
   LeaseEpoch wanted_in;  // the lease that it had when it asked, if any
   TimePoint wanted_at{};
-  std::uint32_t answered_ticket = 0;  // the newest that this daemon has answered
 
   // The daemon's promise to a holder, which may take a moment to take it.
   std::uint64_t promised = 0;
@@ -211,8 +210,7 @@ struct GpuMemory {
   std::uint64_t returning = 0;  // of processes that are gone
   // Until then the driver's refusals are no program's fault: memory has gone in a way that the daemon could not know.
   TimePoint surprised_until{};
-  bool wants_turns = false;        // by chance: the progress of its programs is not simulated
-  std::vector<sched::Turn> turns;  // of the last plan
+  bool wants_turns = false;  // by chance: the progress of its programs is not simulated
   // The time since which its seats have had more, or clearly less, than there is, while nothing else was in the way.
   TimePoint too_much_since = TimePoint::max();
   TimePoint fits_since = TimePoint::max();
@@ -368,6 +366,7 @@ class World final : private node::Probe {
 
   // room_checks.cc: invariants of memory
   void check_plan(std::uint32_t gpu, const std::vector<sched::Turn>& turns);
+  void check_promises(std::uint32_t gpu, const std::vector<sched::Turn>& turns);
   void check_givers(const sched::GpuMemory& after, const std::vector<sched::Turn>& turns, std::int32_t highest);
   void check_answers(std::uint32_t gpu);
   void check_memory();
