@@ -176,6 +176,17 @@ TEST(Outlook, OfAWaitingSeatThatAsksIsThatItWants) {
   EXPECT_EQ(desk.outlooks[2], kWants);
 }
 
+// Another of its threads asks for a commitment only. The first one still asks for room in the next lease.
+TEST(Outlook, OfASeatThatWantsMoreIsNotChangedByAnotherWish) {
+  Desk desk;
+  desk.open_two(70);
+  ASSERT_TRUE(desk.want(2, 40, 40));
+  ASSERT_TRUE(desk.want(2, 0, 45));
+  EXPECT_EQ(desk.outlooks[2], kWants);
+  desk.turn({{2, kHolding}, {1, kWaiting}});
+  EXPECT_EQ(desk.outlooks[2], kUnknown);
+}
+
 // The lease core hears one after the other, and lends no turn to a seat whose memory was to stay before.
 TEST(Outlook, WhatIsOverIsSaidFirst) {
   Desk desk;

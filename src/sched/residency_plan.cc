@@ -281,7 +281,7 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
     }
     if (has_commitment && !refused) seat.given_commitment = also_given(seat.given_commitment, wish.commitment);
     answer = has_all || refused || (has_commitment && !holds);
-    if (answer) seat.wants_more = !has_all && !refused;
+    if (answer && !has_all && !refused) seat.wants_more = true;
   }
   // The most that it could have changes with each allocation of others. A message is worth it if it changes by much,
   // and if its process is not meant to be frozen.
