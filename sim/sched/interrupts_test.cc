@@ -45,6 +45,9 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
   run_seeds(
       1'330'000, 6,
       {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .interrupts = kSome, .calm_after = 8s});
+  run_seeds(
+      4022000199, kFewer,
+      {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true, .interrupts = kSome});
   // A frozen gang was suspended, and none of its ranks could drain.
   for (const std::uint64_t seed : {52u, 2023000247u})
     run_seeds(

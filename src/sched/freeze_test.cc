@@ -489,6 +489,34 @@ TEST(FrozenGang, ThatComesBackHalfFrozenIsFrozenAsAWhole) {
   EXPECT_EQ(s.wait(1s), "grant 1@0 e9 exclusive; grant 2@1 e9 exclusive");
 }
 
+// The first member is frozen, and alone in its gang, when the second one comes back.
+TEST(FrozenGang, ThatComesBackSuspendedGetsItsGpusBackToDrain) {
+  Freezing s(2);
+  s.tell(GrantsHeld{s.now() + 1s});
+  for (const SeatId one : {kX0, kX1}) {
+    s.tell(TenantConnected{one.tenant, 1000});
+    s.tell(GangJoined{one.tenant, "x", 2});
+    s.tell(SeatOpened{.seat = one, .is_suspended = true, .can_freeze = true});
+    if (one == kX1) break;
+    s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
+    s.frozen(one);
+    EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
+  }
+  EXPECT_NE(s.phase(kX0), SeatPhase::kSuspended) << "its memory cannot leave yet";
+  std::string text;
+  for (int i = 0; i < 11; ++i) {
+    text += s.wait(100ms);
+    s.seen(kX0);
+  }
+  EXPECT_TRUE(says(text, "reopen 1@0 e9 exclusive; reopen 2@1 e1 exclusive"));
+  EXPECT_TRUE(says(s.wait(200ms), "revoke 1@0 e9 suspended; revoke 2@1 e1 suspended"));
+  for (const SeatId one : {kX0, kX1}) {
+    s.closed(one);
+    s.drained(one);
+  }
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
+}
+
 TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainGetsItsLeaseBack) {
   Freezing s(2);
   s.tell(GrantsHeld{s.now() + 1s});

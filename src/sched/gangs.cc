@@ -75,6 +75,7 @@ void Gangs::rebuild(Unit& unit, bool tell_all) {
   unit.hold.reset();
   timers().stop(unit.run);
   queues_.admit(unit);
+  revocations_.return_if_frozen(unit);
 }
 
 // Takes over that state of `other` which is not in its seats; these go to `unit`.
