@@ -46,6 +46,9 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
       1'330'000, 6,
       {.steps = 20'000, .duration = 60s, .memory = true, .suspensions = true, .interrupts = kSome, .calm_after = 8s});
   run_seeds(
+      6003000026, kFewer,
+      {.steps = 4000, .duration = 20s, .gpus = 1, .jobs = 8, .faults = false, .memory = true, .interrupts = kAll});
+  run_seeds(
       4022000199, kFewer,
       {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true, .interrupts = kSome});
   // A frozen gang was suspended, and none of its ranks could drain.

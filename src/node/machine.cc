@@ -184,7 +184,8 @@ void Machine::on(const GpuSampled& event) {
   gpu->foreign.look({.asked_at = event.asked_at,
                      .beyond = event.used > ours ? event.used - ours : 0,
                      .managed = memory_.managed(event.gpu),
-                     .returning = memory_.returning(event.gpu)});
+                     .returning = memory_.returning(event.gpu),
+                     .untold = sched::minus(memory_.charged(event.gpu), ours)});
   const bool is_back = memory_.returned(now_, event.gpu, gpu->foreign.left_behind());
   if (memory_.looked(now_, event.asked_at, event.gpu, event.used) || is_back) make_stale(event.gpu);
   tell_foreign(event.gpu);

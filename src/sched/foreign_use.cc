@@ -18,7 +18,11 @@ void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more, std:
   believe_earlier(now);
   heard_at_ = now;
   if (moves) moved_at_ = now;
-  for (Look& look : unsettled_) look.beyond = minus(look.beyond, more);
+  for (Look& look : unsettled_) {
+    const std::uint64_t explained = std::min(more, look.untold);
+    look.beyond = minus(look.beyond, explained);
+    look.untold -= explained;
+  }
   // The looks since the series began may have shown this much too little.
   if (series_ && now - series_->first_at < kLatestReport) series_->most += freed;
 }

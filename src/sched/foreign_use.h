@@ -8,9 +8,9 @@
 // more. Programs may free time and again, and then no look of that while shows all. So a free that is reported late is
 // added to what these looks have shown. Counting too much would cost a seat room, or an allocation. Counting too little
 // would give away memory that is taken, and the driver would refuse it to the seat. So what a look shows counts as
-// foreign when reports can no longer be late for it, less what they have explained until then. A look at a moment when
-// a seat was known to move memory says nothing, for the two sums are of different moments. The planner's reserve covers
-// what has come and is not believed yet.
+// foreign when reports can no longer be late for it, less what they have explained until then. A report explains no
+// more than the seats counted for at the look. A look at a moment when a seat was known to move memory says nothing,
+// for the two sums are of different moments. The planner's reserve covers what has come and is not believed yet.
 //
 // Contexts are what looks show of them. A tenant that has just come is about to make one, which looks show too late. So
 // a newcomer is charged a context for some seconds, whether it makes one or not. That is all that a program can have
@@ -59,6 +59,8 @@ class ForeignUse {
     // may explain is not counted as other programs'.
     std::uint64_t managed = 0;
     std::uint64_t returning = 0;  // what tenants that are gone may have left
+    // The most that seats may have and have not said: what they count for, less what they have said.
+    std::uint64_t untold = std::numeric_limits<std::uint64_t>::max();
   };
 
   // A seat has said what it has. `moves`: that is other than before, or becoming so at this moment. `more`: than
@@ -124,7 +126,7 @@ class ForeignUse {
   std::optional<base::TimePoint> heard_at_;
   base::TimePoint moved_at_{};
   std::optional<base::TimePoint> seen_at_;
-  // Looks that reports may still be late for, oldest first, less what was reported since.
+  // Looks that reports may still be late for, oldest first, less what was reported since and may have been there.
   std::deque<Look> unsettled_;
   std::optional<std::uint64_t> settled_;  // what the last settled look has shown
   std::optional<Series> series_;

@@ -141,6 +141,18 @@ TEST(ForeignUse, AmongReportsAnotherProgramIsSeenAsSoonAsTheyCannotBeLate) {
   EXPECT_EQ(s.now - came_at, kLatestReport + 2 * s.pause) << "two looks are past that";
 }
 
+// Seats take and give up memory all the time. No report is of memory that a seat could not have had at the look.
+TEST(ForeignUse, WhatSeatsCouldNotHaveIsAnotherProgramsEvenIfTheyAlwaysTellOfMore) {
+  Looks s;
+  s.look(1);
+  for (int i = 0; i < 8; ++i) {
+    s.now += 100ms;
+    s.use.look({.asked_at = s.now, .beyond = 20 * kGiB, .untold = 4 * kGiB});
+    s.use.heard(s.now + 1ms, true, 30 * kGiB);
+  }
+  EXPECT_EQ(s.bytes(), 16 * kGiB);
+}
+
 // Other programs gave up memory, and tenants took it: that looks like before until the tenants say so.
 TEST(ForeignUse, WhatAReportExplainsWasNotSeen) {
   Looks s;

@@ -270,7 +270,9 @@ class Residency {
   HostDemand host_demand(GpuIndex gpu) const;
   // Sum of what its seats report as being on it. Room that the driver has refused is no memory.
   std::uint64_t on_gpu(GpuIndex gpu) const;
-  // The same, and what is evicted.
+  // Sum of what its seats count for: the most that they have.
+  std::uint64_t charged(GpuIndex gpu) const { return charged(at(gpu)); }
+  // Sum of what its seats report, evicted memory included.
   std::uint64_t on_gpu_and_evicted(GpuIndex gpu) const;
   // Sum of their managed memory: some of it is on the GPU, too.
   std::uint64_t managed(GpuIndex gpu) const;
