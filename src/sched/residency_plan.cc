@@ -262,6 +262,11 @@ std::vector<Residency::Share> Residency::plan_rooms(Gpu& gpu, const std::vector<
 }
 
 void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t commitment, ResidencyCommands& commands) {
+  const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
+  if (is_full) {  // the bound that it was told last is what it has
+    room = seat.told_room();
+    commitment = seat.told_commitment();
+  }
   bool answer = false;
   Refusal refusal = Refusal::kNone;
   if (seat.asks()) {
@@ -290,15 +295,10 @@ void Residency::tell(Gpu& gpu, Seat& seat, std::uint64_t room, std::uint64_t com
       !seat.is_out() && std::max(most, seat.told_most()) - std::min(most, seat.told_most()) >= kLeastRaise;
   const bool changes =
       seat.bounds.empty() || room != seat.told_room() || commitment != seat.told_commitment() || is_most_far_off;
-  const bool is_full = seat.bounds.size() > kMaxBoundsUnderWay;
-  if (changes && !is_full && room >= seat.told_room() + kLeastRaise && seat.lacking_since)
+  if (room >= seat.told_room() + kLeastRaise && seat.lacking_since)
     seat.lacking_since = now_;  // something comes, and more than crumbs
   const bool tells_stranded = seat.is_stranded != seat.told_stranded();
   if (!answer && !tells_stranded && (!changes || is_full)) return;
-  if (is_full) {  // it is answered with the bound that it was told last
-    room = seat.told_room();
-    commitment = seat.told_commitment();
-  }
   const std::uint32_t last = seat.bounds.empty() ? 0 : seat.bounds.back().sequence;
   const std::uint32_t sequence = last + 1 == 0 ? 1 : last + 1;
   if (!seat.bounds.empty() && room == seat.told_room() && commitment == seat.told_commitment()) {

@@ -198,5 +198,44 @@ TEST(Residency, WhatIsHopelessIsRefusedWhenNoTenantIsAwaitedAnyMore) {
   EXPECT_TRUE(answer->refused());
 }
 
+// Another thread of the seat asks for less, or for a commitment only. The first thread's room is kept for it.
+TEST(Residency, AnotherWishOfTheSeatTakesNothingBack) {
+  Desk desk;
+  desk.open_two();
+  desk.turn({{1, kHolding}, {2, kNext}});
+  desk.has(2, 40, 40);
+  EXPECT_FALSE(desk.want(1, 50, 50));
+  desk.has(2, 30, 50);
+  ASSERT_TRUE(desk.answer(1));
+  ASSERT_EQ(desk.room(1), 50u);
+  ASSERT_TRUE(desk.want(1, 0, 20));
+  desk.say(2);
+  EXPECT_EQ(desk.room(1), 50u);
+  EXPECT_GE(desk.commitment(1), 50u);
+  desk.now += kTakePatience;
+  desk.say(2);
+  EXPECT_EQ(desk.room(1), 0u) << "it takes nothing";
+}
+
+// It cannot be told less any more. So the commitment that it was told last answers its wish.
+TEST(Residency, AStoppedSeatIsAnsweredByWhatItWasToldLast) {
+  Desk desk;
+  desk.open(1);
+  desk.open(2);
+  desk.turn({{2, kHolding}, {1, kIdle}});
+  for (int i = 0; i < 100; ++i) {
+    desk.set_foreign(static_cast<std::uint64_t>(i % 2) * 60 * kGiB);
+    desk.say(2);
+  }
+  ASSERT_GE(desk.commitment(1), 30u);
+  desk.set_foreign(79 * kGiB, desk.now - 1s);
+  const auto answer = desk.want(1, 40, 30);
+  ASSERT_TRUE(answer) << "it holds no lease";
+  EXPECT_FALSE(answer->refused());
+  EXPECT_GE(answer->commitment, 30 * kGiB);
+  desk.now += 1ms;
+  desk.plan();
+}
+
 }  // namespace
 }  // namespace gpumux::sched

@@ -132,25 +132,6 @@ TEST(Residency, WhatWasAskedForIsKeptUntilItIsTaken) {
   EXPECT_LT(desk.room(2), 60u) << "nor for ever";
 }
 
-// Another thread of the seat asks for less, or for a commitment only. The first thread's room is kept for it.
-TEST(Residency, AnotherWishOfTheSeatTakesNothingBack) {
-  Desk desk;
-  desk.open_two();
-  desk.turn({{1, kHolding}, {2, kNext}});
-  desk.has(2, 40, 40);
-  EXPECT_FALSE(desk.want(1, 50, 50));
-  desk.has(2, 30, 50);
-  ASSERT_TRUE(desk.answer(1));
-  ASSERT_EQ(desk.room(1), 50u);
-  ASSERT_TRUE(desk.want(1, 0, 20));
-  desk.say(2);
-  EXPECT_EQ(desk.room(1), 50u);
-  EXPECT_GE(desk.commitment(1), 50u);
-  desk.now += kTakePatience;
-  desk.say(2);
-  EXPECT_EQ(desk.room(1), 0u) << "it takes nothing";
-}
-
 // Two seats run at once: what one of them was given is not room for the other one's next wish.
 TEST(Residency, WhatAHolderWasGivenIsNotTakenByAnother) {
   Desk desk;
