@@ -483,7 +483,10 @@ void World::disturb() {
     case 8: {
       const std::uint32_t gpu = random_.below(gpus_);
       settings_[gpu] = any_settings();
-      if (options_.memory) choose_mode(gpu);
+      if (options_.memory) {
+        choose_mode(gpu);
+        void_promises(gpu);
+      }
       tell(node::SettingsChanged{GpuIndex{gpu}, settings_[gpu]});
       break;
     }

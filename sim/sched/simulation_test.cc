@@ -66,6 +66,9 @@ TEST(Memory, OfSeedsThatFoundFaultsKeepsTheInvariants) {
     run_seeds(seed, kFewer, {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true});
   for (const std::uint64_t seed : {445692324u, 2011000020u, 3011000000u})
     run_seeds(seed, kFewer, {.steps = 20'000, .duration = 60s, .memory = true, .calm_after = 8s});
+  run_seeds(5007000875, kFewer, {.steps = 4000, .duration = 20s, .memory = true});
+  run_seeds(6010000257, kFewer,
+            {.steps = 4000, .duration = 30s, .claims = true, .overloaded = true, .memory = true, .hostile = true});
   run_seeds(50057, kFewer, {.steps = 2000, .duration = 20s, .faults = false, .memory = true});
   run_seeds(10055, kFewer, {.steps = 15'000, .duration = 60s, .faults = false, .memory = true});
   run_seeds(445726965, kFewer, {.steps = 15'000, .duration = 60s, .faults = false, .memory = true});

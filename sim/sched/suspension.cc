@@ -51,8 +51,8 @@ void World::go_on(Job& job) {
   tell_suspended(job);
 }
 
-// Where all run at once in any case (free_only), its memory has a place again. Memory that was promised to others while
-// it had none cannot be had any more.
+// Where all run at once in any case (free_only), all memory has a place, also that of a job that goes on and what was
+// evicted before. Memory that was promised to others while it had none cannot be had any more.
 void World::void_promises(std::uint32_t gpu) {
   if (settings_[gpu].mode != settings::Mode::kConcurrent) return;
   for (const auto& [tenant, process] : by_tenant_) {
