@@ -48,6 +48,14 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
   run_seeds(
       6003000026, kFewer,
       {.steps = 4000, .duration = 20s, .gpus = 1, .jobs = 8, .faults = false, .memory = true, .interrupts = kAll});
+  run_seeds(6017000036, kFewer,
+            {.steps = 20'000,
+             .duration = 60s,
+             .overloaded = true,
+             .memory = true,
+             .suspensions = true,
+             .interrupts = kSome,
+             .calm_after = 15s});
   run_seeds(
       4022000199, kFewer,
       {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true, .interrupts = kSome});

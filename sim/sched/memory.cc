@@ -28,6 +28,8 @@ constexpr Duration kFirstRetry = 2ms;
 constexpr Duration kLongestRetry = 100ms;
 constexpr Duration kStuckAfter = 500ms;
 constexpr Duration kReportEvery = 250ms;
+// Looks a second apart have shown by then what a late report had hidden.
+constexpr Duration kLooksCorrect = 5s;
 
 }  // namespace
 
@@ -286,7 +288,7 @@ bool World::take(Rank& rank, std::uint64_t bytes) {
   const GpuMemory& gpu = gpu_memory_[index];
   if (used(index) + bytes <= gpu.capacity) return true;
   ++outcome_.refused_by_driver;
-  if (now_ > gpu.surprised_until) {
+  if (now_ > std::max(gpu.surprised_until, gpu.misled_until)) {
     fail("the driver refuses tenant " + std::to_string(rank.seat.tenant.value) + " " + std::to_string(bytes) +
          " bytes on GPU " + std::to_string(index) + ", where " + std::to_string(used(index)) + " of " +
          std::to_string(gpu.capacity) + " are used, by other programs " + std::to_string(gpu.foreign) +
@@ -337,6 +339,17 @@ void World::report(Rank& rank) {
                                    .stuck = is_stuck && memory.evicts,
                                    .moving = memory.job != SimulatedMemory::Job::kNone};
   send_action(*rank.process, [this, &rank, report] { reported(rank, report); });
+  note_late(rank, report);
+}
+
+// On an overloaded machine a report of memory that has become less may be later than the daemon reckons with.
+void World::note_late(const Rank& rank, const sched::MemoryReport& report) {
+  const TimePoint arrives_at = rank.process->last_sent;
+  if (arrives_at - now_ <= sched::kLatestReport - kReportEvery) return;
+  const auto known = machine_->memory().view(rank.seat);
+  if (!known || known->report.resident + known->report.unpageable <= report.resident + report.unpageable) return;
+  TimePoint& misled_until = gpu_memory_[rank.seat.gpu.value].misled_until;
+  misled_until = std::max(misled_until, arrives_at + kLooksCorrect);
 }
 
 // For people: some times a second.

@@ -210,6 +210,8 @@ struct GpuMemory {
   std::uint64_t returning = 0;  // of processes that are gone
   // Until then the driver's refusals are no program's fault: memory has gone in a way that the daemon could not know.
   TimePoint surprised_until{};
+  // The same: looks may have misled the daemon, for a report that a seat has less was too late.
+  TimePoint misled_until{};
   bool wants_turns = false;  // by chance: the progress of its programs is not simulated
   // The time since which its seats have had more, or clearly less, than there is, while nothing else was in the way.
   TimePoint too_much_since = TimePoint::max();
@@ -345,6 +347,7 @@ class World final : private node::Probe {
   void return_host(Rank& rank);
   bool may_borrow(const Rank& rank, std::uint64_t bytes) const;
   void report(Rank& rank);
+  void note_late(const Rank& rank, const sched::MemoryReport& report);
   void reported(Rank& rank, const sched::MemoryReport& report);
   void report_soon(Rank& rank);
   void lose_memory(Rank& rank);
