@@ -203,5 +203,23 @@ TEST_F(DrainerTest, IsWokenLessOftenTheMoreAlarmsWereFalse) {
   EXPECT_EQ(seats.waits_to_skip(0), 0u);
 }
 
+// The driver may wait for another GPU's frozen work. A second driver's call would wait for ever if the lock were held.
+TEST_F(DrainerTest, ASeatIsOpenedWithoutTheLockThatAThawNeeds) {
+  cuda::Driver watched = driver();
+  sim::Tap& asked = sim::tap<&cuda::Driver::cuDeviceGetUuid_v2>(watched);
+  auto& opening = *new Seats(watched);  // as those of a process
+  asked.answered = [&](cuda::CUresult result) {
+    const Seats::Locked locked(opening);
+    return result;
+  };
+  bool is_new = false;
+  EXPECT_EQ(opening.open(0, is_new), 0u);
+  EXPECT_TRUE(is_new);
+  EXPECT_EQ(opening.open(0, is_new), 0u);
+  EXPECT_FALSE(is_new);
+  EXPECT_EQ(asked.calls, 1u);
+  asked.clear();
+}
+
 }  // namespace
 }  // namespace gpumux::shim

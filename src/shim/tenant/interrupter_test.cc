@@ -27,6 +27,7 @@
 #include "os/unix_socket.h"
 #include "shim/process/real_driver.h"
 #include "shim/process/test_channels.h"
+#include "shim/tenant/test_kernel_module.h"
 #include "sim/cuda/test_driver.h"
 #include "sim/cuda/test_machine.h"
 #include "tests/unit/temporary_directory.h"
@@ -47,38 +48,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr int kPatienceMs = 20'000;  // far more than any step needs; a test that waits this long has failed
-
-// The kernel module with one GPU, as the process's only channel there sees it.
-class Module {
- public:
-  static int ioctl(int, unsigned long, void* argument) {
-    Module& module = *the_module.load();
-    auto& call = *static_cast<cuda::NVOS54_PARAMETERS*>(argument);
-    call.status = cuda::NV_OK;
-    if (call.cmd == cuda::NV2080_CTRL_CMD_GPU_GET_ID) {
-      reinterpret_cast<cuda::NV2080_CTRL_GPU_GET_ID_PARAMS*>(call.params)->gpuId = module.gpu;
-      return 0;
-    }
-    const auto& list = *reinterpret_cast<const cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS*>(call.params);
-    const bool freezes = list.bDisable != 0;
-    (freezes ? module.freezes : module.thaws).fetch_add(1);
-    while (module.is_slow) std::this_thread::yield();
-    if (freezes ? module.refuses_to_freeze : module.refuses_to_thaw) return call.status = cuda::NV_ERR_NOT_SUPPORTED, 0;
-    module.frozen_at = os::now();
-    module.is_frozen = freezes;
-    return 0;
-  }
-
-  static inline std::atomic<Module*> the_module{nullptr};
-  std::uint32_t gpu = 0;
-  std::atomic<int> freezes{0};  // calls
-  std::atomic<int> thaws{0};
-  std::atomic<bool> is_frozen{false};
-  std::atomic<base::TimePoint> frozen_at{base::TimePoint()};
-  std::atomic<bool> is_slow{false};  // calls last as long as this is set
-  std::atomic<bool> refuses_to_freeze{false};
-  std::atomic<bool> refuses_to_thaw{false};
-};
 
 class NoPort final : public client::SeatPort {
  public:
@@ -125,7 +94,7 @@ class InterrupterTest : public sim::SimTest {
     driver();  // is loaded
     bool opened = false;
     ASSERT_EQ(seats.open(0, opened), 0u);
-    Module::the_module = &module;
+    TestKernelModule::the_module = &module;
     module.gpu = gpu_id(driver(), 0);
     Seats::Locked(seats)[0].gpu_id = module.gpu;
     ASSERT_NE(module.gpu, 0u);
@@ -235,14 +204,14 @@ class InterrupterTest : public sim::SimTest {
   }
 
   static constexpr std::uint32_t kClient = 0xc1d00001;
-  Module module;
+  TestKernelModule module;
   client::LeasePageMemory page = client::LeasePageMemory::make().value();
   gate::Gate gate{page.page(), [](void*, std::uint32_t) {}, nullptr};
   Seats& seats = new_seats();
   LockModes lock_modes{std::nullopt};
   NoPort port;
   Complaints complaints;
-  TestChannels channels{&Module::ioctl};
+  TestChannels channels{&TestKernelModule::ioctl};
 
  private:
   // Seats that are open live as long as the process.
@@ -383,24 +352,6 @@ TEST_F(InterrupterTest, AGrantEnablesTheChannelsWhateverAThreadHolds) {
   EXPECT_TRUE(has_thawed);
 }
 
-// The driver may wait for another GPU's frozen work. A second driver's call would wait for ever if the lock were held.
-TEST_F(InterrupterTest, ASeatIsOpenedWithoutTheLockThatAThawNeeds) {
-  cuda::Driver watched = driver();
-  sim::Tap& asked = sim::tap<&cuda::Driver::cuDeviceGetUuid_v2>(watched);
-  auto& opening = *new Seats(watched);  // as those of a process
-  asked.answered = [&](cuda::CUresult result) {
-    const Seats::Locked locked(opening);
-    return result;
-  };
-  bool is_new = false;
-  EXPECT_EQ(opening.open(0, is_new), 0u);
-  EXPECT_TRUE(is_new);
-  EXPECT_EQ(opening.open(0, is_new), 0u);
-  EXPECT_FALSE(is_new);
-  EXPECT_EQ(asked.calls, 1u);
-  asked.clear();
-}
-
 TEST_F(InterrupterTest, ThawsWhenTheSeatRunsUngated) {
   make_channel();
   revoke(kEpoch, 0ns);
@@ -416,23 +367,37 @@ TEST_F(InterrupterTest, AsksForTheLeaseAgainAndAgain) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(next(), "request");
 }
 
+// A thread inside the gate, in a launch that finds no room in the queue, until it is ended.
+class Launch {
+ public:
+  explicit Launch(gate::Gate& gate)
+      : thread_([this, &gate] {
+          gate::ThreadRecord* const thread = gate::this_thread();
+          ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
+          is_inside_ = true;
+          while (!may_leave_) std::this_thread::yield();
+          gate.leave(*thread, 0);
+        }) {
+    while (!is_inside_) std::this_thread::yield();
+  }
+  ~Launch() { end(); }
+  void end() {
+    may_leave_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<bool> is_inside_{false};
+  std::atomic<bool> may_leave_{false};
+  std::thread thread_;
+};
+
 TEST_F(InterrupterTest, AThreadInsideTheGateDoesNotKeepItFromBeingFrozen) {
   make_channel();
-  std::atomic<bool> is_inside{false};
-  std::atomic<bool> may_leave{false};
-  // A launch that finds no room in the queue.
-  std::thread launches([&] {
-    gate::ThreadRecord* const thread = gate::this_thread();
-    ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
-    is_inside = true;
-    while (!may_leave) std::this_thread::yield();
-    gate.leave(*thread, 0);
-  });
-  while (!is_inside) std::this_thread::yield();
+  Launch launch(gate);
   revoke(kEpoch, 1ms);
   expect_frozen(kEpoch);
-  may_leave = true;
-  launches.join();
+  launch.end();
   expect_nothing_said();
   grant(kEpoch + 1);
   EXPECT_TRUE(is_thawed());
@@ -445,16 +410,7 @@ TEST_F(InterrupterTest, FromTheSecondTimeOnTheGateIsClosedWhenTheCallBegins) {
   expect_frozen(kEpoch);
   grant(kEpoch + 1);
   ASSERT_TRUE(is_thawed());
-  std::atomic<bool> is_inside{false};
-  std::atomic<bool> may_leave{false};
-  std::thread launches([&] {
-    gate::ThreadRecord* const thread = gate::this_thread();
-    ASSERT_EQ(gate.pass(*thread, 0), gate::Passed::kHolding);
-    is_inside = true;
-    while (!may_leave) std::this_thread::yield();
-    gate.leave(*thread, 0);
-  });
-  while (!is_inside) std::this_thread::yield();
+  Launch launch(gate);
   module.is_slow = true;
   revoke(kEpoch + 1, 0ns);
   EXPECT_EQ(next(), "closed 8");
@@ -462,8 +418,7 @@ TEST_F(InterrupterTest, FromTheSecondTimeOnTheGateIsClosedWhenTheCallBegins) {
   module.is_slow = false;
   EXPECT_EQ(next(), "frozen 8");
   EXPECT_EQ(next(), "request");
-  may_leave = true;
-  launches.join();
+  launch.end();
   grant(kEpoch + 2);
   EXPECT_TRUE(is_thawed());
 }
