@@ -59,6 +59,7 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
   run_seeds(
       4022000199, kFewer,
       {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true, .interrupts = kSome});
+  run_seeds(404148, kFewer, {.steps = 2000, .memory = true, .interrupts = kAll});
   // A frozen gang was suspended, and none of its ranks could drain.
   for (const std::uint64_t seed : {52u, 2023000247u})
     run_seeds(

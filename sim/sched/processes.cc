@@ -142,8 +142,8 @@ void World::open(Rank& rank, bool again) {
 
 // After a restart: the state of its page and its stream. A process that is back too late may find its GPU given away.
 void World::claim(Rank& rank) {
-  if (rank.open && is_open_to_another(rank)) rank.excused = true;
-  if (!rank.granted) rank.permits = 0;  // of a daemon that is gone
+  if (rank.open && another_open_to(rank) != nullptr) rank.excused = true;
+  rank.permits = 0;  // of a daemon that is gone; a gang that holds may have granted the seat when it was opened
   auto claim = sched::Claim::kWaiting;
   if (rank.granted) {
     claim = sched::Claim::kHolding;

@@ -317,9 +317,8 @@ void World::check() {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& rank : process->ranks) {
-      if (!may_submit(*rank) || rank->excused || !is_open_to_another(*rank)) continue;
-      fail("tenant " + std::to_string(tenant.value) + " and another both may submit to GPU " +
-           std::to_string(rank->seat.gpu.value));
+      const Rank* const other = may_submit(*rank) && !rank->excused ? another_open_to(*rank) : nullptr;
+      if (other != nullptr) fail(name(rank->seat) + " and " + name(other->seat) + " both may submit");
     }
   }
 }
@@ -330,18 +329,18 @@ bool World::is_present(const Process& process) const {
 
 bool World::may_submit(const Rank& rank) { return rank.open || rank.permits > 0; }
 
-// Whether another seat may submit to its GPU that must not while it may.
-bool World::is_open_to_another(const Rank& rank) const {
+// Another seat that may submit to its GPU, and must not while it may; null: none.
+const Rank* World::another_open_to(const Rank& rank) const {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& other : process->ranks) {
       if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !may_submit(*other) || other->excused) continue;
       if (other->job == rank.job && options_.gangs) continue;
       if (other->lender == rank.seat || rank.lender == other->seat) continue;
-      if (other->kind == sched::LeaseKind::kExclusive || rank.kind == sched::LeaseKind::kExclusive) return true;
+      if (other->kind == sched::LeaseKind::kExclusive || rank.kind == sched::LeaseKind::kExclusive) return other.get();
     }
   }
-  return false;
+  return nullptr;
 }
 
 Duration World::longest_drain() const {

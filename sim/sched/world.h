@@ -242,7 +242,7 @@ class World final : private node::Probe {
   void closed(Rank& rank);
   static bool may_submit(const Rank& rank);
   bool is_present(const Process& process) const;
-  bool is_open_to_another(const Rank& rank) const;
+  const Rank* another_open_to(const Rank& rank) const;
   void carry_out(const sched::Command& command);
   void carry_out(const sched::RoomBound& bound);
   void carry_out(const sched::ExpectEviction&) {}
