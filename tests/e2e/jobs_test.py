@@ -301,14 +301,15 @@ class Jobs(JobsTest):
     # ---- suspending
 
     def test_a_time_limit_is_a_context_switch(self):
-        options = {"steps": 600, "step_us": 2000}
+        options = {"steps": 1500, "step_us": 2000}
         want = self.native_digest(**options)
         alone = self.submit(*self.worker(**options), gpu_ids=1, time_limit=1)
         first = self.submit(*self.worker(**options), gpu_ids=0, time_limit=1)
         self.wait_state(first, "running")
-        second = self.submit("true", gpu_ids=0)
+        second = self.hold_gpus(gpu_ids=0)
         seen = self.wait_state(first, "suspended", "done")
         self.assertEqual(seen["state"], "suspended")
+        self.release(second)
         self.wait_done(second, "ok")
         for job in (first, alone):
             self.wait_done(job, "ok")
