@@ -99,8 +99,8 @@ class Leases final : private node::Probe {
   void planned(base::GpuIndex, const std::vector<sched::Turn>&) override {}
   void add_to_machine(base::GpuIndex gpu);
   bool grants(base::SeatId seat) const;
-  // `idle_before`: totals() before the event, of the seat that has drained by it.
   void record_request(base::TimePoint now, base::SeatId seat);
+  // `idle_before`: totals() before the event, of the seat that has drained by it.
   void record_event(base::TimePoint now, const node::Event& event, base::Duration idle_before);
   void forget(base::SeatId seat);
   void record_memory(base::TimePoint now, base::SeatId seat, const sched::MemoryReport& report);
