@@ -42,8 +42,8 @@ VARIANTS = [
     Variant("extension", "a holder goes on until the waiter's turn has come",
             [(O, "  return extension_of(unit, gpu, virtual_time_of(unit, gpu, now), before) >",
               "  return Duration::zero() >"),
-             (O, "  const Duration extension =\n      extension_of(holder, gpu, virtual_time_of(holder, gpu, now), "
-                 "virtual_time_of(waiter, gpu, now));", "  const Duration extension = Duration::zero();")]),
+             (O, "  const Duration extension = extension_of(holder, gpu, its_time, virtual_time_of(waiter, gpu, now));",
+              "  const Duration extension = Duration::zero() * its_time;")]),
     Variant("lifted", "ageing puts a unit first",
             [(S, "  if (unit.phase != UnitPhase::kWaiting || unit.lifted) return;\n",
               "  if (!unit.lifted) return;\n")]),
@@ -60,14 +60,6 @@ VARIANTS = [
     Variant("keeps_place, loan", "a borrowed turn leaves the unit its place",
             [(L, "    for (Seat* seat : unit->seats) seat->keeps_place = true;\n", "")]),
     # ---- several GPUs ---------------------------------------------------------------------------
-    Variant("returning", "a stalled unit that has lost a GPU gets it back first; instead: it waits for the next stall",
-            [(R, "  unit.revocation->returning_since = now();\n"
-                 "  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;\n"
-                 "  queues_.reservations().add_returning(unit);\n",
-              "  timers().arm(unit.revocation->stall,\n"
-              "               after(now(), strictest(unit, &GpuSettings::stall_timeout)));\n")]),
-    Variant("returning, open gate", "... an open gate goes first of those",
-            [(V, "has_open_gate(*unit) ? kWithOpenGate : kReturning", "kReturning")]),
     Variant("aged", "a gang that has waited long has its GPUs reserved",
             [(V, "  if (unit.phase == UnitPhase::kWaiting && !is_obstructed(unit)) reservations_.add_aged(unit);\n",
               "")]),

@@ -74,7 +74,7 @@ void World::freeze(Rank& rank) {
   if (!rank.freezing.is_frozen) {
     ++outcome_.interruptions;
     rank.freezing.is_frozen = true;
-    rank.freezing.frozen_since = now_;
+    rank.freezing.frozen_at = now_;
     if (!rank.stream.empty()) {
       // The others of a collective spin.
       const std::uint32_t collective = rank.stream.front().is_met ? rank.stream.front().collective : 0;

@@ -19,9 +19,6 @@ constexpr Duration kLongestWish = sched::kLongestRoomWait + 1s;
 // The mode that memory asks for is there by then: looks, reports and the dwell take that long.
 constexpr Duration kLongestModeChange = sched::kFitDwell + 3s;
 
-// The most that the core lets a seat owe: 10 s, or eight quanta of those that these settings come to.
-constexpr Duration kLongestDebt = 10s;
-
 // Its patience, and what messages and moving memory take.
 constexpr Duration kLongestIdle = sched::kHolderPatience + 1s;
 
@@ -231,7 +228,7 @@ void World::check_modes() {
     const std::uint64_t most = gpu.capacity - std::min(gpu.capacity, gone);
     const bool differs = standings.size() > 1 || any_cap || (groups.size() > 1 && seats > groups.size());
     // (Programs that stand differently run beside one that cannot be drained.)
-    const bool needs_turns = differs && !machine_->leases().has_stalled({i});
+    const bool needs_turns = differs && !machine_->leases().has_overruns({i});
     const bool is_too_much = is_clear && (sum > most || needs_turns);
     const bool fits = is_clear && !differs && sum + gpu.capacity / sched::kFitMarginDivisor + 64 * kMiB <= most;
     gpu.too_much_since = is_too_much ? std::min(gpu.too_much_since, now_) : TimePoint::max();

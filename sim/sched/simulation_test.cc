@@ -214,7 +214,6 @@ Options two_programs(std::uint64_t seed, bool gangs) {
   settings.in_flight = sched::kUnlimited;
   settings.quantum = 5ms;
   settings.stall_timeout = 1s;
-  settings.stall_retry = 50ms;
   settings.overlap = false;
   return {.seed = seed,
           .steps = 1'000'000,
@@ -233,8 +232,8 @@ std::uint64_t collectives_of_the_slower(const Outcome& outcome) {
   return least;
 }
 
-TEST(TwoProgramsOnTwoGpus, DeadlockWithoutGangs) {
-  std::uint64_t deadlocks = 0;
+// Each rank that has a turn spins for one that has none. Both programs go on all the same, a little with each turn.
+TEST(TwoProgramsOnTwoGpus, CrawlWithoutGangs) {
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     Options options = two_programs(seed, false);
     const Outcome whole = simulate(options);
@@ -242,11 +241,9 @@ TEST(TwoProgramsOnTwoGpus, DeadlockWithoutGangs) {
     const Outcome half = simulate(options);
     ASSERT_EQ(whole.wrong, "");
     EXPECT_GT(whole.stalls, 0u) << "seed " << seed;
-    std::uint64_t after = 0;
-    for (std::size_t i = 0; i < 2; ++i) after += whole.jobs[i].collectives - half.jobs[i].collectives;
-    if (after == 0) ++deadlocks;
+    for (std::size_t i = 0; i < 2; ++i)
+      EXPECT_GT(whole.jobs[i].collectives, half.jobs[i].collectives) << "seed " << seed << " program " << i;
   }
-  EXPECT_GT(deadlocks, 10u) << "nothing moved in the second half of these runs";
 }
 
 TEST(TwoProgramsOnTwoGpus, BothGoOnAsGangs) {

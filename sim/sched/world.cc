@@ -53,7 +53,6 @@ settings::GpuSettings World::any_settings() {
   const bool may_check_shares = options_.busy_singles && options_.claims && !longest_quantum(s).is_unlimited();
   if (may_check_shares) s.max_runtime = kLongMaxRuntime;
   s.stall_timeout = 1s;
-  s.stall_retry = 20ms;
   s.gang_ageing = random_.between(10ms, 200ms);
   if (!random_.chance(50)) s.priority_ageing = random_.between(20ms, 500ms);
   s.silence_limit = 100ms;
@@ -173,12 +172,19 @@ void World::carry_out(const sched::Command& command) {
     ++outcome_.grants;
     Rank* const rank = rank_of(grant->seat);
     if (rank == nullptr) return;
-    // (A job goes on with leases that could not be taken from it, or not yet: also a seat of it that had rested.)
-    if (rank->job->is_suspended && !rank->has_stalled && now_ > grants_held_until_)
+    // (Work of it that is left may need a turn to end.)
+    const auto has_work_left = [](const Rank* one) { return one->freezing.frozen_at.has_value(); };
+    const std::vector<Rank*>& its = rank->job->ranks;
+    const bool is_new = rank->job->is_suspended && !rank->granted;
+    if (is_new && std::none_of(its.begin(), its.end(), has_work_left) && now_ > grants_held_until_)
       fail("tenant " + std::to_string(grant->seat.tenant.value) + " is suspended, and granted");
     if (grant->epoch.value <= highest_epoch_ && grant->epoch <= rank->epoch) fail("an epoch went backwards");
     highest_epoch_ = std::max(highest_epoch_, grant->epoch.value);
-    if (!rank->job->is_suspended) rank->has_stalled = false;
+    rank->permits = 0;
+    if (!rank->job->is_suspended) {
+      rank->has_stalled = false;
+      rank->freezing.frozen_at.reset();
+    }
     if (rank->asked) outcome_.longest_wait = std::max(outcome_.longest_wait, now_ - rank->asked_at);
     rank->contended = grant->contended;
     opened(*rank, grant->epoch, grant->kind);
@@ -206,18 +212,6 @@ void World::carry_out(const sched::Command& command) {
       in(closing_delay(), [this, rank, epoch] { close_gate(*rank, epoch); });
       begin_closing(*rank, drains_for);
     });
-  } else if (const auto* reopen = std::get_if<sched::Reopen>(&command)) {
-    Rank* const rank = rank_of(reopen->seat);
-    if (rank == nullptr) return;
-    highest_epoch_ = std::max(highest_epoch_, reopen->epoch.value);
-    rank->permits = 0;
-    rank->has_stalled = true;  // or as good as that
-    opened(*rank, reopen->epoch, reopen->kind);
-    thaw_for_lease(*rank);
-    receive(*rank->process, [this, rank] {
-      run_thread(*rank);
-      release_when_idle(*rank);
-    });
   } else if (const auto* step = std::get_if<sched::Step>(&command)) {
     ++outcome_.let_through;
     Rank* const rank = rank_of(step->seat);
@@ -244,7 +238,10 @@ void World::carry_out(const sched::Command& command) {
     troubled_at_ = std::max(troubled_at_, now_);
     const Rank* const stalled = rank_of(stall->seat);
     if (stalled == nullptr) return;
-    for (Rank* member : stalled->job->ranks) member->has_stalled = true;
+    // Its turn ends. It owes the others that turn, and the time for which its work runs on.
+    for (Rank* member : stalled->job->ranks) member->has_stalled = member->excused = true;
+    if (!stalled->job->is_suspended)
+      stalled->job->disturbed = std::max(stalled->job->disturbed, now_ + 2 * kLongestDebt);
   } else if (const auto* silent = std::get_if<sched::ReportSilent>(&command)) {
     ++outcome_.silences;
     troubled_at_ = std::max(troubled_at_, now_);
@@ -478,9 +475,9 @@ void World::check_shares() {
   }
 }
 
-// No seat starves: each waits at most this many turns of all the others. Exceptions: its own job is disturbed, or
-// another seat cannot be drained. A seat with a cap waits for its own sake; lower priorities wait as long as it takes,
-// unless ageing helps them.
+// No seat starves: each waits at most this many turns of all the others, which end whether they drain or not.
+// Exceptions: its own job is disturbed, or has stalled and owes the others time. A seat with a cap waits for its own
+// sake; lower priorities wait as long as it takes, unless ageing helps them.
 void World::check_waits() {
   if (daemon_up_ && options_.gangs) {
     check_caps();
@@ -492,9 +489,10 @@ void World::check_waits() {
     check_memory_waits();
     return in(kCheckEvery, [this] { check_waits(); });
   }
-  if (options_.gangs && outcome_.stalls == 0 && outcome_.silences == 0) {
+  if (options_.gangs && outcome_.silences == 0) {
     const sched::Limit<Duration> ageing = longest_ageing();
-    const Duration bound = longest_turn() * kTurns * (jobs_wanted_ + 1) + 1s;
+    const Duration stall = outcome_.stalls == 0 ? Duration::zero() : settings_.front().stall_timeout;
+    const Duration bound = (longest_turn() + stall) * kTurns * (jobs_wanted_ + 1) + 1s;
     for (const auto& [tenant, process] : by_tenant_) {
       if (!process->alive || process->stopped || process->connected_to != daemon_life_ ||
           now_ < process->job->disturbed)
@@ -505,7 +503,7 @@ void World::check_waits() {
         const bool stands = rank->freezing.is_frozen && !rank->granted;
         if ((!rank->asked && !stands) || rank->permits > 0) continue;
         const TimePoint since =
-            std::min(rank->asked ? rank->asked_at : now_, stands ? rank->freezing.frozen_since : now_);
+            std::min(rank->asked ? rank->asked_at : now_, stands ? rank->freezing.frozen_at.value_or(now_) : now_);
         const Duration waited = now_ - std::max(since, process->job->disturbed);
         if (waited > bound + (is_low ? 2 * ageing.value() : Duration::zero())) {
           fail("tenant " + std::to_string(tenant.value) + " has waited " + std::to_string(waited.count()) +

@@ -95,11 +95,14 @@ struct Freezing {
   bool is_refused = false;              // its driver refuses
   bool is_frozen = false;               // its work stands still
   bool thaws = false;                   // in a moment
-  TimePoint frozen_since{};             // and waits for its turn
+  std::optional<TimePoint> frozen_at;   // since its last grant
   std::uint64_t closings = 0;           // revocations that it knows of
   sched::Limit<Duration> drains_for{};  // as the last of them says
   std::uint64_t interruptions = 0;      // of its kernels. An end that was foreseen before the last one does not come
 };
+
+// The most that the core lets a seat owe for one turn: 10 s, or eight quanta of those that these settings come to.
+inline constexpr Duration kLongestDebt = std::chrono::seconds(10);
 
 // One thread with one GPU, its seat, and its stream.
 struct Rank {
@@ -147,7 +150,7 @@ struct Rank {
   // It could not be drained for this long, at the longest since then: that is its own doing, and paid back.
   Duration longest_drain{};
   TimePoint drains_since = TimePoint::max();
-  bool has_stalled = false;  // since its last grant: it was given its lease back, spent or not
+  bool has_stalled = false;  // since its last grant
   // A seat of lower priority has had its GPU since then, while it waited and could run.
   TimePoint outdone_since = TimePoint::max();
 

@@ -68,6 +68,10 @@ void Machine::tell(const sched::Event& event) {
   leases_.apply(now_, event, told_);
   for (sched::Command& command : told_) commands_->emplace_back(std::move(command));
   if (probe_ != nullptr) probe_->told(event);
+  // Work that has run on ends with a Drained or with its seat; that work runs on, time tells.
+  for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
+    if (gpus_[i].has_overruns && !leases_.has_overruns({i})) make_stale({i});
+  }
 }
 
 void Machine::on(const GpuAdded& event) {
@@ -196,7 +200,7 @@ void Machine::on(const sched::TimePassed& event) {
   if (!due || now_ < *due) return;
   tell(event);
   for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
-    if (gpus_[i].has_stalled != leases_.has_stalled({i})) make_stale({i});
+    if (!gpus_[i].has_overruns && leases_.has_overruns({i})) make_stale({i});
   }
 }
 
@@ -219,13 +223,13 @@ void Machine::resolve_mode(GpuIndex index) {
   const sched::Mode current = gpu.is_open ? sched::Mode::kConcurrent : gpu.mode;
   // A unit that cannot be drained keeps all others from the GPU as long as they take turns. Those whose memory fits
   // run beside it instead.
-  gpu.has_stalled = leases_.has_stalled(index);
-  const bool wants_turns = leases_.wants_turns(index) && !gpu.has_stalled;
+  gpu.has_overruns = leases_.has_overruns(index);
+  const bool wants_turns = leases_.wants_turns(index) && !gpu.has_overruns;
   sched::Mode mode = gpu.memory_mode.resolve(now_, memory_, index, setting, wants_turns, current);
   if (gpu.memory_mode.takes_turns_for_memory() != took_turns)
     commands_->emplace_back(TurnsForMemory{index, !took_turns});
   gpu.is_open = setting == settings::Mode::kAuto && mode == sched::Mode::kConcurrent;
-  if (gpu.is_open && gpu.way == sched::Way::kByTurns && !gpu.has_stalled) mode = sched::Mode::kSerial;
+  if (gpu.is_open && gpu.way == sched::Way::kByTurns && !gpu.has_overruns) mode = sched::Mode::kSerial;
   set_mode(index, mode);
 }
 

@@ -95,7 +95,7 @@ class Machine {
     sched::MemoryMode memory_mode;
     sched::Way way = sched::Way::kAtOnce;
     bool is_open = false;
-    bool has_stalled = false;  // LeaseCore::has_stalled, as the mode in force knows it
+    bool has_overruns = false;  // LeaseCore::has_overruns, as the mode in force knows it
     sched::ForeignUse foreign;
     Others others = Others::kNone;
     Plan plan = Plan::kStands;

@@ -7,7 +7,7 @@ namespace gpumux::pager {
 //
 // Unmapping waits for nothing: a kernel that still uses the memory dies, and the program's context with it. So an
 // eviction needs this proof, and asks for it again before each chunk that it begins. A lease that comes back in between
-// (the daemon reopens) ends the eviction, which is not an error.
+// (the daemon grants it again) ends the eviction, which is not an error.
 //
 // An implementation answers from its own state, at once, on the thread that steps the eviction.
 class DrainedSeat {

@@ -8,8 +8,9 @@
 namespace gpumux::sched {
 namespace {
 
-// However long one seat held, it owes the others at most this much of it. So minutes of an unlimited quantum, or of a
-// stall, shut no seat out for minutes in return. Guesses: with less, a seat that holds long gains by it.
+// However long one seat held, or its work ran on, it owes the others at most this much of it. So minutes of an
+// unlimited quantum, or of a kernel, shut no seat out for minutes in return. Guesses: with less, a seat that holds long
+// gains by it.
 constexpr std::int64_t kMaxDebtQuanta = 8;
 constexpr Duration kMinDebt = std::chrono::seconds(10);
 // A group that comes back after idling is ahead of the others by at most this much, and at most by one quantum. A
@@ -20,7 +21,7 @@ bool is_behind_in_unit(const Seat& seat) {
   if (seat.group->seats().size() == 1) return false;
   const auto& seats = seat.unit->seats;
   return std::any_of(seats.begin(), std::find(seats.begin(), seats.end(), &seat),
-                     [&](const Seat* other) { return other->group == seat.group && runs(*other); });
+                     [&](const Seat* other) { return other->group == seat.group && is_charged(*other); });
 }
 
 std::int64_t credit_of(const Seat& seat) {
@@ -41,7 +42,7 @@ void Books::set_wants(Seat& seat, bool wants) {
   if (wants) {
     seat.wants_since = now();
   } else {
-    if (!seat.suspended) seat.waited += now() - *seat.wants_since;
+    if (!is_suspended(seat)) seat.waited += now() - *seat.wants_since;
     seat.wants_since.reset();
   }
 }
@@ -112,18 +113,26 @@ Duration uncharged(const Seat& seat, TimePoint now) {
 }
 
 void Books::charge(Seat& seat) {
-  if (!runs(seat)) return;
+  if (!is_charged(seat)) return;
   ShareGroup& group = *seat.group;
   const std::int64_t before = group.virtual_time();
   if (!is_behind_in_unit(seat)) group.charge(uncharged(seat, now()));
   const TimePoint until = used_until(seat, now());
   seat.held += until - seat.charged_to;
   seat.charged_to = until;
-  if (group.virtual_time() != before) rerank(group, *seat.unit);
+  if (group.virtual_time() == before) return;
+  rerank(group, *seat.unit);
+  if (seat.unit->phase == UnitPhase::kWaiting) requeue(*seat.unit);
 }
 
 void Books::charge(Unit& unit) {
   for (Seat* seat : unit.seats) charge(*seat);
+}
+
+void Books::charge_what_runs_on(const ShareGroup& group) {
+  for (Seat* seat : group.seats()) {
+    if (seat->unit != nullptr && runs_on(*seat)) charge(*seat);
+  }
 }
 
 void Books::catch_up(Seat& seat) {
@@ -131,7 +140,7 @@ void Books::catch_up(Seat& seat) {
   group.begin(seat.gpu->groups.present());
   const std::int64_t least = seat.gpu->groups.present() - credit_of(seat);
   const auto has_run = [this](const Seat* other) {
-    return other->unit != nullptr && (runs(*other) || other->charged_to == now());
+    return other->unit != nullptr && !runs_on(*other) && (runs(*other) || other->charged_to == now());
   };
   if (group.virtual_time() >= least || std::any_of(group.seats().begin(), group.seats().end(), has_run)) return;
   group.move_to(least);

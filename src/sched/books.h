@@ -33,7 +33,9 @@ class Books : Part {
   // others have the GPU.
   void charge(Seat& seat);
   void charge(Unit& unit);
-  // The seat begins to wait. A group has not been idle if a seat of it runs, or did until now.
+  // The seats of the group whose work runs on.
+  void charge_what_runs_on(const ShareGroup& group);
+  // The seat begins to wait. A group has not been idle if a seat of it has a turn, or had one until now.
   void catch_up(Seat& seat);
   // The time that a group had at another priority says nothing about its due among its new equals. It owes them no more
   // than a group that comes back is owed.

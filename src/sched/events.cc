@@ -71,10 +71,9 @@ std::string text(const GpuSettings& s) {
   std::string out = s.mode == Mode::kSerial ? "serial" : "concurrent";
   out += s.policy == PolicyKind::kFair ? " fair" : " fifo";
   out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
-         "/" + text(s.stall_retry) + "/" + text(s.kill_stalled_after) + " step=" + text(s.step_delay) +
-         " ageing=" + text(s.gang_ageing) + " priority_ageing=" + text(s.priority_ageing) +
-         " idle_hold=" + text(s.idle_hold) + " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) +
-         "/" + text(s.kill_silent_after);
+         "/" + text(s.kill_stalled_after) + " step=" + text(s.step_delay) + " ageing=" + text(s.gang_ageing) +
+         " priority_ageing=" + text(s.priority_ageing) + " idle_hold=" + text(s.idle_hold) +
+         " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
   out += s.overlap ? " overlap" : " no-overlap";
   if (s.interrupt == settings::Interrupt::kOff) out += " no-interrupt";
   return out;
@@ -157,7 +156,6 @@ struct CommandText {
     return line("revoke", c.seat, c.epoch, c.reason,
                 c.drains_for.is_unlimited() ? "" : "drains_for=" + text(c.drains_for));
   }
-  std::string operator()(const Reopen& c) const { return line("reopen", c.seat, c.epoch, c.kind); }
   std::string operator()(const Step& c) const { return line("step", c.seat, c.epoch, times(c.count)); }
   std::string operator()(const Contention& c) const {
     return line("contention", c.seat, c.contended ? "yes" : "no", c.idle_hold,
@@ -165,8 +163,7 @@ struct CommandText {
   }
   std::string operator()(const HeadsUp& c) const { return line("heads_up", c.seat); }
   std::string operator()(const ReportStall& c) const {
-    return line("stall", c.seat, c.epoch, "waited", c.waited, "undrained", c.undrained,
-                c.partners.empty() ? "" : "partners", c.partners);
+    return line("stall", c.seat, c.epoch, "waited", c.waited, c.partners.empty() ? "" : "partners", c.partners);
   }
   std::string operator()(const ReportSilent& c) const { return line("silent", c.seat, "waited", c.waited); }
   std::string operator()(const ReportAnswering& c) const { return line("answering", c.seat); }

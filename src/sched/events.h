@@ -136,10 +136,6 @@ enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kC
 // whether the agent is alive.
 // `drains_for`: work that has not finished then is frozen.
 struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; Limit<Duration> drains_for{}; };
-// The revocation is taken back, even if the seat had drained. The lease goes on under a new epoch, so the core can tell
-// late messages about the old one apart. Like a Grant, but a drain under way is given up. It takes back unused Steps as
-// well.
-struct Reopen { SeatId seat; LeaseEpoch epoch; LeaseKind kind; };
 // `count` submissions may pass the closed gate of a seat that has been told of the revocation and has drained. Answered
 // by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
 struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
@@ -150,14 +146,13 @@ struct Contention { SeatId seat; bool contended; Limit<Duration> idle_hold; Limi
 // A grant is likely to come. Sent to the next unit's members when the unit before it is told to go, has closed its
 // gates, or is about to give up. Only a hint: it promises nothing, and is sent once.
 struct HeadsUp { SeatId seat; };
-// The revocation of this seat's unit did not drain in time and is taken back (a little later, if its successor runs
-// already). `undrained`: those of its gang's seats that had not drained, `seat` the first of them. `partners`: seats
-// that it may be waiting for, longest wait first (partners.cc).
+// The seat has not drained. It counts as drained all the same from now on, and its work runs beside that of the next
+// holders. One for each such seat of a unit. `partners`, of the unit's first one: seats that it may be waiting for,
+// longest wait first (partners.cc).
 struct ReportStall {
   SeatId seat;
   LeaseEpoch epoch;
   Duration waited;
-  std::vector<SeatId> undrained;
   std::vector<SeatId> partners;
 };
 struct ReportSilent { SeatId seat; Duration waited; };  // its agent does not answer; others go on without it
@@ -166,8 +161,8 @@ enum class KillReason { kSilent, kStalled };            // for longer than the c
 struct KillTenant { TenantId tenant; KillReason reason; };
 // clang-format on
 
-using Command = std::variant<Grant, Revoke, Reopen, Step, Contention, HeadsUp, ReportStall, ReportSilent,
-                             ReportAnswering, KillTenant>;
+using Command =
+    std::variant<Grant, Revoke, Step, Contention, HeadsUp, ReportStall, ReportSilent, ReportAnswering, KillTenant>;
 
 std::string to_string(SeatId seat);  // tenant@gpu
 // One line each, for logs that are compared byte for byte.

@@ -253,25 +253,31 @@ TEST(FrozenGang, ThatHasBeenFrozenBeforeIsFollowedWhenItsGatesAreClosed) {
   EXPECT_EQ(s.phase(kX0), SeatPhase::kWaiting);
 }
 
-TEST(FrozenGang, ThatHasASuccessorGetsItsGpusBackIfAMemberCannotBeFrozenAnyMore) {
+TEST(FrozenGang, ThatHasASuccessorRunsOnIfAMemberCannotBeFrozenAnyMore) {
   ProvenGang s;
   s.closed(kX0);
   s.closed(kX1);
   s.frozen(kX0);
-  EXPECT_FALSE(says(s.cannot_freeze(kX1), "reopen")) << "after the turn of its successor";
-  EXPECT_EQ(s.wait(10ms), "revoke 5@0 e4 quantum drains_for=1000000ns");
-  EXPECT_TRUE(says(s.frozen(kS0), "reopen 1@0 e5 exclusive; reopen 2@1 e3 exclusive"));
+  EXPECT_EQ(s.cannot_freeze(kX1), "");
+  EXPECT_EQ(s.wait(2ms), "contention 5@0 yes 200000ns");
+  EXPECT_EQ(s.phase(kX1), SeatPhase::kWaiting) << "its kernels wait for those of the other";
+  EXPECT_EQ(s.wait(8ms), "revoke 5@0 e4 quantum drains_for=1000000ns");
+  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e5 exclusive; grant 2@1 e3 exclusive"));
+  EXPECT_TRUE(says(s.wait(10ms), "revoke 1@0 e5 quantum; revoke 2@1 e3 quantum")) << "a drain";
 }
 
 // The second one's kernels may wait for submissions of the first, which is not let through beside the successor.
-TEST(FrozenGang, ThatHasASuccessorGetsItsGpusBackIfAMemberDeclinesBeforeAnotherIsFrozen) {
+TEST(FrozenGang, ThatHasASuccessorRunsOnIfAMemberDeclinesBeforeAnotherIsFrozen) {
   ProvenGang s;
   s.closed(kX0);
   s.closed(kX1);
   s.drained(kX0);
-  EXPECT_FALSE(says(s.cannot_freeze(kX1), "reopen")) << "after the turn of its successor";
-  EXPECT_EQ(s.wait(10ms), "revoke 5@0 e4 quantum drains_for=1000000ns");
-  EXPECT_TRUE(says(s.frozen(kS0), "reopen 1@0 e5 exclusive; reopen 2@1 e3 exclusive"));
+  EXPECT_EQ(s.cannot_freeze(kX1), "");
+  EXPECT_EQ(s.wait(2ms), "") << "no stall";
+  EXPECT_EQ(s.phase(kX1), SeatPhase::kDraining);
+  EXPECT_EQ(s.request(kX0), "contention 5@0 yes 200000ns");
+  EXPECT_EQ(s.wait(8ms), "revoke 5@0 e4 quantum drains_for=1000000ns");
+  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e5 exclusive; grant 2@1 e3 exclusive"));
 }
 
 TEST(FrozenGang, GoesOnDrainingWhenAMemberComesBack) {
@@ -337,39 +343,40 @@ TEST(FrozenGang, DrainsByStepsIfAMemberCannotBeFrozen) {
   EXPECT_EQ(s.wait(2ms), "step 1@0 e1");
 }
 
-TEST(FrozenGang, GetsItsLeaseBackIfTheDriverRefusesToFreezeAnother) {
+TEST(FrozenGang, RunsOnIfTheDriverRefusesToFreezeAnother) {
   FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
-  const std::string text = s.cannot_freeze(kX1);
-  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive"));
-  EXPECT_FALSE(says(text, "stall"));
-  EXPECT_EQ(s.wait(199ms), "");
-  EXPECT_EQ(s.wait(1ms), "revoke 1@0 e2 quantum; revoke 2@1 e2 quantum") << "a drain";
+  EXPECT_EQ(s.cannot_freeze(kX1), "");
+  EXPECT_EQ(s.wait(10ms), "") << "its gate is not closed";
+  EXPECT_EQ(s.closed(kX1), "");
+  EXPECT_EQ(s.wait(2ms), "grant 5@0 e2 exclusive contended");
+  s.wait(10ms);
+  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
+  EXPECT_TRUE(says(s.wait(10ms), "revoke 1@0 e3 quantum; revoke 2@1 e2 quantum")) << "a drain";
 }
 
 // The messages cross.
-TEST(FrozenGang, GetsItsLeaseBackIfAMemberIsFrozenAfterAnotherWasRefused) {
+TEST(FrozenGang, RunsOnIfAMemberIsFrozenAfterAnotherWasRefused) {
   FreezingGang s;
   s.wait(10ms);
+  s.closed(kX1);
   EXPECT_EQ(s.cannot_freeze(kX1), "");
   EXPECT_EQ(s.frozen(kX0), "");
-  const std::string text = s.wait(2ms);
-  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive")) << "what it submits would stand still";
-  EXPECT_FALSE(says(text, "step"));
+  EXPECT_TRUE(says(s.wait(2ms), "grant 5@0 e2 exclusive contended")) << "what it submits would stand still: no step";
 }
 
 // Its library has found that its memory must leave, and says nothing. Its kernels may wait for those that are frozen.
-TEST(FrozenGang, GetsItsLeaseBackIfAMemberDrainsInstead) {
+TEST(FrozenGang, RunsOnIfAMemberDrainsInstead) {
   FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
   EXPECT_EQ(s.closed(kX1), "");
   EXPECT_EQ(s.wait(99ms), "");
-  const std::string text = s.wait(1ms);
-  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive"));
-  EXPECT_FALSE(says(text, "stall"));
-  EXPECT_EQ(s.wait(200ms), "revoke 1@0 e2 quantum; revoke 2@1 e2 quantum") << "a drain";
+  EXPECT_TRUE(says(s.wait(1ms), "grant 5@0 e2 exclusive contended"));
+  s.wait(10ms);
+  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
+  EXPECT_TRUE(says(s.wait(10ms), "revoke 1@0 e3 quantum; revoke 2@1 e2 quantum")) << "a drain";
 }
 
 // It could not drain. A holder that wants its memory makes way.
@@ -399,7 +406,7 @@ TEST(FrozenGang, GoesOnDrainingIfNoMemberIsFrozenYet) {
 }
 
 // It is opened while others are frozen already.
-TEST(FrozenGang, GetsItsLeaseBackForAMemberThatCannotBeFrozen) {
+TEST(FrozenGang, RunsOnForAMemberThatCannotBeFrozen) {
   FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
@@ -407,7 +414,23 @@ TEST(FrozenGang, GetsItsLeaseBackForAMemberThatCannotBeFrozen) {
   s.request(kS1);
   const SeatId late = seat(1, 1);
   s.tell(SeatOpened{.seat = late});
-  EXPECT_TRUE(says(s.wait(2ms), "reopen 1@0 e2 exclusive"));
+  s.closed(kX1);
+  EXPECT_TRUE(says(s.wait(2ms), "grant 5@0 e2 exclusive contended; grant 6@1 e2 exclusive contended"));
+  EXPECT_EQ(s.phase(late), SeatPhase::kWaiting) << "for their next turn";
+}
+
+// It was on its way when the core gave up waiting for it.
+TEST(FrozenGang, IsFrozenThoughAMemberSaysSoLate) {
+  FreezingGang s;
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.closed(kX1);
+  EXPECT_TRUE(says(s.wait(100ms), "grant 5@0 e2 exclusive contended"));
+  EXPECT_EQ(s.phase(kX1), SeatPhase::kWaiting);
+  EXPECT_TRUE(s.core().has_overruns(kX1.gpu));
+  s.frozen(kX1);
+  EXPECT_TRUE(s.view(kX1).is_frozen);
+  EXPECT_FALSE(s.core().has_overruns(kX1.gpu));
 }
 
 // A tenant may say what it likes. It must not keep its lease for that.
@@ -428,8 +451,9 @@ TEST(FrozenGang, GetsItsGpusBackToDrainIfItIsSuspended) {
   EXPECT_EQ(s.tell(SeatsSuspended{{kX0, kX1}, true}), "");
   EXPECT_EQ(s.wait(9ms), "");
   EXPECT_EQ(s.wait(1ms), "revoke 5@0 e2 quantum drains_for=1000000ns");
-  EXPECT_TRUE(says(s.closed(kS0), "reopen 1@0 e3 exclusive; reopen 2@1 e2 exclusive"));
-  EXPECT_TRUE(says(s.wait(200ms), "revoke 1@0 e3 suspended; revoke 2@1 e2 suspended"));
+  EXPECT_TRUE(says(s.closed(kS0),
+                   "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive; revoke 1@0 e3 suspended; "
+                   "revoke 2@1 e2 suspended"));
   for (const SeatId one : {kX0, kX1}) {
     s.closed(one);
     s.drained(one);
@@ -443,7 +467,9 @@ TEST(FrozenGang, ThatIsSuspendedWhileItFreezesGetsItsGpusBack) {
   s.wait(10ms);
   s.frozen(kX0);
   s.tell(SeatsSuspended{{kX0, kX1}, true});
-  EXPECT_TRUE(says(s.frozen(kX1), "reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive"));
+  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive contended");
+  s.wait(10ms);
+  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
 }
 
 // Each process thaws its own seats behind the closed gate. Sometimes that is enough.
@@ -454,8 +480,9 @@ TEST(FrozenGang, ThatDrainsBeforeItGetsItsGpusBackDoesNotNeedThem) {
   s.frozen(kX1);
   s.tell(SeatsSuspended{{kX0, kX1}, true});
   s.drained(kX0);
-  EXPECT_FALSE(says(s.drained(kX1), "reopen"));
+  s.drained(kX1);
   EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
+  EXPECT_FALSE(says(s.wait(10ms) + s.frozen(kS0), "grant 1@0"));
 }
 
 // ---- after a restart ----------------------------------------------------------------------------
@@ -484,7 +511,7 @@ TEST(FrozenGang, ThatComesBackHalfFrozenIsFrozenAsAWhole) {
   }
   s.frozen(kX0);
   s.closed(kX1);
-  EXPECT_EQ(s.wait(125ms), "revoke 2@1 e8 bad_claim drains_for=1000000ns") << "it only knew that it has no lease";
+  EXPECT_EQ(s.wait(50ms), "");
   EXPECT_EQ(s.frozen(kX1), "");
   EXPECT_EQ(s.wait(1s), "grant 1@0 e9 exclusive; grant 2@1 e9 exclusive");
 }
@@ -508,8 +535,9 @@ TEST(FrozenGang, ThatComesBackSuspendedGetsItsGpusBackToDrain) {
     text += s.wait(100ms);
     s.seen(kX0);
   }
-  EXPECT_TRUE(says(text, "reopen 1@0 e9 exclusive; reopen 2@1 e1 exclusive"));
-  EXPECT_TRUE(says(s.wait(200ms), "revoke 1@0 e9 suspended; revoke 2@1 e1 suspended"));
+  EXPECT_TRUE(says(text,
+                   "grant 1@0 e9 exclusive; grant 2@1 e1 exclusive; revoke 1@0 e9 suspended; "
+                   "revoke 2@1 e1 suspended"));
   for (const SeatId one : {kX0, kX1}) {
     s.closed(one);
     s.drained(one);
@@ -517,7 +545,7 @@ TEST(FrozenGang, ThatComesBackSuspendedGetsItsGpusBackToDrain) {
   EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
 }
 
-TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainGetsItsLeaseBack) {
+TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainRunsOn) {
   Freezing s(2);
   s.tell(GrantsHeld{s.now() + 1s});
   for (const SeatId one : {kX0, kX1}) {
@@ -532,7 +560,7 @@ TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainGetsItsLeaseBack) {
     text += s.wait(100ms);
     s.seen(kX1);
   }
-  EXPECT_TRUE(says(text, "reopen 1@0 e9 exclusive; reopen 2@1 e9 exclusive")) << "as soon as leases are given";
+  EXPECT_TRUE(says(text, "grant 1@0 e9 exclusive; grant 2@1 e9 exclusive")) << "as soon as leases are given";
 }
 
 }  // namespace

@@ -28,7 +28,6 @@ void Gangs::destroy_unit(Unit& unit) {
 void Gangs::unplace(Unit& unit) {
   queues_.dequeue(unit);
   books_.charge(unit);
-  revocations_.stop_returning(unit);
   grants_.forget_in_part(unit);
   agenda().touch(unit);
   agenda().drain_is_over();
@@ -75,7 +74,6 @@ void Gangs::rebuild(Unit& unit, bool tell_all) {
   unit.hold.reset();
   timers().stop(unit.run);
   queues_.admit(unit);
-  revocations_.return_if_frozen(unit);
 }
 
 // Takes over that state of `other` which is not in its seats; these go to `unit`.
@@ -93,7 +91,6 @@ void Gangs::absorb(Unit& unit, const Unit& other) {
     unit.revocation->reason = other.revocation->reason;
     unit.revocation->began = std::max(unit.revocation->began, began);
   }
-  unit.retry.absorb(other.retry);
 }
 
 // Takes the seat out of its unit. Until it is attached to another one, it is in none.

@@ -16,7 +16,7 @@ constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
 
 bool is_memory_away(const Gpu& gpu) {
   return std::any_of(gpu.seats.begin(), gpu.seats.end(),
-                     [](const Seat* seat) { return !seat->suspended && seat->memory.pages; });
+                     [](const Seat* seat) { return !is_suspended(*seat) && seat->memory.pages; });
 }
 
 }  // namespace
@@ -35,6 +35,7 @@ void Grants::allow() {
 
 void Grants::start(Unit& unit) {
   queues_.dequeue(unit);
+  books_.charge(unit);  // for work that has run on
   agenda().look_again();
   unit.phase = UnitPhase::kHolding;
   queues_.reservations().units_changed();
@@ -57,6 +58,7 @@ void Grants::start(Unit& unit) {
   for (Seat* seat : unit.seats) grant_seat(*seat);
   unit.told_contended = is_contended(unit);
   queues_.arm_cap(unit);
+  note_in_part(unit);
   for (Seat* seat : unit.seats) announce(*seat);
   agenda().touch(unit);
 }
@@ -64,7 +66,7 @@ void Grants::start(Unit& unit) {
 void Grants::grant_joined(Unit& unit) {
   std::vector<Seat*> granted;
   for (Seat* seat : unit.seats) {
-    if (seat->phase != SeatPhase::kIdle || seat->suspended) continue;
+    if (seat->phase != SeatPhase::kIdle || is_suspended(*seat)) continue;
     grant_seat(*seat);
     granted.push_back(seat);
   }
@@ -76,7 +78,7 @@ void Grants::grant_seat(Seat& seat) {
   if (seat.wants_since) seat.waits.add(now() - *seat.wants_since);
   books_.set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
-  seat.freezing.is_frozen = false;
+  seat.freezing.is_allowed = seat.freezing.is_frozen = false;
   seat.epoch = books_.next_epoch(*seat.gpu);
   seat.group->begin(seat.gpu->groups.present());
   seat.charged_to = now();
@@ -138,7 +140,7 @@ void Grants::memory_moves(Gpu& gpu) {
 void Grants::seats_changed(Gpu& gpu) {
   // A suspended seat is told when it is resumed: its process may be frozen, and what it does not read piles up. A seat
   // without a unit is on its way from one to another.
-  const auto takes_part = [](const Seat* seat) { return !seat->suspended && seat->unit != nullptr; };
+  const auto takes_part = [](const Seat* seat) { return !is_suspended(*seat) && seat->unit != nullptr; };
   std::size_t seats = 0;
   std::int32_t highest = std::numeric_limits<std::int32_t>::min();
   for (const Seat* seat : gpu.seats) {

@@ -113,7 +113,6 @@ class Nonsense {
     s.quantum = quanta[below(5)];
     s.max_runtime = below(3) == 0 ? Duration(0) : std::chrono::milliseconds(below(100));
     s.stall_timeout = std::chrono::milliseconds(below(30));
-    s.stall_retry = std::chrono::milliseconds(below(5));
     s.kill_stalled_after = limit(2, 100);
     s.step_delay = std::chrono::microseconds(below(3000));
     s.gang_ageing = std::chrono::milliseconds(below(20));

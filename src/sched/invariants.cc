@@ -25,6 +25,7 @@ std::string check_seat(const Seat& seat) {
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
   if (seat.idleness && seat.phase != SeatPhase::kHolding) return who + " idles without holding";
   if (seat.freezing.is_frozen && seat.phase == SeatPhase::kHolding) return who + " holds, and its work is frozen";
+  if (seat.suspension == Suspension::kStandsStill && has_turn(seat)) return who + " has a turn, and may stand still";
   const bool is_leaving =
       seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && seat.phase != SeatPhase::kHolding;
   if (is_leaving != is_in_revocation(seat)) return who + " is revoked, and is not";
@@ -58,15 +59,14 @@ std::string check_unit(const Unit& unit) {
   if (has_lease != unit.hold.has_value()) return who + " holds, and does not";
   const bool any_silent = any_seat(unit, [](const Seat& seat) { return seat.phase == SeatPhase::kSilent; });
   if (any_silent != unit.passed_over()) return who + " has miscounted its silent seats";
-  if (unit.phase == UnitPhase::kIdle && wants(unit) && !is_suspended(unit) && !unit.thaw.armed())
+  if (unit.phase == UnitPhase::kIdle && wants(unit) && may_wait(unit) && !unit.thaw.armed())
     return who + " wants and does not wait";
-  if (unit.phase == UnitPhase::kWaiting && is_suspended(unit)) return who + " waits although a seat of it is suspended";
+  if (unit.phase == UnitPhase::kWaiting && !may_wait(unit)) return who + " waits although a seat of it is suspended";
   if (unit.phase == UnitPhase::kWaiting && !wants(unit)) return who + " waits and does not want";
   if (unit.phase == UnitPhase::kRevoking && !is_undrained(unit)) return who + " has drained and is not done";
   if (unit.phase == UnitPhase::kHolding && at_work(unit) == 0) return who + " holds and no seat of it does";
-  const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over() && !unit.is_returning();
+  const bool may_stall = unit.phase == UnitPhase::kRevoking && !unit.passed_over();
   if (may_stall && !unit.revocation->stall.armed()) return who + " may drain for ever";
-  if (unit.is_returning() && unit.passed_over()) return who + " returns from nowhere";
   if (unit.phase == UnitPhase::kHolding && unit.told_contended != is_contended(unit))
     return who + " was not told of contention";
   return {};
@@ -106,7 +106,7 @@ std::string check_gpu(const Gpu& gpu) {
       any_late |= seat->revocation->late;
       if (!seat->revocation->late && !seat->revocation->gate_closed()) open = seat;
     }
-    if (seat->unit->phase == UnitPhase::kWaiting || seat->unit->is_returning()) waiting.insert(seat->unit);
+    if (seat->unit->phase == UnitPhase::kWaiting) waiting.insert(seat->unit);
   }
   if (std::string wrong = check_groups(gpu); !wrong.empty()) return wrong;
   if (may_end_own_turns(gpu) != gpu.has_own_turns) return who + " has overlooked seats that end their turns themselves";
@@ -137,7 +137,7 @@ std::string LeaseCore::check_invariants() const {
       if (std::string wrong = check_seat(*seat); !wrong.empty()) return wrong;
     }
     const Unit* const reserved = gpu->reserved();
-    if (reserved != nullptr && reserved->phase != UnitPhase::kWaiting && !reserved->is_returning())
+    if (reserved != nullptr && reserved->phase != UnitPhase::kWaiting)
       return name(*gpu) + " is reserved for nobody who waits";
   }
   for (const auto& [serial, unit] : state.roster.units()) {
@@ -156,8 +156,7 @@ std::string LeaseCore::check_invariants() const {
     const bool is_in_part = holds_in_part(*unit);
     if (is_in_part != state.grants.in_part().contains(unit.get()))
       return name(*unit) + " holds in part, or is thought to";
-    if (is_in_part && !state.grants.are_held() && !unit->spared_until(state.common.now))
-      return name(*unit) + " holds in part";
+    if (is_in_part && !state.grants.are_held()) return name(*unit) + " holds in part";
   }
   if (state.grants.are_held()) return {};
   // A holder with no time left before a single seat that waits has been told to go. (A gang waits until all can.) A
@@ -192,7 +191,7 @@ std::string LeaseCore::check_invariants() const {
   };
   for (const Gpu* gpu : state.roster.gpus()) {
     const Unit* const reserved = gpu->reserved();
-    if (reserved == nullptr || reserved->is_returning() || !can_start(*reserved->shape) || is_kept(*reserved)) continue;
+    if (reserved == nullptr || !can_start(*reserved->shape) || is_kept(*reserved)) continue;
     return name(*reserved) + " waits although all GPUs that are kept for it are free";
   }
   for (const auto& [key, shape] : state.roster.shapes()) {

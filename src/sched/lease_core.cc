@@ -94,7 +94,7 @@ void LeaseCore::State::on(const SettingsChanged& e) {
   // Without overlap no turn is lent, and an idle holder does not keep its own.
   if (before.idle_hold == gpu->settings.idle_hold && before.overlap == gpu->settings.overlap) return;
   for (Seat* seat : gpu->seats) {
-    if (!seat->suspended) grants.tell_contention(*seat);
+    if (!is_suspended(*seat)) grants.tell_contention(*seat);
   }
 }
 
@@ -111,6 +111,7 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
     if (unit.phase == UnitPhase::kWaiting && limits.priority_ageing != before.priority_ageing)
       common.timers.arm(unit.lift, unit.lifted ? TimePoint::max()
                                                : after(common.now, strictest(unit, &GpuSettings::priority_ageing)));
+    if (has_overrun(*seat)) revocations.arm_kill(*seat);
     if (!seat->revocation) continue;
     SeatRevocation& revocation = *seat->revocation;
     if (seat->phase == SeatPhase::kSilent) {
@@ -119,7 +120,7 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
       revocation.alive_at = common.now;
       common.timers.arm(revocation.answer, revocations.probe_at(*seat));
     }
-    if (limits.stall_timeout != before.stall_timeout && !unit.passed_over() && !unit.is_returning())
+    if (limits.stall_timeout != before.stall_timeout && !unit.passed_over())
       common.timers.arm(unit.revocation->stall, after(common.now, strictest(unit, &GpuSettings::stall_timeout)));
   }
 }
@@ -159,7 +160,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   seat->account = e.account;
   seat->ends_own_turns = e.ends_own_turns;
   seat->freezing.ability = e.can_freeze ? Freezing::Ability::kUntried : Freezing::Ability::kNone;
-  seat->suspended = e.is_suspended;
+  seat->suspension = e.is_suspended ? Suspension::kDrains : Suspension::kNone;
   seat->since = common.now;
   Unit& unit = tenant->gang != nullptr ? *tenant->gang : roster.make_unit();
   gangs.unplace(unit);
@@ -188,6 +189,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
     return on(Requested{e.seat});
   }
   if (e.epoch.value == 0) return;  // every lease has a number
+  if (is_suspended(*seat)) seat->suspension = Suspension::kDrains;
   const bool believable = is_believable(*seat, e);
   Unit& unit = *seat->unit;
   gangs.unplace(unit);
@@ -202,12 +204,12 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   } else {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->revocation.emplace(*seat).late = true;
-    seat->revocation->may_be_frozen = e.claim == Claim::kDraining;
+    seat->freezing.is_allowed = e.claim == Claim::kDraining;
     books.set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known. A revocation that goes on has decided already.
-    const bool is_new = !unit.revocation;
-    if (is_new) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
-    unit.revocation->freezes = can_freeze(unit) && (is_new || unit.revocation->freezes);
+    const bool begins = !unit.revocation;
+    if (begins) unit.begin_revocation(RevokeReason::kBadClaim, unit.hold->granted_at);
+    unit.revocation->freezes = can_freeze(unit) && (begins || unit.revocation->freezes);
     unit.revocation->reason = RevokeReason::kBadClaim;
     if (e.claim == Claim::kDraining) {
       seat->revocation->alive_at = common.now;
@@ -241,7 +243,9 @@ void LeaseCore::State::on(const Requested& e) {
 
 void LeaseCore::State::on(const RevokeSeen& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
-  if (seat == nullptr || !is_in_revocation(*seat)) return;
+  if (seat == nullptr) return;
+  if (runs_on(*seat) && seat->stuck->revokes_unseen > 0) --seat->stuck->revokes_unseen;
+  if (!is_in_revocation(*seat)) return;
   if (seat->revocation->revokes_unseen > 0) --seat->revocation->revokes_unseen;
   revocations.heard(*seat);
 }
@@ -257,7 +261,6 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
   revocation.closing = Closing::kClosed;
   if (seat->phase == SeatPhase::kRevoked) books.set_phase(*seat, SeatPhase::kDraining);
-  queues.reservations().gate_closed(*seat->unit);
   books.place(*seat->unit);
   common.agenda.touch(*seat->unit);
   if (!has_open_gate(*seat->unit)) {
@@ -269,9 +272,8 @@ void LeaseCore::State::on(const GateClosed& e) {
 void LeaseCore::State::on(const Drained& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
-  // Only a seat that was told that it may freeze its work is believed: its unit may get its lease back for it.
-  const bool can_be_frozen = seat->freezing.is_frozen || (seat->revocation && seat->revocation->may_be_frozen);
-  const bool was_frozen = std::exchange(seat->freezing.is_frozen, e.is_frozen && can_be_frozen);
+  // Only a seat that was told that it may freeze its work is believed: a suspended gang gets a turn for it.
+  const bool was_frozen = std::exchange(seat->freezing.is_frozen, e.is_frozen && seat->freezing.is_allowed);
   if (seat->freezing.is_frozen && !was_frozen) {
     ++seat->gpu->interrupts;
     if (seat->freezing.ability == Freezing::Ability::kUntried) seat->freezing.ability = Freezing::Ability::kProven;
@@ -286,6 +288,11 @@ void LeaseCore::State::on(const Drained& e) {
     // If it was said before the tenant knew that its permits were taken back, it does not count. The tenant says it
     // again.
     if (seat->revocation->closing != Closing::kRecalled) revocations.drained(*seat);
+  } else {
+    seat->poisoned |= e.poisoned;
+    revocations.drained_late(*seat);
+    if (seat->freezing.is_frozen) on(Requested{e.seat});
+    settle_suspended(*seat->unit);
   }
 }
 
@@ -337,6 +344,7 @@ void LeaseCore::State::fire(Timer& timer) {
     case TimerKind::kLift: return queues.lift(*timer.unit);
     case TimerKind::kThaw: return revocations.cap_is_due(*timer.unit);
     case TimerKind::kAnswer: return revocations.unanswered(*timer.seat);
+    case TimerKind::kStuck: return revocations.stuck_too_long(*timer.seat);
     case TimerKind::kGrantsHeld: return on(GrantsAllowed());
   }
 }

@@ -7,16 +7,19 @@
 //
 // Invariants after every step (checked by check_invariants):
 //   1. No other seat may submit to the GPU of an exclusive holder. A shared holder shares it only with shared holders.
-//   2. A seat is holding, then draining, then drained. A GPU has at most one undrained predecessor of its holders, a
-//      single seat with a closed gate. It has more after a change from concurrent to serial, and grants no new lease
-//      until they have drained. It has more also if seats were silent, or came back from a restart draining.
+//      Exception: a thread that was inside when its seat stalled or fell silent.
+//   2. A seat is holding, then draining, then drained, or it counts as that. A GPU has at most one predecessor of its
+//      holders that drains, a unit with closed gates. It has more after a change from concurrent to serial, and grants
+//      no new lease until they have drained. It has more also if seats were silent, or came back from a restart
+//      draining.
 //   3. A gang's seats are granted and revoked together, all or none. A seat that drains of its own accord while others
 //      of its gang hold keeps its place.
 //   4. Epochs of a GPU only grow.
 //   5. A unit that waits is granted as soon as its GPUs are free and none of them is reserved.
 //   6. A tenant that is gone holds nothing and waits for nothing.
 //   7. A unit stands in its queue by its group's virtual time, whichever seat of the group has had that time.
-//   8. A unit with a suspended seat waits for nothing and is not granted. It holds only until it can be drained.
+//   8. A unit with a suspended seat waits for nothing and is not granted. It holds only until it can be drained. A gang
+//      that is frozen gets another turn for that, unless a process of it may stand still.
 #pragma once
 
 #include <cstdint>
@@ -83,7 +86,7 @@ struct GpuView {
 // Which seat uses a GPU when, as far as it can be told. The residency planner goes by this.
 enum class TurnKind {
   kHolding,
-  kHeldBack /* revoked, and let through again as long as others of its gang have not drained */,
+  kHeldBack /* its turn is over, and its work has not ended: its memory stays */,
   kNext,
   kWaiting,
   kLeaving /* revoked or draining, and waits again only after that */,
@@ -134,8 +137,8 @@ class LeaseCore {
   // Whether its seats that are not suspended differ in what the driver's time slicing does not know: priority, share,
   // cap, a common share. Then only exclusive leases can give them their parts.
   bool wants_turns(GpuIndex gpu) const;
-  // Whether a unit there has not drained since its revocation stalled. Turns cannot take the GPU from it.
-  bool has_stalled(GpuIndex gpu) const;
+  // Whether a seat there has not drained since its revocation stalled. Turns cannot take the GPU from its work.
+  bool has_overruns(GpuIndex gpu) const;
 
   // None: there is no such seat.
   std::optional<SeatPhase> phase(SeatId seat) const;

@@ -34,8 +34,7 @@ constexpr Duration kIdleHoldAbove = std::chrono::milliseconds(1);
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.
 bool is_complete(const Unit& unit) {
   const Seat& seat = *unit.seats.front();
-  return unit.single() && !unit.retry.has_stalled() && !seat.memory.pages &&
-         seat.memory.outlook != MemoryOutlook::kWants;
+  return unit.single() && !has_overrun(seat) && !seat.memory.pages && seat.memory.outlook != MemoryOutlook::kWants;
 }
 
 // How much time on the GPU makes up for the virtual time that the holder's group, which stands at `from`, has had less.
@@ -110,35 +109,35 @@ bool is_behind(const Unit& unit, const Unit& other, const Gpu& gpu, TimePoint no
 }
 
 Duration time_left(const Unit& holder, const Gpu& gpu, const Unit& waiter, TimePoint now) {
-  // Row 1.
-  if (const auto spared_until = holder.spared_until(now)) return *spared_until - now;
-  // Row 2. An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed
+  // Row 1. An obstructed holder makes way for a waiter that can run. A holder that can run makes way for no obstructed
   // one.
   if (is_obstructed(holder) != is_obstructed(waiter)) return is_obstructed(holder) ? Duration::zero() : Duration::max();
-  // Row 3. From the grant, so that no unit holds for ever while its memory comes and does not arrive.
+  // Row 2. From the grant, so that no unit holds for ever while its memory comes and does not arrive.
   const TimePoint latest = after(holder.hold->granted_at, gpu.settings.max_runtime);
   if (now >= latest) return Duration::zero();
   const auto order = precedence(waiter, holder);
-  // Row 4.
+  // Row 3.
   if (order < 0) return latest - now;
-  // Row 5. A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a
+  // Row 4. A borrowed turn ends with the lender's wait. Before that it ends for a gang, with the lender's, or for a
   // unit that can borrow it.
   if (has_borrowed(holder, gpu) && (order == 0 || (waiter.gpus.size() == 1 && !may_borrow(waiter))))
     return latest - now;
-  // Rows 6 and 7.
+  // Rows 5 and 6.
   if (order > 0 && !holder.hold->is_safe) return Duration::zero();
   if (ends_own_turns(holder, gpu)) return latest - now;
-  // Row 8.
+  // Row 7.
   const TimePoint quantum_end = is_restoring(holder) ? TimePoint::max()
                                                      : after(holder.hold->began.value_or(holder.hold->granted_at),
                                                              turn_of(holder, gpu, waiter, now));
   if (now < quantum_end) return std::min(quantum_end, latest) - now;
-  // Rows 9 and 10.
+  // Rows 8 and 9.
   if (is_coming(waiter)) return latest - now;
-  if (waiter.is_returning() || waiter.lifted || order > 0) return Duration::zero();
-  // Row 11. Under fifo there is no extension.
-  const Duration extension =
-      extension_of(holder, gpu, virtual_time_of(holder, gpu, now), virtual_time_of(waiter, gpu, now));
+  if (waiter.lifted || order > 0) return Duration::zero();
+  // Row 10. Under fifo there is no extension. All of the holder's present turn counts, though it does not owe all of
+  // it: a waiter that owes more than one turn may cost would wait for ever otherwise.
+  const Seat& lead = *holder.on(gpu)->lead;
+  const std::int64_t its_time = lead.group->virtual_time_after(used_until(lead, now) - lead.charged_to);
+  const Duration extension = extension_of(holder, gpu, its_time, virtual_time_of(waiter, gpu, now));
   if (extension == Duration::zero()) return extension;
   return std::min(std::max(extension, kShortestExtension), latest - now);
 }
@@ -153,7 +152,7 @@ bool may_lend(const Unit& holder, const Gpu& gpu) {
   if (!holder.hold || !holder.hold->stands_since) return false;  // most have all their memory
   if (gpu.settings.mode != Mode::kSerial || !gpu.settings.overlap || gpu.has_own_turns) return false;
   const Seat& seat = *holder.seats.front();
-  return holder.phase == UnitPhase::kHolding && holder.single() && !seat.suspended && seat.memory.comes();
+  return holder.phase == UnitPhase::kHolding && holder.single() && !is_suspended(seat) && seat.memory.comes();
 }
 
 Unit* complete_on(const Gpu& gpu) {

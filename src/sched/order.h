@@ -48,7 +48,7 @@ bool any_before(const Unit& unit, Predicate is_so) {
 Unit* turn_on(const Gpu& gpu);
 // Less: the holder goes first; greater: the waiter; equal: time decides.
 inline std::strong_ordering precedence(const Unit& waiter, const Unit& holder) {
-  if (waiter.is_returning() || waiter.lifted) return std::strong_ordering::equal;
+  if (waiter.lifted) return std::strong_ordering::equal;
   return priority_of(waiter) <=> priority_of(holder);
 }
 // Whether `unit` has had much less time for its weight than `other` (kBehindPart). The present turn of `other` does not

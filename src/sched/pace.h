@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a revocation that does not succeed at once is helped on, and when it is tried again.
+// When a revocation that does not succeed at once is helped on.
 #pragma once
 
 #include <algorithm>
@@ -67,30 +67,6 @@ class StepPace {
   std::uint32_t hurry_;
   std::uint32_t doublings_ = 0;        // of the pause
   std::optional<std::uint32_t> most_;  // submissions in one step; none: there was no step
-};
-
-// A unit's revocations that stalled, and were taken back, in a row: the unit is revoked again ever later.
-class Retry {
- public:
-  void stalled(TimePoint now, Duration stall_retry) {
-    at_ = after(now, doubled(stall_retry, std::min(times_, kMaxRetryDoublings)));
-    ++times_;
-  }
-  // The members of the other's unit are this unit's now.
-  void absorb(const Retry& other) {
-    times_ = std::max(times_, other.times_);
-    at_ = std::max(at_, other.at_);
-  }
-  bool has_stalled() const { return at_.has_value(); }
-  // None: the unit may be revoked now.
-  std::optional<TimePoint> spared_until(TimePoint now) const { return at_ > now ? at_ : std::nullopt; }
-
- private:
-  // 64 times stall_retry. A guess: the end of a stall is found up to this late, and each try closes the unit's gates.
-  static constexpr std::uint32_t kMaxRetryDoublings = 6;
-
-  std::uint32_t times_ = 0;
-  std::optional<TimePoint> at_;
 };
 
 }  // namespace gpumux::sched

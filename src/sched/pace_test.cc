@@ -45,31 +45,5 @@ TEST(StepPace, ANextRevocationHurriesIfStepsSufficed) {
   EXPECT_EQ(fastest.next_hurry(), 3u);
 }
 
-TEST(Retry, ComesEverLaterUpToALimit) {
-  const TimePoint now(1h);
-  Retry retry;
-  EXPECT_FALSE(retry.has_stalled());
-  EXPECT_FALSE(retry.spared_until(now));
-  for (const Duration pause : std::array<Duration, 8>{1s, 2s, 4s, 8s, 16s, 32s, 64s, 64s}) {
-    retry.stalled(now, 1s);
-    EXPECT_EQ(retry.spared_until(now), now + pause);
-    EXPECT_FALSE(retry.spared_until(now + pause));
-    EXPECT_TRUE(retry.has_stalled()) << "also when its time has come";
-  }
-}
-
-TEST(Retry, OfTwoUnitsTheLaterOneCounts) {
-  const TimePoint now(1h);
-  Retry one, other, never;
-  one.stalled(now, 1s);
-  other.stalled(now, 5s);
-  one.absorb(never);
-  EXPECT_EQ(one.spared_until(now), now + 1s);
-  one.absorb(other);
-  EXPECT_EQ(one.spared_until(now), now + 5s);
-  never.absorb(other);
-  EXPECT_EQ(never.spared_until(now), now + 5s);
-}
-
 }  // namespace
 }  // namespace gpumux::sched

@@ -6,8 +6,7 @@
 // behind all that can run. If it holds, it makes way for them at once, and keeps the place that it had before. Five
 // rules are for a unit whose memory is only missing:
 //
-// 1. It does not start while a predecessor drains. Nothing can be evicted before that has drained. A predecessor that
-//    turns out not to drain can get its lease back as long as no unit has started.
+// 1. It does not start while a predecessor drains. Nothing can be evicted before that has drained.
 // 2. No holder is revoked for it while its memory comes anyway, and does not need the holder's.
 // 3. Its quantum begins when its memory is there. max_runtime counts from the grant all the same, so no unit holds for
 //    ever while its memory does not come. The time that it took is part of what a switch costs.
@@ -137,9 +136,9 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kHolding;
       if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
         one.turn.ends = after(state.common.now, time_left(unit, *gpu, *next, state.common.now));
-    } else if (!unit.single() && has_frozen(unit)) {
-      one.turn.kind = TurnKind::kHeldBack;  // its kernels wait for each other: it cannot drain before its next turn
-    } else if (&unit == next && (unit.phase == UnitPhase::kWaiting || unit.is_returning())) {
+    } else if (is_frozen_gang(unit) || any_seat(unit, runs_on)) {
+      one.turn.kind = TurnKind::kHeldBack;
+    } else if (&unit == next && unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kNext;
     } else if (unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kWaiting;
@@ -147,7 +146,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
     } else if (is_in_revocation(*seat)) {
       const bool may_go_on = !unit.single() && is_undrained(unit) && !unit.passed_over();
       one.turn.kind = may_go_on ? TurnKind::kHeldBack : TurnKind::kLeaving;
-    } else if (seat->suspended) {
+    } else if (is_suspended(*seat)) {
       one.turn.kind = TurnKind::kSuspended;
     }
     one.priority = priority_of(unit);

@@ -6,7 +6,7 @@
 //
 // Likely partners of a stalled unit are the units of the same user that have waited for a lease during the whole of the
 // revocation. A unit that had a lease in that time could have done what the kernel waits for. A unit that is being
-// revoked gets its lease back when its own revocation stalls. A unit that needs one of the stalled unit's GPUs waits
+// revoked gets another turn. A unit that needs one of the stalled unit's GPUs waits
 // because of it, which says nothing. (A kernel that spins for work on its own GPU lets that work start: see overlap.)
 #include <algorithm>
 #include <utility>

@@ -8,6 +8,7 @@
 namespace gpumux::sched {
 
 void Queues::enqueue(Unit& unit) {
+  for (const Seat* seat : unit.seats) books_.charge_what_runs_on(*seat->group);
   unit.phase = UnitPhase::kWaiting;
   unit.requested = TimePoint::max();
   timers().stop(unit.thaw);
@@ -34,7 +35,14 @@ void Queues::enqueue(Unit& unit) {
 }
 
 void Queues::admit(Unit& unit) {
-  if (unit.phase == UnitPhase::kIdle && !is_suspended(unit) && !freeze(unit) && wants(unit)) enqueue(unit);
+  if (unit.phase != UnitPhase::kIdle) return;
+  if (may_wait(unit)) {
+    if (!freeze(unit) && wants(unit)) enqueue(unit);
+  } else if (!is_frozen_gang(unit) && !any_seat(unit, runs_on)) {
+    for (Seat* seat : unit.seats) {
+      if (is_suspended(*seat) && !seat->freezing.is_frozen) seat->suspension = Suspension::kStandsStill;
+    }
+  }
 }
 
 void Queues::dequeue(Unit& unit) {

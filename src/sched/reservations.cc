@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <tuple>
 #include <utility>
 
 #include "sched/order.h"
@@ -26,43 +25,30 @@ bool Reservations::is_aged(const Unit& unit) const {
   return shape != aged_.end() && shape->second.contains(&unit);
 }
 
-void Reservations::add_returning(Unit& unit) {
-  returning_.insert(&unit);
-  is_stale_ = true;
-}
-
 void Reservations::remove(Unit& unit) {
   const auto shape = aged_.find(unit.shape);
-  const bool was_aged = shape != aged_.end() && shape->second.erase(&unit) > 0;
-  if (was_aged && shape->second.empty()) aged_.erase(shape);
-  if (!was_aged && !returning_.contains(&unit)) return;
-  returning_.erase(&unit);
+  if (shape == aged_.end() || shape->second.erase(&unit) == 0) return;
+  if (shape->second.empty()) aged_.erase(shape);
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu->reserved_ == &unit) on_gpu.gpu->reserved_ = nullptr;
   }
   is_stale_ = true;
 }
 
-// ---- rules 5 to 7: which units have their GPUs reserved -----------------------------------------
+// ---- rules 5 and 6: which units have their GPUs reserved ----------------------------------------
 
 // Of the gangs of one shape only the first can get anything.
 GpuSet Reservations::renew(const std::vector<Gpu*>& gpus) {
   is_stale_ = false;
-  enum Class { kWithOpenGate, kReturning, kAged };
-  std::vector<std::tuple<Class, TimePoint, SeatId, Unit*>> candidates;
-  for (Unit* unit : returning_) {
-    candidates.emplace_back(has_open_gate(*unit) ? kWithOpenGate : kReturning, *unit->revocation->returning_since,
-                            unit->seats.front()->id, unit);
-  }
+  std::vector<Unit*> candidates;
   for (const auto& [shape, units] : aged_) {
     const auto first = std::find_if(units.begin(), units.end(), [](const Unit* unit) { return !is_outranked(*unit); });
-    if (first != units.end()) candidates.emplace_back(kAged, (*first)->requested, (*first)->seats.front()->id, *first);
+    if (first != units.end()) candidates.push_back(*first);
   }
-  std::sort(candidates.begin(), candidates.end());
+  std::sort(candidates.begin(), candidates.end(), Earlier());
   std::array<Unit*, base::kMaxGpus> before{};
   for (Gpu* gpu : gpus) before[gpu->index.value] = std::exchange(gpu->reserved_, nullptr);
-  for (const auto& candidate : candidates) {
-    Unit* const unit = std::get<Unit*>(candidate);
+  for (Unit* const unit : candidates) {
     const auto is_free = [](const UnitGpu& on_gpu) { return on_gpu.gpu->reserved_ == nullptr; };
     if (!std::all_of(unit->gpus.begin(), unit->gpus.end(), is_free)) continue;
     for (const UnitGpu& on_gpu : unit->gpus) on_gpu.gpu->reserved_ = unit;
@@ -87,7 +73,7 @@ bool is_outranked(const Unit& unit) {
   });
 }
 
-// ---- rules 4 and 7: what a reservation keeps from other units -----------------------------------
+// ---- rule 4: what a reservation keeps from other units ------------------------------------------
 
 bool is_reserved_against(const Unit& unit, TimePoint now) {
   for (const UnitGpu& on_gpu : unit.gpus) {
@@ -95,9 +81,8 @@ bool is_reserved_against(const Unit& unit, TimePoint now) {
     if (reserved == nullptr || reserved == &unit) continue;
     // Of its own shape only units ahead of it come here: the shape's queue has one order, even if its GPUs' orders
     // differ.
-    if (!reserved->is_returning() && reserved->shape == unit.shape) continue;
-    if (reserved->is_returning() || !(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now)))
-      return true;
+    if (reserved->shape == unit.shape) continue;
+    if (!(entry_of(unit, *on_gpu.gpu, now) < entry_of(*reserved, *on_gpu.gpu, now))) return true;
   }
   return false;
 }
@@ -145,11 +130,11 @@ void Settler::preempt_for(Unit& waiter) {
       }
     };
     consider(holder);
-    // A gang, or a unit that returns, does not borrow: the lender has to go, too.
-    if (gpu.loan && (waiter.gpus.size() > 1 || waiter.is_returning())) consider(gpu.loan->lender);
+    // A gang does not borrow: the lender has to go, too.
+    if (gpu.loan && waiter.gpus.size() > 1) consider(gpu.loan->lender);
   }
   if (to_go.empty() || !(whole || is_reserved)) return;
-  if (waiter.gpus.size() > 1 && !waiter.is_returning() && !is_reserved) {
+  if (waiter.gpus.size() > 1 && !is_reserved) {
     if (is_reserved_against(waiter, now())) return;
     queues_.age(waiter);  // so that what is given up for it goes to it
   }

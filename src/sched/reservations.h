@@ -8,8 +8,6 @@
 //  4. On a reserved GPU no unit of a greater key starts. Units of lesser keys still go first.
 //  5. All GPUs of a gang are reserved or none. The gang that asked first has the first choice.
 //  6. None is reserved for a gang that is obstructed, or that has to wait for a higher priority on one of its GPUs.
-//  7. A unit that returns from a stall comes before all gangs, and no key is less than its key. Open gates come first,
-//     then the oldest stall.
 //
 // So two gangs never keep half of each other's GPUs. Units of lesser keys are finitely many: a unit that has had its
 // turn is behind. Its virtual time grew (fair), or it asked later (fifo). So neither a stream of single seats starves a
@@ -31,16 +29,11 @@ class Reservations {
   // are.
   void add_aged(Unit& unit);
   bool is_aged(const Unit& unit) const;
-  // The unit must have its lease back.
-  void add_returning(Unit& unit);
-  const UnitSet& returning() const { return returning_; }
   // No GPU is kept free for the unit any more.
   void remove(Unit& unit);
 
   // A unit has started, gone or asked: that may change which units are outranked.
   void units_changed() { is_stale_ = is_stale_ || !aged_.empty(); }
-  // Which of the units that return go first depends on their gates.
-  void gate_closed(const Unit& unit) { is_stale_ = is_stale_ || unit.is_returning(); }
   // Whether they must be made anew before a GPU is granted.
   bool is_stale() const { return is_stale_; }
   // Makes all of them anew. Returns the GPUs that were kept for another unit, or for none.
@@ -54,14 +47,13 @@ class Reservations {
   };
 
   std::map<const Shape*, std::set<Unit*, Earlier>> aged_;  // the order of shapes says nothing: renew() sorts
-  UnitSet returning_;
   bool is_stale_ = false;
 };
 
 // Rule 6: whether a unit that holds or waits for one of its GPUs has a higher priority, and does not yield. A lifted
 // unit is never outranked.
 bool is_outranked(const Unit& unit);
-// Rules 4 and 7: whether one of its GPUs is kept free for another unit that goes first.
+// Rule 4: whether one of its GPUs is kept free for another unit that goes first.
 bool is_reserved_against(const Unit& unit, TimePoint now);
 
 }  // namespace gpumux::sched

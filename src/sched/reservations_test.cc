@@ -39,20 +39,6 @@ class ReservationsTest : public ::testing::Test {
     return unit;
   }
 
-  // A unit that returns, and has stalled at this moment. Its gates are open.
-  Unit& stalled(std::vector<std::uint32_t> indices, int at) {
-    Unit& unit = gang(std::move(indices), 0);
-    unit.phase = UnitPhase::kRevoking;
-    unit.begin_revocation(RevokeReason::kQuantum, TimePoint());
-    unit.revocation->returning_since = TimePoint() + milliseconds(at);
-    for (Seat* seat : unit.seats) {
-      seat->phase = SeatPhase::kRevoked;
-      seat->revocation.emplace(*seat);
-    }
-    reservations_.add_returning(unit);
-    return unit;
-  }
-
   std::vector<const Unit*> reserved() const {
     return {gpus_[0]->reserved(), gpus_[1]->reserved(), gpus_[2]->reserved()};
   }
@@ -83,34 +69,6 @@ TEST_F(ReservationsTest, AGangHasAllItsGpusKeptFreeOrNone) {
   EXPECT_EQ(reserved(), (Units{nullptr, nullptr, nullptr}));
   reservations_.renew(gpus_);
   EXPECT_EQ(reserved(), (Units{&later, &later, nullptr}));
-}
-
-TEST_F(ReservationsTest, AUnitThatReturnsGoesBeforeAGang) {
-  Unit& aged = gang({0, 1}, 10);
-  Unit& returning = stalled({1}, 30);
-  reservations_.add_aged(aged);
-  reservations_.renew(gpus_);
-  EXPECT_EQ(reserved(), (Units{nullptr, &returning, nullptr}));
-
-  reservations_.remove(returning);
-  EXPECT_TRUE(reservations_.returning().empty());
-  reservations_.renew(gpus_);
-  EXPECT_EQ(reserved(), (Units{&aged, &aged, nullptr}));
-}
-
-// While a gate is open, no other unit may have the GPU. So the older unit could not start there anyway.
-TEST_F(ReservationsTest, AnOpenGateGoesBeforeAnOlderStallWithAClosedOne) {
-  Unit& closed = stalled({0, 1}, 10);
-  Unit& open = stalled({1, 2}, 20);
-  for (Seat* seat : closed.seats) seat->revocation->closing = Closing::kClosed;
-  reservations_.renew(gpus_);
-  EXPECT_EQ(reserved(), (Units{nullptr, &open, &open}));
-
-  for (Seat* seat : open.seats) seat->revocation->closing = Closing::kClosed;
-  reservations_.gate_closed(open);
-  EXPECT_TRUE(reservations_.is_stale());
-  reservations_.renew(gpus_);
-  EXPECT_EQ(reserved(), (Units{&closed, &closed, nullptr}));
 }
 
 TEST_F(ReservationsTest, UnitsMatterWhileAGangHasWaitedLong) {

@@ -20,13 +20,12 @@ enum class Closing : std::uint8_t {
   kRested,    // the same, of its own accord; its tenant does not know of the revocation
 };
 
-// A seat's part in a revocation of its unit, from the Revoke until the lease is over or goes on.
+// A seat's part in a revocation of its unit, from the Revoke until the lease is over.
 struct SeatRevocation {
   explicit SeatRevocation(Seat& seat) : answer(TimerKind::kAnswer, seat) {}
 
-  bool was_ahead = false;      // undrained at the last round of steps
-  bool may_be_frozen = false;  // its tenant was told that it may freeze its work, or it may have been, before a restart
-  bool late = false;           // may exceed the one undrained predecessor: silent, stalled, lent, or claimed
+  bool was_ahead = false;            // undrained at the last round of steps
+  bool late = false;                 // may exceed the one undrained predecessor: silent, lent, or claimed
   std::uint32_t last_step = 0;       // how many the last Step allowed; 0: none, or the others were behind since
   std::uint32_t revokes_unseen = 0;  // not answered by RevokeSeen
   TimePoint alive_at{};              // its last sign of life, or the first Revoke, which asks for one
@@ -46,7 +45,7 @@ struct SeatRevocation {
   }
 };
 
-// From the moment when a unit is told to give its lease back until that is over, or goes on.
+// From the moment when a unit is told to give its lease back until that is over.
 struct UnitRevocation {
   UnitRevocation(Unit& unit, StepPace steps, RevokeReason why, TimePoint at)
       : reason(why), began(at), pace(steps), stall(TimerKind::kStall, unit), step(TimerKind::kStep, unit) {}
@@ -54,8 +53,6 @@ struct UnitRevocation {
   RevokeReason reason;
   TimePoint began;
   bool freezes = false;  // work that does not drain in time is frozen. Decided once, so that all members do the same
-  // It stalled, and could not be taken back at once: the unit gets its GPUs back next.
-  std::optional<TimePoint> returning_since;
   std::uint32_t silent = 0;  // seats that are: if any, the unit is passed over
   StepPace pace;
   Timer stall;  // when it counts as stalled

@@ -10,9 +10,10 @@
 // The idea. For (1): once all gates are closed, the GPUs tell which members are behind. The core need not look into the
 // collectives. Members with undrained work wait for another member. Only the members that have drained can be waited
 // for. So each of those is let through by a few submissions (Step), and again by more, until all have drained. Then all
-// have submitted the same collectives. For (2), and if stepping does not help in time: the revocation is taken back
-// (Reopen), reported, and tried again later, ever more rarely. For (3): after a while the seat is passed over. Its work
-// may still run together with other seats' work, which costs speed and harms none of them.
+// have submitted the same collectives. For (2), and if stepping does not help in time: the unit counts as drained,
+// which is reported. For (3): after a while the seat is passed over. In both cases its work may run together with other
+// seats' work, which costs speed and harms none of them. So every turn ends, whatever a program does, and what its work
+// waits for comes with a later turn: its own, or its partner's.
 //
 // Where the driver can, work that does not drain at once is frozen instead (may_freeze), and none of this happens.
 //
@@ -27,8 +28,8 @@
 // back. A seat whose permits are taken back (recalled) is undrained from then on. Its reports count again after the
 // RevokeSeen that answers this very Revoke.
 //
-// Every lease that is given again has a new epoch, a reopened one too. Messages about the revoked lease that are still
-// on their way then name an old epoch, and are ignored. So messages may cross without harm.
+// Every lease has a new epoch. Messages about an earlier lease that are still on their way then name an old epoch, and
+// are ignored. So messages may cross without harm.
 #include "sched/revocations.h"
 
 #include <algorithm>
@@ -54,8 +55,8 @@ constexpr Duration kUrgentDrainsFor = std::chrono::microseconds(50);
 // thread may have to wait for a processor.
 constexpr Duration kFreezePatience = std::chrono::milliseconds(100);
 
-// No seat is let through while another seat may submit. A seat that was silent, stalled, or came back too late with a
-// claim may find its GPU given away. Then its revocation stalls, and the unit gets its GPUs back first.
+// No seat is let through while another seat may submit. A seat that was silent, or came back too late with a claim, may
+// find its GPU given away. Then its revocation stalls.
 bool may_step(const Seat& seat) {
   const Gpu& gpu = *seat.gpu;
   const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
@@ -102,11 +103,6 @@ void Revocations::revoke(Unit& unit, RevokeReason reason) {
   }
 }
 
-void Revocations::revoke_unless_spared(Unit& unit, RevokeReason reason) {
-  if (const auto spared_until = unit.spared_until(now())) return timers().arm(unit.run, *spared_until);
-  revoke(unit, reason);
-}
-
 void Revocations::revoke_seat(Seat& seat, RevokeReason reason) {
   const bool rested = rests(seat);
   if (rested) books_.settle_idle(seat);
@@ -117,7 +113,7 @@ void Revocations::revoke_seat(Seat& seat, RevokeReason reason) {
     revocation.closing = Closing::kRested;
     return books_.set_phase(seat, SeatPhase::kDraining);
   }
-  if (!seat.stuck_since) seat.stuck_since = now();
+  if (!seat.stuck) seat.stuck.emplace(seat, now());
   books_.set_phase(seat, SeatPhase::kRevoked);
   ask(seat, reason);
 }
@@ -135,7 +131,7 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   // A seat by itself that drains for long is asked again. The next unit's memory may have come by then.
   if (seat.unit->single() && !revocation.freezes) revocation.freezes = may_freeze(*seat.unit);
   if (revocation.freezes) {
-    seat.revocation->may_be_frozen = true;
+    seat.freezing.is_allowed = true;
     drains_for = reason == RevokeReason::kUrgent ? kUrgentDrainsFor : kDrainsFor;
   }
   command(Revoke{seat.id, seat.epoch, reason, drains_for});
@@ -145,8 +141,8 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
 // seat can drain later, behind its closed gate. That of a gang cannot, for its kernels wait for each other. So a gang
 // drains as long as memory is short on one of its GPUs.
 bool Revocations::may_freeze(const Unit& unit) const {
-  // A gang of which only a part could be frozen has stalled.
-  if (!can_freeze(unit) || (!unit.single() && unit.retry.has_stalled())) return false;
+  // A gang of which only a part could be frozen has overrun.
+  if (!can_freeze(unit) || (!unit.single() && has_overrun(unit))) return false;
   return std::none_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
     const Gpu& gpu = *on_gpu.gpu;
     if (!unit.single()) return std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
@@ -158,41 +154,24 @@ bool Revocations::may_freeze(const Unit& unit) const {
 void Revocations::drained(Seat& seat) {
   if (seat.revocation->drained()) return;
   seat.revocation->closing = Closing::kDrained;
-  seat.stuck_since.reset();
+  seat.stuck.reset();
   books_.set_phase(seat, SeatPhase::kDraining);
   timers().stop(seat.revocation->answer);
   settle_drains(*seat.unit);
 }
 
-// The other members may need the work of those that are frozen already, and none is let through beside a successor. So
-// the revocation is taken back, and the next one is a drain. A member may say later that it is frozen: see step().
+void Revocations::drained_late(Seat& seat) {
+  if (!seat.stuck || seat.stuck->revokes_unseen > 0) return;
+  books_.charge(*seat.unit);
+  seat.charged_to = {};  // it had no turn: if it asks now, it has been idle
+  seat.stuck.reset();
+  agenda().touch(*seat.unit);
+}
+
 void Revocations::must_drain(Unit& unit) {
   unit.revocation->freezes = false;
   books_.place(unit);
-  const bool has_successor =
-      std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& one) { return !one.gpu->holders.empty(); });
-  const bool is_stuck = has_frozen(unit) || (has_successor && !unit.single());
-  if (is_stuck && is_undrained(unit) && !unit.passed_over() && !unit.is_returning()) return take_back(unit);
   progress(unit);
-}
-
-void Revocations::return_if_frozen(Unit& unit) {
-  if (unit.phase != UnitPhase::kIdle || unit.single() || !is_suspended(unit) || !has_frozen(unit)) return;
-  unit.phase = UnitPhase::kRevoking;
-  unit.hold = {.granted_at = now()};
-  unit.begin_revocation(RevokeReason::kSuspended, now());
-  timers().stop(unit.thaw);
-  for (Seat* seat : unit.seats) {
-    SeatRevocation& revocation = seat->revocation.emplace(*seat);
-    revocation.late = true;
-    revocation.closing = seat->freezing.is_frozen ? Closing::kClosed : Closing::kDrained;
-    revocation.alive_at = now();
-    if (seat->freezing.is_frozen) timers().arm(revocation.answer, probe_at(*seat));
-    seat->charged_to = now();
-    seat->group->begin(seat->gpu->groups.present());
-    books_.set_phase(*seat, SeatPhase::kDraining);
-  }
-  take_back(unit);
 }
 
 void Revocations::settle_drains(Unit& unit) {
@@ -231,17 +210,15 @@ void Revocations::ask_again(Seat& seat) {
 void Revocations::finish(Unit& unit) {
   grants_.end_loan(unit);
   timers().stop(unit.run);
-  stop_returning(unit);
   grants_.forget_in_part(unit);
   if (unit.revocation) {
     const UnitRevocation& revocation = *unit.revocation;
-    unit.retry = {};
     unit.step_hurry = revocation.pace.next_hurry();
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
       const bool is_late = lead.revocation ? lead.revocation->late : on_gpu.gpu->loan.has_value();
-      if (lead.kind != LeaseKind::kExclusive || is_late) continue;
+      if (lead.kind != LeaseKind::kExclusive || is_late || is_undrained(unit)) continue;
       // If the next unit has started while this one drained, the drain cost no unit anything.
       const bool is_overlapped = may_overlap(unit) && !on_gpu.gpu->holders.empty();
       on_gpu.gpu->cost.add_drain(is_overlapped ? Duration::zero() : now() - revocation.began);
@@ -250,7 +227,6 @@ void Revocations::finish(Unit& unit) {
   books_.charge(unit);
   for (Seat* seat : unit.seats) {
     books_.settle_idle(*seat);
-    seat->stuck_since.reset();
     seat->revocation.reset();
     books_.set_phase(*seat, SeatPhase::kIdle);
     books_.place(*seat);
@@ -262,7 +238,6 @@ void Revocations::finish(Unit& unit) {
   timers().stop(unit.thaw);
   agenda().touch(unit);
   queues_.admit(unit);
-  return_if_frozen(unit);
 }
 
 // ---- stepping -----------------------------------------------------------------------------------
@@ -271,8 +246,7 @@ void Revocations::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
   const bool any_drained =
       any_seat(unit, [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); });
-  // Members that are frozen need no other member's work to come to a stop. One that drains instead may need theirs:
-  // then step() takes the revocation back.
+  // Members that are frozen need no other member's work to come to a stop. One that drains instead may need theirs.
   if (any_drained && is_undrained(unit) && !unit.passed_over() && (!revocation.freezes || has_frozen(unit))) {
     const Duration pause = revocation.pace.pause(strictest(unit, &GpuSettings::step_delay));
     timers().arm(revocation.step, after(now(), revocation.freezes ? std::max(pause, kFreezePatience) : pause));
@@ -282,9 +256,16 @@ void Revocations::progress(Unit& unit) {
 }
 
 void Revocations::step(Unit& unit) {
-  if (unit.is_returning()) return;  // it goes on as a whole, and no unit waits for its drain
-  // Submissions of a frozen member stand still. All members go on, and drain the next time.
-  if (has_frozen(unit)) return take_back(unit);
+  // Submissions of a frozen member stand still, and none is let through beside a successor. So the unit's work runs on
+  // as far as it is not frozen, all of it goes on in the next turn, and drains after that. A gate that closes later
+  // looks again.
+  const bool has_successor = std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& one) {
+    return one.gpu->places.count(LeaseKind::kExclusive, Occupancy::kHolding) > 0;
+  });
+  if (has_frozen(unit) || has_successor) {
+    if (!has_open_gate(unit)) end_undrained(unit);
+    return;
+  }
   const auto is_behind = [](const Seat& seat) {
     return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
   };
@@ -320,117 +301,54 @@ void Revocations::step(Unit& unit) {
 // ---- stalls -------------------------------------------------------------------------------------
 
 void Revocations::stalled(Unit& unit) {
-  if (unit.passed_over() || unit.is_returning()) return;
+  if (unit.passed_over()) return;
   report_stall(unit);
-  kill_stuck(unit);
-  take_back(unit);
+  end_undrained(unit);
 }
 
-// REQUIRES: a seat of the unit has not drained.
 void Revocations::report_stall(const Unit& unit) {
-  ReportStall report{
-      .seat = {}, .epoch = {}, .waited = now() - unit.revocation->began, .undrained = {}, .partners = {}};
-  for (const Seat* seat : unit.seats) {
-    if (is_undrained(*seat)) report.undrained.push_back(seat->id);
-  }
-  report.seat = report.undrained.front();
-  report.epoch = roster_.seat_of(report.seat)->epoch;
+  std::vector<SeatId> partners;
   for (const Unit* partner : partners_of(unit)) {
     for (const Seat* seat : partner->seats) {
-      if (seat->wants_since && report.partners.size() < kMostPartners) report.partners.push_back(seat->id);
+      if (seat->wants_since && partners.size() < kMostPartners) partners.push_back(seat->id);
     }
   }
-  command(std::move(report));
-}
-
-// The revocation is: its seats have their leases back now, or as soon as it can be.
-void Revocations::take_back(Unit& unit) {
-  // A unit that never closed its gate has never given up its GPUs, and goes first. Otherwise it waits behind others.
-  const bool others_first =
-      !has_open_gate(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& on_gpu) {
-        return on_gpu.gpu->reserved() != nullptr && on_gpu.gpu->reserved()->is_returning();
-      });
-  if (!others_first && can_reopen(unit)) return reopen(unit);
-  // From now on, when others that cannot be drained go on, its gates are not looked at.
-  recall_steps(unit);
-  // Its successor has started, or a member that joined while the others held, and that they wait for now, has no GPU.
-  // The unit goes to the front of all queues, and gets its GPUs, the missing ones too, when their holders have had
-  // their time.
-  for (Seat* seat : unit.seats) {
-    if (seat->revocation) seat->revocation->late = true;
-  }
-  unit.revocation->returning_since = now();
-  for (const UnitGpu& on_gpu : unit.gpus) ++on_gpu.gpu->waiting;
-  queues_.reservations().add_returning(unit);
-  agenda().touch(unit);
-}
-
-void Revocations::stop_returning(Unit& unit) {
-  if (!unit.is_returning()) return;
-  unit.revocation->returning_since.reset();
-  for (const UnitGpu& on_gpu : unit.gpus) --on_gpu.gpu->waiting;
-  queues_.reservations().remove(unit);
-  agenda().touch(unit);
-}
-
-bool Revocations::can_reopen(Unit& unit) {
-  if (grants_.are_held()) return false;
-  const bool any_gate = has_open_gate(unit);
-  const auto set_aside = [&](const Unit& one) {
-    for (Seat* seat : one.seats) {
-      const bool is_closed = seat->revocation && seat->revocation->gate_closed();
-      if (&one == &unit || any_gate || is_closed) books_.set_place(*seat, Occupancy::kNone);
-    }
-  };
-  set_aside(unit);
-  for (Unit* other : queues_.reservations().returning()) set_aside(*other);
-  const bool can = std::all_of(unit.seats.begin(), unit.seats.end(), [](const Seat* seat) {
-    if (!is_in_revocation(*seat)) return seat->suspended || seat->gpu->can_start();
-    const bool shared = seat->kind == LeaseKind::kShared || seat->gpu->settings.mode == Mode::kConcurrent;
-    return seat->gpu->can_start(shared ? LeaseKind::kShared : LeaseKind::kExclusive);
-  });
-  books_.place(unit);
-  for (Unit* other : queues_.reservations().returning()) books_.place(*other);
-  return can;
-}
-
-void Revocations::reopen(Unit& unit) {
-  stop_returning(unit);
-  agenda().drain_is_over();
-  unit.revocation.reset();
-  unit.phase = UnitPhase::kHolding;
-  unit.yields_since.reset();
-  unit.retry.stalled(now(), strictest(unit, &GpuSettings::stall_retry));
-  for (const UnitGpu& on_gpu : unit.gpus) on_gpu.gpu->last_holder = unit.serial;
-  for (Seat* seat : unit.seats) {
-    if (!is_in_revocation(*seat)) continue;
-    books_.set_wants(*seat, false);
-    books_.set_place(*seat, Occupancy::kNone);
-    seat->revocation.reset();
-    seat->freezing.is_frozen = false;
-    if (seat->gpu->settings.mode == Mode::kConcurrent) seat->kind = LeaseKind::kShared;
-    seat->epoch = books_.next_epoch(*seat->gpu);
-    books_.set_phase(*seat, SeatPhase::kHolding);
-    books_.place(*seat);
-    command(Reopen{seat->id, seat->epoch, seat->kind});
-  }
-  grants_.grant_joined(unit);
-  grants_.note_in_part(unit);
-  queues_.arm_cap(unit);
-  grants_.tell_contention(unit, true);
-  agenda().touch(unit);
-}
-
-// Never a suspended unit: the caller of the suspension gives that up in time. And only if another unit waits or runs.
-void Revocations::kill_stuck(const Unit& unit) {
-  // (It is no holder itself: it is being revoked.)
-  const auto is_wanted = [](const UnitGpu& on_gpu) { return on_gpu.gpu->waiting > 0 || !on_gpu.gpu->holders.empty(); };
-  if (is_suspended(unit) || std::none_of(unit.gpus.begin(), unit.gpus.end(), is_wanted)) return;
   for (const Seat* seat : unit.seats) {
-    if (!is_undrained(*seat) || !seat->stuck_since) continue;
-    if (now() < after(*seat->stuck_since, seat->gpu->settings.kill_stalled_after)) continue;
-    kill(*seat->tenant, KillReason::kStalled);
+    if (is_undrained(*seat))
+      command(ReportStall{seat->id, seat->epoch, now() - unit.revocation->began, std::exchange(partners, {})});
   }
+}
+
+// It counts as drained from now on, and waits for its next turn like any other. Its work runs beside that of the next
+// units, on its account.
+void Revocations::end_undrained(Unit& unit) {
+  recall_steps(unit);
+  for (Seat* seat : unit.seats) {
+    if (!is_undrained(*seat)) continue;
+    if (!seat->stuck) seat->stuck.emplace(*seat, now());
+    seat->stuck->overruns = true;
+    const SeatRevocation& revocation = *seat->revocation;
+    seat->stuck->revokes_unseen = revocation.closing == Closing::kRecalled ? revocation.revokes_unseen : 0;
+    arm_kill(*seat);
+  }
+  finish(unit);
+}
+
+void Revocations::arm_kill(Seat& seat) {
+  timers().arm(seat.stuck->kill, std::max(now(), after(seat.stuck->since, seat.gpu->settings.kill_stalled_after)));
+}
+
+// Only if another unit waits or runs. Never a suspended unit: the caller of the suspension gives that up in time. In
+// its own turn no seat is asked to drain: the end of that turn looks again.
+void Revocations::stuck_too_long(Seat& seat) {
+  const Unit& unit = *seat.unit;
+  if (!runs_on(seat)) return;
+  const auto is_wanted = [&unit](const UnitGpu& on_gpu) {
+    return on_gpu.gpu->waiting > (unit.phase == UnitPhase::kWaiting ? 1u : 0u) || !on_gpu.gpu->holders.empty();
+  };
+  if (!is_suspended(unit) && std::any_of(unit.gpus.begin(), unit.gpus.end(), is_wanted))
+    return kill(*seat.tenant, KillReason::kStalled);
+  timers().arm(seat.stuck->kill, after(now(), seat.gpu->settings.stall_timeout));
 }
 
 // ---- silence ------------------------------------------------------------------------------------
@@ -498,7 +416,6 @@ void Revocations::unanswered(Seat& seat) {
       send_revoke(seat, unit.revocation->reason);
     }
   }
-  stop_returning(unit);
   timers().stop(unit.revocation->stall);
   timers().stop(unit.revocation->step);
   ++unit.revocation->silent;
@@ -523,7 +440,7 @@ void Revocations::release(Seat& seat) {
   if (seat.idleness && !seat.told_hold.is_unlimited())
     seat.idleness->since = std::max(seat.idleness->since, now() - seat.told_hold.value());
   books_.settle_idle(seat);
-  seat.stuck_since.reset();
+  seat.stuck.reset();
   seat.idleness = {.since = now(), .rests = true};
   if (at_work(unit) == 0) finish(unit);
 }

@@ -21,8 +21,6 @@ class Revocations : Part {
   // ---- revoking ----
   // REQUIRES: it holds.
   void revoke(Unit& unit, RevokeReason reason);
-  // Now, or when it may be: it is looked at again then.
-  void revoke_unless_spared(Unit& unit, RevokeReason reason);
   // One holding seat of a unit that is in revocation. A resting one has closed its gate and drained already, and is
   // not told.
   void revoke_seat(Seat& seat, RevokeReason reason);
@@ -40,8 +38,8 @@ class Revocations : Part {
   // The tenant's agent has said something about a lease that is being revoked.
   void heard(Seat& seat);
   void drained(Seat& seat);
-  // A suspended gang has frozen work: it gets its GPUs back, so that it can drain.
-  void return_if_frozen(Unit& unit);
+  // After its turn.
+  void drained_late(Seat& seat);
   // One of its seats cannot be frozen.
   void must_drain(Unit& unit);
   // When a seat that has answered is asked again. The limit counts from its last sign of life, not from the question.
@@ -51,7 +49,7 @@ class Revocations : Part {
   void progress(Unit& unit);
   // Ends the revocation if all seats have drained, or goes on with it.
   void settle_drains(Unit& unit);
-  // All its work is done: the unit's lease is over.
+  // The unit's lease is over. All its work is done, or runs on.
   void finish(Unit& unit);
   // A unit that was passed over is so no longer. With the seats that were granted since, its own may be one too many.
   void count_again(Unit& unit);
@@ -62,16 +60,9 @@ class Revocations : Part {
   // Nothing was heard for a while: it is asked whether it is there. Nothing for the whole silence limit: it, and its
   // gang with it, is passed over.
   void unanswered(Seat& seat);
-
-  // ---- leases that are given back after a stall ----
-  // Other units that cannot be drained do not stand in the way. Otherwise two gangs that spin on one GPU each, and wait
-  // for the other's, could not go on. But while the gate of one is open no other unit may submit, unless neither could
-  // close its gate. Then one of them has to be let through, or both would wait for ever.
-  bool can_reopen(Unit& unit);
-  // The lease goes on, for all its members, as if it had not been revoked. Members that joined since are granted
-  // theirs.
-  void reopen(Unit& unit);
-  void stop_returning(Unit& unit);
+  // Its work has run on for kill_stalled_after.
+  void stuck_too_long(Seat& seat);
+  void arm_kill(Seat& seat);
 
  private:
   void send_revoke(Seat& seat, RevokeReason reason);
@@ -80,8 +71,7 @@ class Revocations : Part {
   bool take_back_steps(Unit& unit);
   bool recall_steps(Unit& unit);
   void report_stall(const Unit& unit);
-  void take_back(Unit& unit);
-  void kill_stuck(const Unit& unit);
+  void end_undrained(Unit& unit);
   void kill(Tenant& tenant, KillReason reason);
   // partners.cc. Longest wait first.
   std::vector<Unit*> partners_of(const Unit& stalled) const;

@@ -26,10 +26,6 @@ Unit* Settler::next_on(Gpu& gpu) {
 void Settler::grant_all(Gpu& gpu) {
   for (;;) {
     queues_.settle_reservations();
-    if (gpu.reserved() != nullptr && gpu.reserved()->is_returning() && revocations_.can_reopen(*gpu.reserved())) {
-      revocations_.reopen(*gpu.reserved());
-      continue;
-    }
     Unit* const next = next_on(gpu);
     if (next == nullptr) return;
     grants_.start(*next);
@@ -83,8 +79,6 @@ void Settler::arm_run(Unit& unit) {
     }
     if (gpu.reserved() != nullptr && gpu.reserved() != &unit) consider(gpu, *gpu.reserved());
   }
-  const auto spared_until = unit.spared_until(now());
-  if (spared_until && grants_.in_part().contains(&unit)) next = std::min(next, *spared_until);
   timers().arm(unit.run, next);
 }
 
@@ -106,7 +100,7 @@ void Settler::settle_mode(Gpu& gpu) {
     return;
   }
   for (Unit* unit : std::vector<Unit*>(gpu.holders.begin(), gpu.holders.end())) {
-    revocations_.revoke_unless_spared(*unit, RevokeReason::kModeChange);
+    revocations_.revoke(*unit, RevokeReason::kModeChange);
   }
 }
 
@@ -121,9 +115,9 @@ void Settler::settle_in_part() {
       return gpu.can_start() && (gpu.reserved() == nullptr || gpu.reserved() == unit);
     };
     if (is_suspended(*unit)) {
-      revocations_.revoke_unless_spared(*unit, RevokeReason::kSuspended);
+      revocations_.revoke(*unit, RevokeReason::kSuspended);
     } else if (!std::all_of(unit->gpus.begin(), unit->gpus.end(), has)) {
-      revocations_.revoke_unless_spared(*unit, RevokeReason::kGang);
+      revocations_.revoke(*unit, RevokeReason::kGang);
     } else {
       grants_.forget_in_part(*unit);
       grants_.grant_joined(*unit);

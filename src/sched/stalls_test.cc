@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what does not drain, a gang or a single seat, drains by steps or gets its GPUs back.
+// Goal: what does not drain, a gang or a single seat, drains by steps or counts as drained.
 // Method: small scripts, and a few programs with collectives whose kernels spin until all ranks have submitted them.
 #include <gtest/gtest.h>
 
@@ -191,104 +191,84 @@ TEST(Stall, LongKernelsDoNotLeadEachOtherOn) {
   EXPECT_EQ(s.drained(kX0), "grant 5@0 e2 exclusive");
 }
 
-TEST(Stall, OfAGangIsTakenBackForAllMembersAndTriedAgain) {
+// Lets the seats answer for so long, and never drain.
+std::string go_on_spinning(Script& s, const std::vector<SeatId>& seats, Duration duration) {
+  std::string text;
+  for (Duration past{}; past < duration; past += 100ms) {
+    for (const SeatId one : seats) {
+      s.seen(one);
+      s.closed(one);
+    }
+    const std::string said = s.wait(std::min(duration - past, Duration(100ms)));
+    if (!said.empty()) text += (text.empty() ? "" : "; ") + said;
+  }
+  return text;
+}
+
+TEST(Stall, OfAGangEndsItsTurn) {
   Revoked s;
   s.drained(kX1);
   s.wait(2ms);  // a step is out
-  std::string text;
-  for (int i = 0; i < 100; ++i) {
-    text += s.wait(100ms);
-    s.seen(kX0);
-  }
-  EXPECT_EQ(text,
-            "stall 1@0 e1 waited 10000000000ns undrained 1@0; reopen 1@0 e2 exclusive; reopen 2@1 e2 exclusive; "
-            "contention 1@0 yes 200000ns; contention 2@1 yes 200000ns")
-      << text;
+  EXPECT_EQ(go_on_spinning(s, {kX0}, 9998ms),
+            "stall 1@0 e1 waited 10000000000ns; revoke 2@1 e1 gang; grant 5@0 e2 exclusive")
+      << "and it leaves no step behind";
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kDraining);
+  s.seen(kX1);
+  s.drained(kX1);
+  EXPECT_EQ(s.phase(kX1), SeatPhase::kIdle);
+}
+
+// The one that is behind waits at its gate. It makes the missing submission in the gang's next turn.
+TEST(Stall, OfAGangIsOverWithItsNextTurn) {
+  Revoked s;
+  s.drained(kX1);
+  s.wait(1ms);
+  s.request(kX1);
+  EXPECT_TRUE(says(go_on_spinning(s, {kX0}, 9999ms), "grant 5@0 e2 exclusive contended"));
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kWaiting);
+  EXPECT_EQ(s.wait(10ms), "revoke 5@0 e2 quantum");
+  EXPECT_EQ(s.closed(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive");
   EXPECT_EQ(s.tell(Drained{kX0, LeaseEpoch{1}}), "") << "of the lease before: ignored";
-  EXPECT_EQ(s.wait(197ms), "");
-  EXPECT_EQ(s.wait(2ms), "revoke 1@0 e2 quantum; revoke 2@1 e2 quantum");
+  EXPECT_EQ(s.phase(kX0), SeatPhase::kHolding);
 }
 
-// Lets a stuck seat answer, but never drain, until it is reopened; returns the pause until it is revoked again.
-Duration pause_after_stall(Script& s, SeatId stuck) {
-  for (int i = 0; i < 500 && s.phase(stuck) != SeatPhase::kHolding; ++i) {
-    s.closed(stuck);
-    s.wait(100ms);
-  }
-  const TimePoint reopened = s.view(stuck).since;
-  for (int i = 0; i < 5000 && s.phase(stuck) == SeatPhase::kHolding; ++i) s.wait(10ms);
-  return s.view(stuck).since - reopened;
-}
-
-// From then on its gates are not looked at, and others that cannot be drained may go on.
-TEST(Stall, OfAGangThatReturnsLeavesNoStepsBehind) {
-  GpuSettings settings = fifo();
-  settings.stall_timeout = 1s;
-  settings.silence_limit = 1h;
-  Script s(3, settings);
-  for (std::uint64_t id = 1; id <= 4; ++id)
-    s.tenant(id, {static_cast<std::uint32_t>(std::min(id - 1, std::uint64_t{2}))});
-  for (const std::uint64_t id : {1u, 2u}) s.tell(GangJoined{TenantId{id}, "x", 3});
-  s.request(seat(1, 0));
-  s.request(seat(4, 2));
-  // The third one's GPU is another's, so the gang has to start anew; the second one's work does not end before that.
-  s.tell(GangJoined{TenantId{3}, "x", 3});
-  for (const SeatId one : {seat(1, 0), seat(2, 1)}) s.closed(one);
-  s.drained(seat(1, 0));
-  EXPECT_EQ(s.wait(10ms), "step 1@0 e1");
-  const std::string then = s.wait(1s);
-  const std::size_t stalled = then.find("stall 2@1");
-  ASSERT_NE(stalled, std::string::npos) << then;
-  EXPECT_NE(then.find("revoke 1@0 e1", stalled), std::string::npos) << then;
-  s.seen(seat(1, 0));
-  s.closed(seat(1, 0));
-  s.drained(seat(1, 0));
-  EXPECT_FALSE(says(s.wait(100ms), "step")) << "nobody waits for its drain any more";
-}
-
-TEST(Stall, OfASingleSeatIsTriedAgainEverMoreRarely) {
+// Each of its turns ends like that.
+TEST(Stall, OfASingleSeatGivesOthersTheirTurns) {
   GpuSettings settings = fifo();
   settings.overlap = false;
-  Script s(1, settings);
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
-  s.wait(10ms);
-  Duration expected = 200ms;
-  for (int i = 0; i < 9; ++i) {
-    EXPECT_EQ(pause_after_stall(s, seat(1, 0)), expected) << i;
-    if (expected < 200ms * 64) expected *= 2;
+  OneGpu s(settings);
+  s.request(kA);
+  for (int i = 0; i < 5; ++i) {
+    EXPECT_EQ(s.phase(kA), SeatPhase::kHolding) << i;
+    s.request(kB);
+    s.request(kA);
+    s.wait(10ms);
+    EXPECT_EQ(s.phase(kA), SeatPhase::kRevoked);
+    go_on_spinning(s, {kA}, 9900ms);
+    EXPECT_NE(s.phase(kB), SeatPhase::kHolding);
+    go_on_spinning(s, {kA}, 100ms);
+    EXPECT_EQ(s.phase(kB), SeatPhase::kHolding) << i;
+    s.request(kA);
+    s.drained(kB);
   }
-  EXPECT_EQ(s.drained(seat(1, 0)), "grant 2@0 e11 exclusive");
-  s.request(seat(1, 0));
-  s.drained(seat(2, 0));
-  s.request(seat(2, 0));
-  s.wait(10ms);
-  EXPECT_EQ(pause_after_stall(s, seat(1, 0)), 200ms) << "a success starts anew";
 }
 
-// A seat's work waits for its own process, behind the closed gate, while its successor runs already.
-TEST(Stall, BesideASuccessorGetsTheGpuBackAfterItsQuantum) {
+TEST(Stall, BesideASuccessorLetsAThirdStart) {
   Script s(1, fifo());
   for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {0});
   s.request(seat(1, 0));
   s.request(seat(2, 0));
   s.wait(10ms);
   EXPECT_EQ(s.closed(seat(1, 0)), "grant 2@0 e2 exclusive");
-  std::string text;
-  for (int i = 0; i < 100; ++i) {
-    text += s.wait(100ms);
-    s.seen(seat(1, 0));
-  }
-  EXPECT_EQ(text, "stall 1@0 e1 waited 10000000000ns undrained 1@0; revoke 2@0 e2 quantum");
-  EXPECT_EQ(s.request(seat(3, 0)), "");
-  EXPECT_EQ(s.closed(seat(2, 0)), "reopen 1@0 e3 exclusive; contention 1@0 yes 200000ns") << "before 3";
-  EXPECT_EQ(s.drained(seat(2, 0)), "");
-  EXPECT_EQ(s.drained(seat(1, 0)), "grant 3@0 e4 exclusive") << "it released";
+  EXPECT_EQ(s.request(seat(3, 0)), "contention 2@0 yes 200000ns");
+  EXPECT_EQ(s.wait(10ms), "revoke 2@0 e2 quantum");
+  EXPECT_EQ(s.closed(seat(2, 0)), "") << "two would drain at once";
+  EXPECT_EQ(go_on_spinning(s, {seat(1, 0), seat(2, 0)}, 10s),
+            "stall 1@0 e1 waited 10000000000ns; grant 3@0 e3 exclusive; "
+            "stall 2@0 e2 waited 10000000000ns");
 }
 
-// Two gangs hold half of each other's GPUs and spin for members that joined too late: the older stall is helped first.
+// Two gangs hold half of each other's GPUs and spin for members that joined too late.
 TEST(Stall, OfTwoHalfGangsIsResolved) {
   Script s(2, fifo());
   for (const std::uint64_t id : {1u, 2u, 3u, 4u}) {
@@ -304,14 +284,10 @@ TEST(Stall, OfTwoHalfGangsIsResolved) {
   s.tell(SeatOpened{kY0});
   s.request(kX1);
   s.request(kY0);
-  std::string text;
-  for (int i = 0; i < 101; ++i) {
-    s.closed(kX0);
-    s.closed(kY1);
-    text += s.wait(100ms);
-  }
+  const std::string text = go_on_spinning(s, {kX0, kY1}, 10100ms);
   EXPECT_TRUE(says(text, "stall 1@0 e1"));
-  EXPECT_TRUE(says(text, "reopen 1@0 e2 exclusive; grant 2@1 e2 exclusive contended"))
+  EXPECT_TRUE(says(text, "stall 4@1 e1"));
+  EXPECT_TRUE(says(text, "grant 1@0 e2 exclusive contended; grant 2@1 e2 exclusive contended"))
       << "whole, beside the other one's spinning kernel: " << text;
 }
 
@@ -330,6 +306,7 @@ TEST(Stall, OfTwoSeatsLetsThemTakeTurns) {
     for (const SeatId one : seats) {
       if (s.phase(one) == SeatPhase::kRevoked) s.closed(one);
       if (s.phase(one) == SeatPhase::kDraining) s.seen(one);
+      if (s.phase(one) != SeatPhase::kHolding) s.request(one);
     }
     if (s.phase(seats[1 - holder]) != SeatPhase::kHolding) continue;
     holder = 1 - holder;
@@ -338,29 +315,41 @@ TEST(Stall, OfTwoSeatsLetsThemTakeTurns) {
   EXPECT_GE(turns, 6) << "in 200 s";
 }
 
-// 2 never closes its gate (a thread is inside, in a launch that waits for room), while 1 waits to have its lease back.
-// That thread may submit, so 1 must not.
-TEST(Stall, WithAnOpenGateKeepsItsGpu) {
+// A thread is inside, in a launch that waits for room. It may make that one submission.
+TEST(Stall, WithAnOpenGateEndsTheTurn) {
   GpuSettings settings = fifo();
   settings.stall_timeout = 1s;
-  Script s(1, settings);
-  s.tenant(1, {0});
-  s.tenant(2, {0});
-  s.request(seat(1, 0));
-  s.request(seat(2, 0));
+  OneGpu s(settings);
+  s.request(kA);
+  s.request(kB);
   s.wait(10ms);
-  EXPECT_EQ(s.closed(seat(1, 0)), "grant 2@0 e2 exclusive");
   std::string text;
-  bool was_taken_back = false;
-  for (int i = 0; i < 40; ++i) {
-    text += s.wait(100ms) + "; ";
-    for (const SeatId one : {seat(1, 0), seat(2, 0)}) s.seen(one);
-    was_taken_back |= text.find("reopen 2@0") != std::string::npos;
-    ASSERT_NE(s.phase(seat(1, 0)), SeatPhase::kHolding) << "beside the open gate of 2: " << text;
+  for (int i = 0; i < 10; ++i) {
+    s.seen(kA);
+    text += s.wait(100ms);
   }
-  EXPECT_TRUE(was_taken_back) << text;
-  while (s.phase(seat(2, 0)) != SeatPhase::kRevoked) s.wait(100ms);
-  EXPECT_TRUE(says(s.closed(seat(2, 0)), "reopen 1@0")) << "its turn, once the gate is closed";
+  EXPECT_EQ(text, "stall 1@0 e1 waited 1000000000ns; grant 2@0 e2 exclusive");
+  EXPECT_EQ(s.closed(kA), "");
+  EXPECT_EQ(s.drained(kA), "");
+  EXPECT_EQ(s.phase(kA), SeatPhase::kIdle);
+}
+
+TEST(Stall, EndsWithADrainThatComesLate) {
+  GpuSettings settings = fifo();
+  settings.stall_timeout = 1s;
+  OneGpu s(settings);
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  go_on_spinning(s, {kA}, 2s);
+  EXPECT_EQ(s.phase(kA), SeatPhase::kDraining);
+  EXPECT_TRUE(s.core().has_overruns(GpuIndex{0}));
+  s.drained(kA);
+  EXPECT_EQ(s.phase(kA), SeatPhase::kIdle);
+  EXPECT_FALSE(s.core().has_overruns(GpuIndex{0}));
+  EXPECT_EQ(s.view(kA).held, 2010ms) << "up to then";
+  s.wait(1s);
+  EXPECT_EQ(s.view(kA).held, 2010ms);
 }
 
 // A program that answers each Revoke, and whose work does not end until `end`. Returns the time of its lease until
@@ -402,17 +391,151 @@ TEST(Stall, IsPaidForByTheProgramThatStalls) {
   EXPECT_NEAR(later_a, later_b, 150) << "and no more than these";
 }
 
-// Each Reopen is another lease. The debt of before stays.
-TEST(Stall, IsPaidForThoughItsLeaseWasGivenBack) {
+// A program whose kernel never ends, which asks for turns all the same. It pays for all the time.
+TEST(Stall, IsPaidForWhileOthersHaveTheirTurns) {
   GpuSettings settings = fixed();
   settings.stall_timeout = 1s;
   OneGpu s(settings);
-  const Duration had = stall_until(s, kA, 5s);
-  EXPECT_EQ(had, 5010ms) << "through all of its leases";
-  EXPECT_GE(s.epoch(kA).value, 4u);
-  const auto [a, b] = race(s, 4900ms);
-  EXPECT_LE(a, 12);
-  EXPECT_GE(b, 4880);
+  s.request(kA);
+  s.request(kB);
+  Duration b_held{};
+  for (Duration past{}; past < 200s; past += 10ms) {
+    if (s.phase(kA) == SeatPhase::kRevoked) s.seen(kA);
+    for (const SeatId one : {kA, kB}) {
+      if (!s.view(one).queue_place && s.phase(one) != SeatPhase::kHolding) s.request(one);
+    }
+    if (s.phase(kB) == SeatPhase::kRevoked) {
+      s.closed(kB);
+      s.drained(kB);
+      s.request(kB);
+    }
+    s.wait(10ms);
+  }
+  b_held = s.view(kB).held;
+  EXPECT_GT(b_held, 130s) << "its own is the time that the other one used, and it never gave the GPU up";
+}
+
+// Lets A answer and never drain; the others take turns. Returns how long A held.
+Duration take_turns_beside_a_stall(Script& s, const std::vector<SeatId>& others, Duration time, Duration asks_every) {
+  const Duration before = s.view(kA).held;
+  Duration held{};
+  for (Duration past{}; past < time; past += 10ms) {
+    if (asks_every != 0s && past % asks_every == 0s) s.request(kA);
+    if (s.phase(kA) == SeatPhase::kRevoked) s.seen(kA);
+    if (s.phase(kA) == SeatPhase::kHolding || s.phase(kA) == SeatPhase::kRevoked) held += 10ms;
+    for (const SeatId one : others) {
+      if (s.phase(one) == SeatPhase::kRevoked) {
+        s.closed(one);
+        s.drained(one);
+      }
+      if (s.phase(one) == SeatPhase::kIdle) s.request(one);
+    }
+    s.wait(10ms);
+  }
+  EXPECT_GE(s.view(kA).held, before);
+  return held;
+}
+
+// A program that waits long before it asks for its next turn has no claim to the time in between: its work ran on.
+TEST(Stall, SavesNoTimeUp) {
+  OneGpu s(fixed(), 3);
+  const SeatId c = seat(3, 0);
+  for (const SeatId one : {kA, kB, c}) s.request(one);
+  const Duration first = take_turns_beside_a_stall(s, {kB, c}, 120s, 0s);
+  EXPECT_LE(first, 10100ms);
+  const Duration then = take_turns_beside_a_stall(s, {kB, c}, 400s, 100s);
+  EXPECT_LE(then, 4 * 10100ms) << "four turns";
+}
+
+TEST(Stall, SavesNoTimeUpUntilItDrains) {
+  OneGpu s(fixed(), 3);
+  const SeatId c = seat(3, 0);
+  for (const SeatId one : {kA, kB, c}) s.request(one);
+  take_turns_beside_a_stall(s, {kB, c}, 120s, 0s);
+  s.drained(kA);
+  s.request(kA);
+  Duration held{};
+  for (int i = 0; i < 1000 && s.phase(kA) == SeatPhase::kWaiting; ++i) take_turns_beside_a_stall(s, {kB, c}, 10ms, 0s);
+  for (; s.phase(kA) == SeatPhase::kHolding; held += 1ms) s.wait(1ms);
+  EXPECT_LE(held, 2 * 10ms);
+}
+
+// It owes more than one turn may cost.
+TEST(Stall, OfOneOfTwoProgramsDoesNotLastForItsDebt) {
+  GpuSettings settings = fixed();
+  settings.max_runtime = kUnlimited;
+  OneGpu s(settings);
+  s.request(kA);
+  s.request(kB);
+  s.wait(10ms);
+  go_on_spinning(s, {kA}, 15s);
+  s.drained(kA);
+  s.request(kA);
+  Duration waited{};
+  for (; waited < 100s && s.phase(kA) != SeatPhase::kHolding; waited += 10ms) {
+    s.wait(10ms);
+    if (s.phase(kB) == SeatPhase::kRevoked) {
+      s.closed(kB);
+      s.drained(kB);
+      s.request(kB);
+    }
+  }
+  EXPECT_LE(waited, 16s) << "as long as its work took";
+}
+
+// A member joins whose work runs on. The end of the others' turn says nothing of it.
+TEST(Stall, OfAMemberThatJoinsGoesOn) {
+  Script s(2, fifo());
+  for (std::uint64_t id = 1; id <= 3; ++id) s.tenant(id, {id == 2 ? 1u : 0u});
+  s.request(seat(1, 0));
+  s.request(seat(3, 0));
+  s.wait(10ms);
+  go_on_spinning(s, {seat(1, 0)}, 10100ms);
+  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kDraining);
+  s.request(seat(2, 1));
+  for (const std::uint64_t id : {1u, 2u}) s.tell(GangJoined{TenantId{id}, "x", 2});
+  s.seen(seat(2, 1));
+  s.closed(seat(2, 1));
+  s.drained(seat(2, 1));
+  EXPECT_EQ(s.phase(seat(1, 0)), SeatPhase::kDraining);
+  const Duration before = s.view(seat(1, 0)).held;
+  s.wait(1s);
+  EXPECT_EQ(s.view(seat(1, 0)).held - before, 1s);
+  s.tell(SeatsSuspended{{seat(1, 0), seat(2, 1)}});
+  EXPECT_NE(s.phase(seat(1, 0)), SeatPhase::kSuspended);
+}
+
+// Two seats of a claim on one GPU cost it their time once, whichever drains first.
+TEST(Stall, OfTwoSeatsOfAClaimIsPaidForOnce) {
+  for (const bool lead_first : {true, false}) {
+    Script s(1, fixed());
+    for (std::uint64_t id = 1; id <= 3; ++id) {
+      s.tell(TenantConnected{TenantId{id}, 0});
+      SeatOpened opened{.seat = seat(id, 0)};
+      if (id <= 2) opened.share_group = "claim";
+      s.tell(opened);
+    }
+    for (const std::uint64_t id : {1u, 2u}) s.tell(GangJoined{TenantId{id}, "x", 2});
+    s.request(seat(1, 0));
+    s.request(seat(3, 0));
+    s.wait(10ms);
+    go_on_spinning(s, {seat(1, 0), seat(2, 0)}, 10s);
+    s.wait(4s);
+    s.drained(seat(lead_first ? 1 : 2, 0));
+    s.wait(4s);
+    s.drained(seat(lead_first ? 2 : 1, 0));
+    s.request(seat(1, 0));
+    Duration waited{};
+    for (; waited < 100s && s.phase(seat(1, 0)) != SeatPhase::kHolding; waited += 10ms) {
+      s.wait(10ms);
+      if (s.phase(seat(3, 0)) == SeatPhase::kRevoked) {
+        s.closed(seat(3, 0));
+        s.drained(seat(3, 0));
+        s.request(seat(3, 0));
+      }
+    }
+    EXPECT_LE(waited, 10200ms) << lead_first;
+  }
 }
 
 TEST(Stall, IsNotPutOffByChangesOfOtherSettings) {

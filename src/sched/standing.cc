@@ -115,7 +115,7 @@ void Queues::stop_yielding_to(Unit& started) {
 bool LeaseCore::wants_turns(GpuIndex index) const {
   const Gpu* const gpu = state_->roster.gpu_of(index);
   if (gpu == nullptr) return false;
-  const auto takes_part = [](const Seat* seat) { return !seat->suspended; };
+  const auto takes_part = [](const Seat* seat) { return !is_suspended(*seat); };
   const Seat* first = nullptr;
   std::size_t seats = 0, groups = 0;
   bool differs = false;
@@ -133,10 +133,10 @@ bool LeaseCore::wants_turns(GpuIndex index) const {
   return differs || (groups > 1 && seats > groups);
 }
 
-bool LeaseCore::has_stalled(GpuIndex index) const {
+bool LeaseCore::has_overruns(GpuIndex index) const {
   const Gpu* const gpu = state_->roster.gpu_of(index);
-  const auto is_stuck = [](const Seat* seat) { return seat->stuck_since && seat->unit->retry.has_stalled(); };
-  return gpu != nullptr && std::any_of(gpu->seats.begin(), gpu->seats.end(), is_stuck);
+  return gpu != nullptr &&
+         std::any_of(gpu->seats.begin(), gpu->seats.end(), [](const Seat* seat) { return has_overrun(*seat); });
 }
 
 // ---- caps ---------------------------------------------------------------------------------------
@@ -166,7 +166,6 @@ bool Queues::freeze(Unit& unit) {
 void Revocations::cap_is_due(Unit& unit) {
   if (unit.phase == UnitPhase::kHolding) {
     if (grants_.are_held()) return timers().arm(unit.thaw, after(now(), kCapWindow));
-    if (const auto spared_until = unit.spared_until(now())) return timers().arm(unit.thaw, *spared_until);
     for (Seat* seat : unit.seats) books_.settle_allowance(*seat);
     const bool any_spent = any_seat(unit, [](const Seat& seat) { return seat.budget.is_spent(); });
     return any_spent ? revoke(unit, RevokeReason::kCap) : queues_.arm_cap(unit);

@@ -47,6 +47,7 @@ struct LeaseCore::State {
   void on(const TimePassed& e);
 
   void fire(Timer& timer);
+  void settle_suspended(Unit& unit);
   void rearm(Gpu& gpu, const GpuSettings& before);
 
   Common common;

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Suspended seats have no lease until they are resumed: the seats of a job that stands still.
 //
-// A unit with a suspended seat is in no queue. No unit waits for it, and nothing is kept free for it. Its seats'
-// requests are remembered for later. If it holds, it is revoked as soon as it may be. A gang is granted whole or not at
-// all. So one suspended member suspends all of it, members of other runs too: their collectives would spin for a
-// partner that cannot come.
+// A unit with a suspended seat is in no queue, with one exception (below). No unit waits for it, and nothing is kept
+// free for it. Its seats' requests are remembered for later. If it holds, it is revoked as soon as it may be. A gang is
+// granted whole or not at all. So one suspended member suspends all of it, members of other runs too: their collectives
+// would spin for a partner that cannot come.
 //
 // A drained suspended seat counts for nothing: not for modes, order, bounds on queued work, or gains. Its process may
 // be frozen then and read nothing. So the core tells it nothing before it is resumed.
 //
-// Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps. If
-// it does not drain in time, it gets its lease back and is asked again later (revocations.cc). Its process may be
-// frozen only when it has drained.
+// Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps.
+// Its process may be frozen only when it has drained.
 //
-// Work that was frozen before must drain, too, so that its memory can leave. A single seat's library sees to that. A
-// gang whose ranks wait for each other needs its GPUs for it: it returns, as if its revocation had stalled.
+// Work that was frozen before must end, too. A single seat's library lets it drain behind the closed gate. The kernels
+// of a gang may wait for each other's submissions. So a frozen gang that is suspended gets another turn, which is
+// revoked at once. Exception: the process of one of its seats may stand still already.
 #include <algorithm>
 
 #include "sched/state.h"
@@ -24,10 +24,10 @@ namespace gpumux::sched {
 void LeaseCore::State::on(const SeatsSuspended& e) {
   for (const SeatId id : e.seats) {
     Seat* const seat = roster.seat_of(id);
-    if (seat == nullptr || seat->suspended == e.are_suspended) continue;
+    if (seat == nullptr || is_suspended(*seat) == e.are_suspended) continue;
     Unit& unit = *seat->unit;
+    queues.dequeue(unit);
     if (e.are_suspended) {
-      queues.dequeue(unit);
       // From now on it does not wait for the GPU.
       if (seat->wants_since) seat->waited += common.now - *seat->wants_since;
       seat->keeps_place = false;
@@ -35,16 +35,20 @@ void LeaseCore::State::on(const SeatsSuspended& e) {
     } else if (seat->wants_since) {
       seat->wants_since = common.now;  // it competes as a seat that asks now
     }
-    seat->suspended = e.are_suspended;
+    seat->suspension = e.are_suspended ? Suspension::kDrains : Suspension::kNone;
     grants.note_in_part(unit);
     grants.seats_changed(*seat->gpu);
-    if (!seat->suspended) grants.tell_contention(*seat);  // a suspended seat is not told of changes
+    if (!is_suspended(*seat)) grants.tell_contention(*seat);  // a suspended seat is not told of changes
     queues.admit(unit);
     common.agenda.touch(unit);
   }
-  for (const SeatId id : e.seats) {
-    if (const Seat* const seat = roster.seat_of(id)) revocations.return_if_frozen(*seat->unit);
-  }
+}
+
+// Whether it needs a turn may have changed.
+void LeaseCore::State::settle_suspended(Unit& unit) {
+  if (!is_suspended(unit)) return;
+  queues.dequeue(unit);
+  queues.admit(unit);
 }
 
 }  // namespace gpumux::sched

@@ -309,7 +309,8 @@ TEST(Suspension, StepsAGangOutOfItsCollective) {
 
 // ---- what does not drain ------------------------------------------------------------------------
 
-TEST(Suspension, OfWhatDoesNotDrainIsTriedAgain) {
+// The daemon resumes it, for its work may wait for a later submission.
+TEST(Suspension, OfWhatDoesNotDrainIsNotOver) {
   OneGpu one(fixed(), 1);
   one.request(kA);
   one.tell(SeatsSuspended{{kA}});
@@ -321,16 +322,46 @@ TEST(Suspension, OfWhatDoesNotDrainIsTriedAgain) {
     one.seen(kA);
   }
   EXPECT_TRUE(says(said, "stall 1@0"));
-  EXPECT_TRUE(says(said, "reopen 1@0 e2"));
+  EXPECT_EQ(one.phase(kA), SeatPhase::kDraining);
+  EXPECT_EQ(one.request(kA), "");
+  EXPECT_EQ(one.phase(kA), SeatPhase::kDraining);
+  one.tell(SeatsSuspended{{kA}, false});
   EXPECT_EQ(one.phase(kA), SeatPhase::kHolding);
-  EXPECT_EQ(one.wait(200ms), "revoke 1@0 e2 suspended");
+}
+
+// Its work runs on, and ends by itself.
+TEST(Suspension, OfWhatDrainsLateIsOverThen) {
+  GpuSettings settings = fixed();
+  settings.stall_timeout = 400ms;
+  OneGpu one(settings, 1);
+  one.request(kA);
+  one.wait(10ms);
+  one.tell(SeatsSuspended{{kA}});
   one.closed(kA);
+  EXPECT_TRUE(says(one.wait(1s), "stall 1@0"));
+  EXPECT_NE(one.phase(kA), SeatPhase::kSuspended) << "its process must not be frozen yet";
   one.drained(kA);
   EXPECT_EQ(one.phase(kA), SeatPhase::kSuspended);
-  // Resumed while it is being tried: it keeps what it has.
-  one.tell(SeatsSuspended{{kA}, false});
-  one.request(kA);
-  EXPECT_EQ(one.phase(kA), SeatPhase::kHolding);
+}
+
+// Their processes may be stopped: they are granted nothing for a later member's sake.
+TEST(Suspension, OfWhatStandsStillIsNotUndoneByAMemberThatFreezes) {
+  TwoGangs gangs;
+  gangs.tell(SeatsSuspended{{kX0, kX1}});
+  EXPECT_EQ(gangs.phase(kX0), SeatPhase::kSuspended);
+  gangs.request(kS0);
+  gangs.tell(GangJoined{kS0.tenant, "x", 3});
+  gangs.seen(kS0);
+  gangs.closed(kS0);
+  std::string text;
+  for (int i = 0; i < 120; ++i) {
+    text += gangs.wait(100ms);
+    gangs.seen(kS0);
+    gangs.request(kS0);
+  }
+  EXPECT_TRUE(says(text, "stall 5@0"));
+  EXPECT_FALSE(says(text, "grant"));
+  EXPECT_EQ(gangs.phase(kX0), SeatPhase::kSuspended);
 }
 
 TEST(Suspension, OfASilentHolderPassesItOver) {

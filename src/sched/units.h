@@ -57,7 +57,25 @@ struct Freezing {
     kProven,   // and has done it
   };
   Ability ability = Ability::kNone;
-  bool is_frozen = false;  // the seat's work stands still in the middle
+  bool is_allowed = false;  // its tenant was told that it may freeze its work, or may have been, before a restart
+  bool is_frozen = false;   // the seat's work stands still in the middle
+};
+
+// A seat that has not drained since it was told to.
+struct Stuck {
+  Stuck(Seat& seat, TimePoint at) : since(at), kill(TimerKind::kStuck, seat) {}
+
+  TimePoint since;                   // the first of the revocations without a drain
+  bool overruns = false;             // one of them ended because it took too long
+  std::uint32_t revokes_unseen = 0;  // of that one: what the tenant says of a drain counts when it has answered them
+  Timer kill;                        // when its tenant is killed, if others need the GPU
+};
+
+// Whether a seat may have a lease.
+enum class Suspension : std::uint8_t {
+  kNone,
+  kDrains,       // no, but its work may not have ended
+  kStandsStill,  // no, and its process may be stopped from now on
 };
 
 struct Seat {
@@ -72,7 +90,7 @@ struct Seat {
   LeaseEpoch epoch;
   Occupancy place = Occupancy::kNone;
   bool poisoned = false;
-  bool suspended = false;  // may have no lease
+  Suspension suspension = Suspension::kNone;
   Freezing freezing;
   MemoryWait memory;
   bool keeps_place =
@@ -86,8 +104,8 @@ struct Seat {
   CapBudget budget;
 
   TimePoint since{};
-  std::optional<TimePoint> stuck_since;  // its first revocation since it last drained
-  TimePoint charged_to{};                // while it holds or drains: up to when its time is accounted
+  std::optional<Stuck> stuck;
+  TimePoint charged_to{};                // while its work may run: up to when its time is accounted
   std::optional<TimePoint> wants_since;  // it has asked, and was not granted since
   TimePoint turn_since{};                // since when it had waited for its last lease
   std::uint64_t grants = 0;
@@ -152,7 +170,6 @@ struct Unit {
   // max_runtime ended its lease: it is behind all others until one of them has started.
   std::optional<TimePoint> yields_since;
   std::optional<UnitRevocation> revocation;
-  Retry retry;
   std::uint32_t step_hurry = 0;  // as revocations before this one allow
   IdleWatch idle_watch;
 
@@ -162,11 +179,8 @@ struct Unit {
   Timer thaw{TimerKind::kThaw, *this};  // its cap has ended its lease, and allows the next one then
 
   bool single() const { return seats.size() == 1; }
-  // None: it may be revoked now.
-  std::optional<TimePoint> spared_until(TimePoint now) const { return retry.spared_until(now); }
   void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
   bool passed_over() const { return revocation && revocation->silent > 0; }
-  bool is_returning() const { return revocation && revocation->returning_since; }
   // Its part of the GPU; nullptr: none.
   UnitGpu* on(const Gpu& gpu) {
     const auto found = std::find_if(gpus.begin(), gpus.end(), [&](const UnitGpu& one) { return one.gpu == &gpu; });
@@ -181,10 +195,13 @@ struct Unit {
   std::set<QueueEntry>::const_iterator queued_;
 };
 
-// Whether the time that passes is the seat's: it holds or drains, and its unit is not passed over.
-inline bool runs(const Seat& seat) {
-  return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && !seat.unit->passed_over();
-}
+inline bool has_turn(const Seat& seat) { return seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting; }
+// Whether the seat holds or drains, and its unit is not passed over.
+inline bool runs(const Seat& seat) { return has_turn(seat) && !seat.unit->passed_over(); }
+// Whether its turn is over, and its work is not.
+inline bool runs_on(const Seat& seat) { return seat.stuck && seat.stuck->overruns && !has_turn(seat); }
+// Whether the time that passes is the seat's.
+inline bool is_charged(const Seat& seat) { return runs(seat) || runs_on(seat); }
 // Whether `is_so` holds for any of its seats.
 template <class Predicate>
 bool any_seat(const Unit& unit, Predicate is_so) {
@@ -196,14 +213,27 @@ bool any_seat(const Unit& unit, Predicate is_so) {
 inline bool wants(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.wants_since.has_value(); });
 }
+inline bool is_suspended(const Seat& seat) { return seat.suspension != Suspension::kNone; }
 inline bool is_suspended(const Unit& unit) {
-  return any_seat(unit, [](const Seat& seat) { return seat.suspended; });
+  return any_seat(unit, [](const Seat& seat) { return is_suspended(seat); });
 }
 inline bool has_frozen(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.freezing.is_frozen; });
 }
 inline bool is_undrained(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return is_undrained(seat); });
+}
+// Whether it has not drained since a revocation ended because it took too long.
+inline bool has_overrun(const Seat& seat) { return seat.stuck && seat.stuck->overruns; }
+inline bool has_overrun(const Unit& unit) {
+  return any_seat(unit, [](const Seat& seat) { return has_overrun(seat); });
+}
+// Its work can end only in its next turn: the kernels of its members wait for each other's submissions.
+inline bool is_frozen_gang(const Unit& unit) { return !unit.single() && has_frozen(unit); }
+// Whether it may wait for a lease. A suspended gang may if it is frozen, for it cannot drain without another turn.
+inline bool may_wait(const Unit& unit) {
+  const auto stands_still = [](const Seat& seat) { return seat.suspension == Suspension::kStandsStill; };
+  return !is_suspended(unit) || (is_frozen_gang(unit) && !any_seat(unit, stands_still));
 }
 // How many of its seats hold, and do not rest.
 inline std::ptrdiff_t at_work(const Unit& unit) {
@@ -213,7 +243,7 @@ inline std::ptrdiff_t at_work(const Unit& unit) {
 // Whether it holds, but not as a whole: a member has joined since, or is suspended.
 inline bool holds_in_part(const Unit& unit) {
   return unit.phase == UnitPhase::kHolding &&
-         any_seat(unit, [](const Seat& seat) { return seat.suspended || seat.phase == SeatPhase::kIdle; });
+         any_seat(unit, [](const Seat& seat) { return is_suspended(seat) || seat.phase == SeatPhase::kIdle; });
 }
 inline bool has_cap(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return seat.budget.is_capped(); });
@@ -274,7 +304,7 @@ struct Gpu {
   UnitSet holders;  // with a seat whose place is kHolding
   std::set<Seat*, BySeat> seats;
   ShareGroups groups;
-  std::uint32_t waiting = 0;  // units that wait for it, or return to it
+  std::uint32_t waiting = 0;  // units that wait for it
   bool contended = false;     // as last told to the holders
   bool moves_memory = false;  // memory of one of its seats was not there since the last seat came or went
   std::optional<Loan> loan;
@@ -323,7 +353,7 @@ inline bool may_end_own_turns(const Gpu& gpu) {
   bool any = false;
   const Seat* first = nullptr;
   for (const Seat* seat : gpu.seats) {
-    if (seat->suspended || seat->unit == nullptr) continue;
+    if (is_suspended(*seat) || seat->unit == nullptr) continue;
     if (first == nullptr) first = seat;
     if (seat->account != first->account) return false;
     any = any || seat->ends_own_turns;
@@ -335,7 +365,7 @@ inline bool ends_own_turns(const Unit& unit, const Gpu& gpu) {
 }
 // Whether something of its memory is not on the GPU, or it asks for more.
 inline bool needs_memory(const Seat* seat) {
-  return !seat->suspended && (seat->memory.pages || seat->memory.outlook == MemoryOutlook::kWants);
+  return !is_suspended(*seat) && (seat->memory.pages || seat->memory.outlook == MemoryOutlook::kWants);
 }
 // Whether the unit has borrowed the turn that it has there.
 inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }
@@ -352,7 +382,7 @@ inline bool can_start(const Shape& shape) {
 // drain.
 inline bool can_freeze(const Unit& unit) {
   return !any_seat(unit, [](const Seat& seat) {
-    return seat.freezing.ability == Freezing::Ability::kNone || seat.suspended ||
+    return seat.freezing.ability == Freezing::Ability::kNone || is_suspended(seat) ||
            seat.gpu->settings.interrupt == settings::Interrupt::kOff;
   });
 }

@@ -24,10 +24,9 @@ std::string gang_name(const Unit& unit) {
 }
 
 // The unit that keeps `waiter` from `gpu`, and how, in words.
-std::string in_the_way(const Unit& waiter, const Gpu& gpu, TimePoint now) {
+std::string in_the_way(const Unit& waiter, const Gpu& gpu) {
   for (const Unit* holder : gpu.holders) {
     if (holder == &waiter) continue;
-    if (holder->spared_until(now)) return name(*holder) + ", which could not be drained";
     if (precedence(waiter, *holder) < 0) return "higher priority of " + name(*holder);
     if (ends_own_turns(*holder, gpu)) return "turn of " + name(*holder) + ", which ends it itself";
     return "quantum of " + name(*holder);
@@ -54,17 +53,16 @@ std::string_view in_words(MemoryOutlook obstacle) {
   return {};
 }
 
-std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
+std::string waits_for(const Seat& seat, bool grants_held) {
   const Unit& unit = *seat.unit;
   if (seat.wants_since && unit.phase == UnitPhase::kIdle && is_suspended(unit))
-    return seat.suspended ? "its job, which is suspended" : "a suspended member of " + name(unit);
+    return is_suspended(seat) ? "its job, which is suspended" : "a suspended member of " + name(unit);
   if (unit.phase == UnitPhase::kWaiting || unit.phase == UnitPhase::kHolding) {
     for (const Seat* member : unit.seats) {
       if (member->memory.is_obstructed()) return std::string(in_words(member->memory.outlook));
     }
   }
   if (seat.gpu->is_lent_by(unit)) return "its memory to come; another tenant has its turn until then";
-  if (unit.is_returning()) return in_the_way(unit, *seat.gpu, now);
   if (seat.wants_since && unit.phase == UnitPhase::kRevoking) {
     if (unit.passed_over()) return "a stopped member of " + name(unit);
     return "its own work to drain";
@@ -72,26 +70,29 @@ std::string waits_for(const Seat& seat, bool grants_held, TimePoint now) {
   if (seat.wants_since && unit.thaw.armed()) return "its own cap: time that it may have";
   if (unit.phase != UnitPhase::kWaiting) return {};
   if (grants_held) return "tenants to come back after a restart";
-  std::string here = in_the_way(unit, *seat.gpu, now);
+  std::string here = in_the_way(unit, *seat.gpu);
   if (!here.empty()) return here;
   for (const UnitGpu& on_gpu : unit.gpus) {
     if (on_gpu.gpu == seat.gpu) continue;
-    const std::string there = in_the_way(unit, *on_gpu.gpu, now);
+    const std::string there = in_the_way(unit, *on_gpu.gpu);
     if (!there.empty()) return "gang needs GPU " + number(*on_gpu.gpu) + ": " + there;
   }
   return {};
 }
 
 SeatPhase phase_of(const Seat& seat) {
-  return seat.suspended && seat.phase == SeatPhase::kIdle ? SeatPhase::kSuspended : seat.phase;
+  if (seat.phase != SeatPhase::kIdle) return seat.phase;
+  const bool is_frozen = seat.freezing.is_frozen && seat.unit->single();
+  if (seat.suspension == Suspension::kStandsStill || (is_suspended(seat) && is_frozen)) return SeatPhase::kSuspended;
+  return runs_on(seat) || is_suspended(seat) ? SeatPhase::kDraining : SeatPhase::kIdle;
 }
 
 // As if its unit were charged now.
 SeatTotals totals_of(const Seat& seat, TimePoint now) {
   SeatTotals totals{seat.grants, seat.switches, seat.held, seat.idle, seat.waited};
-  if (runs(seat)) totals.held += used_until(seat, now) - seat.charged_to;
+  if (is_charged(seat)) totals.held += used_until(seat, now) - seat.charged_to;
   if (rests(seat)) totals.idle += now - seat.idleness->since;
-  if (seat.wants_since && !seat.suspended) totals.waited += now - *seat.wants_since;
+  if (seat.wants_since && !is_suspended(seat)) totals.waited += now - *seat.wants_since;
   return totals;
 }
 
@@ -120,7 +121,7 @@ void LeaseCore::uses(TimePoint now, GpuIndex index, std::vector<SeatUse>& uses) 
   if (gpu == nullptr) return;
   now = std::max(now, state_->common.now);
   for (const Seat* seat : gpu->seats) {
-    if (seat->suspended) continue;
+    if (is_suspended(*seat)) continue;
     const SeatTotals totals = totals_of(*seat, now);
     uses.push_back({.seat = seat->id,
                     .wanted = totals.held - totals.idle + totals.waited,
@@ -143,7 +144,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     view.interrupts = gpu->interrupts;
     view.held = gpu->held + (gpu->holders.empty() ? Duration::zero() : state.common.now - gpu->held_since);
 
-    // How far each unit is from the GPU: units that return to it, then all shapes' queues in this GPU's order.
+    // How far each unit is from the GPU: all shapes' queues in this GPU's order.
     std::vector<QueueEntry> order;
     for (const Shape* shape : gpu->shapes()) {
       for (const QueueEntry& queued : shape->queue()) order.push_back(entry_of(*queued.unit, *gpu, state.common.now));
@@ -151,9 +152,6 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
     std::sort(order.begin(), order.end());
     std::map<const Unit*, std::uint32_t> place_of;
     std::uint32_t next_place = 1;
-    for (const Unit* unit : state.queues.reservations().returning()) {
-      if (unit->on(*gpu) != nullptr) place_of[unit] = next_place++;
-    }
     for (const QueueEntry& entry : order) place_of[entry.unit] = next_place++;
 
     for (const Seat* seat : gpu->seats) {
@@ -166,7 +164,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.since = seat->since;
       const auto place = place_of.find(seat->unit);
       if (place != place_of.end()) one.queue_place = place->second;
-      one.waits_for = waits_for(*seat, state.grants.are_held(), state.common.now);
+      one.waits_for = waits_for(*seat, state.grants.are_held());
       one.wait_p50 = seat->waits.percentile(500);
       one.wait_p99 = seat->waits.percentile(990);
       one.gang = gang_name(*seat->unit);

@@ -13,7 +13,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 20> kGpuSettings{{
+inline constexpr std::array<Setting, 19> kGpuSettings{{
 {"mode", "GPUMUX_MODE",
 {Kind::kWord, 0, 0, "auto serial concurrent",
 "auto, serial or concurrent"},
@@ -61,12 +61,7 @@ Reader::kDaemon, {}},
 {"stall_timeout", "GPUMUX_STALL_TIMEOUT",
 {Kind::kTime, 10000000, 3600000000000, "",
 "a time from 10ms to 1h"},
-"10s", "The daemon takes a revocation back if the work has not drained by then, and tries again later",
-Reader::kDaemon, {}},
-{"stall_retry", "GPUMUX_STALL_RETRY",
-{Kind::kTime, 1000000, 60000000000, "",
-"a time from 1ms to 1m"},
-"200ms", "How long after a stall the daemon tries the revocation again",
+"10s", "How long a revoked tenant's work may take to drain",
 Reader::kDaemon, {}},
 {"kill_stalled_after", "GPUMUX_KILL_STALLED_AFTER",
 {Kind::kTime, 1000000000, 86400000000000, "unlimited",
@@ -410,15 +405,14 @@ void visit_leases(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[6], settings.idle_hold);
   visit(kGpuSettings[7], settings.in_flight);
   visit(kGpuSettings[8], settings.stall_timeout);
-  visit(kGpuSettings[9], settings.stall_retry);
-  visit(kGpuSettings[10], settings.kill_stalled_after);
-  visit(kGpuSettings[11], settings.step_delay);
-  visit(kGpuSettings[12], settings.gang_ageing);
-  visit(kGpuSettings[13], settings.priority_ageing);
-  visit(kGpuSettings[14], settings.silence_limit);
-  visit(kGpuSettings[15], settings.kill_silent_after);
-  visit(kGpuSettings[16], settings.overlap);
-  visit(kGpuSettings[17], settings.interrupt);
+  visit(kGpuSettings[9], settings.kill_stalled_after);
+  visit(kGpuSettings[10], settings.step_delay);
+  visit(kGpuSettings[11], settings.gang_ageing);
+  visit(kGpuSettings[12], settings.priority_ageing);
+  visit(kGpuSettings[13], settings.silence_limit);
+  visit(kGpuSettings[14], settings.kill_silent_after);
+  visit(kGpuSettings[15], settings.overlap);
+  visit(kGpuSettings[16], settings.interrupt);
 }
 
 // Calls visit(setting, field) for every setting of GpuSettings.
@@ -434,17 +428,16 @@ void visit_gpu(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[6], settings.idle_hold);
   visit(kGpuSettings[7], settings.in_flight);
   visit(kGpuSettings[8], settings.stall_timeout);
-  visit(kGpuSettings[9], settings.stall_retry);
-  visit(kGpuSettings[10], settings.kill_stalled_after);
-  visit(kGpuSettings[11], settings.step_delay);
-  visit(kGpuSettings[12], settings.gang_ageing);
-  visit(kGpuSettings[13], settings.priority_ageing);
-  visit(kGpuSettings[14], settings.silence_limit);
-  visit(kGpuSettings[15], settings.kill_silent_after);
-  visit(kGpuSettings[16], settings.overlap);
-  visit(kGpuSettings[17], settings.interrupt);
-  visit(kGpuSettings[18], settings.mps);
-  visit(kGpuSettings[19], settings.hand_over);
+  visit(kGpuSettings[9], settings.kill_stalled_after);
+  visit(kGpuSettings[10], settings.step_delay);
+  visit(kGpuSettings[11], settings.gang_ageing);
+  visit(kGpuSettings[12], settings.priority_ageing);
+  visit(kGpuSettings[13], settings.silence_limit);
+  visit(kGpuSettings[14], settings.kill_silent_after);
+  visit(kGpuSettings[15], settings.overlap);
+  visit(kGpuSettings[16], settings.interrupt);
+  visit(kGpuSettings[17], settings.mps);
+  visit(kGpuSettings[18], settings.hand_over);
 }
 
 // Calls visit(setting, field) for every setting of QueueSettings.

@@ -38,10 +38,8 @@ struct LeaseSettings {
   Auto<Limit<base::Duration>> idle_hold = kAutomatic;
   // How much work a tenant may have queued on a GPU that others use.
   Limit<base::Duration> in_flight = base::Duration(4000000);
-  // The daemon takes a revocation back if the work has not drained by then, and tries again later.
+  // How long a revoked tenant's work may take to drain.
   base::Duration stall_timeout = base::Duration(10000000000);
-  // How long after a stall the daemon tries the revocation again.
-  base::Duration stall_retry = base::Duration(200000000);
   // The daemon kills a tenant that others wait for and whose work has not drained for this long.
   Limit<base::Duration> kill_stalled_after = kUnlimited;
   // How long a revoked gang may stay half drained before its members may submit again in small steps.

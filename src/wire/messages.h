@@ -40,7 +40,6 @@
 //   MpsAsked            ------------------>  (only if Welcome says that it is answered)
 //                       <------------------  MpsAnswered         when the server is ready
 // A revoked seat that does not drain:
-//                       <------------------  Reopen              the lease goes on, under a new epoch (page: granted)
 //                       <------------------  Step                let `permits` submissions through, then drain again
 //   Stepped, Drained    ------------------>
 //
@@ -415,8 +414,8 @@ struct Revoke {
   std::uint64_t freeze_after_ns = 0;
 };
 
-// The revocation is taken back. The page says "granted" again, under this new epoch, by which answers to the old one
-// can be told apart.
+// Sent by daemons before this one: the page says "granted" again, under a new epoch, although the seat has not drained.
+// This daemon says so by the page alone.
 struct Reopen {
   static constexpr Type kType = Type::kReopen;
   static constexpr std::size_t kMinimumBytes = 16;

@@ -149,8 +149,7 @@ class Strangers(GangTest):
 
     def test_stalls_tell_who_waits_for_whom(self):
         """Two jobs of two processes each, which deadlock as above: trace and status name likely partners."""
-        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="300ms", stall_retry="20ms",
-                                   interrupt="off")
+        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="300ms", interrupt="off")
         for number in range(2):
             self.start_job(number, "processes", 2000, gang=False)
         daemon.trace.wait_for(event="partner", count=4)

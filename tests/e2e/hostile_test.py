@@ -26,11 +26,12 @@ from framework.seeds import amount, seeded  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
 
 
-class Hostile(GpumuxTest):
+class HostilePeers(GpumuxTest):
+    limits = {"silence_limit": "200ms"}
 
     def setUp(self):
         super().setUp()
-        self.daemon = self.start_daemon(quantum="5ms", silence_limit="200ms")
+        self.daemon = self.start_daemon(quantum="5ms", **self.limits)
         self.good = [self.start("worker", name=f"good{i}", steps=1_000_000, step_us=400, sync_every=2, say_every=1)
                      for i in range(2)]
         for program in self.good:
@@ -77,6 +78,9 @@ class Hostile(GpumuxTest):
         self.assertTrue(peer.is_closed_soon(), "the daemon keeps a peer that breaks the protocol")
         peer.close()
         self.peers.remove(peer)
+
+
+class Hostile(HostilePeers):
 
     # ---- messages
 
@@ -356,6 +360,44 @@ class Hostile(GpumuxTest):
         self.daemon.api.status()
         for connection in connections:
             connection.close()
+
+
+class Undrained(HostilePeers):
+    # It is never silent, however slow the machine is.
+    limits = {"silence_limit": "1h", "stall_timeout": "100ms"}
+
+    def test_a_holder_that_answers_and_never_drains(self):
+        """It asks for every turn, says that it is alive, and does not give the GPU up. Its turns end all the same."""
+        peer = self.peer()
+        peer.send(wire.seat_open(0, self.uuid))
+        peer.send(wire.request(0))
+        done = threading.Event()
+
+        def answer():
+            while not done.is_set():
+                try:
+                    message = peer.receive()
+                except TimeoutError:
+                    continue
+                if message is None:
+                    return
+                kind, body = message
+                if kind == wire.REVOKE:
+                    slot, _, epoch = struct.unpack_from("<IIQ", body)
+                    peer.send(wire.about(wire.REVOKE_SEEN, slot, epoch))
+                    peer.send(wire.request(slot))
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        try:
+            for turns in (1, 2):
+                self.daemon.trace.wait_for(event="stall", pid=os.getpid(), count=turns)
+                self.expect_undisturbed()
+            self.assertEqual(self.daemon.trace.events(event="drained", pid=os.getpid()), [])
+        finally:
+            done.set()
+            peer.socket.shutdown(socket.SHUT_RDWR)
+            thread.join()
 
 
 if __name__ == "__main__":

@@ -202,14 +202,15 @@ class Lifecycle(GpumuxTest):
 
     def test_a_kernel_that_never_ends_is_reported_and_ended_if_so_configured(self):
         # A program that is silent for long on a busy machine is not passed over: another one needs its GPU.
-        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="200ms", stall_retry="20ms",
-                                   kill_stalled_after="1s", silence_limit="1h", interrupt="off")
+        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="200ms", kill_stalled_after="1s",
+                                   silence_limit="1h", interrupt="off")
         spinner = self.start("worker", name="spinner", steps=1, step_us=3_600_000_000)
         daemon.trace.wait_for(event="grant", pid=spinner.pid)
-        # It is alone, and disturbs nobody; then the other one waits.
-        worker = self.start("worker", steps=20, step_us=500)
-        daemon.trace.wait_for(event="stall", pid=spinner.pid, count=2, timeout=HANG)
+        # It is alone, and disturbs nobody; then another one wants the GPU.
+        worker = self.start("worker", steps=20, step_us=500, until=self.enough)
+        daemon.trace.wait_for(event="stall", pid=spinner.pid, timeout=HANG)
         self.assertEqual(spinner.wait(HANG), -signal.SIGKILL)
+        pathlib.Path(self.enough).touch()
         worker.expect_success(HANG)
         kills = daemon.trace.events(event="kill")
         self.assertEqual([(event["pid"], event["detail"]) for event in kills], [(spinner.pid, "stalled")])

@@ -24,13 +24,13 @@ class Lease:
     drained: int = None
     ended_by: str = ""
     silent: bool = False    # its agent did not answer in time (stopped, or starved): others did not wait for it
+    stalled: bool = False   # its work did not drain in time: others did not wait for it any more
     claimed: bool = False   # from a daemon that had just started, which its predecessor had granted
     draining: bool = False  # when it was claimed
     borrowed: bool = False  # granted beside a holder that waited for its memory
     lent: int = 0           # of a holder: nanoseconds for which another one borrowed its turn
     refused: bool = False   # claimed beside another one, as a lender and its borrower do: one of them has to go
     revokes: list = field(default_factory=list)
-    reopens: list = field(default_factory=list)
 
     def held(self):
         """Nanoseconds that its program is charged. A lender is not charged while its turn is lent."""
@@ -144,10 +144,8 @@ class Trace:
                 if name == "revoke":
                     lease.revokes.append(event["time_ns"])
                     lease.refused = event.get("detail") == "bad_claim"
-                elif name == "reopen":
-                    lease.reopens.append(event["time_ns"])
-                    lease.epoch = event["epoch"]  # the same lease goes on under another
-                    lease.closed = None
+                elif name == "stall":
+                    lease.stalled = True
                 elif name == "silent":
                     lease.silent = True
                 elif name == "gate_closed" and event.get("epoch") == lease.epoch and lease.closed is None:
@@ -172,14 +170,16 @@ class Trace:
 
     def check_exclusive(self, overlap=True):
         """No two leases of one GPU at once, by the daemon's account. With overlap the next holder may start when the
-        gate has closed; without, when the work has drained. Nobody needs to wait for who was silent."""
+        gate has closed; without, when the work has drained. Nobody needs to wait for who was silent or stalled."""
         problems = []
         for gpu in {lease.gpu for lease in self.leases()}:
             before = []
             for lease in self.leases(gpu):
                 for other in before:
                     end = other.closed if overlap else other.drained
-                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive) or other.silent:
+                    if other.pid == lease.pid or not (other.exclusive or lease.exclusive):
+                        continue
+                    if other.silent or other.stalled:
                         continue
                     if lease.borrowed or lease.refused:
                         continue

@@ -363,7 +363,7 @@ def review(events, gpu=0, among=None):
             continue
         if kind == "request":
             asked.setdefault(tenant, at)
-        elif kind in ("grant", "reopen"):
+        elif kind == "grant":
             others = [other for other in holding if other != tenant]
             is_borrowed = event.get("detail") == "borrowed"
             if others and event.get("lease", "exclusive") == "exclusive" and not is_borrowed:
@@ -373,11 +373,10 @@ def review(events, gpu=0, among=None):
                              "undrained")
             closing.discard(tenant)
             holding[tenant] = at
-            if kind == "grant":
-                grants[pid] += 1
-                if tenant in asked:
-                    waited[pid] += at - asked.pop(tenant)
-        elif kind in ("gate_closed", "drained", "close", "gone", "silent"):
+            grants[pid] += 1
+            if tenant in asked:
+                waited[pid] += at - asked.pop(tenant)
+        elif kind in ("gate_closed", "drained", "close", "gone", "silent", "stall"):
             if tenant in holding:
                 held[pid] += at - holding.pop(tenant)
             if kind == "gate_closed":
@@ -400,10 +399,10 @@ def kept_from_others(events, gpu, among):
         before = at
         if kind == "request":
             waiting.add(pid)
-        elif kind in ("grant", "reopen"):
+        elif kind == "grant":
             waiting.discard(pid)
             holding.add(pid)
-        elif kind in ("gate_closed", "drained", "silent"):
+        elif kind in ("gate_closed", "drained", "silent", "stall"):
             holding.discard(pid)
         elif kind in ("close", "gone"):
             waiting.discard(pid)

@@ -700,7 +700,6 @@ class GpuSettings(TypedDict, total=False):
     idle_hold: str
     in_flight: str
     stall_timeout: str
-    stall_retry: str
     kill_stalled_after: str
     step_delay: str
     gang_ageing: str

@@ -317,71 +317,69 @@ void Leases::record_memory(base::TimePoint now, SeatId seat, const sched::Memory
 }
 
 void Leases::record_command(base::TimePoint now, const sched::Command& command) {
-  std::visit(
-      Overloaded{
-          [&](const sched::Grant& c) {
-            TraceEntry traced = entry(now, "grant", c.seat);
-            traced.epoch = c.epoch;
-            traced.has_lease = true;
-            traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
-            if (c.borrowed) traced.detail = "borrowed";
-            trace_.record(std::move(traced));
-            seats_[c.seat].is_request_traced = false;
-          },
-          [&](const sched::Revoke& c) { record(now, "revoke", c.seat, c.epoch, reason_text(c.reason)); },
-          [&](const sched::Reopen& c) { record(now, "reopen", c.seat, c.epoch); },
-          [&](const sched::Step& c) { record(now, "step", c.seat, c.epoch); },
-          [](const sched::Contention&) {},
-          [](const sched::HeadsUp&) {},
-          [&](const sched::ReportStall& c) {
-            record(now, "stall", c.seat, c.epoch);
-            for (const SeatId partner : c.partners) record(now, "partner", partner);
-            const auto tenant = label(c.seat.tenant);
-            std::string& note = seats_[c.seat].note;
-            note = "its submitted work did not finish within " + base::format_duration(c.waited) +
-                   " of a revocation: it keeps the GPU, and is asked again later";
-            // The seat's user sees it.
-            if (!c.partners.empty()) note += "; it may wait for " + names_of(c.partners, tenant->uid);
-            log_warning("a tenant's work does not drain; its lease was given back to it and will be revoked again",
-                        {{"pid", tenant->pid},
-                         {"program", tenant->program},
-                         {"gpu", c.seat.gpu.value},
-                         {"waited", base::format_duration(c.waited)},
-                         {"undrained", c.undrained.size()},
-                         {"likely_partners", names_of(c.partners)}});
-          },
-          [&](const sched::ReportSilent& c) {
-            record(now, "silent", c.seat);
-            const auto tenant = label(c.seat.tenant);
-            seats_[c.seat].note = "does not answer";
-            log_warning("a tenant does not answer a revocation; others go on without waiting for it",
-                        {{"pid", tenant->pid},
-                         {"program", tenant->program},
-                         {"gpu", c.seat.gpu.value},
-                         {"waited", base::format_duration(c.waited)}});
-          },
-          [&](const sched::ReportAnswering& c) {
-            record(now, "answering", c.seat);
-            const auto tenant = label(c.seat.tenant);
-            seats_[c.seat].note.clear();
-            log_info("a silent tenant answers again",
-                     {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", c.seat.gpu.value}});
-          },
-          [&](const sched::KillTenant& c) {
-            const auto tenant = label(c.tenant);
-            const bool is_silent = c.reason == sched::KillReason::kSilent;
-            trace_.record({.time = now,
-                           .event = "kill",
-                           .detail = is_silent ? "silent" : "stalled",
-                           .tenant = c.tenant,
-                           .label = tenant});
-            log_warning(is_silent ? "a tenant was silent longer than kill_silent_after: it is killed"
-                                  : "a tenant's work has not drained for longer than kill_stalled_after, and others "
-                                    "wait: it is killed",
-                        {{"pid", tenant->pid}, {"program", tenant->program}});
-          },
-      },
-      command);
+  std::visit(Overloaded{
+                 [&](const sched::Grant& c) {
+                   TraceEntry traced = entry(now, "grant", c.seat);
+                   traced.epoch = c.epoch;
+                   traced.has_lease = true;
+                   traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
+                   if (c.borrowed) traced.detail = "borrowed";
+                   trace_.record(std::move(traced));
+                   seats_[c.seat].is_request_traced = false;
+                 },
+                 [&](const sched::Revoke& c) { record(now, "revoke", c.seat, c.epoch, reason_text(c.reason)); },
+                 [&](const sched::Step& c) { record(now, "step", c.seat, c.epoch); },
+                 [](const sched::Contention&) {},
+                 [](const sched::HeadsUp&) {},
+                 [&](const sched::ReportStall& c) {
+                   record(now, "stall", c.seat, c.epoch);
+                   for (const SeatId partner : c.partners) record(now, "partner", partner);
+                   const auto tenant = label(c.seat.tenant);
+                   std::string& note = seats_[c.seat].note;
+                   note = "its submitted work did not finish within " + base::format_duration(c.waited) +
+                          " of a revocation, and runs beside that of others";
+                   // The seat's user sees it.
+                   if (!c.partners.empty()) note += "; it may wait for " + names_of(c.partners, tenant->uid);
+                   log_warning("a tenant's work does not drain; it runs beside the work of others",
+                               {{"pid", tenant->pid},
+                                {"program", tenant->program},
+                                {"gpu", c.seat.gpu.value},
+                                {"waited", base::format_duration(c.waited)},
+                                {"likely_partners", names_of(c.partners)}});
+                 },
+                 [&](const sched::ReportSilent& c) {
+                   record(now, "silent", c.seat);
+                   const auto tenant = label(c.seat.tenant);
+                   seats_[c.seat].note = "does not answer";
+                   log_warning("a tenant does not answer a revocation; others go on without waiting for it",
+                               {{"pid", tenant->pid},
+                                {"program", tenant->program},
+                                {"gpu", c.seat.gpu.value},
+                                {"waited", base::format_duration(c.waited)}});
+                 },
+                 [&](const sched::ReportAnswering& c) {
+                   record(now, "answering", c.seat);
+                   const auto tenant = label(c.seat.tenant);
+                   seats_[c.seat].note.clear();
+                   log_info("a silent tenant answers again",
+                            {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", c.seat.gpu.value}});
+                 },
+                 [&](const sched::KillTenant& c) {
+                   const auto tenant = label(c.tenant);
+                   const bool is_silent = c.reason == sched::KillReason::kSilent;
+                   trace_.record({.time = now,
+                                  .event = "kill",
+                                  .detail = is_silent ? "silent" : "stalled",
+                                  .tenant = c.tenant,
+                                  .label = tenant});
+                   log_warning(is_silent
+                                   ? "a tenant was silent longer than kill_silent_after: it is killed"
+                                   : "a tenant's work has not drained for longer than kill_stalled_after, and others "
+                                     "wait: it is killed",
+                               {{"pid", tenant->pid}, {"program", tenant->program}});
+                 },
+             },
+             command);
 }
 
 void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) {

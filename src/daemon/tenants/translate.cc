@@ -459,15 +459,6 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& re
   lease_changed(session);
 }
 
-// The message names the revocation that is taken back; the lease goes on under a new epoch, which the page has.
-void Translator::carry_out(Session& session, Slot& slot, const sched::Reopen& reopen) {
-  const base::LeaseEpoch revoked = std::exchange(slot.epoch, reopen.epoch);
-  slot.granted = true;
-  slot.exclusive = reopen.kind == sched::LeaseKind::kExclusive;
-  session.page.grant(slot.number, reopen.epoch, slot.exclusive, true);
-  send(session, wire::Reopen{.slot = slot.number, .epoch = revoked.value});
-}
-
 void Translator::carry_out(Session& session, Slot& slot, const sched::Step& step) {
   session.page.step(slot.number, step.count);
   send(session, wire::Step{.slot = slot.number, .epoch = step.epoch.value});
