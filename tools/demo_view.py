@@ -42,7 +42,7 @@ class Timeline:
         name = self.name_of(event)
         if kind == "request":
             self.asked.setdefault(name, time)
-        elif kind in ("grant", "reopen"):
+        elif kind == "grant":
             waited = time - self.asked.pop(name, time)
             self.since[name] = time
             self.delay[name] = waited

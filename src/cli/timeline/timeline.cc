@@ -196,8 +196,6 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
     if (leases.open.empty()) return;
     end(leases, time, 1);
     begin(leases, time, "leaves: " + event.detail);
-  } else if (what == "reopen") {
-    end_open(Track::kLeases, 1);
   } else if (what == "gate_closed") {
     Line& leases = line(event, Track::kLeases);
     if (leases.open.empty()) return;
@@ -230,6 +228,7 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
     end_open(Track::kWaits);
   } else if (is_moment(what)) {
     instant(line(event, Track::kLeases), time, what, event.detail.empty() ? Notes{} : Notes{{"detail", event.detail}});
+    if (what == "stall") leave();
   }
 }
 

@@ -35,7 +35,7 @@ std::string right(const std::string& text, std::size_t width) {
 }
 
 bool is_end(const std::string& event) {
-  return event == "gate_closed" || event == "drained" || event == "close" || event == "gone";
+  return event == "gate_closed" || event == "drained" || event == "stall" || event == "close" || event == "gone";
 }
 
 std::string percent(Duration part, Duration whole) {
@@ -123,7 +123,7 @@ void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
   if (kind == "request" || (kind == "claim" && event.detail == "waiting")) {
     if (!program.asked && !program.since) program.asked = event.time;
     program.is_known = true;
-  } else if (kind == "grant" || kind == "reopen" || (kind == "claim" && event.detail == "holding")) {
+  } else if (kind == "grant" || (kind == "claim" && event.detail == "holding")) {
     begin_hold(gpu, program, event);
   } else if (is_end(kind)) {
     // Of a lease, the trace may have the end only.

@@ -11,7 +11,7 @@ namespace gpumux::cli {
 namespace {
 
 Colour colour_of(const std::string& event) {
-  if (event == "grant" || event == "reopen" || event == "answering") return Colour::kGreen;
+  if (event == "grant" || event == "answering") return Colour::kGreen;
   if (event == "request") return Colour::kYellow;
   if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
       event == "moves" || event == "complete")

@@ -113,11 +113,10 @@ export class Leases {
         if (detail === "holding") this.open(row, "hold", now);
         break;
       case "grant":
-      case "reopen":
         this.close(row, "wait", now);
         this.close(row, "drain", now);
         this.open(row, "hold", now);
-        if (event.event === "grant" && event.lease !== "shared") {
+        if (event.lease !== "shared") {
           if (lanes.last !== null && lanes.last !== id) lanes.switches.push(now);
           lanes.last = id;
         }
@@ -130,6 +129,7 @@ export class Leases {
         this.open(row, "drain", now);
         break;
       case "drained":
+      case "stall":
         this.close(row, "hold", now);
         this.close(row, "drain", now);
         break;
