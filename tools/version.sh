@@ -5,11 +5,12 @@
 #   tools/version.sh                   prints them
 #   tools/version.sh --write FOLDER    writes them into FOLDER/version.txt, and into FOLDER/version.cc for programs
 #
-# The tag vMAJOR.MINOR.PATCH makes a release, whose version is MAJOR.MINOR.PATCH. N commits later the version is
-# MAJOR.MINOR.PATCH+N.gCOMMIT. Before the first tag it is 0.0.0+TIME.gCOMMIT, with the commit's time in seconds since
-# 1970: neither a source archive nor a shallow clone can count commits. `.dirty` says that files differ from the commit.
-# dpkg and pip both sort such versions. A source archive has no history: git archive has written the same facts into
-# packaging/source.txt. Without either the version is 0.0.0+unknown.
+# VERSION names the release that these sources are, or that comes next while it has no tag: MAJOR.MINOR.PATCH. The tag
+# vMAJOR.MINOR.PATCH makes it. N commits later the version is MAJOR.MINOR.PATCH+N.gCOMMIT. Where no tag is to be seen it
+# is MAJOR.MINOR.PATCH+TIME.gCOMMIT, with the commit's time in seconds since 1970: neither a source archive nor a clone
+# without tags can count commits. `.dirty` says that files differ from the commit. dpkg and pip both sort such versions.
+# A source archive has no history: git archive has written the same facts into packaging/source.txt. Without either the
+# version is MAJOR.MINOR.PATCH+unknown.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -23,7 +24,7 @@ version_of() {
   if [[ $1 =~ ^v([0-9]+\.[0-9]+\.[0-9]+)(-([0-9]+)-(g[0-9a-f]+))?$ ]]; then
     echo "${BASH_REMATCH[1]}${BASH_REMATCH[2]:++${BASH_REMATCH[3]}.${BASH_REMATCH[4]}}"
   else
-    echo "0.0.0+$3.g${2:0:name_length}"
+    echo "$(cat VERSION)+$3.g${2:0:name_length}"
   fi
 }
 
@@ -33,7 +34,7 @@ tell() {
   if [[ $commit != [0-9a-f]* ]]; then
     # Empty in the top folder of a checkout; else a folder's name, or what git says of a folder that is no checkout.
     if [ -n "$(git rev-parse --show-prefix 2>&1)" ] || ! commit=$(git rev-parse --verify --quiet HEAD); then
-      printf '%s\n' 0.0.0+unknown unknown "$earliest"
+      printf '%s\n' "$(cat VERSION)+unknown" unknown "$earliest"
       return
     fi
     time=$(git log -1 --format=%ct)
