@@ -9,7 +9,8 @@ clangd and clang-tidy would. It also has the warnings that such a build switches
 sources and headers that differ from main. On main itself it looks at those that the last 10 commits changed.
 
 A header is compiled with the options of a source that includes it, or of one in its folder. The options are those of
-the preset `single`, in whose folder nothing else is built.
+the preset `single`, in whose folder nothing else is built. A link in the root, compile_commands.json, shows them to
+clangd.
 """
 
 import argparse
@@ -59,6 +60,9 @@ def commands():
     quiet = {"cwd": ROOT, "stdout": subprocess.DEVNULL}
     subprocess.run(["cmake", "--preset", "single"], check=True, **quiet)
     subprocess.run(["cmake", "--build", TREE, "--target", "generated_sources"], check=True, **quiet)
+    link = ROOT / "compile_commands.json"  # where clangd looks
+    if not link.is_symlink():
+        link.symlink_to(TREE.relative_to(ROOT) / link.name)
     found = {}
     for entry in json.loads((TREE / "compile_commands.json").read_text()):
         path = os.path.relpath(entry["file"], ROOT)
