@@ -17,7 +17,6 @@ check layers tools/check_layers.py
 check style tools/check_style.py
 check prose tools/check_prose.py
 check documents tools/check_documents.py
-check bools tools/check_bools.py
 check environment tools/check_environment.py
 check python tools/check_python.py
 check format tools/check_format.sh
