@@ -72,7 +72,7 @@ googletest|/usr/src/googletest/CMakeLists.txt|the same
 libbenchmark-dev|<benchmark/benchmark.h>|benchmarks
 clang-format-14|clang-format-14|the format check
 clang-tidy-14|clang-tidy-14|make tidy
-clang-14|clang-14|fuzzers
+clang-14|clang-14|fuzzers and tools/check_threads.py
 libclang-rt-14-dev|/usr/lib/llvm-14/lib/clang/14.0.6/lib/linux/libclang_rt.fuzzer-x86_64.a|fuzzers
 '
 

@@ -9,23 +9,24 @@
 #include <cstdint>
 
 #include "base/clock.h"
+#include "base/thread_safety.h"
 
 namespace gpumux::base {
 
-class Mutex {
+class GPUMUX_CAPABILITY("mutex") Mutex {
  public:
   Mutex() = default;
   Mutex(const Mutex&) = delete;
   Mutex& operator=(const Mutex&) = delete;
 
-  void lock() { pthread_mutex_lock(&mutex_); }
-  void unlock() { pthread_mutex_unlock(&mutex_); }
+  void lock() GPUMUX_ACQUIRE() { pthread_mutex_lock(&mutex_); }
+  void unlock() GPUMUX_RELEASE() { pthread_mutex_unlock(&mutex_); }
 
   // Sleeps until another thread calls wake_all; the mutex is free during the sleep. Wakes for no reason, too.
-  void wait() { pthread_cond_wait(&condition_, &mutex_); }
+  void wait() GPUMUX_REQUIRES(this) { pthread_cond_wait(&condition_, &mutex_); }
   // The same, for about `duration` at most: by the wall clock, which may be set during the wait (the monotonic one came
   // with glibc 2.30). So it is for looking again every now and then, and not for measuring.
-  void wait_for(Duration duration) {
+  void wait_for(Duration duration) GPUMUX_REQUIRES(this) {
     constexpr std::int64_t kSecond = 1'000'000'000;
     timespec until{};
     ::clock_gettime(CLOCK_REALTIME, &until);
@@ -48,10 +49,10 @@ class Mutex {
   pthread_cond_t condition_ = PTHREAD_COND_INITIALIZER;
 };
 
-class Locked {
+class GPUMUX_SCOPED_CAPABILITY Locked {
  public:
-  explicit Locked(Mutex& mutex) : mutex_(mutex) { mutex_.lock(); }
-  ~Locked() { mutex_.unlock(); }
+  explicit Locked(Mutex& mutex) GPUMUX_ACQUIRE(mutex) : mutex_(mutex) { mutex_.lock(); }
+  ~Locked() GPUMUX_RELEASE() { mutex_.unlock(); }
   Locked(const Locked&) = delete;
   Locked& operator=(const Locked&) = delete;
 
@@ -60,10 +61,10 @@ class Locked {
 };
 
 // Lets go of a held mutex for a while.
-class Unlocked {
+class GPUMUX_SCOPED_CAPABILITY Unlocked {
  public:
-  explicit Unlocked(Mutex& mutex) : mutex_(mutex) { mutex_.unlock(); }
-  ~Unlocked() { mutex_.lock(); }
+  explicit Unlocked(Mutex& mutex) GPUMUX_RELEASE(mutex) : mutex_(mutex) { mutex_.unlock(); }
+  ~Unlocked() GPUMUX_RELEASE() { mutex_.lock(); }
   Unlocked(const Unlocked&) = delete;
   Unlocked& operator=(const Unlocked&) = delete;
 

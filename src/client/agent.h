@@ -75,12 +75,13 @@ class Agent {
   }
 
   // Holds back all other sends while it lives, so that no message speaks of a seat before it is announced.
-  class Announcement {
+  class GPUMUX_SCOPED_CAPABILITY Announcement {
    public:
-    explicit Announcement(Agent& agent) : locked_(agent.send_mutex_), agent_(agent) {}
+    explicit Announcement(Agent& agent) GPUMUX_ACQUIRE(agent.send_mutex_) : locked_(agent.send_mutex_), agent_(agent) {}
+    ~Announcement() GPUMUX_RELEASE() {}
     // With `fd`, which stays the caller's (negative: none).
     template <class Message>
-    bool send(const Message& message, int fd = -1) {
+    bool send(const Message& message, int fd = -1) GPUMUX_NO_THREAD_SAFETY_ANALYSIS {  // it holds the lock
       return agent_.send_locked(wire::encode(message).bytes(), kMayBeLost<Message>, fd);
     }
 
@@ -107,7 +108,7 @@ class Agent {
   void pause(base::Duration duration);
   bool keep_wake();
   void clear_wake();
-  bool send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd = -1);
+  bool send_locked(std::span<const std::byte> bytes, bool may_be_lost, int fd = -1) GPUMUX_REQUIRES(send_mutex_);
   void disconnect();
 
   const AgentOptions options_;
@@ -123,7 +124,7 @@ class Agent {
   // closed on one side would end it by SIGPIPE. Both are changed by the agent's thread only.
   os::KeptDescriptor wake_reader_;
   base::Mutex wake_mutex_;
-  os::KeptDescriptor wake_writer_;  // under wake_mutex_
+  os::KeptDescriptor wake_writer_;  // changed under wake_mutex_
   base::Mutex send_mutex_;
   os::KeptDescriptor socket_;  // changed under send_mutex_, by the agent's thread only
 };

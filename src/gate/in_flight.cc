@@ -224,7 +224,7 @@ void InFlight::drop_events(Stream& stream) {
 void InFlight::forget_stream(CUstream which) {
   const base::Locked locked(mutex_);
   const cuda::RelaxedCapture relaxed(driver_);
-  std::erase_if(streams_, [&](const auto& stream) {
+  std::erase_if(streams_, [&](const auto& stream) GPUMUX_REQUIRES(mutex_) {
     if (stream->stream != which) return false;
     drop_events(*stream);
     return true;
@@ -234,7 +234,7 @@ void InFlight::forget_stream(CUstream which) {
 void InFlight::forget_context(CUcontext context, Context state) {
   const base::Locked locked(mutex_);
   const cuda::RelaxedCapture relaxed(driver_);
-  std::erase_if(streams_, [&](const auto& stream) {
+  std::erase_if(streams_, [&](const auto& stream) GPUMUX_REQUIRES(mutex_) {
     if (stream->context != context) return false;
     if (state == Context::kGoing) drop_events(*stream);
     return true;

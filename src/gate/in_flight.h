@@ -110,24 +110,24 @@ class InFlight {
     unsigned stalls = 0;         // kMostStalls: no bound any more
   };
 
-  Stream* find_known(cuda::CUcontext context, cuda::CUstream stream);
-  Stream& find(cuda::CUcontext context, cuda::CUstream stream);
-  void reap(Stream& stream, base::TimePoint now);
-  void learn(Stream& stream, const Mark& mark, double elapsed_ns);
-  bool is_full(const Stream& stream) const;
-  void forget_done(Stream& stream, base::TimePoint now);
-  cuda::CUevent take_event(Stream& stream);
-  void mark(Stream& stream, base::TimePoint now);
+  Stream* find_known(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
+  Stream& find(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
+  void reap(Stream& stream, base::TimePoint now) GPUMUX_REQUIRES(mutex_);
+  void learn(Stream& stream, const Mark& mark, double elapsed_ns) GPUMUX_REQUIRES(mutex_);
+  bool is_full(const Stream& stream) const GPUMUX_REQUIRES(mutex_);
+  void forget_done(Stream& stream, base::TimePoint now) GPUMUX_REQUIRES(mutex_);
+  cuda::CUevent take_event(Stream& stream) GPUMUX_REQUIRES(mutex_);
+  void mark(Stream& stream, base::TimePoint now) GPUMUX_REQUIRES(mutex_);
   static void start_next(Stream& stream);
-  void drop_events(Stream& stream);
+  void drop_events(Stream& stream) GPUMUX_REQUIRES(mutex_);
   double bound_ns() const { return static_cast<double>(bound_ns_.load(std::memory_order_relaxed)); }
 
   const cuda::Driver& driver_;
   std::atomic<std::int64_t> bound_ns_{0};
   std::atomic<std::uint32_t> turns_{0};
   base::Mutex mutex_;
-  std::vector<std::unique_ptr<Stream>> streams_;
-  WorkTimes times_;
+  std::vector<std::unique_ptr<Stream>> streams_ GPUMUX_GUARDED_BY(mutex_);
+  WorkTimes times_ GPUMUX_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumux::gate

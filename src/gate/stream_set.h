@@ -102,18 +102,20 @@ class StreamSet {
   };
 
   // `silenced`: the state of per-thread streams that cannot be asked.
-  WorkState state_of(const Entry& entry, WorkState silenced = WorkState::kRunning);
-  bool may_ask(cuda::CUcontext context, cuda::CUstream stream);
-  cuda::CUevent record_event(cuda::CUcontext context, cuda::CUstream stream);
-  void fence(cuda::CUcontext context, cuda::CUstream stream);
-  void drop(std::size_t index);
+  WorkState state_of(const Entry& entry, WorkState silenced = WorkState::kRunning) GPUMUX_REQUIRES(mutex_);
+  bool may_ask(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
+  cuda::CUevent record_event(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
+  void fence(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
+  void drop(std::size_t index) GPUMUX_REQUIRES(mutex_);
 
   const cuda::Driver& driver_;
   base::Mutex mutex_;
-  std::vector<Entry> entries_;
-  std::vector<std::pair<cuda::CUcontext, cuda::CUstream>> entering_;  // one for each EnteringCapture
-  int teardowns_ = 0;
-  std::uint64_t drain_generation_ = 0;  // since the last begin_drain; what was noted before it may be dropped
+  std::vector<Entry> entries_ GPUMUX_GUARDED_BY(mutex_);
+  // One for each EnteringCapture.
+  std::vector<std::pair<cuda::CUcontext, cuda::CUstream>> entering_ GPUMUX_GUARDED_BY(mutex_);
+  int teardowns_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  // Since the last begin_drain. A stream that was noted before it may be dropped.
+  std::uint64_t drain_generation_ GPUMUX_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpumux::gate

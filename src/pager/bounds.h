@@ -77,13 +77,13 @@ class Bounds {
   }
 
  private:
-  std::uint64_t& of(Part part) { return committed_[static_cast<std::size_t>(part)]; }
+  std::uint64_t& of(Part part) GPUMUX_REQUIRES(mutex_) { return committed_[static_cast<std::size_t>(part)]; }
 
   mutable base::Mutex mutex_;
-  std::uint64_t room_ = kNone;
-  std::uint64_t commitment_ = kNone;
-  std::uint64_t used_ = 0;
-  std::array<std::uint64_t, 3> committed_{};
+  std::uint64_t room_ GPUMUX_GUARDED_BY(mutex_) = kNone;
+  std::uint64_t commitment_ GPUMUX_GUARDED_BY(mutex_) = kNone;
+  std::uint64_t used_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::array<std::uint64_t, 3> committed_ GPUMUX_GUARDED_BY(mutex_){};
 };
 
 }  // namespace gpumux::pager

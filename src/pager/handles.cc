@@ -78,8 +78,8 @@ auto find_mapping_of(ProgramHandle& handle, cuda::CUdeviceptr address) {
                       [&](const ProgramHandle::Mapping& mapping) { return mapping.address == address; });
 }
 
-// With the lock held: the range that is mapped there, all of it claimed; null: there is none.
-Range* claim_mapped(State& state, cuda::CUdeviceptr address) {
+// The range that is mapped there, all of it claimed; null: there is none.
+Range* claim_mapped(State& state, cuda::CUdeviceptr address) GPUMUX_REQUIRES(state.mutex) {
   const auto found = state.mappings.find(address);
   Range* const range = found == state.mappings.end() ? nullptr : state.claim_all(found->second);
   if (range == nullptr || find_mapping_of(*range->handle, address) != range->handle->mappings.end()) return range;

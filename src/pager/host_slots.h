@@ -90,15 +90,16 @@ class HostSlots {
   const char* check() const;
 
  private:
-  void forget_registrations_locked();
+  void forget_registrations_locked() GPUMUX_REQUIRES(mutex_);
 
   const cuda::Driver& driver_;
   HostMemory* const lender_;
   mutable base::Mutex mutex_;
-  std::vector<std::unique_ptr<LentChunk>> chunks_;
-  std::set<std::byte*> registered_;  // where registered chunks begin, even if they are given back
-  std::uint64_t borrowed_bytes_ = 0;
-  std::uint64_t used_blocks_ = 0;
+  std::vector<std::unique_ptr<LentChunk>> chunks_ GPUMUX_GUARDED_BY(mutex_);
+  std::set<std::byte*> registered_
+      GPUMUX_GUARDED_BY(mutex_);  // where registered chunks begin, even if they are given back
+  std::uint64_t borrowed_bytes_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::uint64_t used_blocks_ GPUMUX_GUARDED_BY(mutex_) = 0;
 };
 
 }  // namespace gpumux::pager

@@ -216,7 +216,7 @@ CUresult Pager::allocate(cuda::CUcontext context, std::size_t bytes, Placement p
 
 CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Placement placement,
                                 cuda::CUdeviceptr* address) {
-  const auto take = [&](Range& range) {
+  const auto take = [&](Range& range) GPUMUX_REQUIRES(state_.mutex) {
     const auto offset = range.slab->take(bytes, state_.next_id);
     if (!offset) return false;
     ++state_.next_id;

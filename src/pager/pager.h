@@ -228,12 +228,12 @@ class Pager {
     std::uint64_t id() const { return piece != nullptr ? piece->id : range->id; }
   };
 
-  Found find_locked(cuda::CUdeviceptr address) const;
-  Found find_mapping_locked(cuda::CUdeviceptr address) const;
-  cuda::CUresult pin_locked(const Found& found, PinReason reason);
-  void forget_context_locked(cuda::CUcontext context);
-  bool let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone);
-  const char* check_handle(const Range& range) const;
+  Found find_locked(cuda::CUdeviceptr address) const GPUMUX_REQUIRES(state_.mutex);
+  Found find_mapping_locked(cuda::CUdeviceptr address) const GPUMUX_REQUIRES(state_.mutex);
+  cuda::CUresult pin_locked(const Found& found, PinReason reason) GPUMUX_REQUIRES(state_.mutex);
+  void forget_context_locked(cuda::CUcontext context) GPUMUX_REQUIRES(state_.mutex);
+  bool let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) GPUMUX_REQUIRES(state_.mutex);
+  const char* check_handle(const Range& range) const GPUMUX_REQUIRES(state_.mutex);
   std::unique_ptr<Range> take_reusable(std::uint64_t bytes);
   cuda::CUresult make_range(std::uint64_t bytes, Placement placement, std::unique_ptr<Range>* range);
   cuda::CUresult attach_all(Range& range);
@@ -244,7 +244,7 @@ class Pager {
   cuda::CUresult change_peer(cuda::CUdevice peer, bool may);
   void discard(std::unique_ptr<Range> range);
   cuda::CUresult begin_job();
-  std::uint64_t clean_copies_locked() const;
+  std::uint64_t clean_copies_locked() const GPUMUX_REQUIRES(state_.mutex);
   std::uint64_t drop_clean_copies(std::uint64_t bytes);
 
   // Slabs that have room, by context; most recently useful first. A hint: full ones leave when they are met.

@@ -47,7 +47,7 @@ class Restoration : public Job {
 
   void fill();
   bool claim_next(Entry* entry);
-  bool claim_locked(base::FrameSizes sizes, Entry* entry);
+  bool claim_locked(base::FrameSizes sizes, Entry* entry) GPUMUX_REQUIRES(state_.mutex);
   bool nothing_evicted();
   cuda::CUresult submit(Entry& entry);
   bool advance(Entry& entry);

@@ -37,22 +37,22 @@ struct State {
   Bounds bounds;  // has its own lock
   const Mapper mapper;
 
-  base::Mutex mutex;  // guards what follows, unless it says otherwise
+  base::Mutex mutex;
 
-  RangeTable table;
+  RangeTable table GPUMUX_GUARDED_BY(mutex);
   // Freed, still mapped, ready to be allocated again; the oldest first. Not in the table.
-  std::vector<std::unique_ptr<Range>> reusable;
-  std::uint64_t reusable_bytes = 0;
+  std::vector<std::unique_ptr<Range>> reusable GPUMUX_GUARDED_BY(mutex);
+  std::uint64_t reusable_bytes GPUMUX_GUARDED_BY(mutex) = 0;
   // Freed, but the driver refused to take the memory back. Tried again at every occasion.
-  std::vector<std::unique_ptr<Range>> stuck;
+  std::vector<std::unique_ptr<Range>> stuck GPUMUX_GUARDED_BY(mutex);
   // Where handles of the program's are mapped: the mapping's address, and the range's id.
-  std::map<cuda::CUdeviceptr, std::uint64_t> mappings;
+  std::map<cuda::CUdeviceptr, std::uint64_t> mappings GPUMUX_GUARDED_BY(mutex);
   // Contexts of the program's on this device that are alive: handles belong to none, and copying needs one.
-  std::vector<cuda::CUcontext> contexts;
-  std::vector<cuda::CUdevice> peers;  // devices that get rights to all ranges
-  std::uint64_t next_id = 1;
-  Moved moved;
-  bool job_running = false;
+  std::vector<cuda::CUcontext> contexts GPUMUX_GUARDED_BY(mutex);
+  std::vector<cuda::CUdevice> peers GPUMUX_GUARDED_BY(mutex);  // devices that get rights to all ranges
+  std::uint64_t next_id GPUMUX_GUARDED_BY(mutex) = 1;
+  Moved moved GPUMUX_GUARDED_BY(mutex);
+  bool job_running GPUMUX_GUARDED_BY(mutex) = false;
 
   // Bytes of ranges that hold their program up (Range::holds_up) and are not resident. Written under the lock, read by
   // any thread: a thread may only submit while it is zero. Sequentially consistent, as it is rarely written.
@@ -65,28 +65,27 @@ struct State {
   // The job that `job_running` stands for is over.
   void end_job();
 
-  // With the lock held:
-  void claim(Range& range, Chunk& chunk);
-  void unclaim(Range& range, Chunk& chunk);
-  // The chunk's copies in host memory are no longer needed.
-  void forget_copies(Chunk& chunk);
+  void claim(Range& range, Chunk& chunk) GPUMUX_REQUIRES(mutex);
+  void unclaim(Range& range, Chunk& chunk) GPUMUX_REQUIRES(mutex);
   // The range with this id, when no chunk of it is claimed; null: it is gone.
-  Range* wait_for_claims(std::uint64_t id);
+  Range* wait_for_claims(std::uint64_t id) GPUMUX_REQUIRES(mutex);
   // Waits until no chunk of the range is claimed, and claims all of them; null: it is gone.
-  Range* claim_all(std::uint64_t id);
-  void unclaim_all(Range& range);
+  Range* claim_all(std::uint64_t id) GPUMUX_REQUIRES(mutex);
+  void unclaim_all(Range& range) GPUMUX_REQUIRES(mutex);
   // A doomed range no longer holds its program up; a range that is spared after all does again.
-  void set_doomed(Range& range, bool doomed);
+  void set_doomed(Range& range, bool doomed) GPUMUX_REQUIRES(mutex);
   // The same when a device may reach a handle's memory, or no longer may.
-  void update_needed(Range& range);
+  void update_needed(Range& range) GPUMUX_REQUIRES(mutex);
   // The chunks that an eviction of `bytes` takes, in its order. First come chunks that no device can reach, then the
   // cheapest, which needed no copy the last time. Within each kind they go by address. `each` gets the range and the
   // chunk's number.
   template <typename Each>
-  void for_victims(std::uint64_t bytes, Each each) const;
+  void for_victims(std::uint64_t bytes, Each each) const GPUMUX_REQUIRES(mutex);
   // A context to copy in; null: there is none.
-  cuda::CUcontext any_context() const;
+  cuda::CUcontext any_context() const GPUMUX_REQUIRES(mutex);
 
+  // With the lock held, or for a range that is in no table: the chunk's copies in host memory are no longer needed.
+  void forget_copies(Chunk& chunk);
   // Without the lock, for ranges that are in no table:
   // Its allocation counts against the commitment, or no longer does. False: there is no more to commit.
   bool commit(Range& range);
@@ -98,7 +97,7 @@ struct State {
   void retry_stuck();
 
  private:
-  void count_evicted(const Range& range, bool held_up);
+  void count_evicted(const Range& range, bool held_up) GPUMUX_REQUIRES(mutex);
 };
 
 template <typename Each>

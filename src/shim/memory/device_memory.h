@@ -177,10 +177,10 @@ class DeviceMemory {
   };
 
   void await_bounds(base::Duration at_most);
-  void unbind_locked();
-  std::uint64_t own_quota() const;
-  void apply_locked();
-  void remove_locked(std::map<std::uint64_t, Outside>::iterator outside);
+  void unbind_locked() GPUMUX_REQUIRES(mutex_);
+  std::uint64_t own_quota() const GPUMUX_REQUIRES(mutex_);
+  void apply_locked() GPUMUX_REQUIRES(mutex_);
+  void remove_locked(std::map<std::uint64_t, Outside>::iterator outside) GPUMUX_REQUIRES(mutex_);
 
   const cuda::Driver& driver_;
   const MemorySettings& settings_;
@@ -189,29 +189,29 @@ class DeviceMemory {
   std::atomic<bool> has_graph_memory_{false};
   std::atomic<Rule> rule_{Rule::kAsking};  // written under mutex_
   std::atomic<std::uint64_t> total_{0};
-  // Under mutex_: what told_free has answered last.
-  std::uint64_t told_most_ = 0;
-  std::uint64_t told_allocated_ = 0;
-  std::map<cuda::CUdeviceptr, std::pair<std::uint64_t, bool>> sync_memops_;  // under mutex_
+  // As told_free has answered last.
+  std::uint64_t told_most_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::uint64_t told_allocated_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::map<cuda::CUdeviceptr, std::pair<std::uint64_t, bool>> sync_memops_ GPUMUX_GUARDED_BY(mutex_);
   std::atomic<bool> is_limited_{false};
   std::atomic<std::uint64_t> outside_total_{0};
-  std::uint64_t hidden_ = 0;  // under mutex_; in addition to outside_total_
+  std::uint64_t hidden_ GPUMUX_GUARDED_BY(mutex_) = 0;  // in addition to outside_total_
 
   mutable base::Mutex mutex_;  // threads that wait for rule, room or answers wait at it
-  wire::Room room_;
-  std::optional<base::TimePoint> looked_at_;  // nothing: no daemon knows the seat
-  base::Duration asked_for_{};                // since one does, less the time in which no thread looked
-  std::uint32_t reported_sequence_ = 0;
-  std::uint32_t last_ticket_ = 0;
-  std::uint32_t answered_ = 0;
-  std::uint32_t refused_ = 0;  // the newest ticket that was
-  std::uint32_t refused_for_ = 0;
-  std::map<std::uint64_t, Outside> outside_;
-  std::uint64_t next_number_ = 1;
+  wire::Room room_ GPUMUX_GUARDED_BY(mutex_);
+  std::optional<base::TimePoint> looked_at_ GPUMUX_GUARDED_BY(mutex_);  // nothing: no daemon knows the seat
+  base::Duration asked_for_ GPUMUX_GUARDED_BY(mutex_){};  // since one does, less the time in which no thread looked
+  std::uint32_t reported_sequence_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::uint32_t last_ticket_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::uint32_t answered_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::uint32_t refused_ GPUMUX_GUARDED_BY(mutex_) = 0;  // the newest ticket that was
+  std::uint32_t refused_for_ GPUMUX_GUARDED_BY(mutex_) = 0;
+  std::map<std::uint64_t, Outside> outside_ GPUMUX_GUARDED_BY(mutex_);
+  std::uint64_t next_number_ GPUMUX_GUARDED_BY(mutex_) = 1;
   base::Mutex pools_mutex_;  // held while the driver is asked; before mutex_
-  std::vector<cuda::CUmemoryPool> pools_;
-  std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_{};
-  wire::RoomWanted newest_wish_;
+  std::vector<cuda::CUmemoryPool> pools_ GPUMUX_GUARDED_BY(pools_mutex_);
+  std::array<std::uint64_t, wire::kUnpageableReasons> outside_by_reason_ GPUMUX_GUARDED_BY(mutex_){};
+  wire::RoomWanted newest_wish_ GPUMUX_GUARDED_BY(mutex_);
 };
 
 // Memory that the daemon takes for free and the driver does not have. A seat that the driver refuses what its room

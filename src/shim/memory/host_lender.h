@@ -121,12 +121,13 @@ class HostLender final : public pager::HostMemory {
   Port& port_;
   const std::uint32_t slot_;
   mutable base::Mutex mutex_;
-  std::vector<Message> inbox_;        // under the mutex: in the order in which they came
-  std::vector<std::uint64_t> asked_;  // under the mutex: bytes of each question without an answer, in their order
-  base::TimePoint refused_until_{};   // under the mutex
-  Chunks chunks_;                     // the mover's
-  bool keeps_nothing_ = false;        // the mover's
-  bool asked_to_forget_ = false;      // the mover's: the daemon waits to hear that no chunk is in kVain
+  std::vector<Message> inbox_ GPUMUX_GUARDED_BY(mutex_);  // in the order in which they came
+  std::vector<std::uint64_t> asked_
+      GPUMUX_GUARDED_BY(mutex_);  // bytes of each question without an answer, in their order
+  base::TimePoint refused_until_ GPUMUX_GUARDED_BY(mutex_){};
+  Chunks chunks_;                 // the mover's
+  bool keeps_nothing_ = false;    // the mover's
+  bool asked_to_forget_ = false;  // the mover's: the daemon waits to hear that no chunk is in kVain
 };
 
 }  // namespace gpumux::shim

@@ -141,7 +141,8 @@ void IpcServer::forget(std::uint64_t allocation) {
   served_.erase(allocation);
 }
 
-void IpcServer::close_after_fork() {
+// No thread holds the lock there.
+void IpcServer::close_after_fork() GPUMUX_NO_THREAD_SAFETY_ANALYSIS {
   listening_.reset();
   served_.clear();
 }

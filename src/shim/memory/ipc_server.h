@@ -68,20 +68,21 @@ class IpcServer {
  private:
   void run();
   void answer(const os::FileDescriptor& peer);
-  base::Status start_locked();
+  base::Status start_locked() GPUMUX_REQUIRES(mutex_);
   base::Status listen();
-  IpcHandle handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const;
+  IpcHandle handle_of(std::uint64_t allocation, std::uint64_t offset, std::uint64_t bytes) const
+      GPUMUX_REQUIRES(mutex_);
 
   base::Mutex mutex_;
   struct Served {
     os::KeptDescriptor fd;
     std::uint64_t bytes = 0;
   };
-  std::map<std::uint64_t, std::vector<Served>> served_;
-  bool is_listening_ = false;
-  os::KeptDescriptor listening_;  // after the start the thread's own
-  std::array<std::uint8_t, 16> name_{};
-  os::Thread thread_;  // for the life of the process
+  std::map<std::uint64_t, std::vector<Served>> served_ GPUMUX_GUARDED_BY(mutex_);
+  bool is_listening_ GPUMUX_GUARDED_BY(mutex_) = false;
+  os::KeptDescriptor listening_;         // after the start the thread's own
+  std::array<std::uint8_t, 16> name_{};  // made by the start
+  os::Thread thread_;                    // for the life of the process
 };
 
 }  // namespace gpumux::shim

@@ -122,40 +122,41 @@ class ManagedMemory {
     bool is_running = false;  // at a piece, as far as is known
   };
 
-  const Live* live_at(cuda::CUdeviceptr address) const;
-  void follow(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUmem_advise advice, cuda::CUmemLocation place);
-  void forget(const Range& range);
-  bool can_move();
-  bool is_running();
-  std::optional<Piece> next_to_leave();
-  bool send_away(const Piece& piece);
-  std::optional<Piece> next_to_come_back();
-  bool fetch(const Piece& piece);
-  bool was_left_with_the_host(const Piece& piece) const;
-  bool prefers_other(std::uint64_t address) const;
-  cuda::CUresult prefer_host(const Piece& piece);
-  void prefer_nothing(const Piece& piece);
-  cuda::CUresult prefetch(const Piece& piece, bool to_host);
-  Stream* stream_of(cuda::CUcontext context);
-  std::uint64_t cut(std::uint64_t begin, std::uint64_t end) const;
-  void note();
+  const Live* live_at(cuda::CUdeviceptr address) const GPUMUX_REQUIRES(mutex_);
+  void follow(cuda::CUdeviceptr address, std::uint64_t bytes, cuda::CUmem_advise advice, cuda::CUmemLocation place)
+      GPUMUX_REQUIRES(mutex_);
+  void forget(const Range& range) GPUMUX_REQUIRES(mutex_);
+  bool can_move() GPUMUX_REQUIRES(mutex_);
+  bool is_running() GPUMUX_REQUIRES(mutex_);
+  std::optional<Piece> next_to_leave() GPUMUX_REQUIRES(mutex_);
+  bool send_away(const Piece& piece) GPUMUX_REQUIRES(mutex_);
+  std::optional<Piece> next_to_come_back() GPUMUX_REQUIRES(mutex_);
+  bool fetch(const Piece& piece) GPUMUX_REQUIRES(mutex_);
+  bool was_left_with_the_host(const Piece& piece) const GPUMUX_REQUIRES(mutex_);
+  bool prefers_other(std::uint64_t address) const GPUMUX_REQUIRES(mutex_);
+  cuda::CUresult prefer_host(const Piece& piece) GPUMUX_REQUIRES(mutex_);
+  void prefer_nothing(const Piece& piece) GPUMUX_REQUIRES(mutex_);
+  cuda::CUresult prefetch(const Piece& piece, bool to_host) GPUMUX_REQUIRES(mutex_);
+  Stream* stream_of(cuda::CUcontext context) GPUMUX_REQUIRES(mutex_);
+  std::uint64_t cut(std::uint64_t begin, std::uint64_t end) const GPUMUX_REQUIRES(mutex_);
+  void note() GPUMUX_REQUIRES(mutex_);
 
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
 
   // Held while the driver is asked for a piece, never while it is waited for.
   base::Mutex mutex_;
-  std::map<cuda::CUdeviceptr, Live> ranges_;
-  std::uint64_t next_id_ = 1;
-  base::IntervalMap<cuda::CUmemLocation> preferred_;  // by the program
-  base::IntervalMap<Away> away_;
-  base::IntervalMap<bool> not_fetched_;  // came back to where the program had not asked for them: our prefetch was the
-                                         // last
-  std::map<cuda::CUcontext, Stream> streams_;
-  int can_move_ = -1;  // not known yet
-  Aim aim_ = Aim::kStay;
-  std::uint64_t to_go_ = 0;   // bytes that are still to leave, or may still be fetched
-  std::uint64_t cursor_ = 0;  // the walk for that has come up to here
+  std::map<cuda::CUdeviceptr, Live> ranges_ GPUMUX_GUARDED_BY(mutex_);
+  std::uint64_t next_id_ GPUMUX_GUARDED_BY(mutex_) = 1;
+  base::IntervalMap<cuda::CUmemLocation> preferred_ GPUMUX_GUARDED_BY(mutex_);  // by the program
+  base::IntervalMap<Away> away_ GPUMUX_GUARDED_BY(mutex_);
+  base::IntervalMap<bool> not_fetched_ GPUMUX_GUARDED_BY(mutex_);  // came back to where the program had not asked for
+                                                                   // them: our prefetch was the last
+  std::map<cuda::CUcontext, Stream> streams_ GPUMUX_GUARDED_BY(mutex_);
+  int can_move_ GPUMUX_GUARDED_BY(mutex_) = -1;  // not known yet
+  Aim aim_ GPUMUX_GUARDED_BY(mutex_) = Aim::kStay;
+  std::uint64_t to_go_ GPUMUX_GUARDED_BY(mutex_) = 0;   // bytes that are still to leave, or may still be fetched
+  std::uint64_t cursor_ GPUMUX_GUARDED_BY(mutex_) = 0;  // the walk for that has come up to here
   std::atomic<std::uint64_t> bytes_{0};
   std::atomic<std::uint64_t> away_bytes_{0};
   std::atomic<bool> is_at_home_{true};

@@ -333,8 +333,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Waits for what has been freed in the order of streams, as long as something is under way. False: nothing was, and
   // the pools have no such memory to release; or it takes too long.
   bool await_frees(DeviceMemory& memory, std::uint64_t bytes);
-  cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer);
-  cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer);
+  cuda::CUresult enable_peer_locked(std::uint32_t own, std::uint32_t peer) GPUMUX_REQUIRES(peers_mutex_);
+  cuda::CUresult disable_peer_locked(std::uint32_t own, std::uint32_t peer) GPUMUX_REQUIRES(peers_mutex_);
   // Waits for the seat's lease, at the gate as a submission does. False: this thread may not wait for it.
   bool take_turn(std::uint32_t slot);
 
@@ -347,7 +347,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // The same in the seat's turn. Nothing: this thread may not wait for that.
   std::optional<Answer> ask_in_turn(DeviceMemory& memory, const DeviceMemory::Need& need);
   bool is_inside(std::uint32_t slot) const;
-  void update_bars_locked(std::uint64_t mask);
+  void update_bars_locked(std::uint64_t mask) GPUMUX_REQUIRES(bars_mutex_);
 
   Owner& owner_;
   const cuda::Driver& driver_;
@@ -363,18 +363,22 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     DeviceMemory* memory = nullptr;
     cuda::CUdeviceptr base = 0;
   };
-  std::multimap<cuda::CUdeviceptr, Opened> opened_;  // by the address that the program was given
-  std::atomic<bool> unbound_{false};                 // for seats that are opened from now on
+  // By the address that the program was given.
+  std::multimap<cuda::CUdeviceptr, Opened> opened_ GPUMUX_GUARDED_BY(opened_mutex_);
+  std::atomic<bool> unbound_{false};  // for seats that are opened from now on
   base::Mutex make_mutex_;
   std::array<std::atomic<DeviceMemory*>, base::kMaxSeatsPerTenant> seats_memory_{};
 
   base::Mutex peers_mutex_;
-  std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_;  // how many contexts, and pools, have access
-  std::map<std::pair<cuda::CUmemoryPool, std::uint32_t>, std::uint32_t> pool_access_;  // pool and accessor: the owner
+  // How many contexts, and pools, have access.
+  std::map<std::pair<std::uint32_t, std::uint32_t>, int> peers_ GPUMUX_GUARDED_BY(peers_mutex_);
+  // Pool and accessor: the owner.
+  std::map<std::pair<cuda::CUmemoryPool, std::uint32_t>, std::uint32_t> pool_access_ GPUMUX_GUARDED_BY(peers_mutex_);
 
   mutable base::Mutex bars_mutex_;
-  std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_{};  // the others of the group
-  std::array<bool, base::kMaxSeatsPerTenant> evicting_{};
+  // The others of the group.
+  std::array<std::uint64_t, base::kMaxSeatsPerTenant> connected_ GPUMUX_GUARDED_BY(bars_mutex_){};
+  std::array<bool, base::kMaxSeatsPerTenant> evicting_ GPUMUX_GUARDED_BY(bars_mutex_){};
   std::array<std::atomic<bool>, base::kMaxSeatsPerTenant> broken_{};
 };
 

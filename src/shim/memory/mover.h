@@ -111,10 +111,10 @@ class Mover {
     std::optional<Door> door;
     std::unique_ptr<pager::Eviction> eviction;
     std::unique_ptr<pager::Restoration> restoration;
-    HiddenClaim hidden;                        // for memory that waits to be restored
-    bool has_tried_to_prepare = false;         // and failed
-    std::uint32_t paused = 0;                  // under pause_mutex_
-    bool idle = true;                          // under pause_mutex_
+    HiddenClaim hidden;                 // for memory that waits to be restored
+    bool has_tried_to_prepare = false;  // and failed
+    std::uint32_t paused = 0;           // under Mover::pause_mutex_, as the next
+    bool idle = true;
     std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
     std::atomic<std::uint64_t> to_leave{0};    // the same, of managed memory
   };
@@ -159,9 +159,9 @@ class Mover {
   std::atomic<std::uint64_t> out_{0};  // seats with managed memory that must come back, as bits
   os::Thread thread_;
   std::atomic<bool> stopping_{false};
-  std::optional<base::TimePoint> leaving_since_;  // under pause_mutex_; nothing: the process stays
-  std::atomic<std::uint32_t> left_{0};            // 1: there was nothing more to forget
-  Round round_;                                   // the mover's
+  std::optional<base::TimePoint> leaving_since_ GPUMUX_GUARDED_BY(pause_mutex_);  // nothing: the process stays
+  std::atomic<std::uint32_t> left_{0};                                            // 1: there was nothing more to forget
+  Round round_;                                                                   // the mover's
   std::atomic<std::uint32_t> wakes_{0};
   base::Mutex pause_mutex_;  // threads that wait for a seat to be idle wait at it
 };

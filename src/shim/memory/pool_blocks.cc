@@ -70,7 +70,7 @@ bool Pools::is_behind(const Block& late, const Block& early) {
 
 // With its neighbours, as far as they are free in the same way. Returns what it has become.
 Pools::Blocks::iterator Pools::merge(Blocks::iterator block) {
-  const auto join = [this](Blocks::iterator low, Blocks::iterator high) {
+  const auto join = [this](Blocks::iterator low, Blocks::iterator high) GPUMUX_REQUIRES(mutex_) {
     unlist(low);
     unlist(high);
     Block& into = low->second;
@@ -158,7 +158,7 @@ Pools::Blocks::iterator Pools::take_pending(Pool& pool, const StreamName& stream
 // ---- fences, with the lock held but where it says otherwise
 
 // Without the lock: this makes an event.
-CUresult Pools::make_event(Fence* fence) {
+CUresult Pools::make_event(Fence* fence) const {
   const cuda::WorkingContext current(driver_, fence->context);
   if (current.result() != cuda::CUDA_SUCCESS) return current.result();
   return driver_.cuEventCreate(&fence->event, cuda::CU_EVENT_DISABLE_TIMING);

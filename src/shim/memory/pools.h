@@ -223,52 +223,56 @@ class Pools {
   enum class Fit { kClose, kAny };
 
   static std::uint64_t new_id();  // never used before in this process
-  Pool* find_pool(cuda::CUmemoryPool pool) const;
-  Blocks::iterator take_free(Pool& pool, const StreamName& stream, std::uint64_t bytes, Fit fit);
-  Blocks::iterator take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes);
-  void make_live(Blocks::iterator block, std::uint64_t bytes, std::uint64_t requested);
+  Pool* find_pool(cuda::CUmemoryPool pool) const GPUMUX_REQUIRES(mutex_);
+  Blocks::iterator take_free(Pool& pool, const StreamName& stream, std::uint64_t bytes, Fit fit)
+      GPUMUX_REQUIRES(mutex_);
+  Blocks::iterator take_pending(Pool& pool, const StreamName& stream, std::uint64_t bytes) GPUMUX_REQUIRES(mutex_);
+  void make_live(Blocks::iterator block, std::uint64_t bytes, std::uint64_t requested) GPUMUX_REQUIRES(mutex_);
   cuda::CUresult grow(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
                       pager::Placement placement, cuda::CUdeviceptr* address);
   bool take_again(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes, Fit fit,
                   std::size_t questions, cuda::CUdeviceptr* address);
   cuda::CUresult depend(cuda::CUmemoryPool handle, const StreamName& stream, std::uint64_t bytes,
                         cuda::CUdeviceptr* address);
-  void list(Blocks::iterator block);
-  void unlist(Blocks::iterator block);
-  void put_free(Blocks::iterator block);
-  Blocks::iterator merge(Blocks::iterator block);
+  void list(Blocks::iterator block) GPUMUX_REQUIRES(mutex_);
+  void unlist(Blocks::iterator block) GPUMUX_REQUIRES(mutex_);
+  void put_free(Blocks::iterator block) GPUMUX_REQUIRES(mutex_);
+  Blocks::iterator merge(Blocks::iterator block) GPUMUX_REQUIRES(mutex_);
   static bool is_behind(const Block& late, const Block& early);
-  bool may_merge(const Block& low, const Block& high) const;
-  void merge_finished(std::size_t questions);
-  void unite();
-  cuda::CUresult make_event(Fence* fence);
-  void drop_fence(Block& block);
-  void keep_event(const Fence& fence);
-  const Segment& segment_of(const Block& block) const { return segments_.find(block.segment)->second; }
-  bool is_whole(const Block& block) const;
+  bool may_merge(const Block& low, const Block& high) const GPUMUX_REQUIRES(mutex_);
+  void merge_finished(std::size_t questions) GPUMUX_REQUIRES(mutex_);
+  void unite() GPUMUX_REQUIRES(mutex_);
+  cuda::CUresult make_event(Fence* fence) const;
+  void drop_fence(Block& block) GPUMUX_REQUIRES(mutex_);
+  void keep_event(const Fence& fence) GPUMUX_REQUIRES(mutex_);
+  const Segment& segment_of(const Block& block) const GPUMUX_REQUIRES(mutex_) {
+    return segments_.find(block.segment)->second;
+  }
+  bool is_whole(const Block& block) const GPUMUX_REQUIRES(mutex_);
   static bool is_used(const Block& block) { return block.use == Use::kLive || block.use == Use::kFreeing; }
-  void detach(Blocks::iterator block, std::vector<cuda::CUdeviceptr>* gone);
-  std::uint64_t detach_free(Pool& pool, std::uint64_t bytes, std::vector<cuda::CUdeviceptr>* gone);
-  void detach_surplus(Pool& pool, std::vector<cuda::CUdeviceptr>* gone);
-  void note_surplus();
-  void forget_destroyed();
+  void detach(Blocks::iterator block, std::vector<cuda::CUdeviceptr>* gone) GPUMUX_REQUIRES(mutex_);
+  std::uint64_t detach_free(Pool& pool, std::uint64_t bytes, std::vector<cuda::CUdeviceptr>* gone)
+      GPUMUX_REQUIRES(mutex_);
+  void detach_surplus(Pool& pool, std::vector<cuda::CUdeviceptr>* gone) GPUMUX_REQUIRES(mutex_);
+  void note_surplus() GPUMUX_REQUIRES(mutex_);
+  void forget_destroyed() GPUMUX_REQUIRES(mutex_);
   void give(const std::vector<cuda::CUdeviceptr>& gone);
-  Blocks::const_iterator holding(cuda::CUdeviceptr address) const;
+  Blocks::const_iterator holding(cuda::CUdeviceptr address) const GPUMUX_REQUIRES(mutex_);
 
   const cuda::Driver& driver_;
   Port& port_;
   const cuda::CUdevice device_;
   const std::uint32_t slot_;
 
-  mutable base::Mutex mutex_;                 // guards all that follows
-  std::vector<std::unique_ptr<Pool>> pools_;  // few
-  std::map<cuda::CUdeviceptr, Segment> segments_;
-  Blocks blocks_;                                       // of all segments, without gaps
-  std::map<std::uint64_t, cuda::CUdeviceptr> pending_;  // free blocks with fences, by tick
-  std::map<cuda::CUcontext, std::vector<cuda::CUevent>> spare_;
-  std::uint64_t next_tick_ = 1;
-  cuda::CUmemoryPool default_ = nullptr;  // null: not asked yet
-  cuda::CUmemoryPool current_ = nullptr;
+  mutable base::Mutex mutex_;
+  std::vector<std::unique_ptr<Pool>> pools_ GPUMUX_GUARDED_BY(mutex_);  // few
+  std::map<cuda::CUdeviceptr, Segment> segments_ GPUMUX_GUARDED_BY(mutex_);
+  Blocks blocks_ GPUMUX_GUARDED_BY(mutex_);                                       // of all segments, without gaps
+  std::map<std::uint64_t, cuda::CUdeviceptr> pending_ GPUMUX_GUARDED_BY(mutex_);  // free blocks with fences, by tick
+  std::map<cuda::CUcontext, std::vector<cuda::CUevent>> spare_ GPUMUX_GUARDED_BY(mutex_);
+  std::uint64_t next_tick_ GPUMUX_GUARDED_BY(mutex_) = 1;
+  cuda::CUmemoryPool default_ GPUMUX_GUARDED_BY(mutex_) = nullptr;  // null: not asked yet
+  cuda::CUmemoryPool current_ GPUMUX_GUARDED_BY(mutex_) = nullptr;
   std::atomic<bool> surplus_{false};  // written under the lock
 };
 

@@ -114,7 +114,8 @@ void SeatFrames::drop() {
   }
 }
 
-void SeatFrames::close_all() {
+// In a forked child no thread holds the lock, and what it guards is whole (NoFork).
+void SeatFrames::close_all() GPUMUX_NO_THREAD_SAFETY_ANALYSIS {
   for (AtHand& frame : at_hand_) {
     frame.fd.reset();
     frame.bytes = 0;

@@ -87,7 +87,7 @@ class SeatFrames final : public pager::Frames {
     os::FileDescriptor fd;
   };
   std::uint64_t tagged(std::uint64_t number) const { return daemon_.load() * wire::kFrameNumbers + number; }
-  AtHand* find_at_hand(std::uint64_t bytes);
+  AtHand* find_at_hand(std::uint64_t bytes) GPUMUX_REQUIRES(mutex_);
   bool is_current(std::uint64_t number) const { return number / wire::kFrameNumbers == daemon_.load(); }
 
   Port& port_;
@@ -96,9 +96,9 @@ class SeatFrames final : public pager::Frames {
   std::uint64_t room_ = 0;                // the agent's
   std::atomic<std::uint64_t> daemon_{1};  // counts daemons, up to what fits next to a frame's number
   base::Mutex mutex_;
-  std::array<AtHand, kMostAtHand> at_hand_;  // under the mutex
-  std::vector<std::uint64_t> freed_;         // under the mutex
-  Asked asked_;                              // under the mutex
+  std::array<AtHand, kMostAtHand> at_hand_ GPUMUX_GUARDED_BY(mutex_);
+  std::vector<std::uint64_t> freed_ GPUMUX_GUARDED_BY(mutex_);
+  Asked asked_ GPUMUX_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumux::shim

@@ -21,10 +21,11 @@ namespace {
 
 // Where messages go. Never closed: they may come until the last moment.
 struct Log {
-  base::Mutex mutex;  // of the rest
-  int standard = -1;  // standard output or error, by its number
-  os::KeptDescriptor kept;
-  std::string file;  // opened anew if the program closes it; empty: it cannot be, it was a descriptor of the program's
+  base::Mutex mutex;
+  int standard GPUMUX_GUARDED_BY(mutex) = -1;  // standard output or error, by its number
+  os::KeptDescriptor kept GPUMUX_GUARDED_BY(mutex);
+  // Opened anew if the program closes it. Empty: it cannot be, it was a descriptor of the program's.
+  std::string file GPUMUX_GUARDED_BY(mutex);
 };
 std::atomic<Log*> g_log{nullptr};
 
@@ -60,7 +61,7 @@ os::KeptDescriptor open_file(const std::string& name) {
 
 // Standard output and error are used as the program has them, also if it redirects them later. The number of any other
 // descriptor may soon stand for a file of the program's, so the library keeps a copy.
-void open_log(const std::string& destination, Log& log) {
+void open_log(const std::string& destination, Log& log) GPUMUX_REQUIRES(log.mutex) {
   const int named = descriptor_named(destination);
   if (named == STDOUT_FILENO || named == STDERR_FILENO) {
     log.standard = named;
@@ -82,8 +83,8 @@ std::string prefix_of(wire::Severity severity) {
   return prefix;
 }
 
-// With the mutex held. Negative: there is none any more.
-int descriptor_of(Log& log) {
+// Negative: there is none any more.
+int descriptor_of(Log& log) GPUMUX_REQUIRES(log.mutex) {
   if (log.standard >= 0) return log.standard;
   if (!log.kept.is_lost()) return log.kept.get();
   log.kept = log.file.empty() ? os::KeptDescriptor() : open_file(log.file);
@@ -102,8 +103,13 @@ void set_log(const std::string& destination) {
   if (destination.empty()) return;
   auto* const log = new (std::nothrow) Log;
   if (log == nullptr) return;
-  open_log(destination, *log);
-  if (log->standard < 0 && !log->kept) {
+  bool is_open;
+  {
+    const base::Locked locked(log->mutex);
+    open_log(destination, *log);
+    is_open = log->standard >= 0 || log->kept;
+  }
+  if (!is_open) {
     delete log;
     tell_user("cannot open the log " + destination + " named by GPUMUX_LOG; messages go to the daemon only");
     return;

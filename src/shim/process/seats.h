@@ -93,9 +93,10 @@ class Seats {
   gate::InFlight& in_flight(std::uint32_t slot) { return seats_[slot]->in_flight; }
   std::atomic<std::uint32_t>& waits_to_skip(std::uint32_t slot) { return seats_[slot]->waits_to_skip; }
 
-  class Locked {
+  class GPUMUX_SCOPED_CAPABILITY Locked {
    public:
-    explicit Locked(Seats& seats) : locked_(seats.mutex_), seats_(seats) {}
+    explicit Locked(Seats& seats) GPUMUX_ACQUIRE(seats.mutex_) : locked_(seats.mutex_), seats_(seats) {}
+    ~Locked() GPUMUX_RELEASE() {}
     Seat& operator[](std::uint32_t slot) { return *seats_.seats_[slot]; }
     // Null for a slot that was never opened: the daemon's messages are checked as any peer's.
     Seat* find(std::uint32_t slot) { return slot < seats_.count() ? seats_.seats_[slot] : nullptr; }
@@ -111,7 +112,7 @@ class Seats {
 
   const cuda::Driver& driver_;
   base::Mutex mutex_;
-  std::array<int, kMaxDevices> slot_of_device_{};
+  std::array<int, kMaxDevices> slot_of_device_ GPUMUX_GUARDED_BY(mutex_){};
   std::array<Seat*, base::kMaxSeatsPerTenant> seats_{};
   std::atomic<std::uint32_t> count_{0};
 };

@@ -64,7 +64,7 @@ class Captures {
   }
 
   base::Mutex mutex_;
-  std::vector<Origin> origins_;
+  std::vector<Origin> origins_ GPUMUX_GUARDED_BY(mutex_);
   std::atomic<std::size_t> count_{0};
 };
 

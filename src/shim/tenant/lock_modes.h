@@ -52,7 +52,7 @@ class LockModes {
 
   const std::optional<LockModeSettings> settings_;
   base::Mutex mutex_;
-  std::array<Lock, base::kMaxSeatsPerTenant> locks_;
+  std::array<Lock, base::kMaxSeatsPerTenant> locks_ GPUMUX_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumux::shim

@@ -154,7 +154,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   std::atomic<Membership> own_gang_{Membership::kNone};
   std::atomic<Membership> sharing_gang_{Membership::kNone};
   base::Mutex start_mutex_;
-  bool started_ = false;
+  bool started_ GPUMUX_GUARDED_BY(start_mutex_) = false;
 };
 
 // The process's tenant; null before it is needed, and in a process that gpumux is disabled in.
