@@ -18,6 +18,10 @@ void ForeignUse::heard(base::TimePoint now, bool moves, std::uint64_t more, std:
   believe_earlier(now);
   heard_at_ = now;
   if (moves) moved_at_ = now;
+  // The first look is believed at once. So it is corrected as long as reports may be late for it.
+  const bool is_first_unsettled = series_ && !unsettled_.empty() && unsettled_.front().asked_at == series_->first_at &&
+                                  knowledge_ == Knowledge::kFirst;
+  if (is_first_unsettled) came_back(std::min(more, unsettled_.front().untold));
   for (Look& look : unsettled_) {
     const std::uint64_t explained = std::min(more, look.untold);
     look.beyond = minus(look.beyond, explained);
@@ -33,6 +37,7 @@ void ForeignUse::opened(base::TimePoint now, base::TenantId tenant, std::uint64_
   if (std::count_if(newcomers_.begin(), newcomers_.end(), is_its) >= std::ptrdiff_t{kMostNewcomers})
     newcomers_.erase(std::find_if(newcomers_.begin(), newcomers_.end(), is_its));
   newcomers_.push_back({.tenant = tenant, .account = account, .until = now + kContextPatience, .before = bytes_});
+  heard_at_ = now;  // its first report comes in a moment
 }
 
 void ForeignUse::has_context(base::TimePoint now, base::TenantId tenant) {

@@ -64,6 +64,29 @@ TEST(ForeignUse, WhoComesBackWasSeenFirst) {
   EXPECT_EQ(s.bytes(), 40 * kGiB) << "it was not there then, or is not seen to be";
 }
 
+// A newcomer's first report is late: the first look has shown its memory already.
+TEST(ForeignUse, AFirstReportThatIsLateExplainsTheFirstLook) {
+  Looks s;
+  s.open(1);
+  const std::uint64_t before = s.bytes();
+  s.now += 100ms;
+  s.use.look({.asked_at = s.now, .beyond = 9 * kGiB, .untold = 20 * kGiB});
+  s.use.heard(s.now + 200ms, true, 8 * kGiB);
+  EXPECT_LE(s.bytes(), 1 * kGiB + before);
+  Looks other;
+  other.open(1);
+  other.now += 100ms;
+  other.use.look({.asked_at = other.now, .beyond = 9 * kGiB, .untold = 2 * kGiB});
+  other.use.heard(other.now + 200ms, true, 8 * kGiB);
+  EXPECT_GE(other.bytes(), 7 * kGiB) << "it cannot have had more by then";
+  Looks late;
+  late.open(1);
+  late.now += 100ms;
+  late.use.look({.asked_at = late.now, .beyond = 9 * kGiB, .untold = 20 * kGiB});
+  late.use.heard(late.now + 2s, true, 8 * kGiB);
+  EXPECT_GE(late.bytes(), 9 * kGiB) << "it has come since";
+}
+
 // Tenants were allocating when the daemon looked first: what it saw is theirs, and they report it in a moment.
 TEST(ForeignUse, AFirstLookWhileMemoryMovesCountsOnlyAsFarAsTheNextOneAgrees) {
   Looks s;
