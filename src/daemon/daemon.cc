@@ -26,6 +26,7 @@
 #include "daemon/loop/log.h"
 #include "daemon/loop/loop_timer.h"
 #include "daemon/loop/pool_work.h"
+#include "daemon/loop/self_check.h"
 #include "daemon/loop/trace.h"
 #include "daemon/loop/trace_counters.h"
 #include "daemon/loop/trace_file.h"
@@ -85,10 +86,13 @@ class LoopDaemon final : public Daemon {
             io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); },
             [this] { return translator_.take_peaks(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
-        api_(leases_, translator_, access_, daemon_info(), timers_, counters_, job_api_),
+        api_(leases_, translator_, access_, daemon_info(), loop_, counters_, job_api_),
         http_(io_, worker_, api_, trace_, access_, closer_),
         metrics_(io_, worker_, api_),
         mps_(io_, worker_, translator_, leases_),
+        self_check_(clock_, {{"leases and memory", [this] { return leases_.machine().check_invariants(); }},
+                             {"host memory", [this] { return host_memory_.check_invariants(); }},
+                             {"jobs", [this] { return jobs_.core().check_invariants(); }}}),
         core_timer_(
             io_, [this] { return leases_.next_deadline(); }, [this](base::TimePoint due) { let_time_pass(due); }),
         trials_timer_(
@@ -149,7 +153,7 @@ class LoopDaemon final : public Daemon {
   asio::thread_pool helper_{1};
   asio::thread_pool worker_{1};
   WorkerPool host_pool_{host_threads()};
-  TimerStatistics timers_;
+  LoopStatistics loop_;
   Trace trace_;
   TraceCounters counters_;
   TraceFile trace_file_{worker_};
@@ -168,6 +172,7 @@ class LoopDaemon final : public Daemon {
   HttpServer http_;
   MetricsDoor metrics_;
   MpsDoor mps_;
+  SelfCheck self_check_;
   Sockets sockets_{options_, dir_lock_, tenants_, http_};
 
   Attention attention_;
@@ -410,9 +415,9 @@ void LoopDaemon::look_again() {
 
 void LoopDaemon::let_time_pass(base::TimePoint due) {
   const base::Duration late = clock_.now() - due;
-  ++timers_.fired;
-  if (late > 1ms) ++timers_.late_over_1ms;
-  timers_.latest = std::max(timers_.latest, late);
+  ++loop_.fired;
+  if (late > 1ms) ++loop_.late_over_1ms;
+  loop_.latest = std::max(loop_.latest, late);
   leases_.apply(sched::TimePassed{});
   settled();
 }
@@ -433,6 +438,8 @@ void LoopDaemon::keep_house() {
       log_error("jobs can have no terminals", {{"why", made.error().message()}});
   }
   mps_.look();
+  self_check_.look();
+  loop_.broken_invariants = self_check_.found();
   if (is_unused()) finish(kExitStopped);
 }
 

@@ -77,7 +77,7 @@ class Machine {
   std::optional<GpuIndex> restless() const { return restless_; }
 
   // Empty, or the first violated invariant in words. Builds with GPUMUX_CHECKED, which are all but the release, ask it
-  // at the end of each apply() and end themselves if it is violated.
+  // at the end of each apply() and end themselves if it is violated. The daemon asks it now and then, and goes on.
   std::string check_invariants() const;
 
  private:

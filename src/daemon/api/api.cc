@@ -67,13 +67,13 @@ ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
 
 }  // namespace
 
-Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info,
-         const TimerStatistics& timers, const TraceCounters& counters, JobRoutes& jobs)
+Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const LoopStatistics& loop,
+         const TraceCounters& counters, JobRoutes& jobs)
     : leases_(leases),
       translator_(translator),
       access_(access),
       info_(std::move(info)),
-      timers_(timers),
+      loop_(loop),
       counters_(counters),
       jobs_(jobs) {}
 
@@ -138,8 +138,7 @@ ApiAnswer Api::daemon(const Peer& peer, std::string_view query) const {
         {"nvml_version", info_.driver.nvml_version},
         {"simulated", info_.driver.simulated}}},
       {"tenants", translator_.sessions().size()},
-      {"timers",
-       {{"fired", timers_.fired}, {"late_over_1ms", timers_.late_over_1ms}, {"latest_ns", timers_.latest.count()}}},
+      {"timers", {{"fired", loop_.fired}, {"late_over_1ms", loop_.late_over_1ms}, {"latest_ns", loop_.latest.count()}}},
       {"unknown_entries", std::move(unknown)},
       {"caps", caps_json(translator_.caps_of(peer, decode_percent(query_value(query, "run").value_or(""))))}};
   return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
@@ -228,7 +227,7 @@ ApiAnswer Api::metrics(const ApiRequest& request, std::string_view query) {
 Api::MetricsWork Api::metrics(exporter::Names names, MetricsFormat format) {
   auto snapshot = std::make_shared<MetricsSnapshot>(MetricsSnapshot{.status = take_status(leases_, translator_),
                                                                     .info = info_,
-                                                                    .timers = timers_,
+                                                                    .loop = loop_,
                                                                     .counters = counters_.counts(),
                                                                     .tenants = translator_.sessions().size()});
   for (const auto& [name, entry] : translator_.unknown_entries()) snapshot->unknown_calls += entry.count;

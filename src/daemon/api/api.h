@@ -38,7 +38,7 @@ class JobRoutes;
 class Api {
  public:
   // `jobs` answers for jobs.
-  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const TimerStatistics& timers,
+  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const LoopStatistics& loop,
       const TraceCounters& counters, JobRoutes& jobs);
 
   ApiAnswer answer(const ApiRequest& request);
@@ -73,7 +73,7 @@ class Api {
   Translator& translator_;
   const AccessRules& access_;
   DaemonInfo info_;
-  const TimerStatistics& timers_;
+  const LoopStatistics& loop_;
   const TraceCounters& counters_;
   JobRoutes& jobs_;
   std::map<Account, RateLimit> status_limits_;

@@ -23,11 +23,12 @@ struct DaemonInfo {
   DriverInfo driver;
 };
 
-// How late the loop was for the core's deadlines.
-struct TimerStatistics {
+// How late the loop was for the core's deadlines, and what it found of itself (loop/self_check.h).
+struct LoopStatistics {
   std::uint64_t fired = 0;
   std::uint64_t late_over_1ms = 0;
   base::Duration latest{};
+  std::uint64_t broken_invariants = 0;
 };
 
 }  // namespace gpumux::daemon

@@ -28,10 +28,13 @@ void write_daemon(Exposition& out, const MetricsSnapshot& snapshot) {
   out.begin_family("gpumux_tenants", Kind::kGauge, "Processes that use GPUs through gpumux.");
   out.sample({}, snapshot.tenants);
   out.begin_family("gpumux_daemon_deadlines", Kind::kCounter, "Deadlines that the daemon had set itself.");
-  out.sample({}, snapshot.timers.fired);
+  out.sample({}, snapshot.loop.fired);
   out.begin_family("gpumux_daemon_late_deadlines", Kind::kCounter,
                    "Deadlines that the daemon met more than 1 ms late.");
-  out.sample({}, snapshot.timers.late_over_1ms);
+  out.sample({}, snapshot.loop.late_over_1ms);
+  out.begin_family("gpumux_broken_invariants", Kind::kCounter,
+                   "Times that the daemon found its own state wrong. The log says what.");
+  out.sample({}, snapshot.loop.broken_invariants);
   out.begin_family("gpumux_unknown_driver_calls", Kind::kCounter,
                    "Calls of driver entries that the library does not know, and so does not hold up.");
   out.sample({}, snapshot.unknown_calls);

@@ -19,7 +19,7 @@ namespace gpumux::daemon {
 struct MetricsSnapshot {
   StatusSnapshot status;
   DaemonInfo info;
-  TimerStatistics timers;
+  LoopStatistics loop;
   std::map<std::int32_t, TraceCounters::Counts> counters{};
   std::uint64_t tenants = 0;
   std::uint64_t unknown_calls = 0;  // driver entries that went past the library

@@ -104,9 +104,9 @@ class Machine {
   boost::asio::thread_pool pool_{1};
   HostMemory host_{loop_, pool_, 0, HostFiles()};
   Translator translator_{leases_, trials_, access_, host_, settings::OnDaemonLoss::kWait};
-  TimerStatistics timers_;
+  LoopStatistics statistics_;
   Jobs jobs_;
-  Api api_{leases_, translator_, access_, {}, timers_, counters_, jobs_};
+  Api api_{leases_, translator_, access_, {}, statistics_, counters_, jobs_};
   std::deque<Tenant> tenants_;
 };
 
