@@ -7,9 +7,11 @@
 namespace gpumux::jobs {
 
 JobCore::JobCore() : state_(std::make_unique<State>()) {}
+
 JobCore::~JobCore() = default;
 
 std::optional<Refusal> JobCore::refusal(const JobSpec& spec) const { return state_->refusal(spec); }
+
 std::optional<Refusal> JobCore::refusal(const RequestAsked& asked) const { return state_->refusal(asked); }
 
 std::optional<Request> JobCore::request(JobId id) const {
@@ -71,6 +73,7 @@ std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
 }
 
 const Reservation& JobCore::reservation() const { return state_->reservation; }
+
 const JobCounts& JobCore::counts() const { return state_->counts; }
 
 std::string JobCore::check_invariants() const { return state_->check(); }
@@ -112,6 +115,7 @@ void JobCore::State::on(const GpuRemoved& e) {
 }
 
 void JobCore::State::on(const GpuDrained& e) { close_gpu(e.gpu, &Gpu::drained, e.is_drained); }
+
 void JobCore::State::on(const GpuHealth& e) { close_gpu(e.gpu, &Gpu::sick, e.is_sick); }
 
 void JobCore::State::close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed) {
@@ -159,16 +163,6 @@ void JobCore::State::on(const SettingsChanged& e) {
   unpark_gpus();
 }
 
-// A floor is a place in the fair order. Another order begins without floors, so in fifo no job has one.
-void JobCore::State::drop_floors() {
-  for (auto& [id, job] : jobs) {
-    if (!job->floor) continue;
-    dequeue(*job);
-    job->floor.reset();
-    enqueue(*job);
-  }
-}
-
 void JobCore::State::on(const UserLimitsChanged& e) {
   user_of(e.uid).limits = e.limits;
   unpark_gpus();
@@ -193,76 +187,6 @@ void JobCore::State::on(const TimePassed&) {
     Job& job = *find(deadlines.begin()->second);
     woken(job);
   }
-}
-
-// Its next deadline: the end of its time, or when something is tried again.
-void JobCore::State::arm(Job& job) {
-  if (job.wake != TimePoint::max()) deadlines.erase({job.wake, job.spec.id});
-  job.wake = std::min(job.retry_at.value_or(TimePoint::max()), job.begins_at.value_or(TimePoint::max()));
-  if (!job.overdue()) job.wake = std::min(job.wake, limit_at(job));
-  if (job.wake != TimePoint::max()) deadlines.insert({job.wake, job.spec.id});
-}
-
-void JobCore::State::woken(Job& job) {
-  if (job.begins_at && *job.begins_at <= now) {
-    job.begins_at.reset();
-    enqueue(job);
-  }
-  if (job.retry_at && *job.retry_at <= now) {
-    job.retry_at.reset();
-    enqueue(job);
-    dirty = true;
-    suspend_if_held(job);
-  }
-  if (!job.overdue() && limit_at(job) <= now) {
-    job.clock->overdue = true;
-    ++overdue;
-    dirty = true;
-  }
-  arm(job);
-}
-
-Duration JobCore::State::limit_of(const Job& job) const {
-  const Duration own = job.spec.time_limit, all = settings.max_time;
-  if (own == kNoLimit || all == kNoLimit) return std::max(own, all);
-  return std::min(own, all);
-}
-
-TimePoint JobCore::State::limit_at(const Job& job) const {
-  const Duration limit = limit_of(job);
-  if (!job.clock || limit == kNoLimit) return TimePoint::max();
-  const Duration left = limit - std::min(limit, job.ran);
-  return left > TimePoint::max() - job.clock->since ? TimePoint::max() : job.clock->since + left;
-}
-
-void JobCore::State::run_clock(Job& job) {
-  job.clock = Clock{now};
-  job.clock->overdue = limit_at(job) <= now;
-  if (job.overdue()) ++overdue;
-  arm(job);
-}
-
-void JobCore::State::stop_clock(Job& job) {
-  if (job.overdue()) --overdue;
-  if (job.clock) job.ran += now - job.clock->since;
-  job.clock.reset();
-  job.begins_at.reset();
-  job.retry_at.reset();
-  arm(job);
-}
-
-void JobCore::State::rearm_all() {
-  for (const Gpu& gpu : gpus) {
-    for (Job* job : gpu.occupants) limit_changed(*job);
-  }
-}
-
-void JobCore::State::limit_changed(Job& job) {
-  if (!job.clock) return;
-  const bool over = limit_at(job) <= now;
-  if (over != job.overdue()) overdue += over ? 1u : ~0u;
-  job.clock->overdue = over;
-  arm(job);
 }
 
 }  // namespace gpumux::jobs

@@ -1,26 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One job's life: from its submission through its runs to its end.
+// The events of one job, from its submission through its runs to its end.
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {
-Job* JobCore::State::find(JobId id) {
-  const auto found = jobs.find(id);
-  return found == jobs.end() ? nullptr : found->second.get();
-}
-
-Job* JobCore::State::find(JobId id, std::uint32_t attempt) {
-  Job* const job = find(id);
-  return job != nullptr && job->attempt == attempt ? job : nullptr;
-}
-
-User& JobCore::State::user_of(std::uint32_t uid) {
-  const auto [slot, is_new] = users.try_emplace(uid);
-  if (is_new) {
-    slot->second.uid = uid;
-    slot->second.charged_to = now;
-  }
-  return slot->second;
-}
 
 std::optional<Refusal> JobCore::State::impossible(const JobSpec& spec) const {
   const std::uint32_t wanted = spec.wanted_gpus();
@@ -73,72 +55,7 @@ std::optional<Refusal> JobCore::State::refusal(const RequestAsked& e) const {
   return impossible(wanted);
 }
 
-// ---- what is told of it -------------------------------------------------------------------------
-
-void JobCore::State::record(const Job& job) {
-  Record record;
-  record.job = job.spec.id;
-  record.state = job.state;
-  record.outcome = job.ends_as;
-  record.attempt = job.attempt;
-  record.gpus = job.gpus;
-  record.order = job.spec.order;
-  record.priority = job.spec.priority;
-  record.capped = job.spec.capped;
-  record.held = job.spec.held;
-  record.ran = job.ran;
-  if (job.ends_as == Outcome::kDependencyFailed) record.broken_by = job.broken_by;
-  commands->push_back(record);
-}
-
-template <class Change>
-void JobCore::State::change_counts(Job& job, Change change) {
-  change(counts[static_cast<std::size_t>(job.state)]);
-  if (job.waits()) change(job.user->queued);
-  if (job.leaves()) change(leaving);
-  if (job.counts_in_array()) change(arrays.at(job.spec.array).active);
-  if (job.state != JobState::kSuspended) return;
-  for (const GpuIndex index : job.gpus) {
-    if (Gpu* const gpu = gpu_of(index)) change(gpu->suspended);
-    change(job.user->suspended_gpus);
-  }
-  rank(*job.user);
-}
-
-void JobCore::State::set_state(Job& job, JobState state) {
-  const bool counted_in_array = job.counts_in_array();
-  change_counts(job, [](auto& count) { --count; });
-  job.state = state;
-  if (state != JobState::kDone) change_counts(job, [](auto& count) { ++count; });
-  if (!counted_in_array || job.counts_in_array()) return;
-  for (Class* c : std::exchange(arrays.at(job.spec.array).parked, {})) unpark(*c);
-}
-
 // ---- submission ---------------------------------------------------------------------------------
-
-std::int32_t JobCore::State::capped(const User& user, std::int32_t priority, bool by_admin) const {
-  return by_admin ? priority : limits_of(user).priority_cap.at_most(priority);
-}
-
-Job& JobCore::State::take(const JobSpec& spec) {
-  Job& job = *(jobs[spec.id] = std::make_unique<Job>());
-  job.spec = spec;
-  job.user = &user_of(spec.uid);
-  if (job.spec.order == 0) job.spec.order = next_order;
-  next_order = std::max(next_order, job.spec.order + 1);
-  if (spec.array != kNoJob) {
-    Array& array = arrays[spec.array];
-    array.limit = spec.array_limit;
-    ++array.unfinished;
-  }
-  change_counts(job, [](auto& count) { ++count; });
-  if (job.spec.held) set_state(job, JobState::kHeld);
-  if (job.spec.begin > now) {
-    job.begins_at = job.spec.begin;
-    arm(job);
-  }
-  return job;
-}
 
 void JobCore::State::on(const Submitted& e) {
   if (refusal(e.spec)) return;
@@ -192,17 +109,6 @@ void JobCore::State::on(const CancelAsked& e) {
   if (job->ends_as != Outcome::kNone) return;
   job->ends_as = Outcome::kCancelled;  // instead of running again
   record(*job);
-}
-
-void JobCore::State::ask_to_end(Job& job, CancelReason reason) {
-  dequeue(job);
-  stop_clock(job);
-  set_state(job, JobState::kEnding);
-  job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut
-                : reason == CancelReason::kAsked   ? Outcome::kCancelled
-                                                   : Outcome::kNone;
-  record(job);
-  commands->push_back(Cancel{job.spec.id, job.attempt, reason});
 }
 
 void JobCore::State::on(const HoldAsked& e) {
@@ -275,27 +181,6 @@ void JobCore::State::on(const StartConfirmed& e) {
   begin_to_run(*job);
 }
 
-void JobCore::State::begin_to_run(Job& job) {
-  set_state(job, JobState::kRunning);
-  record(job);
-  run_clock(job);
-  dirty |= settings.preempt;
-  suspend_if_held(job);
-}
-
-void JobCore::State::suspend(Job& job, SuspendReason reason) {
-  stop_clock(job);
-  job.suspended_for = reason;
-  set_state(job, JobState::kSuspending);
-  record(job);
-  commands->push_back(Suspend{job.spec.id, job.attempt, reason});
-}
-
-// A job that is held does not run, but while it cannot be suspended.
-void JobCore::State::suspend_if_held(Job& job) {
-  if (job.state == JobState::kRunning && job.spec.held && !job.retry_at) suspend(job, SuspendReason::kAsked);
-}
-
 void JobCore::State::on(const StartFailed& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr) return;
@@ -314,28 +199,6 @@ void JobCore::State::on(const Ended& e) {
   if (e.end != End::kLost) return finish(*job, e.end == End::kOk ? Outcome::kOk : Outcome::kFailed);
   if (!job->spec.requeue) return finish(*job, Outcome::kLost);
   run_again(*job);
-}
-
-void JobCore::State::end_as_told(Job& job) {
-  if (job.ends_as == Outcome::kNone) return run_again(job);
-  finish(job, job.ends_as);
-}
-
-void JobCore::State::run_again(Job& job) {
-  dequeue(job);
-  stop_clock(job);
-  job.ran = Duration(0);
-  job.floor.reset();
-  back_to_queue(job);
-}
-
-void JobCore::State::back_to_queue(Job& job) {
-  set_state(job, job.spec.held ? JobState::kHeld : JobState::kQueued);
-  vacate(job);
-  job.gpus = {};
-  record(job);
-  arm(job);
-  enqueue(job);
 }
 
 void JobCore::State::on(const Suspended& e) {
@@ -372,45 +235,6 @@ void JobCore::State::on(const Resumed& e) {
   if (job == nullptr || job->state != JobState::kResuming) return;
   job->floor.reset();
   begin_to_run(*job);
-}
-
-// ---- the end ------------------------------------------------------------------------------------
-
-// And the end of all that could only have come after it. A list, not a recursion: chains may be long.
-void JobCore::State::finish(Job& job, Outcome outcome, bool recorded) {
-  std::vector<JobId> broken;
-  end_one(job, outcome, recorded, broken);
-  for (std::size_t i = 0; i < broken.size(); ++i) {
-    if (Job* const next = find(broken[i])) end_one(*next, Outcome::kDependencyFailed, true, broken);
-  }
-}
-
-void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken) {
-  const JobId id = job.spec.id;
-  const bool ok = outcome == Outcome::kOk;
-  dequeue(job);
-  unawait(job);
-  stop_clock(job);
-  set_state(job, JobState::kDone);
-  vacate(job);
-  job.ends_as = outcome;
-  if (recorded) record(job);
-  if (job.spec.array != kNoJob) {
-    Array& array = arrays.at(job.spec.array);
-    if (!ok) array.failed = id;
-    if (--array.unfinished == 0) {
-      const JobId failed = array.failed;
-      arrays.erase(job.spec.array);
-      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, failed == kNoJob, failed, broken);
-      settle_dependents({job.spec.array, true, Dependency::Need::kAny}, true, id, broken);
-    } else if (!ok) {
-      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, false, id, broken);
-    }
-  }
-  settle_dependents({id, false, Dependency::Need::kOk}, ok, id, broken);
-  settle_dependents({id, false, Dependency::Need::kAny}, true, id, broken);
-  if (reservation.job == id) reservation = {};
-  jobs.erase(id);
 }
 
 }  // namespace gpumux::jobs

@@ -62,24 +62,6 @@ class Candidates {
 
 }  // namespace
 
-ToStart JobCore::State::other_to_start(const Job& job) const {
-  ToStart others;
-  for (const JobId id : to_start) {
-    const auto other = jobs.find(id);
-    if (other == jobs.end() || other->second->user != job.user || id == job.spec.id) continue;
-    if (others.jobs++ == 0) others.first = id;
-    others.gpus += other->second->wanted_gpus();
-  }
-  return others;
-}
-
-bool JobCore::State::user_may(const Job& job) const {
-  const UserLimits& limits = limits_of(*job.user);
-  const ToStart others = other_to_start(job);
-  const std::uint32_t wanted = job.wanted_gpus();
-  return job.user->running + others.jobs < limits.running && job.user->gpus + others.gpus + wanted <= limits.gpus;
-}
-
 void JobCore::State::look_through() {
   dirty = false;
   if (held) return;
@@ -141,20 +123,6 @@ void JobCore::State::look_through() {
   }
   for (const auto& [c, why] : to_park) park(*c, why);
   dirty = false;
-}
-
-void JobCore::State::start(Job& job, const GpuSet& on) {
-  const bool resumes = job.state == JobState::kSuspended;
-  dequeue(job);
-  if (!resumes) ++job.attempt;
-  occupy(job, on);
-  set_state(job, resumes ? JobState::kResuming : JobState::kStarting);
-  record(job);
-  if (resumes) {
-    commands->push_back(Resume{job.spec.id, job.attempt, on});
-  } else {
-    commands->push_back(Start{job.spec.id, job.attempt, on});
-  }
 }
 
 void JobCore::State::make_way(const WayIn& way) {

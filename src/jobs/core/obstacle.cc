@@ -35,6 +35,24 @@ WaitsForLimit limit_of_user(const Job& job, const UserLimits& limits, const ToSt
 
 }  // namespace
 
+WaitReason JobCore::State::reason_of(const Job& job) const {
+  if (!job.waits()) return WaitReason::kNone;
+  if (job.spec.held) return WaitReason::kHeld;
+  if (job.pending > 0) return WaitReason::kDependency;
+  if (job.begins_at) return WaitReason::kBegin;
+  if (job.retry_at) return WaitReason::kRetry;
+  if (held) return WaitReason::kPaused;
+  if (!user_may(job)) return WaitReason::kUserLimit;
+  if (job.state == JobState::kQueued && job.in_array_with_limit()) {
+    const Array& array = arrays.at(job.spec.array);
+    if (array.active >= array.limit) return WaitReason::kArrayLimit;
+  }
+  const std::uint32_t wanted = job.wanted_gpus();
+  if (usable_for(job).size() < wanted) return WaitReason::kDrained;
+  if (reservation.job == job.spec.id || rivals_of(job).place == 1) return WaitReason::kGpuMemory;
+  return WaitReason::kPriority;
+}
+
 // The GPU that keeps it waiting: of those that are kept for it, or that it names, the first without room. Of any GPUs
 // the one with most room: the others have less.
 Obstacle JobCore::State::shortage_of(const Job& job) const {

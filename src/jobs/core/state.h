@@ -1,23 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The job core's insides: its memory, and the order of the waiting jobs.
-//
-//   levels_       by capped priority, highest first
-//     Level       the lanes of one priority, by rank: their users' past use (fair), then the order of arrival
-//       Lane      the waiting jobs of one user at this priority
-//         Class   jobs of a lane with the same wishes and the same priority of their own: a queue, of which only the
-//                 first can be next
-//
-// Order between users goes by the capped priority, order within a lane by the priority as given. So a priority above
-// the cap moves a job past jobs of its own user only.
-//
-// If the first of a class cannot start the others cannot either. So a look at the queue is a look at the first ones of
-// classes. A job that its time limit has suspended has a lane of its own. Its rank is behind all that waited then,
-// whatever its user has had. Everything is found again by key in ordered maps; jobs never move in memory.
+// The job core's memory. Private to src/jobs/core.
 #pragma once
 
 #include <algorithm>
-#include <ext/pb_ds/assoc_container.hpp>
-#include <ext/pb_ds/tree_policy.hpp>
 #include <map>
 #include <memory>
 #include <set>
@@ -25,17 +10,9 @@
 #include <vector>
 
 #include "jobs/core/job_core.h"
+#include "jobs/core/tables.h"
 
 namespace gpumux::jobs {
-
-struct Class;
-struct Lane;
-struct User;
-
-// Ordered by JobSpec::order, and it knows how many there are before one: that is a job's place.
-template <class Value>
-using Ranked = __gnu_pbds::tree<std::uint64_t, Value, std::less<std::uint64_t>, __gnu_pbds::rb_tree_tag,
-                                __gnu_pbds::tree_order_statistics_node_update>;
 
 // A job that could not be started, and not by its own fault, is tried again after this; twice as long each time.
 inline constexpr Duration kStartRetry = std::chrono::seconds(1);
@@ -49,141 +26,9 @@ inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
 // would go before others as soon as it makes way for them, and it would be resumed.
 inline constexpr Duration kAdvance = std::chrono::seconds(60);
 
-// The time limit of a job that runs, running down.
-struct Clock {
-  TimePoint since{};
-  bool overdue = false;  // its time is over
-};
-
-struct Job {
-  JobSpec spec;
-  JobState state = JobState::kQueued;
-  Outcome ends_as = Outcome::kNone;  // why it was told to end (kNone: to run again), or how it has ended
-  SuspendReason suspended_for{};     // of kSuspending
-  std::uint32_t attempt = 0;
-  std::uint32_t failed_starts = 0;
-  std::uint32_t pending = 0;  // dependencies that are not met yet
-  JobId broken_by;            // the job because of which it can never start (Record)
-  GpuSet gpus;
-  std::optional<std::uint64_t> request;  // per GPU, while it occupies some; 0: the whole GPU
-  std::optional<std::uint64_t> floor;    // its rank is not before this; nothing: its user's
-  std::optional<Clock> clock;            // of kRunning
-  Duration ran{};                        // how much of its time limit had run down before
-  std::optional<TimePoint> begins_at;    // it is not considered before
-  std::optional<TimePoint> retry_at;     // when to start or to suspend it is tried again
-  TimePoint wake = TimePoint::max();     // its entry in deadlines
-  User* user = nullptr;
-  Class* in_class = nullptr;  // where it waits, if nothing but others keep it from starting
-
-  std::uint32_t wanted_gpus() const { return state == JobState::kSuspended ? gpus.size() : spec.wanted_gpus(); }
-  bool occupies() const { return request.has_value(); }
-  bool waits() const { return !has_started(state) || state == JobState::kSuspended; }
-  bool leaves() const { return occupies() && (state == JobState::kSuspending || state == JobState::kEnding); }
-  bool has_its_gpus() const { return state == JobState::kSuspended || !spec.gpus.empty(); }  // it takes no others
-  bool overdue() const { return clock && clock->overdue; }
-  bool suspend_refused() const { return clock && retry_at; }
-  bool in_array_with_limit() const { return spec.array != kNoJob && spec.array_limit != 0; }
-  bool counts_in_array() const {
-    return in_array_with_limit() && state != JobState::kQueued && state != JobState::kHeld && state != JobState::kDone;
-  }
-};
-
-// The request that the jobs of a class have in common: either all of them fit or none.
-struct Shape {
-  GpuSet gpus;  // these, or any `count`
-  std::uint32_t count = 0;
-  std::uint64_t memory = 0;
-  bool exclusive = false;
-  Duration time_limit = kNoLimit;
-  auto operator<=>(const Shape&) const = default;
-};
-
-struct ClassKey {
-  std::int32_t priority = 0;  // as given
-  Shape shape;
-  JobId array;          // of those that are in an array with a limit: they wait for it together
-  bool resume = false;  // suspended ones
-  auto operator<=>(const ClassKey&) const = default;
-};
-
-// Why the first of a class is not looked at until something else has changed.
-enum class Parked : std::uint8_t { kNo, kArray, kGpus };
-
-struct Class {
-  ClassKey key;
-  Lane* lane = nullptr;
-  Ranked<Job*> jobs;
-  Parked parked = Parked::kNo;
-  std::uint64_t seen = 0;  // the last look in which its first one could not start
-};
-
-// A job's place among the jobs of its lane.
-struct Turn {
-  std::int32_t priority = 0;  // as given
-  std::uint64_t order = 0;
-  auto operator<=>(const Turn& other) const {
-    return std::pair(-std::int64_t{priority}, order) <=> std::pair(-std::int64_t{other.priority}, other.order);
-  }
-  bool operator==(const Turn&) const = default;
-};
-
-// The capped priority, then the one that decides among equals. Higher goes first.
-using Standing = std::pair<std::int32_t, std::int32_t>;
-
-struct LaneRank {
-  std::uint64_t usage = 0;
-  std::uint64_t order = 0;  // of its first job that is not parked
-  std::uint32_t uid = 0;
-  auto operator<=>(const LaneRank&) const = default;
-};
-
-struct Level;
-struct Lane {
-  User* user = nullptr;
-  std::int32_t priority = 0;  // capped
-  JobId alone;                // a job with a rank of its own
-  std::uint64_t floor = 0;    // of that job
-  Level* level = nullptr;
-  std::map<ClassKey, std::unique_ptr<Class>> classes;
-  std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs
-  std::uint64_t jobs = 0;        // of classes that are not parked
-  bool ranked = false;           // is in its level's order: has heads
-  LaneRank rank;
-};
-
-struct Level {
-  std::map<LaneRank, Lane*> lanes;
-  std::uint64_t members = 0;  // lanes, those without heads included
-};
-
-struct User {
-  std::uint32_t uid = 0;
-  std::optional<UserLimits> limits;
-  std::uint64_t usage = 0;  // in Shares' units
-  TimePoint charged_to{};
-  std::uint32_t running = 0, gpus = 0;  // that occupy GPUs
-  std::uint32_t suspended_gpus = 0;     // of suspended jobs
-  std::uint32_t queued = 0;             // that wait: queued, held, suspended
-  std::uint64_t limited = 0;            // the last look in which the user's limits kept a job waiting
-  JobId limited_job;                    // the first of those
-  std::map<std::pair<std::int32_t, JobId>, std::unique_ptr<Lane>> lanes;
-};
-
-struct Gpu {
-  GpuIndex index;
-  std::uint64_t capacity = 0, foreign = 0, promised = 0;
-  bool present = false, drained = false, sick = false;
-  std::uint32_t suspended = 0;  // jobs that will come back to it
-  std::vector<Job*> occupants;  // in the order in which they came
-  bool usable() const { return present && !drained && !sick; }
-};
-
-struct Array {
-  std::uint32_t limit = 0, active = 0;
-  std::uint64_t unfinished = 0;
-  JobId failed;  // the last of those that the core has known; kNoJob: none
-  std::vector<Class*> parked;
-};
+inline bool contains(const std::vector<Job*>& jobs, const Job* job) {
+  return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
+}
 
 // GPU time that lies back counts less: half after one half-life, a quarter after two. Instead of decaying every user's
 // past use, new time counts more and more: twice as much after each half-life, and between two linearly. So the order

@@ -122,6 +122,24 @@ void JobCore::State::rebuild_ranks() {
   }
 }
 
+void JobCore::State::update_shares() {
+  if (now < settled_at + kSettlePeriod) return;
+  settled_at = now;
+  for (const std::uint32_t uid : active_users) charge(users.at(uid), now);
+  renew_shares();
+  for (const std::uint32_t uid : active_users) rank(users.at(uid));
+}
+
+// A floor is a place in the fair order. Another order begins without floors, so in fifo no job has one.
+void JobCore::State::drop_floors() {
+  for (auto& [id, job] : jobs) {
+    if (!job->floor) continue;
+    dequeue(*job);
+    job->floor.reset();
+    enqueue(*job);
+  }
+}
+
 namespace {
 
 // Whether the jobs of the class could take one of these GPUs. Null: any GPU.
@@ -218,24 +236,6 @@ JobCore::State::Rivals JobCore::State::rivals_of(const Job& job) const {
     if (priority == job.in_class->lane->priority) break;
   }
   return rivals;
-}
-
-WaitReason JobCore::State::reason_of(const Job& job) const {
-  if (!job.waits()) return WaitReason::kNone;
-  if (job.spec.held) return WaitReason::kHeld;
-  if (job.pending > 0) return WaitReason::kDependency;
-  if (job.begins_at) return WaitReason::kBegin;
-  if (job.retry_at) return WaitReason::kRetry;
-  if (held) return WaitReason::kPaused;
-  if (!user_may(job)) return WaitReason::kUserLimit;
-  if (job.state == JobState::kQueued && job.in_array_with_limit()) {
-    const Array& array = arrays.at(job.spec.array);
-    if (array.active >= array.limit) return WaitReason::kArrayLimit;
-  }
-  const std::uint32_t wanted = job.wanted_gpus();
-  if (usable_for(job).size() < wanted) return WaitReason::kDrained;
-  if (reservation.job == job.spec.id || rivals_of(job).place == 1) return WaitReason::kGpuMemory;
-  return WaitReason::kPriority;
 }
 
 }  // namespace gpumux::jobs

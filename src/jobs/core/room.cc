@@ -15,60 +15,6 @@
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {
-namespace {
-
-bool contains(const std::vector<Job*>& jobs, const Job* job) {
-  return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
-}
-
-}  // namespace
-
-Gpu* JobCore::State::gpu_of(GpuIndex index) { return index.value < gpus.size() ? &gpus[index.value] : nullptr; }
-
-void JobCore::State::occupy(Job& job, const GpuSet& on) {
-  job.request = wanted_memory(job.spec);
-  job.gpus = on;
-  User& user = *job.user;
-  charge(user, now);
-  for (const GpuIndex index : on) {
-    Gpu* const gpu = gpu_of(index);
-    if (gpu == nullptr) continue;
-    gpu->promised += on_gpu(*job.request, *gpu);
-    gpu->occupants.push_back(&job);
-  }
-  ++user.running;
-  user.gpus += on.size();
-  active_users.insert(user.uid);
-  rank(user);
-}
-
-void JobCore::State::vacate(Job& job) {
-  if (!job.occupies()) return;
-  User& user = *job.user;
-  charge(user, now);
-  for (const GpuIndex index : job.gpus) {
-    Gpu* const gpu = gpu_of(index);
-    if (gpu == nullptr) continue;
-    gpu->promised -= on_gpu(*job.request, *gpu);
-    std::erase(gpu->occupants, &job);
-  }
-  job.request.reset();
-  --user.running;
-  user.gpus -= job.gpus.size();
-  if (user.running == 0) active_users.erase(user.uid);
-  rank(user);
-  dirty = true;
-}
-
-void JobCore::State::survey_gpus() {
-  usable = {};
-  smallest = UINT64_MAX;
-  for (const Gpu& gpu : gpus) {
-    if (!gpu.usable()) continue;
-    usable.insert(gpu.index);
-    smallest = std::min(smallest, gpu.capacity);
-  }
-}
 
 // Bounds that tell in one comparison that a job cannot start: most of those that a look meets cannot.
 void JobCore::State::survey_room() {
@@ -105,32 +51,6 @@ std::uint64_t JobCore::State::least_need_of_all() const {
     ++wanted_bytes;
   }
   return wanted_bytes == memories.end() ? least : std::min(least, wanted_bytes->first);
-}
-
-GpuSet JobCore::State::usable_for(const Job& job) const {
-  if (job.state == JobState::kSuspended) return job.gpus & usable;
-  if (job.has_its_gpus()) return job.spec.gpus & usable;
-  if (job.spec.memory <= smallest) return usable;
-  GpuSet large_enough;
-  for (const GpuIndex index : usable) {
-    if (job.spec.memory <= gpus[index.value].capacity) large_enough.insert(index);
-  }
-  return large_enough;
-}
-
-bool JobCore::State::fits_now(const Job& job, const Gpu& gpu) const {
-  if (!gpu.occupants.empty() && (job.spec.exclusive || gpu.occupants.front()->spec.exclusive)) return false;
-  return gpu.foreign + gpu.promised + on_gpu(wanted_memory(job.spec), gpu) <= promisable(gpu);
-}
-
-bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const {
-  std::uint64_t taken = gpu.foreign + on_gpu(wanted_memory(job.spec), gpu);
-  for (const Job* other : gpu.occupants) {
-    if (contains(without, other)) continue;
-    if (job.spec.exclusive || other->spec.exclusive) return false;
-    taken += on_gpu(*other->request, gpu);
-  }
-  return taken <= promisable(gpu);
 }
 
 // Where it fits now without delaying the job with the reservation. Of any GPUs those on which least is left over, so

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Users' recent use of the GPUs, in integers.
+// Users: their recent use of the GPUs, in integers, and their limits.
 #include "jobs/core/state.h"
 
 namespace gpumux::jobs {
@@ -17,6 +17,19 @@ std::uint32_t Shares::renew(TimePoint now) {
   if (whole < kRenewAfter) return 0;
   epoch_ += half_life_ * whole;
   return static_cast<std::uint32_t>(std::min<std::int64_t>(whole, 63));
+}
+
+User& JobCore::State::user_of(std::uint32_t uid) {
+  const auto [slot, is_new] = users.try_emplace(uid);
+  if (is_new) {
+    slot->second.uid = uid;
+    slot->second.charged_to = now;
+  }
+  return slot->second;
+}
+
+std::int32_t JobCore::State::capped(const User& user, std::int32_t priority, bool by_admin) const {
+  return by_admin ? priority : limits_of(user).priority_cap.at_most(priority);
 }
 
 void JobCore::State::charge(User& user, TimePoint until) const {
@@ -47,18 +60,28 @@ void JobCore::State::renew_shares() {
   rebuild_ranks();
 }
 
-void JobCore::State::update_shares() {
-  if (now < settled_at + kSettlePeriod) return;
-  settled_at = now;
-  for (const std::uint32_t uid : active_users) charge(users.at(uid), now);
-  renew_shares();
-  for (const std::uint32_t uid : active_users) rank(users.at(uid));
-}
-
 std::uint64_t JobCore::State::usage_key(const User& user) const {
   if (settings.order == Order::kFifo) return 0;
   constexpr std::uint64_t kAdvanceMicroseconds = kAdvance / std::chrono::microseconds(1);
   return user.usage + (user.gpus + user.suspended_gpus) * kAdvanceMicroseconds * shares.weight(settled_at);
+}
+
+ToStart JobCore::State::other_to_start(const Job& job) const {
+  ToStart others;
+  for (const JobId id : to_start) {
+    const auto other = jobs.find(id);
+    if (other == jobs.end() || other->second->user != job.user || id == job.spec.id) continue;
+    if (others.jobs++ == 0) others.first = id;
+    others.gpus += other->second->wanted_gpus();
+  }
+  return others;
+}
+
+bool JobCore::State::user_may(const Job& job) const {
+  const UserLimits& limits = limits_of(*job.user);
+  const ToStart others = other_to_start(job);
+  const std::uint32_t wanted = job.wanted_gpus();
+  return job.user->running + others.jobs < limits.running && job.user->gpus + others.gpus + wanted <= limits.gpus;
 }
 
 }  // namespace gpumux::jobs
