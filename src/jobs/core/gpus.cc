@@ -1,45 +1,79 @@
 // SPDX-License-Identifier: Apache-2.0
 // GPUs, and which jobs fit on them now.
-#include "jobs/core/state.h"
+#include "jobs/core/gpus.h"
+
+#include <algorithm>
 
 namespace gpumux::jobs {
 
-Gpu* JobCore::State::gpu_of(GpuIndex index) { return index.value < gpus.size() ? &gpus[index.value] : nullptr; }
+void Gpus::add(GpuIndex index, std::uint64_t capacity) {
+  while (gpus_.size() <= index.value) {
+    gpus_.emplace_back();
+    gpus_.back().index = GpuIndex{static_cast<std::uint32_t>(gpus_.size() - 1)};
+  }
+  Gpu& gpu = gpus_[index.value];
+  gpu.present = true;
+  gpu.capacity = std::min(capacity, kMaxCapacity);
+  gpu.promised = 0;
+  for (const Job* job : gpu.occupants) gpu.promised += on_gpu(*job->request, gpu);
+  survey();
+}
 
-void JobCore::State::survey_gpus() {
-  usable = {};
-  smallest = UINT64_MAX;
-  for (const Gpu& gpu : gpus) {
+void Gpus::survey() {
+  usable_ = {};
+  smallest_ = UINT64_MAX;
+  for (const Gpu& gpu : gpus_) {
     if (!gpu.usable()) continue;
-    usable.insert(gpu.index);
-    smallest = std::min(smallest, gpu.capacity);
+    usable_.insert(gpu.index);
+    smallest_ = std::min(smallest_, gpu.capacity);
   }
 }
 
-GpuSet JobCore::State::usable_for(const Job& job) const {
-  if (job.state == JobState::kSuspended) return job.gpus & usable;
-  if (job.has_its_gpus()) return job.spec.gpus & usable;
-  if (job.spec.memory <= smallest) return usable;
+GpuSet Gpus::usable_for(const Job& job) const {
+  if (job.state == JobState::kSuspended) return job.gpus & usable_;
+  if (job.has_its_gpus()) return job.spec.gpus & usable_;
+  if (job.spec.memory <= smallest_) return usable_;
   GpuSet large_enough;
-  for (const GpuIndex index : usable) {
-    if (job.spec.memory <= gpus[index.value].capacity) large_enough.insert(index);
+  for (const GpuIndex index : usable_) {
+    if (job.spec.memory <= at(index).capacity) large_enough.insert(index);
   }
   return large_enough;
 }
 
-bool JobCore::State::fits_now(const Job& job, const Gpu& gpu) const {
+bool Gpus::fits_now(const Job& job, const Gpu& gpu) const {
   if (!gpu.occupants.empty() && (job.spec.exclusive || gpu.occupants.front()->spec.exclusive)) return false;
   return gpu.foreign + gpu.promised + on_gpu(wanted_memory(job.spec), gpu) <= promisable(gpu);
 }
 
-bool JobCore::State::fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const {
+bool Gpus::fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const {
   std::uint64_t taken = gpu.foreign + on_gpu(wanted_memory(job.spec), gpu);
   for (const Job* other : gpu.occupants) {
-    if (contains(without, other)) continue;
+    if (std::find(without.begin(), without.end(), other) != without.end()) continue;
     if (job.spec.exclusive || other->spec.exclusive) return false;
     taken += on_gpu(*other->request, gpu);
   }
   return taken <= promisable(gpu);
+}
+
+void Gpus::put(Job& job, const GpuSet& on) {
+  job.request = wanted_memory(job.spec);
+  job.gpus = on;
+  for (const GpuIndex index : on) {
+    Gpu* const gpu = find(index);
+    if (gpu == nullptr) continue;
+    gpu->promised += on_gpu(*job.request, *gpu);
+    gpu->occupants.push_back(&job);
+  }
+}
+
+void Gpus::remove(Job& job) {
+  for (const GpuIndex index : job.gpus) {
+    Gpu* const gpu = find(index);
+    if (gpu == nullptr) continue;
+    gpu->promised -= on_gpu(*job.request, *gpu);
+    std::erase(gpu->occupants, &job);
+  }
+  job.request.reset();
 }
 
 }  // namespace gpumux::jobs

@@ -64,7 +64,7 @@ std::string check_gpu(const State& s, const Gpu& gpu) {
   bool exclusive = false;
   std::uint32_t suspended = 0;
   for (const Job* job : gpu.occupants) {
-    promised += State::on_gpu(*job->request, gpu);
+    promised += Gpus::on_gpu(*job->request, gpu);
     exclusive |= job->spec.exclusive;
     if (!job->occupies() || !job->gpus.contains(gpu.index)) return name(gpu) + " has an occupant that is not there";
   }
@@ -128,21 +128,20 @@ std::string check_user(const State& s, const User& user) {
   const std::string who = "user " + std::to_string(user.uid);
   const bool is_counted = running == user.running && gpus == user.gpus && suspended_gpus == user.suspended_gpus;
   if (!is_counted || queued != user.queued) return who + " is miscounted";
-  if ((running > 0) != s.active_users.contains(user.uid)) return who + " is active or not, against his jobs";
   return {};
 }
 
 // No job that could start waits: neither the reserved one nor, without a reservation, any other.
 std::string check_order(const State& s) {
   if (s.held) return {};
-  if (s.reservation.job != kNoJob) {
-    const auto found = s.jobs.find(s.reservation.job);
+  if (s.gpus.reservation().job != kNoJob) {
+    const auto found = s.jobs.find(s.gpus.reservation().job);
     if (found == s.jobs.end() || found->second->in_class == nullptr)
       return "GPUs are kept for a job that does not wait";
     const Job& job = *found->second;
-    if (s.reservation.gpus.size() != job.wanted_gpus()) return "too few GPUs are kept for " + name(job);
-    for (const GpuIndex index : s.reservation.gpus) {
-      if (!s.fits(job, s.gpus[index.value], {})) return {};
+    if (s.gpus.reservation().gpus.size() != job.wanted_gpus()) return "too few GPUs are kept for " + name(job);
+    for (const GpuIndex index : s.gpus.reservation().gpus) {
+      if (!s.gpus.fits(job, s.gpus.at(index), {})) return {};
     }
     return name(job) + " waits and could start";
   }
@@ -152,7 +151,7 @@ std::string check_order(const State& s) {
     for (const auto& [rank, lane] : level.lanes) {
       for (const auto& [order, c] : lane->heads) {
         const Job& job = *c->jobs.begin()->second;
-        if (!s.user_may(job)) limited.insert(job.user);
+        if (!s.users.may_run(job)) limited.insert(job.user);
         if (free == nullptr && !limited.contains(job.user)) free = &job;
       }
     }
@@ -188,10 +187,10 @@ std::string JobCore::State::check() const {
     if (counted[id] != std::pair(array.unfinished, array.active))
       return "array " + std::to_string(id.value) + " is miscounted";
   }
-  for (const Gpu& gpu : gpus) {
+  for (const Gpu& gpu : gpus.all()) {
     if (std::string wrong = check_gpu(*this, gpu); !wrong.empty()) return wrong;
   }
-  for (const auto& [uid, user] : users) {
+  for (const auto& [uid, user] : users.all()) {
     if (std::string wrong = check_user(*this, user); !wrong.empty()) return wrong;
     for (const auto& [key, lane] : user.lanes) {
       if (std::string wrong = check_lane(*this, *lane, in_lanes); !wrong.empty()) return wrong;

@@ -21,8 +21,9 @@ std::optional<Request> JobCore::request(JobId id) const {
 
 void JobCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
   State& state = *state_;
-  if (state.now == TimePoint{}) state.shares.begin(now, state.settings.half_life);
+  const bool is_first = state.now == TimePoint{};
   state.now = std::max(now, state.now);
+  if (is_first) state.users.begin_shares();
   state.commands = &commands;
   std::visit([&](const auto& e) { state.on(e); }, event);
   if (state.dirty) state.look_through();
@@ -50,29 +51,17 @@ std::optional<JobStanding> JobCore::standing(JobId id) const {
   return standing;
 }
 
-std::vector<UserUsage> JobCore::usage(TimePoint now) const {
-  std::vector<UserUsage> all;
-  const std::uint64_t weight = state_->shares.weight(std::max(now, state_->now));
-  for (const auto& [uid, user] : state_->users) {
-    User charged;
-    charged.usage = user.usage;
-    charged.charged_to = user.charged_to;
-    charged.gpus = user.gpus;
-    state_->charge(charged, std::max(now, state_->now));
-    all.push_back({uid, charged.usage / weight, user.running, user.queued, user.gpus});
-  }
-  return all;
-}
+std::vector<UserUsage> JobCore::usage(TimePoint now) const { return state_->users.usage(std::max(now, state_->now)); }
 
 std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
-  const Gpu* const gpu = state_->gpu_of(index);
+  const Gpu* const gpu = state_->gpus.find(index);
   if (gpu == nullptr) return std::nullopt;
   GpuRoom room{gpu->capacity, gpu->promised, gpu->foreign, gpu->present, gpu->drained, gpu->sick, {}};
   for (const Job* const job : gpu->occupants) room.jobs.push_back(job->spec.id);
   return room;
 }
 
-const Reservation& JobCore::reservation() const { return state_->reservation; }
+const Reservation& JobCore::reservation() const { return state_->gpus.reservation(); }
 
 const JobCounts& JobCore::counts() const { return state_->counts; }
 
@@ -82,8 +71,7 @@ std::string JobCore::check_invariants() const { return state_->check(); }
 
 namespace {
 
-constexpr std::uint64_t kMaxCapacity = std::uint64_t{1} << 44;  // 16 TiB: with kMaxOversubscribe below 2^64
-constexpr std::uint32_t kMaxOversubscribe = 100'000;            // a hundred times: no administrator means more
+constexpr std::uint32_t kMaxOversubscribe = 100'000;  // a hundred times: no administrator means more
 // With a year, sums of time stay below 2^63 (Shares::kRenewAfter). No time is charged more often than each second
 // (kSettlePeriod).
 constexpr Duration kMaxHalfLife = std::chrono::hours(24 * 365);
@@ -93,24 +81,15 @@ constexpr Duration kMinHalfLife = std::chrono::seconds(1);
 
 void JobCore::State::on(const GpuAdded& e) {
   if (e.gpu.value >= base::kMaxGpus) return;
-  while (gpus.size() <= e.gpu.value) {
-    gpus.emplace_back();
-    gpus.back().index = GpuIndex{static_cast<std::uint32_t>(gpus.size() - 1)};
-  }
-  Gpu& gpu = gpus[e.gpu.value];
-  gpu.present = true;
-  gpu.capacity = std::min(e.capacity, kMaxCapacity);
-  gpu.promised = 0;
-  for (const Job* job : gpu.occupants) gpu.promised += on_gpu(*job->request, gpu);
-  survey_gpus();
+  gpus.add(e.gpu, e.capacity);
   unpark_gpus();
 }
 
 void JobCore::State::on(const GpuRemoved& e) {
-  Gpu* const gpu = gpu_of(e.gpu);
+  Gpu* const gpu = gpus.find(e.gpu);
   if (gpu == nullptr) return;
   gpu->present = false;
-  survey_gpus();
+  gpus.survey();
   dirty = true;
 }
 
@@ -119,16 +98,16 @@ void JobCore::State::on(const GpuDrained& e) { close_gpu(e.gpu, &Gpu::drained, e
 void JobCore::State::on(const GpuHealth& e) { close_gpu(e.gpu, &Gpu::sick, e.is_sick); }
 
 void JobCore::State::close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed) {
-  Gpu* const gpu = gpu_of(index);
+  Gpu* const gpu = gpus.find(index);
   if (gpu == nullptr || gpu->*why == is_closed) return;
   gpu->*why = is_closed;
-  survey_gpus();
+  gpus.survey();
   if (!is_closed) unpark_gpus();
   dirty = true;
 }
 
 void JobCore::State::on(const ForeignUse& e) {
-  Gpu* const gpu = gpu_of(e.gpu);
+  Gpu* const gpu = gpus.find(e.gpu);
   if (gpu == nullptr || gpu->foreign == e.bytes) return;
   // More of it makes room for no job, and the reserved job waits all the same.
   dirty |= e.bytes < gpu->foreign;
@@ -145,18 +124,7 @@ void JobCore::State::on(const SettingsChanged& e) {
   const QueueSettings before = settings;
   settings = e.settings;
   clamp(settings);
-  if (settings.half_life != before.half_life) {
-    for (auto& [uid, user] : users) charge(user, now);
-    const std::uint64_t old_weight = shares.weight(now);
-    shares.begin(now, settings.half_life);
-    for (auto& [uid, user] : users) {
-      user.usage = user.usage / old_weight * Shares::kUnit;
-      for (auto& [key, lane] : user.lanes) lane->floor = lane->floor / old_weight * Shares::kUnit;
-    }
-    for (auto& [id, job] : jobs) {
-      if (job->floor) *job->floor = *job->floor / old_weight * Shares::kUnit;
-    }
-  }
+  if (settings.half_life != before.half_life) users.change_half_life();
   if (settings.order != before.order) drop_floors();
   rebuild_ranks();
   if (settings.max_time != before.max_time) rearm_all();
@@ -164,7 +132,7 @@ void JobCore::State::on(const SettingsChanged& e) {
 }
 
 void JobCore::State::on(const UserLimitsChanged& e) {
-  user_of(e.uid).limits = e.limits;
+  users.of(e.uid).limits = e.limits;
   unpark_gpus();
 }
 
@@ -174,9 +142,8 @@ void JobCore::State::on(const SchedulingHeld& e) {
 }
 
 void JobCore::State::on(const UsageRestored& e) {
-  User& user = user_of(e.uid);
-  charge(user, now);
-  user.usage += std::min(e.gpu_microseconds, std::uint64_t{1} << 50) * shares.weight(now);
+  User& user = users.of(e.uid);
+  users.restore(user, e.gpu_microseconds);
   rank(user);
 }
 

@@ -89,8 +89,7 @@ struct Level;
 struct Lane {
   User* user = nullptr;
   std::int32_t priority = 0;  // capped
-  JobId alone;                // a job with a rank of its own
-  std::uint64_t floor = 0;    // of that job
+  JobId alone;                // has a floor, and so a rank of its own; kNoJob: the lane is for all others
   Level* level = nullptr;
   std::map<ClassKey, std::unique_ptr<Class>> classes;
   std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs

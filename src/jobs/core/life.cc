@@ -8,19 +8,19 @@ std::optional<Refusal> JobCore::State::impossible(const JobSpec& spec) const {
   const std::uint32_t wanted = spec.wanted_gpus();
   if (wanted == 0) return Refusal::kNoGpus;
   std::uint32_t present = 0, large_enough = 0;
-  for (const Gpu& gpu : gpus) {
+  for (const Gpu& gpu : gpus.all()) {
     if (!gpu.present) continue;
     ++present;
     const bool named = spec.gpus.empty() || spec.gpus.contains(gpu.index);
     if (named && spec.memory <= gpu.capacity) ++large_enough;
   }
   for (const GpuIndex index : spec.gpus) {
-    if (index.value >= gpus.size() || !gpus[index.value].present) return Refusal::kUnknownGpu;
+    const Gpu* const gpu = gpus.find(index);
+    if (gpu == nullptr || !gpu->present) return Refusal::kUnknownGpu;
   }
   if (wanted > present) return Refusal::kTooManyGpus;
   if (wanted > large_enough) return Refusal::kTooMuchMemory;
-  const auto user = users.find(spec.uid);
-  if (wanted > (user == users.end() ? settings.limits : limits_of(user->second)).gpus) return Refusal::kGpuLimit;
+  if (wanted > users.limits_of(spec.uid).gpus) return Refusal::kGpuLimit;
   return std::nullopt;
 }
 
@@ -32,9 +32,7 @@ std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
     const bool there = dependency.whole_array ? arrays.contains(dependency.on) : jobs.contains(dependency.on);
     if (!there) return Refusal::kUnknownJob;
   }
-  const auto user = users.find(spec.uid);
-  const UserLimits& limits = user == users.end() ? settings.limits : limits_of(user->second);
-  if ((user == users.end() ? 0 : user->second.queued) >= limits.queued) return Refusal::kQueueLimit;
+  if (users.queued_of(spec.uid) >= users.limits_of(spec.uid).queued) return Refusal::kQueueLimit;
   return std::nullopt;
 }
 
@@ -60,7 +58,7 @@ std::optional<Refusal> JobCore::State::refusal(const RequestAsked& e) const {
 void JobCore::State::on(const Submitted& e) {
   if (refusal(e.spec)) return;
   Job& job = take(e.spec);
-  job.spec.capped = capped(*job.user, job.spec.priority, e.by_admin);
+  job.spec.capped = users.capped(*job.user, job.spec.priority, e.by_admin);
   const bool possible = await(job);
   record(job);
   if (!possible) return finish(job, Outcome::kDependencyFailed);
@@ -151,7 +149,7 @@ void JobCore::State::on(const RequeueAsked& e) {
 void JobCore::State::on(const PriorityAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->state == JobState::kEnding) return;
-  const std::int32_t counts_as = capped(*job->user, e.priority, e.by_admin);
+  const std::int32_t counts_as = users.capped(*job->user, e.priority, e.by_admin);
   if (e.priority == job->spec.priority && counts_as == job->spec.capped) return;
   dequeue(*job);
   job->spec.priority = e.priority;
@@ -211,7 +209,7 @@ void JobCore::State::on(const Suspended& e) {
     job->ran = Duration(0);
     job->spec.order = next_order++;
     const auto level = levels.find(job->spec.capped);
-    std::uint64_t last = usage_key(*job->user);
+    std::uint64_t last = users.usage_key(*job->user);
     if (level != levels.end() && !level->second.lanes.empty())
       last = std::max(last, level->second.lanes.rbegin()->first.usage);
     if (settings.order == Order::kFair) job->floor = last;

@@ -65,11 +65,12 @@ class Candidates {
 void JobCore::State::look_through() {
   dirty = false;
   if (held) return;
-  update_shares();
+  settle_shares();
   dirty = false;  // this look includes the jobs that settling moves
   ++look;
-  const Reservation before = std::exchange(reservation, {});
-  to_start.clear();
+  const Reservation before = gpus.reservation();
+  gpus.reserve({});
+  users.clear_to_start();
   GpuSet closed;                                   // kept for jobs that wait for others to go
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
   std::uint32_t depth = 0;
@@ -84,12 +85,12 @@ void JobCore::State::look_through() {
       to_park.push_back({c, Parked::kArray});
       continue;
     }
-    if (wanted > limits_of(*job.user).gpus || usable_for(job).size() < wanted) {
+    if (wanted > users.limits_of(*job.user).gpus || gpus.usable_for(job).size() < wanted) {
       c->seen = look;
       to_park.push_back({c, Parked::kGpus});
       continue;
     }
-    if (!user_may(job)) {
+    if (!users.may_run(job)) {
       // The user's own order holds within the user's limits: smaller jobs do not pass larger ones there. A job for
       // which GPUs are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it
       // waiting.
@@ -105,18 +106,18 @@ void JobCore::State::look_through() {
     }
     c->seen = look;
     if (const std::optional<WayIn> way = way_in(job, closed)) {
-      to_start.push_back(job.spec.id);
+      users.add_to_start(job.spec.id);
       make_way(*way);
       closed = closed | way->gpus;
-      if (reservation.job == kNoJob) {
-        reservation = {job.spec.id, way->gpus, now};
+      if (gpus.reservation().job == kNoJob) {
+        gpus.reserve({job.spec.id, way->gpus, now});
       } else {
         // A user's own job that makes way for another of that user's may have been in the way of the first, too.
-        reservation = reserve(*jobs.at(reservation.job), reservation);
+        gpus.reserve(reserve(*jobs.at(gpus.reservation().job), gpus.reservation()));
       }
-    } else if (reservation.job == kNoJob) {
-      to_start.push_back(job.spec.id);
-      reservation = reserve(job, before);
+    } else if (gpus.reservation().job == kNoJob) {
+      users.add_to_start(job.spec.id);
+      gpus.reserve(reserve(job, before));
     }
     const std::uint64_t least = least_need_of_all();
     if (++depth == kBackfillDepth || (least > most_free && least > most_gain)) break;

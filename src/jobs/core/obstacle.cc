@@ -42,34 +42,35 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
   if (job.begins_at) return WaitReason::kBegin;
   if (job.retry_at) return WaitReason::kRetry;
   if (held) return WaitReason::kPaused;
-  if (!user_may(job)) return WaitReason::kUserLimit;
+  if (!users.may_run(job)) return WaitReason::kUserLimit;
   if (job.state == JobState::kQueued && job.in_array_with_limit()) {
     const Array& array = arrays.at(job.spec.array);
     if (array.active >= array.limit) return WaitReason::kArrayLimit;
   }
   const std::uint32_t wanted = job.wanted_gpus();
-  if (usable_for(job).size() < wanted) return WaitReason::kDrained;
-  if (reservation.job == job.spec.id || rivals_of(job).place == 1) return WaitReason::kGpuMemory;
+  if (gpus.usable_for(job).size() < wanted) return WaitReason::kDrained;
+  if (gpus.reservation().job == job.spec.id || rivals_of(job).place == 1) return WaitReason::kGpuMemory;
   return WaitReason::kPriority;
 }
 
 // The GPU that keeps it waiting: of those that are kept for it, or that it names, the first without room. Of any GPUs
 // the one with most room: the others have less.
 Obstacle JobCore::State::shortage_of(const Job& job) const {
-  const bool is_kept = reservation.job == job.spec.id;
+  const bool is_kept = gpus.reservation().job == job.spec.id;
   const Gpu* worst = nullptr;
-  for (const GpuIndex index : is_kept ? reservation.gpus : usable_for(job)) {
-    const Gpu& gpu = gpus[index.value];
-    if (fits_now(job, gpu)) continue;
+  for (const GpuIndex index : is_kept ? gpus.reservation().gpus : gpus.usable_for(job)) {
+    const Gpu& gpu = gpus.at(index);
+    if (gpus.fits_now(job, gpu)) continue;
     if (worst == nullptr) worst = &gpu;
     if (job.has_its_gpus() || is_kept) break;
-    if (free_on(gpu) > free_on(*worst)) worst = &gpu;
+    if (gpus.free_on(gpu) > gpus.free_on(*worst)) worst = &gpu;
   }
   if (worst == nullptr) {
-    if (reservation.job == kNoJob || is_kept) return WaitsForMoment{now};
-    return WaitsForOthers{reservation.job, 1};
+    if (gpus.reservation().job == kNoJob || is_kept) return WaitsForMoment{now};
+    return WaitsForOthers{gpus.reservation().job, 1};
   }
-  WaitsForRoom waits{worst->index, promisable(*worst), free_on(*worst), worst->promised, worst->foreign, {}, false};
+  WaitsForRoom waits{worst->index, gpus.promisable(*worst), gpus.free_on(*worst), worst->promised, worst->foreign, {},
+                     false};
   for (const Job* other : worst->occupants) {
     waits.jobs.push_back(other->spec.id);
     waits.is_alone |= other->spec.exclusive || job.spec.exclusive;
@@ -89,18 +90,18 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
       const Rivals rivals = rivals_of(job);
       return WaitsForOthers{rivals.first, rivals.place > 0 ? rivals.place - 1 : 0};
     }
-    case WaitReason::kUserLimit: return limit_of_user(job, limits_of(*job.user), other_to_start(job));
+    case WaitReason::kUserLimit: return limit_of_user(job, users.limits_of(*job.user), users.other_to_start(job));
     case WaitReason::kArrayLimit: {
       const Array& array = arrays.at(job.spec.array);
       return WaitsForLimit{WaitsForLimit::Of::kElements, array.active, array.limit};
     }
     case WaitReason::kDrained: {
-      WaitsForGpus waits{{}, usable_for(job).size()};
+      WaitsForGpus waits{{}, gpus.usable_for(job).size()};
       const GpuSet wanted = job.state == JobState::kSuspended ? job.gpus : job.spec.gpus;
       for (const base::GpuIndex gpu : wanted) {
-        if (gpu.value >= gpus.size()) waits.closed.insert(gpu);
+        if (gpus.find(gpu) == nullptr) waits.closed.insert(gpu);
       }
-      for (const Gpu& gpu : gpus) {
+      for (const Gpu& gpu : gpus.all()) {
         const bool fits = job.spec.memory <= gpu.capacity;
         if (!gpu.usable() && (wanted.empty() ? fits : wanted.contains(gpu.index))) waits.closed.insert(gpu.index);
       }

@@ -82,11 +82,12 @@ std::map<JobId, TimePoint> JobCore::State::plan() const {
   Begun begun;
   for (const Job* job : first_in_order(kPlannedJobs)) {
     const bool in_array = job->state == JobState::kQueued && job->in_array_with_limit();
-    if (!begun.may_begin(*job, limits_of(*job->user), in_array ? &arrays.at(job->spec.array) : nullptr)) continue;
+    if (!begun.may_begin(*job, users.limits_of(*job->user), in_array ? &arrays.at(job->spec.array) : nullptr)) continue;
     const std::uint32_t wanted = job->wanted_gpus();
     std::vector<std::pair<TimePoint, GpuIndex>> choice;
-    for (const GpuIndex index : reservation.job == job->spec.id ? reservation.gpus : usable_for(*job))
-      choice.emplace_back(earliest(*job, gpus[index.value], planned), index);
+    for (const GpuIndex index :
+         gpus.reservation().job == job->spec.id ? gpus.reservation().gpus : gpus.usable_for(*job))
+      choice.emplace_back(earliest(*job, gpus.at(index), planned), index);
     if (choice.size() < wanted) continue;
     std::partial_sort(choice.begin(), choice.begin() + wanted, choice.end());
     Planned next{job, {}, now};

@@ -20,17 +20,17 @@ namespace gpumux::jobs {
 void JobCore::State::survey_room() {
   const bool some_may_go = leaving > 0 || overdue > 0 || settings.preempt;
   most_free = most_gain = 0;
-  gain.assign(gpus.size(), 0);
-  for (const GpuIndex index : usable) {
-    const Gpu& gpu = gpus[index.value];
-    const std::uint64_t room = promisable(gpu) - std::min(promisable(gpu), gpu.foreign);
+  gain.assign(gpus.all().size(), 0);
+  for (const GpuIndex index : gpus.usable()) {
+    const Gpu& gpu = gpus.at(index);
+    const std::uint64_t room = gpus.promisable(gpu) - std::min(gpus.promisable(gpu), gpu.foreign);
     const bool alone = !gpu.occupants.empty() && gpu.occupants.front()->spec.exclusive;
     if (!alone) most_free = std::max(most_free, room - std::min(room, gpu.promised));
     if (!some_may_go) continue;
     std::uint64_t stays = 0;
     for (const Job* job : gpu.occupants) {
       const bool may_go = job->leaves() || (job->clock && (job->overdue() || settings.preempt));
-      if (!may_go) stays += on_gpu(*job->request, gpu);
+      if (!may_go) stays += Gpus::on_gpu(*job->request, gpu);
     }
     gain[index.value] = room - std::min(room, stays);
     most_gain = std::max(most_gain, gain[index.value]);
@@ -38,13 +38,13 @@ void JobCore::State::survey_room() {
 }
 
 std::uint64_t JobCore::State::least_need(const Job& job) const {
-  const std::uint64_t wanted_bytes = wanted_memory(job.spec);
-  return wanted_bytes == 0 ? smallest : std::min(wanted_bytes, smallest);
+  const std::uint64_t wanted_bytes = gpus.wanted_memory(job.spec);
+  return wanted_bytes == 0 ? gpus.smallest() : std::min(wanted_bytes, gpus.smallest());
 }
 
 // No waiting job wants less.
 std::uint64_t JobCore::State::least_need_of_all() const {
-  std::uint64_t least = smallest;
+  std::uint64_t least = gpus.smallest();
   auto wanted_bytes = memories.begin();
   if (wanted_bytes != memories.end() && wanted_bytes->first == 0) {
     if (settings.default_memory != 0) least = std::min(least, settings.default_memory);
@@ -59,15 +59,15 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
   if (least_need(job) > most_free) return std::nullopt;
   const std::uint32_t count = job.wanted_gpus();
   std::vector<std::pair<std::pair<std::uint64_t, std::uint32_t>, GpuIndex>> fitting;
-  for (const GpuIndex index : usable_for(job)) {
-    const Gpu& gpu = gpus[index.value];
-    const bool good = !closed.contains(index) && fits_now(job, gpu) &&
-                      (!reservation.gpus.contains(index) || may_start_beside_reservation(job, gpu));
+  for (const GpuIndex index : gpus.usable_for(job)) {
+    const Gpu& gpu = gpus.at(index);
+    const bool good = !closed.contains(index) && gpus.fits_now(job, gpu) &&
+                      (!gpus.reservation().gpus.contains(index) || may_start_beside_reservation(job, gpu));
     if (!good) {
       if (job.has_its_gpus()) return std::nullopt;
       continue;
     }
-    const std::uint64_t left = promisable(gpu) - gpu.foreign - gpu.promised;
+    const std::uint64_t left = gpus.promisable(gpu) - gpu.foreign - gpu.promised;
     fitting.push_back({{left, gpu.suspended}, index});
   }
   if (fitting.size() < count) return std::nullopt;
@@ -99,12 +99,12 @@ TimePoint JobCore::State::expected_end(const Job& job, TimePoint since, const Jo
 // When it fits on this GPU at the latest, if only those of `planned` start there before it.
 TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu, const std::vector<Planned>& planned) const {
   std::vector<std::pair<TimePoint, const Job*>> ends;
-  std::uint64_t taken = gpu.foreign + on_gpu(wanted_memory(job.spec), gpu);
+  std::uint64_t taken = gpu.foreign + Gpus::on_gpu(gpus.wanted_memory(job.spec), gpu);
   std::size_t in_the_way = 0;  // however much memory is left
   const auto blocks = [&](const Job& other) { return job.spec.exclusive || other.spec.exclusive; };
   for (const Job* other : gpu.occupants) {
     ends.push_back({expected_end(*other, job), other});
-    taken += on_gpu(*other->request, gpu);
+    taken += Gpus::on_gpu(*other->request, gpu);
     if (blocks(*other)) ++in_the_way;
   }
   TimePoint at = now;
@@ -113,19 +113,19 @@ TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu, const std::ve
     if (other.start == TimePoint::max()) return TimePoint::max();
     at = std::max(at, other.start);
     ends.push_back({expected_end(*other.job, other.start, job), other.job});
-    taken += on_gpu(request_of(*other.job), gpu);
+    taken += Gpus::on_gpu(gpus.request_of(*other.job), gpu);
     if (blocks(*other.job)) ++in_the_way;
   }
   std::sort(ends.begin(), ends.end(), [](const auto& a, const auto& b) {
     return std::pair(a.first, a.second->spec.id) < std::pair(b.first, b.second->spec.id);
   });
   for (const auto& [end, other] : ends) {
-    if (taken <= promisable(gpu) && in_the_way == 0) break;
+    if (taken <= gpus.promisable(gpu) && in_the_way == 0) break;
     at = std::max(at, end);
-    taken -= on_gpu(request_of(*other), gpu);
+    taken -= Gpus::on_gpu(gpus.request_of(*other), gpu);
     if (blocks(*other)) --in_the_way;
   }
-  return taken <= promisable(gpu) && in_the_way == 0 ? at : TimePoint::max();
+  return taken <= gpus.promisable(gpu) && in_the_way == 0 ? at : TimePoint::max();
 }
 
 // The GPUs on which it can start soonest. It keeps those that it had unless others promise to be sooner: else it might
@@ -133,10 +133,10 @@ TimePoint JobCore::State::earliest(const Job& job, const Gpu& gpu, const std::ve
 Reservation JobCore::State::reserve(const Job& job, const Reservation& before) const {
   using Soonest = std::pair<TimePoint, std::uint64_t /* to become free */>;
   std::vector<std::pair<Soonest, GpuIndex>> choice;
-  const GpuSet possible = usable_for(job);
+  const GpuSet possible = gpus.usable_for(job);
   TimePoint as_before{};
   for (const GpuIndex index : possible) {
-    const Gpu& gpu = gpus[index.value];
+    const Gpu& gpu = gpus.at(index);
     const TimePoint at = earliest(job, gpu, {});
     choice.push_back({{at, gpu.promised + gpu.foreign}, index});
     if (before.gpus.contains(index)) as_before = std::max(as_before, at);
@@ -154,18 +154,19 @@ Reservation JobCore::State::reserve(const Job& job, const Reservation& before) c
 }
 
 bool JobCore::State::may_start_beside_reservation(const Job& job, const Gpu& gpu) const {
-  const Job& first = *jobs.at(reservation.job);
+  const Job& first = *jobs.at(gpus.reservation().job);
   const Duration limit = limit_of(job);
-  const bool known = reservation.start != TimePoint::max();
-  if (known && limit != kNoLimit && limit - std::min(limit, job.ran) <= reservation.start - now) return true;
+  const bool known = gpus.reservation().start != TimePoint::max();
+  if (known && limit != kNoLimit && limit - std::min(limit, job.ran) <= gpus.reservation().start - now) return true;
   if (job.spec.exclusive || first.spec.exclusive) return false;
-  const std::uint64_t needed = gpu.foreign + on_gpu(wanted_memory(first.spec), gpu);
-  if (needed > promisable(gpu)) return false;
-  const std::uint64_t spare = promisable(gpu) - needed;
-  std::uint64_t beside = on_gpu(wanted_memory(job.spec), gpu);
+  const std::uint64_t needed = gpu.foreign + Gpus::on_gpu(gpus.wanted_memory(first.spec), gpu);
+  if (needed > gpus.promisable(gpu)) return false;
+  const std::uint64_t spare = gpus.promisable(gpu) - needed;
+  std::uint64_t beside = Gpus::on_gpu(gpus.wanted_memory(job.spec), gpu);
   for (const Job* other : gpu.occupants) {
-    const std::uint64_t has = on_gpu(*other->request, gpu);
-    const bool stays = known ? expected_end(*other, first) > reservation.start : has <= spare && !other->spec.exclusive;
+    const std::uint64_t has = Gpus::on_gpu(*other->request, gpu);
+    const bool stays =
+        known ? expected_end(*other, first) > gpus.reservation().start : has <= spare && !other->spec.exclusive;
     if (stays) beside += has;
   }
   return beside <= spare;
@@ -195,11 +196,11 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
     std::vector<Job*> out;
   };
   std::vector<Choice> choices;
-  for (const GpuIndex index : usable_for(job)) {
-    const Gpu& gpu = gpus[index.value];
+  for (const GpuIndex index : gpus.usable_for(job)) {
+    const Gpu& gpu = gpus.at(index);
     std::optional<Choice> choice;
-    const bool possible = on_gpu(wanted_memory(job.spec), gpu) <= gain[index.value];
-    if (possible && !closed.contains(index) && !reservation.gpus.contains(index)) {
+    const bool possible = Gpus::on_gpu(gpus.wanted_memory(job.spec), gpu) <= gain[index.value];
+    if (possible && !closed.contains(index) && !gpus.reservation().gpus.contains(index)) {
       std::vector<Job*> out, may_go;
       for (Job* other : gpu.occupants) {
         if (other->leaves()) out.push_back(other);
@@ -213,8 +214,8 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
         return a->spec.order > b->spec.order;
       });
       std::size_t victims = 0;
-      while (!fits(job, gpu, out) && victims < may_go.size()) out.push_back(may_go[victims++]);
-      if (fits(job, gpu, out)) {
+      while (!gpus.fits(job, gpu, out) && victims < may_go.size()) out.push_back(may_go[victims++]);
+      if (gpus.fits(job, gpu, out)) {
         choice = Choice{victims, {INT32_MIN, INT32_MIN}, 0, gpu.promised, index, std::move(out)};
         for (std::size_t i = 0; i < victims; ++i) {
           choice->standing = std::max(choice->standing, standing_towards(*may_go[i], job));
@@ -246,7 +247,7 @@ std::optional<WayIn> JobCore::State::way_in(const Job& job, const GpuSet& closed
     if (other->leaves()) continue;
     out.erase(out.begin() + static_cast<std::ptrdiff_t>(i));
     bool enough = true;
-    for (const GpuIndex index : way.gpus) enough = enough && fits(job, gpus[index.value], out);
+    for (const GpuIndex index : way.gpus) enough = enough && gpus.fits(job, gpus.at(index), out);
     if (!enough) {
       out.insert(out.begin() + static_cast<std::ptrdiff_t>(i), other);
       way.victims.push_back(other);

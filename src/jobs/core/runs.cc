@@ -4,11 +4,6 @@
 
 namespace gpumux::jobs {
 
-Job* JobCore::State::find(JobId id) {
-  const auto found = jobs.find(id);
-  return found == jobs.end() ? nullptr : found->second.get();
-}
-
 Job* JobCore::State::find(JobId id, std::uint32_t attempt) {
   Job* const job = find(id);
   return job != nullptr && job->attempt == attempt ? job : nullptr;
@@ -40,7 +35,7 @@ void JobCore::State::change_counts(Job& job, Change change) {
   if (job.counts_in_array()) change(arrays.at(job.spec.array).active);
   if (job.state != JobState::kSuspended) return;
   for (const GpuIndex index : job.gpus) {
-    if (Gpu* const gpu = gpu_of(index)) change(gpu->suspended);
+    if (Gpu* const gpu = gpus.find(index)) change(gpu->suspended);
     change(job.user->suspended_gpus);
   }
   rank(*job.user);
@@ -58,7 +53,7 @@ void JobCore::State::set_state(Job& job, JobState state) {
 Job& JobCore::State::take(const JobSpec& spec) {
   Job& job = *(jobs[spec.id] = std::make_unique<Job>());
   job.spec = spec;
-  job.user = &user_of(spec.uid);
+  job.user = &users.of(spec.uid);
   if (job.spec.order == 0) job.spec.order = next_order;
   next_order = std::max(next_order, job.spec.order + 1);
   if (spec.array != kNoJob) {
@@ -78,37 +73,16 @@ Job& JobCore::State::take(const JobSpec& spec) {
 // ---- GPUs ---------------------------------------------------------------------------------------
 
 void JobCore::State::occupy(Job& job, const GpuSet& on) {
-  job.request = wanted_memory(job.spec);
-  job.gpus = on;
-  User& user = *job.user;
-  charge(user, now);
-  for (const GpuIndex index : on) {
-    Gpu* const gpu = gpu_of(index);
-    if (gpu == nullptr) continue;
-    gpu->promised += on_gpu(*job.request, *gpu);
-    gpu->occupants.push_back(&job);
-  }
-  ++user.running;
-  user.gpus += on.size();
-  active_users.insert(user.uid);
-  rank(user);
+  gpus.put(job, on);
+  users.begin_use(*job.user, on.size());
+  rank(*job.user);
 }
 
 void JobCore::State::vacate(Job& job) {
   if (!job.occupies()) return;
-  User& user = *job.user;
-  charge(user, now);
-  for (const GpuIndex index : job.gpus) {
-    Gpu* const gpu = gpu_of(index);
-    if (gpu == nullptr) continue;
-    gpu->promised -= on_gpu(*job.request, *gpu);
-    std::erase(gpu->occupants, &job);
-  }
-  job.request.reset();
-  --user.running;
-  user.gpus -= job.gpus.size();
-  if (user.running == 0) active_users.erase(user.uid);
-  rank(user);
+  gpus.remove(job);
+  users.end_use(*job.user, job.gpus.size());
+  rank(*job.user);
   dirty = true;
 }
 
@@ -217,7 +191,7 @@ void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vect
   }
   settle_dependents({id, false, Dependency::Need::kOk}, ok, id, broken);
   settle_dependents({id, false, Dependency::Need::kAny}, true, id, broken);
-  if (reservation.job == id) reservation = {};
+  if (gpus.reservation().job == id) gpus.reserve({});
   jobs.erase(id);
 }
 
@@ -280,7 +254,7 @@ void JobCore::State::stop_clock(Job& job) {
 }
 
 void JobCore::State::rearm_all() {
-  for (const Gpu& gpu : gpus) {
+  for (const Gpu& gpu : gpus.all()) {
     for (Job* job : gpu.occupants) limit_changed(*job);
   }
 }

@@ -9,8 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "jobs/core/gpus.h"
 #include "jobs/core/job_core.h"
+#include "jobs/core/part.h"
 #include "jobs/core/tables.h"
+#include "jobs/core/users.h"
 
 namespace gpumux::jobs {
 
@@ -19,34 +22,10 @@ inline constexpr Duration kStartRetry = std::chrono::seconds(1);
 inline constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
 // For a job that could not be suspended: host memory comes back when another job ends or resumes, in minutes.
 inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
-// The core charges users for their GPUs this often while jobs run. Turns among users are minutes and hours.
-inline constexpr Duration kSettlePeriod = std::chrono::seconds(1);
-// Each GPU of a job counts this much for its user from the start to the end. So users take turns also when many jobs
-// start in one moment, when no user has had any time yet. While the job is suspended it counts, too. Otherwise its user
-// would go before others as soon as it makes way for them, and it would be resumed.
-inline constexpr Duration kAdvance = std::chrono::seconds(60);
 
 inline bool contains(const std::vector<Job*>& jobs, const Job* job) {
   return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
 }
-
-// GPU time that lies back counts less: half after one half-life, a quarter after two. Instead of decaying every user's
-// past use, new time counts more and more: twice as much after each half-life, and between two linearly. So the order
-// of two users changes only when one of them is charged, and integers do. When the weight has grown for kRenewAfter
-// half-lives, every user's sum is divided by it.
-class Shares {
- public:
-  static constexpr std::uint64_t kUnit = 64;       // the weight at the beginning
-  static constexpr std::uint32_t kRenewAfter = 8;  // 128 GPUs over a half-life of a year stay below 2^63
-  void begin(TimePoint now, Duration half_life) { epoch_ = now, half_life_ = std::max(half_life, Duration(1'000'000)); }
-  std::uint64_t weight(TimePoint now) const;
-  // How many half-lives to go on by; 0: none yet. The caller shifts every user's sum right by as many bits.
-  std::uint32_t renew(TimePoint now);
-
- private:
-  TimePoint epoch_{};
-  Duration half_life_ = std::chrono::hours(24);
-};
 
 // A job or array that dependencies wait for, and how it has to end. Dependencies that need `kOk` are apart, for the
 // first element that fails settles them.
@@ -64,12 +43,6 @@ struct Dependent {
   auto operator<=>(const Dependent&) const = default;
 };
 
-// A user's jobs that are to start, for GPUs are kept for them.
-struct ToStart {
-  JobId first = kNoJob;
-  std::uint32_t jobs = 0, gpus = 0;
-};
-
 // A job's way onto GPUs that are not free: the jobs that have to go.
 struct WayIn {
   GpuSet gpus;
@@ -83,36 +56,24 @@ struct Planned {
   TimePoint start = TimePoint::max();
 };
 
-struct JobCore::State {
-  TimePoint now{};
-  QueueSettings settings;
-  bool held = true;
+struct JobCore::State : Common {
   std::uint64_t next_order = 1;
-  std::map<JobId, std::unique_ptr<Job>> jobs;
-  std::map<std::uint32_t, User> users;
-  std::set<std::uint32_t> active_users;  // with jobs that occupy GPUs
   std::map<std::int32_t, Level, std::greater<>> levels;
-  std::vector<Gpu> gpus;  // by index
-  std::map<JobId, Array> arrays;
   std::map<Target, std::set<Dependent>> dependents;
   std::set<std::pair<TimePoint, JobId>> deadlines;
   std::vector<Class*> parked_for_gpus;
   std::map<std::uint64_t, std::uint64_t> memories;  // that classes want: how many of them
-  Shares shares;
-  TimePoint settled_at{};
-  Reservation reservation;
-  std::vector<JobId> to_start;          // of the last look, in order: GPUs are kept for them
-  GpuSet usable;                        // take jobs
-  std::uint64_t smallest = UINT64_MAX;  // capacity of those
-  std::uint64_t most_free = 0;          // bytes on one of those, at this point of a look
-  std::uint64_t most_gain = 0;          // the same if all jobs went that might have to
-  std::vector<std::uint64_t> gain;      // on each
+  std::uint64_t most_free = 0;                      // bytes on a usable GPU, at this point of a look
+  std::uint64_t most_gain = 0;                      // the same if all jobs went that might have to
+  std::vector<std::uint64_t> gain;                  // on each
   std::uint64_t look = 0;
   std::uint32_t overdue = 0;  // running jobs whose time is over
   std::uint32_t leaving = 0;  // jobs that occupy GPUs and are suspending or ending
   JobCounts counts{};         // of all that are not done
-  bool dirty = false;         // something may be able to start, or to have to go
-  std::vector<Command>* commands = nullptr;
+
+  // Each calls only those above it.
+  Users users{*this};
+  Gpus gpus{*this};
 
   // ---- life.cc: events
   void on(const GpuAdded& e);
@@ -142,15 +103,15 @@ struct JobCore::State {
   void on(const Resumed& e);
   void on(const TimePassed& e);
 
-  Job* find(JobId id);
-  Job* find(JobId id, std::uint32_t attempt);  // of this attempt
-  User& user_of(std::uint32_t uid);
-  const UserLimits& limits_of(const User& user) const { return user.limits ? *user.limits : settings.limits; }
+  Job* find(JobId id) const {
+    const auto found = jobs.find(id);
+    return found == jobs.end() ? nullptr : found->second.get();
+  }
+  Job* find(JobId id, std::uint32_t attempt);                    // of this attempt
   std::optional<Refusal> impossible(const JobSpec& spec) const;  // it could never start
   std::optional<Refusal> refusal(const JobSpec& spec) const;
   std::optional<Refusal> refusal(const RequestAsked& e) const;
   Job& take(const JobSpec& spec);
-  std::int32_t capped(const User& user, std::int32_t priority, bool by_admin) const;
   template <class Change>
   void change_counts(Job& job, Change change);  // of jobs by state
   void set_state(Job& job, JobState state);
@@ -192,7 +153,6 @@ struct JobCore::State {
   void rank(User& user);
   void drop_floors();
   void rebuild_ranks();
-  std::uint64_t usage_key(const User& user) const;
   std::uint64_t place_of(const Job& job, const GpuSet* on = nullptr) const;
   // Its place among the jobs that could take one of its GPUs, as place_of, and the first of those; kNoJob: there is
   // none, or it is not known.
@@ -222,33 +182,14 @@ struct JobCore::State {
   Obstacle obstacle_of(const Job& job, const JobStanding& standing) const;
   Obstacle shortage_of(const Job& job) const;
 
-  // ---- shares.cc: users' past use
-  void charge(User& user, TimePoint until) const;
-  void update_shares();
-  void renew_shares();
+  void settle_shares();
 
   // ---- capacity.cc: GPUs
-  Gpu* gpu_of(GpuIndex index);
-  std::uint64_t promisable(const Gpu& gpu) const { return gpu.capacity * settings.oversubscribe / 1000; }
-  std::uint64_t wanted_memory(const JobSpec& spec) const {
-    return spec.memory != 0 ? spec.memory : settings.default_memory;
-  }
-  std::uint64_t request_of(const Job& job) const { return job.request.value_or(wanted_memory(job.spec)); }
-  static std::uint64_t on_gpu(std::uint64_t request, const Gpu& gpu) {
-    return request == 0 || request > gpu.capacity ? gpu.capacity : request;
-  }
   void occupy(Job& job, const GpuSet& on);
   void vacate(Job& job);
-  void survey_gpus();  // after one has come, gone, or changed
   void survey_room();  // at the beginning of a look, and after each start
   std::uint64_t least_need(const Job& job) const;
   std::uint64_t least_need_of_all() const;
-  GpuSet usable_for(const Job& job) const;  // the GPUs that it may use, as far as they take jobs
-  std::uint64_t free_on(const Gpu& gpu) const {
-    return promisable(gpu) - std::min(promisable(gpu), gpu.foreign + gpu.promised);
-  }
-  bool fits_now(const Job& job, const Gpu& gpu) const;
-  bool fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const;
   std::optional<GpuSet> best_fit(const Job& job, const GpuSet& closed) const;
   bool may_start_beside_reservation(const Job& job, const Gpu& gpu) const;
   std::optional<WayIn> way_in(const Job& job, const GpuSet& closed) const;
@@ -260,8 +201,6 @@ struct JobCore::State {
 
   // ---- look.cc: starting jobs
   void look_through();
-  ToStart other_to_start(const Job& job) const;  // of its user
-  bool user_may(const Job& job) const;           // within its user's limits, if these ran, too
   void start(Job& job, const GpuSet& on);
   void make_way(const WayIn& way);
 

@@ -20,7 +20,6 @@ void JobCore::State::enqueue(Job& job) {
     lane->user = &user;
     lane->priority = job.spec.capped;
     lane->alone = alone;
-    lane->floor = job.floor.value_or(0);
     lane->level = &levels[job.spec.capped];
     ++lane->level->members;
   }
@@ -99,8 +98,9 @@ void JobCore::State::unpark_gpus() {
 void JobCore::State::rank(Lane& lane) {
   LaneRank rank;
   if (!lane.heads.empty()) {
-    rank.usage = std::max(usage_key(*lane.user), lane.floor);
-    rank.order = lane.heads.begin()->first.order;
+    const auto& [turn, c] = *lane.heads.begin();
+    rank.usage = std::max(users.usage_key(*lane.user), c->jobs.begin()->second->floor.value_or(0));
+    rank.order = turn.order;
     rank.uid = lane.user->uid;
   }
   if (lane.ranked == !lane.heads.empty() && (!lane.ranked || lane.rank == rank)) return;
@@ -116,18 +116,18 @@ void JobCore::State::rank(User& user) {
 
 void JobCore::State::rebuild_ranks() {
   for (auto& [priority, level] : levels) level.lanes.clear();
-  for (auto& [uid, user] : users) {
+  for (auto& [uid, user] : users.all()) {
     for (auto& [key, lane] : user.lanes) lane->ranked = false;
     rank(user);
   }
 }
 
-void JobCore::State::update_shares() {
-  if (now < settled_at + kSettlePeriod) return;
-  settled_at = now;
-  for (const std::uint32_t uid : active_users) charge(users.at(uid), now);
-  renew_shares();
-  for (const std::uint32_t uid : active_users) rank(users.at(uid));
+void JobCore::State::settle_shares() {
+  if (!users.settle()) return;
+  if (users.renew()) rebuild_ranks();
+  for (auto& [uid, user] : users.all()) {
+    if (user.running > 0) rank(user);
+  }
 }
 
 // A floor is a place in the fair order. Another order begins without floors, so in fifo no job has one.
@@ -176,7 +176,7 @@ std::uint64_t before(const Job& job, const GpuSet* on) {
 
 // How many of these jobs of the lane count for other users' places: as many as its user's limits let start now.
 std::uint64_t JobCore::State::jobs_in_turn(const Lane& lane, std::uint64_t of) const {
-  const UserLimits& limits = limits_of(*lane.user);
+  const UserLimits& limits = users.limits_of(*lane.user);
   const auto left = [of](const settings::Limit<std::uint32_t>& limit, std::uint32_t used) -> std::uint64_t {
     return limit.is_unlimited() ? of : limit.value() - std::min(limit.value(), used);
   };
@@ -189,7 +189,7 @@ std::uint64_t JobCore::State::jobs_in_turn(const Lane& lane, std::uint64_t of) c
 // ahead. `on`: counts only jobs that could take one of these GPUs.
 std::uint64_t JobCore::State::place_of(const Job& job, const GpuSet* on) const {
   if (job.in_class == nullptr || job.in_class->parked != Parked::kNo) return 0;
-  if (!user_may(job) || behind_limited(job)) return 0;
+  if (!users.may_run(job) || behind_limited(job)) return 0;
   const Lane& lane = *job.in_class->lane;
   std::uint64_t place = 1;
   for (const auto& [priority, level] : levels) {
@@ -210,13 +210,13 @@ std::uint64_t JobCore::State::place_of(const Job& job, const GpuSet* on) const {
 
 // Jobs that want other GPUs go before it in order, and do not keep it waiting.
 JobCore::State::Rivals JobCore::State::rivals_of(const Job& job) const {
-  if (!job.has_its_gpus()) return {place_of(job), reservation.job};
-  const GpuSet on = usable_for(job);
+  if (!job.has_its_gpus()) return {place_of(job), gpus.reservation().job};
+  const GpuSet on = gpus.usable_for(job);
   Rivals rivals{place_of(job, &on), kNoJob};
   if (rivals.place <= 1) return rivals;
-  const auto reserved = jobs.find(reservation.job);
-  if (reserved != jobs.end() && !(usable_for(*reserved->second) & on).empty()) {
-    rivals.first = reservation.job;
+  const auto reserved = jobs.find(gpus.reservation().job);
+  if (reserved != jobs.end() && !(gpus.usable_for(*reserved->second) & on).empty()) {
+    rivals.first = gpus.reservation().job;
     return rivals;
   }
   // The first in order. With fair, users take turns: a job of a user behind may be before it.
