@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jobs that come after others.
-#include "jobs/core/state.h"
+#include "jobs/core/dependencies.h"
 
 namespace gpumux::jobs {
 namespace {
@@ -9,13 +9,11 @@ Target target_of(const Dependency& dependency) { return {dependency.on, dependen
 
 }  // namespace
 
-// Counts what is still to come, and asks to be told of it.
-bool JobCore::State::await(Job& job) {
+bool Dependencies::await(Job& job) {
   bool possible = true;
   for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
     Dependency& dependency = job.spec.after[place];
-    const bool there = dependency.on != job.spec.id &&
-                       (dependency.whole_array ? arrays.contains(dependency.on) : jobs.contains(dependency.on));
+    const bool there = dependency.on != job.spec.id && is_there(dependency);
     if (dependency.fate == Dependency::Fate::kPending && !there) dependency.fate = Dependency::Fate::kBroken;
     if (dependency.fate == Dependency::Fate::kBroken) {
       if (possible) job.broken_by = dependency.on;
@@ -23,26 +21,24 @@ bool JobCore::State::await(Job& job) {
     }
     if (dependency.fate != Dependency::Fate::kPending) continue;
     ++job.pending;
-    dependents[target_of(dependency)].insert({job.spec.id, place});
+    dependents_[target_of(dependency)].insert({job.spec.id, place});
   }
   return possible;
 }
 
-void JobCore::State::unawait(Job& job) {
+void Dependencies::unawait(Job& job) {
   if (job.pending == 0) return;
   for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
-    const auto found = dependents.find(target_of(job.spec.after[place]));
-    if (found == dependents.end()) continue;
+    const auto found = dependents_.find(target_of(job.spec.after[place]));
+    if (found == dependents_.end()) continue;
     found->second.erase({job.spec.id, place});
-    if (found->second.empty()) dependents.erase(found);
+    if (found->second.empty()) dependents_.erase(found);
   }
   job.pending = 0;
 }
 
-// Tells everything that waits for the target, once: it is met, or never will be. Jobs that can never start now are
-// appended to `broken`; they stay pending, so that nothing starts them until they are ended.
-void JobCore::State::settle_dependents(const Target& target, bool met, JobId by, std::vector<JobId>& broken) {
-  const auto waiting = dependents.extract(target);
+void Dependencies::settle(const Target& target, bool met, JobId by, std::vector<JobId>& broken) {
+  const auto waiting = dependents_.extract(target);
   if (waiting.empty()) return;
   for (const Dependent& dependent : waiting.mapped()) {
     Job& job = *find(dependent.job);
@@ -51,7 +47,7 @@ void JobCore::State::settle_dependents(const Target& target, bool met, JobId by,
       if (job.broken_by == kNoJob) job.broken_by = by;
       broken.push_back(dependent.job);
     } else if (--job.pending == 0) {
-      enqueue(job);
+      waiting_.enqueue(job);
     }
   }
 }

@@ -58,6 +58,8 @@ class Gpus : Part {
   const Reservation& reservation() const { return reservation_; }
   void reserve(const Reservation& reservation) { reservation_ = reservation; }
 
+  std::string check() const;  // invariants.cc
+
  private:
   std::vector<Gpu> gpus_;
   GpuSet usable_;

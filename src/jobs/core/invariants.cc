@@ -43,92 +43,7 @@ std::string check_job(const State& s, const Job& job) {
     return who + " has lost its deadline";
   const bool needs_wake = job.state == JobState::kRunning && !job.overdue() && s.limit_at(job) != TimePoint::max();
   if (needs_wake && job.wake > s.limit_at(job)) return who + " would never reach its time limit";
-  std::uint32_t pending = 0;
-  for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
-    const Dependency& dependency = job.spec.after[place];
-    if (job.state != JobState::kQueued && job.state != JobState::kHeld) break;
-    if (dependency.fate != Dependency::Fate::kPending) continue;
-    ++pending;
-    const auto target = s.dependents.find({dependency.on, dependency.whole_array, dependency.need});
-    if (target == s.dependents.end() || !target->second.contains({job.spec.id, place}))
-      return who + " waits for a job that does not know";
-    const bool there = dependency.whole_array ? s.arrays.contains(dependency.on) : s.jobs.contains(dependency.on);
-    if (!there) return who + " waits for a job that is not there";
-  }
-  if (pending != job.pending) return who + " has miscounted what it waits for";
-  return {};
-}
-
-std::string check_gpu(const State& s, const Gpu& gpu) {
-  std::uint64_t promised = 0;
-  bool exclusive = false;
-  std::uint32_t suspended = 0;
-  for (const Job* job : gpu.occupants) {
-    promised += Gpus::on_gpu(*job->request, gpu);
-    exclusive |= job->spec.exclusive;
-    if (!job->occupies() || !job->gpus.contains(gpu.index)) return name(gpu) + " has an occupant that is not there";
-  }
-  if (promised != gpu.promised) return name(gpu) + " has miscounted what it promised";
-  if (exclusive && gpu.occupants.size() > 1) return name(gpu) + " has an exclusive job and others";
-  for (const auto& [id, job] : s.jobs) {
-    if (job->state == JobState::kSuspended && job->gpus.contains(gpu.index)) ++suspended;
-    const bool there = std::count(gpu.occupants.begin(), gpu.occupants.end(), job.get()) == 1;
-    if ((job->occupies() && job->gpus.contains(gpu.index)) != there) return name(gpu) + " does not know " + name(*job);
-  }
-  if (suspended != gpu.suspended) return name(gpu) + " has miscounted who will come back";
-  return {};
-}
-
-std::string check_lane(const State& s, const Lane& lane, std::uint64_t& jobs) {
-  std::uint64_t count = 0, heads = 0, not_parked = 0;
-  for (const auto& [key, c] : lane.classes) {
-    if (c->jobs.empty()) return "an empty class is kept";
-    count += c->jobs.size();
-    if (c->parked == Parked::kNo) not_parked += c->jobs.size();
-    for (const auto& [order, job] : c->jobs) {
-      if (job->in_class != c.get() || job->spec.order != order) return name(*job) + " is in a class that it is not in";
-      if (job->spec.capped != lane.priority || job->spec.priority != key.priority || job->user != lane.user)
-        return name(*job) + " is in a wrong lane";
-    }
-    const auto head = lane.heads.find({key.priority, c->jobs.begin()->first});
-    const bool listed = head != lane.heads.end() && head->second == c.get();
-    if (listed != (c->parked == Parked::kNo))
-      return name(*c->jobs.begin()->second) + " is not the head that it should be";
-    if (listed) ++heads;
-    if (c->parked == Parked::kArray) {
-      const auto array = s.arrays.find(key.array);
-      if (array == s.arrays.end() || array->second.active < array->second.limit)
-        return name(*c->jobs.begin()->second) + " waits for its array in vain";
-    }
-    if (c->parked == Parked::kGpus && std::count(s.parked_for_gpus.begin(), s.parked_for_gpus.end(), c.get()) != 1)
-      return name(*c->jobs.begin()->second) + " is parked and forgotten";
-  }
-  if (heads != lane.heads.size()) return "a lane has heads that are none";
-  if (not_parked != lane.jobs) return "a lane has miscounted its jobs";
-  if (lane.ranked != !lane.heads.empty()) return "a lane has no rank";
-  if (lane.ranked) {
-    const auto found = lane.level->lanes.find(lane.rank);
-    if (found == lane.level->lanes.end() || found->second != &lane) return "a lane is not where its rank is";
-    if (lane.rank.order != lane.heads.begin()->first.order) return "a lane has an old rank";
-  }
-  jobs += count;
-  return {};
-}
-
-std::string check_user(const State& s, const User& user) {
-  std::uint32_t running = 0, gpus = 0, suspended_gpus = 0, queued = 0;
-  for (const auto& [id, job] : s.jobs) {
-    if (job->user != &user) continue;
-    if (is_waiting(*job)) ++queued;
-    if (job->state == JobState::kSuspended) suspended_gpus += job->gpus.size();
-    if (!job->occupies()) continue;
-    ++running;
-    gpus += job->gpus.size();
-  }
-  const std::string who = "user " + std::to_string(user.uid);
-  const bool is_counted = running == user.running && gpus == user.gpus && suspended_gpus == user.suspended_gpus;
-  if (!is_counted || queued != user.queued) return who + " is miscounted";
-  return {};
+  return s.dependencies.check(job);
 }
 
 // No job that could start waits: neither the reserved one nor, without a reservation, any other.
@@ -147,7 +62,7 @@ std::string check_order(const State& s) {
   }
   std::set<const User*> limited;
   const Job* free = nullptr;
-  for (const auto& [priority, level] : s.levels) {
+  for (const auto& [priority, level] : s.waiting.levels()) {
     for (const auto& [rank, lane] : level.lanes) {
       for (const auto& [order, c] : lane->heads) {
         const Job& job = *c->jobs.begin()->second;
@@ -163,13 +78,113 @@ std::string check_order(const State& s) {
 
 }  // namespace
 
-std::string JobCore::State::check() const {
+std::string Users::check() const {
+  for (const auto& [uid, user] : users_) {
+    std::uint32_t running = 0, gpus = 0, suspended_gpus = 0, queued = 0;
+    for (const auto& [id, job] : jobs()) {
+      if (job->user != &user) continue;
+      if (is_waiting(*job)) ++queued;
+      if (job->state == JobState::kSuspended) suspended_gpus += job->gpus.size();
+      if (!job->occupies()) continue;
+      ++running;
+      gpus += job->gpus.size();
+    }
+    const bool is_counted = running == user.running && gpus == user.gpus && suspended_gpus == user.suspended_gpus;
+    if (!is_counted || queued != user.queued) return "user " + std::to_string(uid) + " is miscounted";
+  }
+  return {};
+}
+
+std::string Gpus::check() const {
+  for (const Gpu& gpu : gpus_) {
+    std::uint64_t promised = 0;
+    bool exclusive = false;
+    std::uint32_t suspended = 0;
+    for (const Job* job : gpu.occupants) {
+      promised += on_gpu(*job->request, gpu);
+      exclusive |= job->spec.exclusive;
+      if (!job->occupies() || !job->gpus.contains(gpu.index)) return name(gpu) + " has an occupant that is not there";
+    }
+    if (promised != gpu.promised) return name(gpu) + " has miscounted what it promised";
+    if (exclusive && gpu.occupants.size() > 1) return name(gpu) + " has an exclusive job and others";
+    for (const auto& [id, job] : jobs()) {
+      if (job->state == JobState::kSuspended && job->gpus.contains(gpu.index)) ++suspended;
+      const bool there = std::count(gpu.occupants.begin(), gpu.occupants.end(), job.get()) == 1;
+      if ((job->occupies() && job->gpus.contains(gpu.index)) != there)
+        return name(gpu) + " does not know " + name(*job);
+    }
+    if (suspended != gpu.suspended) return name(gpu) + " has miscounted who will come back";
+  }
+  return {};
+}
+
+std::string Waiting::check(const Lane& lane) const {
+  std::uint64_t heads = 0, not_parked = 0;
+  for (const auto& [key, c] : lane.classes) {
+    if (c->jobs.empty()) return "an empty class is kept";
+    if (c->parked == Parked::kNo) not_parked += c->jobs.size();
+    for (const auto& [order, job] : c->jobs) {
+      if (job->in_class != c.get() || job->spec.order != order) return name(*job) + " is in a class that it is not in";
+      if (job->spec.capped != lane.priority || job->spec.priority != key.priority || job->user != lane.user)
+        return name(*job) + " is in a wrong lane";
+    }
+    const auto head = lane.heads.find({key.priority, c->jobs.begin()->first});
+    const bool listed = head != lane.heads.end() && head->second == c.get();
+    if (listed != (c->parked == Parked::kNo))
+      return name(*c->jobs.begin()->second) + " is not the head that it should be";
+    if (listed) ++heads;
+    if (c->parked == Parked::kArray) {
+      const auto array = arrays().find(key.array);
+      if (array == arrays().end() || array->second.active < array->second.limit)
+        return name(*c->jobs.begin()->second) + " waits for its array in vain";
+    }
+    if (c->parked == Parked::kGpus && std::count(parked_for_gpus_.begin(), parked_for_gpus_.end(), c.get()) != 1)
+      return name(*c->jobs.begin()->second) + " is parked and forgotten";
+  }
+  if (heads != lane.heads.size()) return "a lane has heads that are none";
+  if (not_parked != lane.jobs) return "a lane has miscounted its jobs";
+  if (lane.ranked != !lane.heads.empty()) return "a lane has no rank";
+  if (lane.ranked) {
+    const auto found = lane.level->lanes.find(lane.rank);
+    if (found == lane.level->lanes.end() || found->second != &lane) return "a lane is not where its rank is";
+    if (lane.rank.order != lane.heads.begin()->first.order) return "a lane has an old rank";
+  }
+  return {};
+}
+
+std::string Waiting::check() const {
   std::uint64_t in_lanes = 0, in_classes = 0;
+  for (const auto& [uid, user] : users_.all()) {
+    for (const auto& [key, lane] : user.lanes) {
+      if (std::string wrong = check(*lane); !wrong.empty()) return wrong;
+      for (const auto& [class_key, c] : lane->classes) in_lanes += c->jobs.size();
+    }
+  }
+  for (const auto& [id, job] : jobs()) in_classes += job->in_class != nullptr ? 1u : 0u;
+  return in_lanes == in_classes ? "" : "the queue has lost count";
+}
+
+std::string Dependencies::check(const Job& job) const {
+  std::uint32_t pending = 0;
+  for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
+    const Dependency& dependency = job.spec.after[place];
+    if (job.state != JobState::kQueued && job.state != JobState::kHeld) break;
+    if (dependency.fate != Dependency::Fate::kPending) continue;
+    ++pending;
+    const auto target = dependents_.find({dependency.on, dependency.whole_array, dependency.need});
+    if (target == dependents_.end() || !target->second.contains({job.spec.id, place}))
+      return name(job) + " waits for a job that does not know";
+    if (!is_there(dependency)) return name(job) + " waits for a job that is not there";
+  }
+  if (pending != job.pending) return name(job) + " has miscounted what it waits for";
+  return {};
+}
+
+std::string JobCore::State::check() const {
   std::uint32_t over = 0, leave = 0, deadlines_of_jobs = 0;
   std::map<JobId, std::pair<std::uint64_t, std::uint32_t>> counted;
   for (const auto& [id, job] : jobs) {
     if (std::string wrong = check_job(*this, *job); !wrong.empty()) return wrong;
-    if (job->in_class != nullptr) ++in_classes;
     if (job->overdue()) ++over;
     if (job->wake != TimePoint::max()) ++deadlines_of_jobs;
     if (job->occupies() && (job->state == JobState::kSuspending || job->state == JobState::kEnding)) ++leave;
@@ -187,16 +202,9 @@ std::string JobCore::State::check() const {
     if (counted[id] != std::pair(array.unfinished, array.active))
       return "array " + std::to_string(id.value) + " is miscounted";
   }
-  for (const Gpu& gpu : gpus.all()) {
-    if (std::string wrong = check_gpu(*this, gpu); !wrong.empty()) return wrong;
+  for (const std::string& wrong : {users.check(), gpus.check(), waiting.check()}) {
+    if (!wrong.empty()) return wrong;
   }
-  for (const auto& [uid, user] : users.all()) {
-    if (std::string wrong = check_user(*this, user); !wrong.empty()) return wrong;
-    for (const auto& [key, lane] : user.lanes) {
-      if (std::string wrong = check_lane(*this, *lane, in_lanes); !wrong.empty()) return wrong;
-    }
-  }
-  if (in_lanes != in_classes) return "the queue has lost count";
   return check_order(*this);
 }
 

@@ -26,7 +26,8 @@ void JobCore::apply(TimePoint now, const Event& event, std::vector<Command>& com
   if (is_first) state.users.begin_shares();
   state.commands = &commands;
   std::visit([&](const auto& e) { state.on(e); }, event);
-  if (state.dirty) state.look_through();
+  if (state.dirty && !state.held) state.look_through();
+  state.dirty = false;
   state.commands = nullptr;
 }
 
@@ -41,7 +42,7 @@ std::optional<JobStanding> JobCore::standing(JobId id) const {
   JobStanding standing;
   standing.state = job->state;
   standing.reason = state_->reason_of(*job);
-  standing.place = state_->place_of(*job);
+  standing.place = state_->waiting.place_of(*job);
   standing.priority = job->spec.priority;
   standing.capped = job->spec.capped;
   standing.attempt = job->attempt;
@@ -82,7 +83,7 @@ constexpr Duration kMinHalfLife = std::chrono::seconds(1);
 void JobCore::State::on(const GpuAdded& e) {
   if (e.gpu.value >= base::kMaxGpus) return;
   gpus.add(e.gpu, e.capacity);
-  unpark_gpus();
+  waiting.unpark_gpus();
 }
 
 void JobCore::State::on(const GpuRemoved& e) {
@@ -102,7 +103,7 @@ void JobCore::State::close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed) {
   if (gpu == nullptr || gpu->*why == is_closed) return;
   gpu->*why = is_closed;
   gpus.survey();
-  if (!is_closed) unpark_gpus();
+  if (!is_closed) waiting.unpark_gpus();
   dirty = true;
 }
 
@@ -125,15 +126,15 @@ void JobCore::State::on(const SettingsChanged& e) {
   settings = e.settings;
   clamp(settings);
   if (settings.half_life != before.half_life) users.change_half_life();
-  if (settings.order != before.order) drop_floors();
-  rebuild_ranks();
+  if (settings.order != before.order) waiting.drop_floors();
+  waiting.rebuild_ranks();
   if (settings.max_time != before.max_time) rearm_all();
-  unpark_gpus();
+  waiting.unpark_gpus();
 }
 
 void JobCore::State::on(const UserLimitsChanged& e) {
   users.of(e.uid).limits = e.limits;
-  unpark_gpus();
+  waiting.unpark_gpus();
 }
 
 void JobCore::State::on(const SchedulingHeld& e) {
@@ -144,7 +145,7 @@ void JobCore::State::on(const SchedulingHeld& e) {
 void JobCore::State::on(const UsageRestored& e) {
   User& user = users.of(e.uid);
   users.restore(user, e.gpu_microseconds);
-  rank(user);
+  waiting.rank(user);
 }
 
 // ---- time ---------------------------------------------------------------------------------------

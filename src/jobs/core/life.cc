@@ -29,8 +29,7 @@ std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
   if (const auto never = impossible(spec)) return never;
   for (const Dependency& dependency : spec.after) {
     if (dependency.fate != Dependency::Fate::kPending) continue;
-    const bool there = dependency.whole_array ? arrays.contains(dependency.on) : jobs.contains(dependency.on);
-    if (!there) return Refusal::kUnknownJob;
+    if (!dependencies.is_there(dependency)) return Refusal::kUnknownJob;
   }
   if (users.queued_of(spec.uid) >= users.limits_of(spec.uid).queued) return Refusal::kQueueLimit;
   return std::nullopt;
@@ -59,10 +58,10 @@ void JobCore::State::on(const Submitted& e) {
   if (refusal(e.spec)) return;
   Job& job = take(e.spec);
   job.spec.capped = users.capped(*job.user, job.spec.priority, e.by_admin);
-  const bool possible = await(job);
+  const bool possible = dependencies.await(job);
   record(job);
   if (!possible) return finish(job, Outcome::kDependencyFailed);
-  enqueue(job);
+  waiting.enqueue(job);
 }
 
 void JobCore::State::on(const Restored& e) {
@@ -71,13 +70,13 @@ void JobCore::State::on(const Restored& e) {
   job.attempt = e.attempt;
   job.ran = e.ran;
   if (!has_started(e.state)) {
-    if (!await(job)) return finish(job, Outcome::kDependencyFailed);
-    return enqueue(job);
+    if (!dependencies.await(job)) return finish(job, Outcome::kDependencyFailed);
+    return waiting.enqueue(job);
   }
   if (e.state == JobState::kSuspended || e.state == JobState::kResuming) {
     job.gpus = e.gpus;
     set_state(job, JobState::kSuspended);
-    return enqueue(job);
+    return waiting.enqueue(job);
   }
   occupy(job, e.gpus);
   if (e.state == JobState::kEnding) job.ends_as = e.outcome;
@@ -113,7 +112,7 @@ void JobCore::State::on(const HoldAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->spec.held) return;
   if (job->state != JobState::kQueued && job->state != JobState::kSuspended) return;
-  dequeue(*job);
+  waiting.dequeue(*job);
   job->spec.held = true;
   if (job->state == JobState::kQueued) set_state(*job, JobState::kHeld);
   record(*job);
@@ -125,14 +124,14 @@ void JobCore::State::on(const ReleaseAsked& e) {
   job->spec.held = false;
   if (job->state == JobState::kHeld) set_state(*job, JobState::kQueued);
   record(*job);
-  enqueue(*job);
+  waiting.enqueue(*job);
 }
 
 void JobCore::State::on(const SuspendAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->spec.held) return;
   if (job->state == JobState::kQueued || job->state == JobState::kEnding) return;
-  dequeue(*job);
+  waiting.dequeue(*job);
   job->spec.held = true;
   record(*job);
   suspend_if_held(*job);
@@ -151,22 +150,22 @@ void JobCore::State::on(const PriorityAsked& e) {
   if (job == nullptr || job->state == JobState::kEnding) return;
   const std::int32_t counts_as = users.capped(*job->user, e.priority, e.by_admin);
   if (e.priority == job->spec.priority && counts_as == job->spec.capped) return;
-  dequeue(*job);
+  waiting.dequeue(*job);
   job->spec.priority = e.priority;
   job->spec.capped = counts_as;
   record(*job);
-  enqueue(*job);
+  waiting.enqueue(*job);
   dirty = true;  // of one that runs: it may have to make way now, or no longer
 }
 
 void JobCore::State::on(const RequestAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->state == JobState::kEnding || e.request == job->spec.request() || refusal(e)) return;
-  dequeue(*job);
+  waiting.dequeue(*job);
   job->spec.ask(e.request);
   commands->push_back(RecordRequest{job->spec.id, e.request});
   limit_changed(*job);
-  enqueue(*job);
+  waiting.enqueue(*job);
   dirty = true;
 }
 
@@ -208,14 +207,11 @@ void JobCore::State::on(const Suspended& e) {
     // Behind all of its priority that wait now.
     job->ran = Duration(0);
     job->spec.order = next_order++;
-    const auto level = levels.find(job->spec.capped);
-    std::uint64_t last = users.usage_key(*job->user);
-    if (level != levels.end() && !level->second.lanes.empty())
-      last = std::max(last, level->second.lanes.rbegin()->first.usage);
-    if (settings.order == Order::kFair) job->floor = last;
+    if (settings.order == Order::kFair)
+      job->floor = std::max(users.usage_key(*job->user), waiting.last_usage(job->spec.capped));
   }
   record(*job);
-  enqueue(*job);
+  waiting.enqueue(*job);
 }
 
 void JobCore::State::on(const SuspendRefused& e) {

@@ -13,18 +13,17 @@ namespace {
 // user's jobs. fair: one lane after the other.
 class Candidates {
  public:
-  explicit Candidates(JobCore::State& state) : state_(state) { restart(); }
+  Candidates(Waiting& waiting, bool merge) : waiting_(waiting), merge_(merge) { restart(); }
 
   void restart() {
-    level_ = state_.levels.begin();
+    level_ = waiting_.levels().begin();
     enter();
   }
 
   Class* next() {
-    while (level_ != state_.levels.end()) {
-      const bool merge = state_.settings.order == Order::kFifo;
+    while (level_ != waiting_.levels().end()) {
       while (lane_ != level_->second.lanes.end() &&
-             (open_.empty() || (merge && lane_->first.order < open_.begin()->first))) {
+             (open_.empty() || (merge_ && lane_->first.order < open_.begin()->first))) {
         Lane& lane = *(lane_++)->second;
         open_.emplace(lane.heads.begin()->first.order, Position{&lane, lane.heads.begin()});
       }
@@ -36,10 +35,10 @@ class Candidates {
       Position at = open_.begin()->second;
       const std::uint64_t order = open_.begin()->first;
       open_.erase(open_.begin());
-      if (at.lane->user->limited == state_.look) continue;  // nothing of this user
+      if (waiting_.has_reached_limit(*at.lane->user)) continue;  // nothing of this user
       Class* const c = at.head->second;
       if (++at.head != at.lane->heads.end()) open_.emplace(std::max(order, at.head->first.order), at);
-      if (c->seen != state_.look) return c;
+      if (!waiting_.is_passed_over(*c)) return c;
     }
     return nullptr;
   }
@@ -51,11 +50,12 @@ class Candidates {
   };
   void enter() {
     open_.clear();
-    if (level_ != state_.levels.end()) lane_ = level_->second.lanes.begin();
+    if (level_ != waiting_.levels().end()) lane_ = level_->second.lanes.begin();
   }
 
-  JobCore::State& state_;
-  std::map<std::int32_t, Level, std::greater<>>::iterator level_;
+  Waiting& waiting_;
+  bool merge_;
+  Waiting::Levels::iterator level_;
   std::map<LaneRank, Lane*>::iterator lane_;
   std::map<std::uint64_t, Position> open_;  // by the order of what comes next
 };
@@ -63,11 +63,8 @@ class Candidates {
 }  // namespace
 
 void JobCore::State::look_through() {
-  dirty = false;
-  if (held) return;
-  settle_shares();
-  dirty = false;  // this look includes the jobs that settling moves
-  ++look;
+  waiting.settle_shares();
+  waiting.begin_look();
   const Reservation before = gpus.reservation();
   gpus.reserve({});
   users.clear_to_start();
@@ -75,18 +72,18 @@ void JobCore::State::look_through() {
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
   std::uint32_t depth = 0;
   survey_room();
-  Candidates candidates(*this);
+  Candidates candidates(waiting, settings.order == Order::kFifo);
   while (Class* const c = candidates.next()) {
     Job& job = *c->jobs.begin()->second;
     const std::uint32_t wanted = c->key.shape.count;
     const Array* const array = c->key.array != kNoJob ? &arrays.at(c->key.array) : nullptr;
     if (array != nullptr && array->active >= array->limit) {
-      c->seen = look;
+      waiting.pass_over(*c);
       to_park.push_back({c, Parked::kArray});
       continue;
     }
     if (wanted > users.limits_of(*job.user).gpus || gpus.usable_for(job).size() < wanted) {
-      c->seen = look;
+      waiting.pass_over(*c);
       to_park.push_back({c, Parked::kGpus});
       continue;
     }
@@ -94,8 +91,7 @@ void JobCore::State::look_through() {
       // The user's own order holds within the user's limits: smaller jobs do not pass larger ones there. A job for
       // which GPUs are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it
       // waiting.
-      job.user->limited = look;
-      job.user->limited_job = job.spec.id;
+      waiting.reach_limit(job);
       continue;
     }
     if (const std::optional<GpuSet> on = best_fit(job, closed)) {
@@ -104,7 +100,7 @@ void JobCore::State::look_through() {
       candidates.restart();
       continue;
     }
-    c->seen = look;
+    waiting.pass_over(*c);
     if (const std::optional<WayIn> way = way_in(job, closed)) {
       users.add_to_start(job.spec.id);
       make_way(*way);
@@ -122,8 +118,7 @@ void JobCore::State::look_through() {
     const std::uint64_t least = least_need_of_all();
     if (++depth == kBackfillDepth || (least > most_free && least > most_gain)) break;
   }
-  for (const auto& [c, why] : to_park) park(*c, why);
-  dirty = false;
+  for (const auto& [c, why] : to_park) waiting.park(*c, why);
 }
 
 void JobCore::State::make_way(const WayIn& way) {

@@ -49,7 +49,7 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
   }
   const std::uint32_t wanted = job.wanted_gpus();
   if (gpus.usable_for(job).size() < wanted) return WaitReason::kDrained;
-  if (gpus.reservation().job == job.spec.id || rivals_of(job).place == 1) return WaitReason::kGpuMemory;
+  if (gpus.reservation().job == job.spec.id || waiting.rivals_of(job).place == 1) return WaitReason::kGpuMemory;
   return WaitReason::kPriority;
 }
 
@@ -86,8 +86,8 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
     case WaitReason::kDependency: return first_of(job.spec.after);
     case WaitReason::kGpuMemory: return shortage_of(job);
     case WaitReason::kPriority: {
-      if (behind_limited(job)) return WaitsForOthers{job.user->limited_job, 1};
-      const Rivals rivals = rivals_of(job);
+      if (waiting.behind_limited(job)) return WaitsForOthers{job.user->limited_job, 1};
+      const Rivals rivals = waiting.rivals_of(job);
       return WaitsForOthers{rivals.first, rivals.place > 0 ? rivals.place - 1 : 0};
     }
     case WaitReason::kUserLimit: return limit_of_user(job, users.limits_of(*job.user), users.other_to_start(job));

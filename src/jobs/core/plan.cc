@@ -52,7 +52,7 @@ class Begun {
 
 std::vector<const Job*> JobCore::State::first_in_order(std::size_t most) const {
   std::vector<const Job*> found;
-  for (const auto& [priority, level] : levels) {
+  for (const auto& [priority, level] : waiting.levels()) {
     const std::size_t wanted = most - found.size();
     if (wanted == 0) break;
     std::vector<std::tuple<std::uint64_t, std::size_t, const Job*>> all;  // whose turn; the lane

@@ -45,12 +45,12 @@ std::uint64_t JobCore::State::least_need(const Job& job) const {
 // No waiting job wants less.
 std::uint64_t JobCore::State::least_need_of_all() const {
   std::uint64_t least = gpus.smallest();
-  auto wanted_bytes = memories.begin();
-  if (wanted_bytes != memories.end() && wanted_bytes->first == 0) {
+  auto wanted_bytes = waiting.memories().begin();
+  if (wanted_bytes != waiting.memories().end() && wanted_bytes->first == 0) {
     if (settings.default_memory != 0) least = std::min(least, settings.default_memory);
     ++wanted_bytes;
   }
-  return wanted_bytes == memories.end() ? least : std::min(least, wanted_bytes->first);
+  return wanted_bytes == waiting.memories().end() ? least : std::min(least, wanted_bytes->first);
 }
 
 // Where it fits now without delaying the job with the reservation. Of any GPUs those on which least is left over, so
@@ -80,17 +80,17 @@ std::optional<GpuSet> JobCore::State::best_fit(const Job& job, const GpuSet& clo
 // ---- the reservation ----------------------------------------------------------------------------
 
 // The latest time of its end, as a waiting job sees it; max(): it cannot be told.
-TimePoint JobCore::State::expected_end(const Job& job, const Job& waiting) const {
+TimePoint JobCore::State::expected_end(const Job& job, const Job& waiter) const {
   if (job.leaves()) return now;
   if (job.suspend_refused()) return TimePoint::max();
-  return expected_end(job, job.clock ? job.clock->since : now, waiting);
+  return expected_end(job, job.clock ? job.clock->since : now, waiter);
 }
 
 // The same of one whose time limit runs down from `since` on.
-TimePoint JobCore::State::expected_end(const Job& job, TimePoint since, const Job& waiting) const {
+TimePoint JobCore::State::expected_end(const Job& job, TimePoint since, const Job& waiter) const {
   const Duration limit = limit_of(job);
   const bool goes_at_limit =
-      job.spec.on_limit == OnLimit::kCancel || standing_towards(waiting, job) >= standing_towards(job, waiting);
+      job.spec.on_limit == OnLimit::kCancel || standing_towards(waiter, job) >= standing_towards(job, waiter);
   if (limit == kNoLimit || !goes_at_limit) return TimePoint::max();
   const Duration left = limit - std::min(limit, job.ran);
   return left > TimePoint::max() - since ? TimePoint::max() : std::max(now, since + left);

@@ -38,7 +38,7 @@ void JobCore::State::change_counts(Job& job, Change change) {
     if (Gpu* const gpu = gpus.find(index)) change(gpu->suspended);
     change(job.user->suspended_gpus);
   }
-  rank(*job.user);
+  waiting.rank(*job.user);
 }
 
 void JobCore::State::set_state(Job& job, JobState state) {
@@ -47,7 +47,7 @@ void JobCore::State::set_state(Job& job, JobState state) {
   job.state = state;
   if (state != JobState::kDone) change_counts(job, [](auto& count) { ++count; });
   if (!counted_in_array || job.counts_in_array()) return;
-  for (Class* c : std::exchange(arrays.at(job.spec.array).parked, {})) unpark(*c);
+  waiting.unpark(arrays.at(job.spec.array));
 }
 
 Job& JobCore::State::take(const JobSpec& spec) {
@@ -75,14 +75,14 @@ Job& JobCore::State::take(const JobSpec& spec) {
 void JobCore::State::occupy(Job& job, const GpuSet& on) {
   gpus.put(job, on);
   users.begin_use(*job.user, on.size());
-  rank(*job.user);
+  waiting.rank(*job.user);
 }
 
 void JobCore::State::vacate(Job& job) {
   if (!job.occupies()) return;
   gpus.remove(job);
   users.end_use(*job.user, job.gpus.size());
-  rank(*job.user);
+  waiting.rank(*job.user);
   dirty = true;
 }
 
@@ -90,7 +90,7 @@ void JobCore::State::vacate(Job& job) {
 
 void JobCore::State::start(Job& job, const GpuSet& on) {
   const bool resumes = job.state == JobState::kSuspended;
-  dequeue(job);
+  waiting.dequeue(job);
   if (!resumes) ++job.attempt;
   occupy(job, on);
   set_state(job, resumes ? JobState::kResuming : JobState::kStarting);
@@ -124,7 +124,7 @@ void JobCore::State::suspend_if_held(Job& job) {
 }
 
 void JobCore::State::ask_to_end(Job& job, CancelReason reason) {
-  dequeue(job);
+  waiting.dequeue(job);
   stop_clock(job);
   set_state(job, JobState::kEnding);
   job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut
@@ -140,7 +140,7 @@ void JobCore::State::end_as_told(Job& job) {
 }
 
 void JobCore::State::run_again(Job& job) {
-  dequeue(job);
+  waiting.dequeue(job);
   stop_clock(job);
   job.ran = Duration(0);
   job.floor.reset();
@@ -153,7 +153,7 @@ void JobCore::State::back_to_queue(Job& job) {
   job.gpus = {};
   record(job);
   arm(job);
-  enqueue(job);
+  waiting.enqueue(job);
 }
 
 // ---- the end ------------------------------------------------------------------------------------
@@ -170,8 +170,8 @@ void JobCore::State::finish(Job& job, Outcome outcome, bool recorded) {
 void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken) {
   const JobId id = job.spec.id;
   const bool ok = outcome == Outcome::kOk;
-  dequeue(job);
-  unawait(job);
+  waiting.dequeue(job);
+  dependencies.unawait(job);
   stop_clock(job);
   set_state(job, JobState::kDone);
   vacate(job);
@@ -183,14 +183,14 @@ void JobCore::State::end_one(Job& job, Outcome outcome, bool recorded, std::vect
     if (--array.unfinished == 0) {
       const JobId failed = array.failed;
       arrays.erase(job.spec.array);
-      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, failed == kNoJob, failed, broken);
-      settle_dependents({job.spec.array, true, Dependency::Need::kAny}, true, id, broken);
+      dependencies.settle({job.spec.array, true, Dependency::Need::kOk}, failed == kNoJob, failed, broken);
+      dependencies.settle({job.spec.array, true, Dependency::Need::kAny}, true, id, broken);
     } else if (!ok) {
-      settle_dependents({job.spec.array, true, Dependency::Need::kOk}, false, id, broken);
+      dependencies.settle({job.spec.array, true, Dependency::Need::kOk}, false, id, broken);
     }
   }
-  settle_dependents({id, false, Dependency::Need::kOk}, ok, id, broken);
-  settle_dependents({id, false, Dependency::Need::kAny}, true, id, broken);
+  dependencies.settle({id, false, Dependency::Need::kOk}, ok, id, broken);
+  dependencies.settle({id, false, Dependency::Need::kAny}, true, id, broken);
   if (gpus.reservation().job == id) gpus.reserve({});
   jobs.erase(id);
 }
@@ -208,11 +208,11 @@ void JobCore::State::arm(Job& job) {
 void JobCore::State::woken(Job& job) {
   if (job.begins_at && *job.begins_at <= now) {
     job.begins_at.reset();
-    enqueue(job);
+    waiting.enqueue(job);
   }
   if (job.retry_at && *job.retry_at <= now) {
     job.retry_at.reset();
-    enqueue(job);
+    waiting.enqueue(job);
     dirty = true;
     suspend_if_held(job);
   }

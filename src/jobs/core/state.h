@@ -9,11 +9,13 @@
 #include <utility>
 #include <vector>
 
+#include "jobs/core/dependencies.h"
 #include "jobs/core/gpus.h"
 #include "jobs/core/job_core.h"
 #include "jobs/core/part.h"
 #include "jobs/core/tables.h"
 #include "jobs/core/users.h"
+#include "jobs/core/waiting.h"
 
 namespace gpumux::jobs {
 
@@ -26,22 +28,6 @@ inline constexpr Duration kSuspendRetry = std::chrono::seconds(30);
 inline bool contains(const std::vector<Job*>& jobs, const Job* job) {
   return std::find(jobs.begin(), jobs.end(), job) != jobs.end();
 }
-
-// A job or array that dependencies wait for, and how it has to end. Dependencies that need `kOk` are apart, for the
-// first element that fails settles them.
-struct Target {
-  JobId on;
-  bool whole_array = false;
-  Dependency::Need need = Dependency::Need::kOk;
-  auto operator<=>(const Target&) const = default;
-};
-
-// One dependency of a job: its place in JobSpec::after. So settling it takes no search through the others.
-struct Dependent {
-  JobId job;
-  std::uint32_t place = 0;
-  auto operator<=>(const Dependent&) const = default;
-};
 
 // A job's way onto GPUs that are not free: the jobs that have to go.
 struct WayIn {
@@ -58,22 +44,19 @@ struct Planned {
 
 struct JobCore::State : Common {
   std::uint64_t next_order = 1;
-  std::map<std::int32_t, Level, std::greater<>> levels;
-  std::map<Target, std::set<Dependent>> dependents;
   std::set<std::pair<TimePoint, JobId>> deadlines;
-  std::vector<Class*> parked_for_gpus;
-  std::map<std::uint64_t, std::uint64_t> memories;  // that classes want: how many of them
-  std::uint64_t most_free = 0;                      // bytes on a usable GPU, at this point of a look
-  std::uint64_t most_gain = 0;                      // the same if all jobs went that might have to
-  std::vector<std::uint64_t> gain;                  // on each
-  std::uint64_t look = 0;
-  std::uint32_t overdue = 0;  // running jobs whose time is over
-  std::uint32_t leaving = 0;  // jobs that occupy GPUs and are suspending or ending
-  JobCounts counts{};         // of all that are not done
+  std::uint64_t most_free = 0;      // bytes on a usable GPU, at this point of a look
+  std::uint64_t most_gain = 0;      // the same if all jobs went that might have to
+  std::vector<std::uint64_t> gain;  // on each
+  std::uint32_t overdue = 0;        // running jobs whose time is over
+  std::uint32_t leaving = 0;        // jobs that occupy GPUs and are suspending or ending
+  JobCounts counts{};               // of all that are not done
 
   // Each calls only those above it.
   Users users{*this};
   Gpus gpus{*this};
+  Waiting waiting{*this, users, gpus};
+  Dependencies dependencies{*this, waiting};
 
   // ---- life.cc: events
   void on(const GpuAdded& e);
@@ -136,42 +119,6 @@ struct JobCore::State : Common {
   void stop_clock(Job& job);
   Duration limit_of(const Job& job) const;  // kNoLimit: none
 
-  // ---- dependencies.cc
-  bool await(Job& job);  // false: one of them is broken already
-  void unawait(Job& job);
-  // `by`: the job that settles it.
-  void settle_dependents(const Target& target, bool met, JobId by, std::vector<JobId>& broken);
-
-  // ---- queue.cc: waiting jobs
-  void enqueue(Job& job);  // if nothing but others keeps it from starting
-  void dequeue(Job& job);
-  void set_head(Class& c, std::uint64_t before);  // `before`: the first one's order then; 0: there was none
-  void park(Class& c, Parked why);
-  void unpark(Class& c);
-  void unpark_gpus();
-  void rank(Lane& lane);
-  void rank(User& user);
-  void drop_floors();
-  void rebuild_ranks();
-  std::uint64_t place_of(const Job& job, const GpuSet* on = nullptr) const;
-  // Its place among the jobs that could take one of its GPUs, as place_of, and the first of those; kNoJob: there is
-  // none, or it is not known.
-  struct Rivals {
-    std::uint64_t place = 0;
-    JobId first = kNoJob;
-  };
-  Rivals rivals_of(const Job& job) const;
-  std::uint64_t jobs_in_turn(const Lane& lane, std::uint64_t of) const;
-  // A job of the user before it has reached the limit, and the user's own order holds.
-  bool behind_limited(const Job& job) const {
-    return job.user->limited == look && job.user->limited_job != job.spec.id && job.in_class != nullptr &&
-           job.in_class->seen != look;
-  }
-  // Where `job` stands towards the other one: by the capped priority, as its level does. Jobs of one user with the same
-  // cap stand by the priority as given, as in their lane. So no job gives way to one behind it in the queue.
-  static Standing standing_towards(const Job& job, const Job& other) {
-    return {job.spec.capped, job.user == other.user ? job.spec.priority : job.spec.capped};
-  }
   WaitReason reason_of(const Job& job) const;
 
   // ---- plan.cc
@@ -194,8 +141,8 @@ struct JobCore::State : Common {
   bool may_start_beside_reservation(const Job& job, const Gpu& gpu) const;
   std::optional<WayIn> way_in(const Job& job, const GpuSet& closed) const;
   bool gives_way(const Job& job, const Job& to) const;
-  TimePoint expected_end(const Job& job, const Job& waiting) const;
-  TimePoint expected_end(const Job& job, TimePoint since, const Job& waiting) const;
+  TimePoint expected_end(const Job& job, const Job& waiter) const;
+  TimePoint expected_end(const Job& job, TimePoint since, const Job& waiter) const;
   TimePoint earliest(const Job& job, const Gpu& gpu, const std::vector<Planned>& planned) const;
   Reservation reserve(const Job& job, const Reservation& before) const;
 

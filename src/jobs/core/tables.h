@@ -57,6 +57,12 @@ struct Job {
   }
 };
 
+// Where `job` stands towards the other one: by the capped priority, as its level does. Jobs of one user with the same
+// cap stand by the priority as given, as in their lane. So no job gives way to one behind it in the queue.
+inline Standing standing_towards(const Job& job, const Job& other) {
+  return {job.spec.capped, job.user == other.user ? job.spec.priority : job.spec.capped};
+}
+
 struct User {
   std::uint32_t uid = 0;
   std::optional<UserLimits> limits;

@@ -77,6 +77,8 @@ class Users : Part {
   std::uint64_t usage_key(const User& user) const;
   std::vector<UserUsage> usage(TimePoint until) const;
 
+  std::string check() const;  // invariants.cc
+
  private:
   void charge(User& user, TimePoint until) const;
   // Of all users, and the floors of jobs with them.

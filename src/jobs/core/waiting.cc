@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The waiting jobs, kept in order.
-#include "jobs/core/state.h"
+#include "jobs/core/waiting.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
 
 namespace gpumux::jobs {
 namespace {
@@ -9,7 +13,7 @@ Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
 
 }  // namespace
 
-void JobCore::State::enqueue(Job& job) {
+void Waiting::enqueue(Job& job) {
   const bool waits = job.state == JobState::kQueued || job.state == JobState::kSuspended;
   if (!waits || job.spec.held || job.pending > 0 || job.begins_at || job.retry_at || job.in_class != nullptr) return;
   User& user = *job.user;
@@ -20,7 +24,7 @@ void JobCore::State::enqueue(Job& job) {
     lane->user = &user;
     lane->priority = job.spec.capped;
     lane->alone = alone;
-    lane->level = &levels[job.spec.capped];
+    lane->level = &levels_[job.spec.capped];
     ++lane->level->members;
   }
   const bool resume = job.state == JobState::kSuspended;
@@ -34,7 +38,7 @@ void JobCore::State::enqueue(Job& job) {
     c = std::make_unique<Class>();
     c->key = key;
     c->lane = lane.get();
-    ++memories[key.shape.memory];
+    ++memories_[key.shape.memory];
   }
   const std::uint64_t head = c->jobs.empty() ? 0 : c->jobs.begin()->first;
   c->jobs.insert({job.spec.order, &job});
@@ -43,7 +47,7 @@ void JobCore::State::enqueue(Job& job) {
   if (c->jobs.begin()->first != head) set_head(*c, head);
 }
 
-void JobCore::State::dequeue(Job& job) {
+void Waiting::dequeue(Job& job) {
   Class* const c = job.in_class;
   if (c == nullptr) return;
   job.in_class = nullptr;
@@ -52,54 +56,58 @@ void JobCore::State::dequeue(Job& job) {
   c->jobs.erase(job.spec.order);
   if (c->parked == Parked::kNo) --lane.jobs;
   if (head != job.spec.order) return;
-  if (c->jobs.empty() && c->parked == Parked::kArray) std::erase(arrays.at(c->key.array).parked, c);
-  if (c->jobs.empty() && c->parked == Parked::kGpus) std::erase(parked_for_gpus, c);
+  if (c->jobs.empty() && c->parked == Parked::kArray) std::erase(arrays().at(c->key.array).parked, c);
+  if (c->jobs.empty() && c->parked == Parked::kGpus) std::erase(parked_for_gpus_, c);
   set_head(*c, head);
   if (!c->jobs.empty()) return;
   const ClassKey key = c->key;  // the class goes with its key
-  if (--memories.at(key.shape.memory) == 0) memories.erase(key.shape.memory);
+  if (--memories_.at(key.shape.memory) == 0) memories_.erase(key.shape.memory);
   lane.classes.erase(key);
   if (!lane.classes.empty()) return;
-  if (--lane.level->members == 0) levels.erase(lane.priority);
+  if (--lane.level->members == 0) levels_.erase(lane.priority);
   lane.user->lanes.erase({lane.priority, lane.alone});
 }
 
 // The first of the class is another one than `before`: it takes its place among the lane's candidates.
-void JobCore::State::set_head(Class& c, std::uint64_t before) {
-  dirty = true;
+void Waiting::set_head(Class& c, std::uint64_t before) {
+  look_again();
   if (c.parked != Parked::kNo) return;
   if (before != 0) c.lane->heads.erase({c.key.priority, before});
   if (!c.jobs.empty()) c.lane->heads.emplace(turn_of(c), &c);
   rank(*c.lane);
 }
 
-void JobCore::State::park(Class& c, Parked why) {
+void Waiting::park(Class& c, Parked why) {
   c.lane->heads.erase(turn_of(c));
   c.lane->jobs -= c.jobs.size();
   c.parked = why;
-  if (why == Parked::kArray) arrays.at(c.key.array).parked.push_back(&c);
-  if (why == Parked::kGpus) parked_for_gpus.push_back(&c);
+  if (why == Parked::kArray) arrays().at(c.key.array).parked.push_back(&c);
+  if (why == Parked::kGpus) parked_for_gpus_.push_back(&c);
   rank(*c.lane);
 }
 
 // Its owner takes it off the list where it was parked.
-void JobCore::State::unpark(Class& c) {
+void Waiting::unpark(Class& c) {
   c.parked = Parked::kNo;
   c.lane->jobs += c.jobs.size();
   set_head(c, 0);
 }
 
-void JobCore::State::unpark_gpus() {
-  for (Class* c : std::exchange(parked_for_gpus, {})) unpark(*c);
-  dirty = true;
+void Waiting::unpark(Array& array) {
+  for (Class* c : std::exchange(array.parked, {})) unpark(*c);
+}
+
+void Waiting::unpark_gpus() {
+  for (Class* c : std::exchange(parked_for_gpus_, {})) unpark(*c);
+  look_again();
 }
 
 // Its place among the lanes of its level.
-void JobCore::State::rank(Lane& lane) {
+void Waiting::rank(Lane& lane) {
   LaneRank rank;
   if (!lane.heads.empty()) {
     const auto& [turn, c] = *lane.heads.begin();
-    rank.usage = std::max(users.usage_key(*lane.user), c->jobs.begin()->second->floor.value_or(0));
+    rank.usage = std::max(users_.usage_key(*lane.user), c->jobs.begin()->second->floor.value_or(0));
     rank.order = turn.order;
     rank.uid = lane.user->uid;
   }
@@ -110,29 +118,43 @@ void JobCore::State::rank(Lane& lane) {
   if (lane.ranked) lane.level->lanes.emplace(rank, &lane);
 }
 
-void JobCore::State::rank(User& user) {
+void Waiting::rank(User& user) {
   for (auto& [key, lane] : user.lanes) rank(*lane);
 }
 
-void JobCore::State::rebuild_ranks() {
-  for (auto& [priority, level] : levels) level.lanes.clear();
-  for (auto& [uid, user] : users.all()) {
+void Waiting::rebuild_ranks() {
+  for (auto& [priority, level] : levels_) level.lanes.clear();
+  for (auto& [uid, user] : users_.all()) {
     for (auto& [key, lane] : user.lanes) lane->ranked = false;
     rank(user);
   }
 }
 
-void JobCore::State::settle_shares() {
-  if (!users.settle()) return;
-  if (users.renew()) rebuild_ranks();
-  for (auto& [uid, user] : users.all()) {
+void Waiting::settle_shares() {
+  if (!users_.settle()) return;
+  if (users_.renew()) rebuild_ranks();
+  for (auto& [uid, user] : users_.all()) {
     if (user.running > 0) rank(user);
   }
 }
 
-// A floor is a place in the fair order. Another order begins without floors, so in fifo no job has one.
-void JobCore::State::drop_floors() {
-  for (auto& [id, job] : jobs) {
+std::uint64_t Waiting::last_usage(std::int32_t priority) const {
+  const auto level = levels_.find(priority);
+  return level == levels_.end() || level->second.lanes.empty() ? 0 : level->second.lanes.rbegin()->first.usage;
+}
+
+void Waiting::reach_limit(const Job& job) const {
+  job.user->limited = look_;
+  job.user->limited_job = job.spec.id;
+}
+
+bool Waiting::behind_limited(const Job& job) const {
+  return has_reached_limit(*job.user) && job.user->limited_job != job.spec.id && job.in_class != nullptr &&
+         !is_passed_over(*job.in_class);
+}
+
+void Waiting::drop_floors() {
+  for (auto& [id, job] : jobs()) {
     if (!job->floor) continue;
     dequeue(*job);
     job->floor.reset();
@@ -175,24 +197,20 @@ std::uint64_t before(const Job& job, const GpuSet* on) {
 }  // namespace
 
 // How many of these jobs of the lane count for other users' places: as many as its user's limits let start now.
-std::uint64_t JobCore::State::jobs_in_turn(const Lane& lane, std::uint64_t of) const {
-  const UserLimits& limits = users.limits_of(*lane.user);
+std::uint64_t Waiting::jobs_in_turn(const Lane& lane, std::uint64_t of) const {
+  const UserLimits& limits = users_.limits_of(*lane.user);
   const auto left = [of](const settings::Limit<std::uint32_t>& limit, std::uint32_t used) -> std::uint64_t {
     return limit.is_unlimited() ? of : limit.value() - std::min(limit.value(), used);
   };
   return std::min({of, left(limits.running, lane.user->running), left(limits.gpus, lane.user->gpus)});
 }
 
-// A job that a limit keeps waiting has no place, and counts for no other's. With fifo the place is the number of jobs
-// before it. With fair users take turns. The place is then the number of jobs that start before it if all jobs are of
-// one length. Of each other user it counts as many as are before the job in its own lane, and one more if that user is
-// ahead. `on`: counts only jobs that could take one of these GPUs.
-std::uint64_t JobCore::State::place_of(const Job& job, const GpuSet* on) const {
+std::uint64_t Waiting::place_of(const Job& job, const GpuSet* on) const {
   if (job.in_class == nullptr || job.in_class->parked != Parked::kNo) return 0;
-  if (!users.may_run(job) || behind_limited(job)) return 0;
+  if (!users_.may_run(job) || behind_limited(job)) return 0;
   const Lane& lane = *job.in_class->lane;
   std::uint64_t place = 1;
-  for (const auto& [priority, level] : levels) {
+  for (const auto& [priority, level] : levels_) {
     if (priority <= lane.priority) break;
     for (const auto& [rank, other] : level.lanes) place += jobs_in_turn(*other, jobs_of(*other, on));
   }
@@ -200,7 +218,7 @@ std::uint64_t JobCore::State::place_of(const Job& job, const GpuSet* on) const {
   place += own;
   for (const auto& [rank, other] : lane.level->lanes) {
     if (other == &lane) continue;
-    const std::uint64_t in_turn = settings.order == Order::kFifo
+    const std::uint64_t in_turn = settings().order == Order::kFifo
                                       ? before(*other, job.spec.order, on)
                                       : std::min(jobs_of(*other, on), own + (rank < lane.rank ? 1 : 0));
     place += jobs_in_turn(*other, in_turn);
@@ -208,26 +226,25 @@ std::uint64_t JobCore::State::place_of(const Job& job, const GpuSet* on) const {
   return place;
 }
 
-// Jobs that want other GPUs go before it in order, and do not keep it waiting.
-JobCore::State::Rivals JobCore::State::rivals_of(const Job& job) const {
-  if (!job.has_its_gpus()) return {place_of(job), gpus.reservation().job};
-  const GpuSet on = gpus.usable_for(job);
+Rivals Waiting::rivals_of(const Job& job) const {
+  if (!job.has_its_gpus()) return {place_of(job), gpus_.reservation().job};
+  const GpuSet on = gpus_.usable_for(job);
   Rivals rivals{place_of(job, &on), kNoJob};
   if (rivals.place <= 1) return rivals;
-  const auto reserved = jobs.find(gpus.reservation().job);
-  if (reserved != jobs.end() && !(gpus.usable_for(*reserved->second) & on).empty()) {
-    rivals.first = gpus.reservation().job;
+  const Job* const reserved = find(gpus_.reservation().job);
+  if (reserved != nullptr && !(gpus_.usable_for(*reserved) & on).empty()) {
+    rivals.first = gpus_.reservation().job;
     return rivals;
   }
   // The first in order. With fair, users take turns: a job of a user behind may be before it.
   const Turn own{job.spec.priority, job.spec.order};
-  for (const auto& [priority, level] : levels) {
+  for (const auto& [priority, level] : levels_) {
     for (const auto& [rank, lane] : level.lanes) {
       for (const auto& [turn, c] : lane->heads) {
-        const bool is_behind =
-            lane == job.in_class->lane
-                ? !(turn < own)
-                : settings.order == Order::kFifo && priority == job.in_class->lane->priority && turn.order > own.order;
+        const bool is_behind = lane == job.in_class->lane
+                                   ? !(turn < own)
+                                   : settings().order == Order::kFifo && priority == job.in_class->lane->priority &&
+                                         turn.order > own.order;
         if (is_behind || !wants_any_of(*c, &on)) continue;
         rivals.first = c->jobs.begin()->second->spec.id;
         return rivals;
