@@ -163,6 +163,16 @@ TEST(Begin, MayBeHeldCancelledAndComeBack) {
   EXPECT_EQ(s.wait(hours(1)), "Start job 3.1 on 0");
 }
 
+// The clock was set back while the daemon was away.
+TEST(Begin, AJobThatHasBegunDoesNotWaitForIt) {
+  Script s;
+  JobSpec restored = s.spec();
+  restored.begin = s.now() + hours(1);
+  s.tell(SchedulingHeld{true});
+  s.tell(Restored{restored, JobState::kSuspended, 1, {0}, minutes(5)});
+  EXPECT_EQ(s.tell(SchedulingHeld{false}), "Resume job 1.1 on 0");
+}
+
 // ---- suspended by hand --------------------------------------------------------------------------
 
 TEST(SuspendedByHand, StaysSoUntilItIsReleased) {

@@ -73,6 +73,9 @@ void JobCore::State::on(const Restored& e) {
     if (!dependencies.await(job)) return finish(job, Outcome::kDependencyFailed);
     return waiting.enqueue(job);
   }
+  // It has begun. The clock may have been set back since.
+  job.begins_at.reset();
+  arm(job);
   if (e.state == JobState::kSuspended || e.state == JobState::kResuming) {
     job.gpus = e.gpus;
     set_state(job, JobState::kSuspended);
