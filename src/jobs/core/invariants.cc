@@ -6,8 +6,6 @@
 namespace gpumux::jobs {
 namespace {
 
-using State = JobCore::State;
-
 std::string name(const Job& job) { return "job " + std::to_string(job.spec.id.value); }
 std::string name(const Gpu& gpu) { return "GPU " + std::to_string(gpu.index.value); }
 
@@ -17,63 +15,6 @@ bool is_waiting(const Job& job) {
 bool should_occupy(const Job& job) {
   return job.state == JobState::kStarting || job.state == JobState::kRunning || job.state == JobState::kSuspending ||
          job.state == JobState::kResuming;
-}
-
-std::string check_job(const State& s, const Job& job) {
-  const std::string who = name(job);
-  if (job.state == JobState::kDone) return who + " is done and still there";
-  if (job.state != JobState::kEnding && job.occupies() != should_occupy(job))
-    return who + " occupies GPUs or not, against its state";
-  if (is_waiting(job) && job.occupies()) return who + " waits and occupies GPUs";
-  if (job.occupies() && job.gpus.empty()) return who + " occupies no GPUs";
-  if (job.occupies() && job.gpus.size() != job.spec.wanted_gpus())
-    return who + " has another number of GPUs than it wants";
-  if (job.occupies() && !job.spec.gpus.empty() && job.gpus != job.spec.gpus)
-    return who + " has other GPUs than it named";
-  if ((job.state == JobState::kQueued || job.state == JobState::kHeld) && !job.gpus.empty())
-    return who + " has GPUs and has not been started";
-  if (job.state == JobState::kSuspended && job.gpus.empty()) return who + " is suspended and has nowhere to go back to";
-  if (job.state == JobState::kQueued && job.spec.held) return who + " is queued and held";
-  if (job.clock.has_value() != (job.state == JobState::kRunning))
-    return who + " has a clock or none, against its state";
-  const bool eligible = (job.state == JobState::kQueued || job.state == JobState::kSuspended) && !job.spec.held &&
-                        job.pending == 0 && !job.begins_at && !job.retry_at;
-  if (eligible != (job.in_class != nullptr)) return who + (eligible ? " is not in the queue" : " is in the queue");
-  if (job.wake != TimePoint::max() && !s.deadlines.contains({job.wake, job.spec.id}))
-    return who + " has lost its deadline";
-  const bool needs_wake = job.state == JobState::kRunning && !job.overdue() && s.limit_at(job) != TimePoint::max();
-  if (needs_wake && job.wake > s.limit_at(job)) return who + " would never reach its time limit";
-  return s.dependencies.check(job);
-}
-
-// No job that could start waits: neither the reserved one nor, without a reservation, any other.
-std::string check_order(const State& s) {
-  if (s.held) return {};
-  if (s.gpus.reservation().job != kNoJob) {
-    const auto found = s.jobs.find(s.gpus.reservation().job);
-    if (found == s.jobs.end() || found->second->in_class == nullptr)
-      return "GPUs are kept for a job that does not wait";
-    const Job& job = *found->second;
-    if (s.gpus.reservation().gpus.size() != job.wanted_gpus()) return "too few GPUs are kept for " + name(job);
-    for (const GpuIndex index : s.gpus.reservation().gpus) {
-      if (!s.gpus.fits(job, s.gpus.at(index), {})) return {};
-    }
-    return name(job) + " waits and could start";
-  }
-  std::set<const User*> limited;
-  const Job* free = nullptr;
-  for (const auto& [priority, level] : s.waiting.levels()) {
-    for (const auto& [rank, lane] : level.lanes) {
-      for (const auto& [order, c] : lane->heads) {
-        const Job& job = *c->jobs.begin()->second;
-        if (!s.users.may_run(job)) limited.insert(job.user);
-        if (free == nullptr && !limited.contains(job.user)) free = &job;
-      }
-    }
-  }
-  // A user's order holds across the user's lanes: a job that may not start keeps those behind it.
-  if (free != nullptr && !limited.contains(free->user)) return name(*free) + " waits for nobody";
-  return {};
 }
 
 }  // namespace
@@ -180,11 +121,38 @@ std::string Dependencies::check(const Job& job) const {
   return {};
 }
 
-std::string JobCore::State::check() const {
+std::string Runs::check(const Job& job) const {
+  const std::string who = name(job);
+  if (job.state == JobState::kDone) return who + " is done and still there";
+  if (job.state != JobState::kEnding && job.occupies() != should_occupy(job))
+    return who + " occupies GPUs or not, against its state";
+  if (is_waiting(job) && job.occupies()) return who + " waits and occupies GPUs";
+  if (job.occupies() && job.gpus.empty()) return who + " occupies no GPUs";
+  if (job.occupies() && job.gpus.size() != job.spec.wanted_gpus())
+    return who + " has another number of GPUs than it wants";
+  if (job.occupies() && !job.spec.gpus.empty() && job.gpus != job.spec.gpus)
+    return who + " has other GPUs than it named";
+  if ((job.state == JobState::kQueued || job.state == JobState::kHeld) && !job.gpus.empty())
+    return who + " has GPUs and has not been started";
+  if (job.state == JobState::kSuspended && job.gpus.empty()) return who + " is suspended and has nowhere to go back to";
+  if (job.state == JobState::kQueued && job.spec.held) return who + " is queued and held";
+  if (job.clock.has_value() != (job.state == JobState::kRunning))
+    return who + " has a clock or none, against its state";
+  const bool eligible = (job.state == JobState::kQueued || job.state == JobState::kSuspended) && !job.spec.held &&
+                        job.pending == 0 && !job.begins_at && !job.retry_at;
+  if (eligible != (job.in_class != nullptr)) return who + (eligible ? " is not in the queue" : " is in the queue");
+  if (job.wake != TimePoint::max() && !deadlines_.contains({job.wake, job.spec.id}))
+    return who + " has lost its deadline";
+  const bool needs_wake = job.state == JobState::kRunning && !job.overdue() && limit_at(job) != TimePoint::max();
+  if (needs_wake && job.wake > limit_at(job)) return who + " would never reach its time limit";
+  return dependencies_.check(job);
+}
+
+std::string Runs::check() const {
   std::uint32_t over = 0, leave = 0, deadlines_of_jobs = 0;
   std::map<JobId, std::pair<std::uint64_t, std::uint32_t>> counted;
-  for (const auto& [id, job] : jobs) {
-    if (std::string wrong = check_job(*this, *job); !wrong.empty()) return wrong;
+  for (const auto& [id, job] : jobs()) {
+    if (std::string wrong = check(*job); !wrong.empty()) return wrong;
     if (job->overdue()) ++over;
     if (job->wake != TimePoint::max()) ++deadlines_of_jobs;
     if (job->occupies() && (job->state == JobState::kSuspending || job->state == JobState::kEnding)) ++leave;
@@ -193,19 +161,53 @@ std::string JobCore::State::check() const {
     if (job->counts_in_array()) ++counted[job->spec.array].second;
   }
   JobCounts by_state{};
-  for (const auto& [id, job] : jobs) ++by_state[static_cast<std::size_t>(job->state)];
-  if (by_state != counts) return "jobs are miscounted by state";
-  if (over != overdue || leave != leaving) return "those who have to go are miscounted";
-  if (deadlines_of_jobs != deadlines.size()) return "there are deadlines of nobody";
-  if (counted.size() != arrays.size()) return "there are arrays of nobody";
-  for (const auto& [id, array] : arrays) {
+  for (const auto& [id, job] : jobs()) ++by_state[static_cast<std::size_t>(job->state)];
+  if (by_state != counts_) return "jobs are miscounted by state";
+  if (over != overdue_ || leave != leaving_) return "those who have to go are miscounted";
+  if (deadlines_of_jobs != deadlines_.size()) return "there are deadlines of nobody";
+  if (counted.size() != arrays().size()) return "there are arrays of nobody";
+  for (const auto& [id, array] : arrays()) {
     if (counted[id] != std::pair(array.unfinished, array.active))
       return "array " + std::to_string(id.value) + " is miscounted";
   }
-  for (const std::string& wrong : {users.check(), gpus.check(), waiting.check()}) {
+  return {};
+}
+
+// No job that could start waits: neither the reserved one nor, without a reservation, any other.
+std::string JobCore::State::check_order() const {
+  if (common.held) return {};
+  if (gpus.reservation().job != kNoJob) {
+    const auto found = common.jobs.find(gpus.reservation().job);
+    if (found == common.jobs.end() || found->second->in_class == nullptr)
+      return "GPUs are kept for a job that does not wait";
+    const Job& job = *found->second;
+    if (gpus.reservation().gpus.size() != job.wanted_gpus()) return "too few GPUs are kept for " + name(job);
+    for (const GpuIndex index : gpus.reservation().gpus) {
+      if (!gpus.fits(job, gpus.at(index), {})) return {};
+    }
+    return name(job) + " waits and could start";
+  }
+  std::set<const User*> limited;
+  const Job* free = nullptr;
+  for (const auto& [priority, level] : waiting.levels()) {
+    for (const auto& [rank, lane] : level.lanes) {
+      for (const auto& [order, c] : lane->heads) {
+        const Job& job = *c->jobs.begin()->second;
+        if (!users.may_run(job)) limited.insert(job.user);
+        if (free == nullptr && !limited.contains(job.user)) free = &job;
+      }
+    }
+  }
+  // A user's order holds across the user's lanes: a job that may not start keeps those behind it.
+  if (free != nullptr && !limited.contains(free->user)) return name(*free) + " waits for nobody";
+  return {};
+}
+
+std::string JobCore::State::check() const {
+  for (const std::string& wrong : {runs.check(), users.check(), gpus.check(), waiting.check()}) {
     if (!wrong.empty()) return wrong;
   }
-  return check_order(*this);
+  return check_order();
 }
 
 }  // namespace gpumux::jobs

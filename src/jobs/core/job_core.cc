@@ -21,20 +21,17 @@ std::optional<Request> JobCore::request(JobId id) const {
 
 void JobCore::apply(TimePoint now, const Event& event, std::vector<Command>& commands) {
   State& state = *state_;
-  const bool is_first = state.now == TimePoint{};
-  state.now = std::max(now, state.now);
+  const bool is_first = state.common.now == TimePoint{};
+  state.common.now = std::max(now, state.common.now);
   if (is_first) state.users.begin_shares();
-  state.commands = &commands;
+  state.common.commands = &commands;
   std::visit([&](const auto& e) { state.on(e); }, event);
-  if (state.dirty && !state.held) state.look_through();
-  state.dirty = false;
-  state.commands = nullptr;
+  if (state.common.dirty && !state.common.held) state.planner.look_through();
+  state.common.dirty = false;
+  state.common.commands = nullptr;
 }
 
-std::optional<TimePoint> JobCore::next_deadline() const {
-  if (state_->deadlines.empty()) return std::nullopt;
-  return state_->deadlines.begin()->first;
-}
+std::optional<TimePoint> JobCore::next_deadline() const { return state_->runs.next_deadline(); }
 
 std::optional<JobStanding> JobCore::standing(JobId id) const {
   const Job* const job = state_->find(id);
@@ -47,12 +44,14 @@ std::optional<JobStanding> JobCore::standing(JobId id) const {
   standing.capped = job->spec.capped;
   standing.attempt = job->attempt;
   standing.gpus = job->gpus;
-  if (const TimePoint at = state_->limit_at(*job); at != TimePoint::max()) standing.limit_at = at;
+  if (const TimePoint at = state_->runs.limit_at(*job); at != TimePoint::max()) standing.limit_at = at;
   standing.suspend_refused = job->suspend_refused();
   return standing;
 }
 
-std::vector<UserUsage> JobCore::usage(TimePoint now) const { return state_->users.usage(std::max(now, state_->now)); }
+std::vector<UserUsage> JobCore::usage(TimePoint now) const {
+  return state_->users.usage(std::max(now, state_->common.now));
+}
 
 std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
   const Gpu* const gpu = state_->gpus.find(index);
@@ -62,9 +61,13 @@ std::optional<GpuRoom> JobCore::room(GpuIndex index) const {
   return room;
 }
 
+std::map<JobId, TimePoint> JobCore::expected_starts() const {
+  return state_->common.held ? std::map<JobId, TimePoint>() : state_->planner.expected_starts();
+}
+
 const Reservation& JobCore::reservation() const { return state_->gpus.reservation(); }
 
-const JobCounts& JobCore::counts() const { return state_->counts; }
+const JobCounts& JobCore::counts() const { return state_->runs.counts(); }
 
 std::string JobCore::check_invariants() const { return state_->check(); }
 
@@ -77,6 +80,12 @@ constexpr std::uint32_t kMaxOversubscribe = 100'000;  // a hundred times: no adm
 // (kSettlePeriod).
 constexpr Duration kMaxHalfLife = std::chrono::hours(24 * 365);
 constexpr Duration kMinHalfLife = std::chrono::seconds(1);
+
+void clamp(QueueSettings& settings) {
+  settings.half_life = std::clamp(settings.half_life, kMinHalfLife, kMaxHalfLife);
+  settings.oversubscribe = std::clamp(settings.oversubscribe, 1000u, kMaxOversubscribe);
+  settings.max_time = std::max(settings.max_time, kNoLimit);
+}
 
 }  // namespace
 
@@ -91,7 +100,7 @@ void JobCore::State::on(const GpuRemoved& e) {
   if (gpu == nullptr) return;
   gpu->present = false;
   gpus.survey();
-  dirty = true;
+  common.dirty = true;
 }
 
 void JobCore::State::on(const GpuDrained& e) { close_gpu(e.gpu, &Gpu::drained, e.is_drained); }
@@ -104,31 +113,25 @@ void JobCore::State::close_gpu(GpuIndex index, bool Gpu::*why, bool is_closed) {
   gpu->*why = is_closed;
   gpus.survey();
   if (!is_closed) waiting.unpark_gpus();
-  dirty = true;
+  common.dirty = true;
 }
 
 void JobCore::State::on(const ForeignUse& e) {
   Gpu* const gpu = gpus.find(e.gpu);
   if (gpu == nullptr || gpu->foreign == e.bytes) return;
   // More of it makes room for no job, and the reserved job waits all the same.
-  dirty |= e.bytes < gpu->foreign;
+  common.dirty |= e.bytes < gpu->foreign;
   gpu->foreign = std::min(e.bytes, kMaxCapacity);
 }
 
-void JobCore::State::clamp(QueueSettings& settings) {
-  settings.half_life = std::clamp(settings.half_life, kMinHalfLife, kMaxHalfLife);
-  settings.oversubscribe = std::clamp(settings.oversubscribe, 1000u, kMaxOversubscribe);
-  settings.max_time = std::max(settings.max_time, kNoLimit);
-}
-
 void JobCore::State::on(const SettingsChanged& e) {
-  const QueueSettings before = settings;
-  settings = e.settings;
-  clamp(settings);
-  if (settings.half_life != before.half_life) users.change_half_life();
-  if (settings.order != before.order) waiting.drop_floors();
+  const QueueSettings before = common.settings;
+  common.settings = e.settings;
+  clamp(common.settings);
+  if (common.settings.half_life != before.half_life) users.change_half_life();
+  if (common.settings.order != before.order) waiting.drop_floors();
   waiting.rebuild_ranks();
-  if (settings.max_time != before.max_time) rearm_all();
+  if (common.settings.max_time != before.max_time) runs.limits_changed();
   waiting.unpark_gpus();
 }
 
@@ -138,8 +141,8 @@ void JobCore::State::on(const UserLimitsChanged& e) {
 }
 
 void JobCore::State::on(const SchedulingHeld& e) {
-  held = e.is_held;
-  dirty |= !held;
+  common.held = e.is_held;
+  common.dirty |= !common.held;
 }
 
 void JobCore::State::on(const UsageRestored& e) {
@@ -148,13 +151,6 @@ void JobCore::State::on(const UsageRestored& e) {
   waiting.rank(user);
 }
 
-// ---- time ---------------------------------------------------------------------------------------
-
-void JobCore::State::on(const TimePassed&) {
-  while (!deadlines.empty() && deadlines.begin()->first <= now) {
-    Job& job = *find(deadlines.begin()->second);
-    woken(job);
-  }
-}
+void JobCore::State::on(const TimePassed&) { runs.pass_time(); }
 
 }  // namespace gpumux::jobs

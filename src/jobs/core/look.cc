@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A look through the queue: it starts jobs, makes jobs give way, and keeps GPUs for a job.
-#include "jobs/core/state.h"
+#include "jobs/core/planner.h"
 
 namespace gpumux::jobs {
 namespace {
@@ -62,73 +62,73 @@ class Candidates {
 
 }  // namespace
 
-void JobCore::State::look_through() {
-  waiting.settle_shares();
-  waiting.begin_look();
-  const Reservation before = gpus.reservation();
-  gpus.reserve({});
-  users.clear_to_start();
+void Planner::look_through() {
+  waiting_.settle_shares();
+  waiting_.begin_look();
+  const Reservation before = gpus_.reservation();
+  gpus_.reserve({});
+  users_.clear_to_start();
   GpuSet closed;                                   // kept for jobs that wait for others to go
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
   std::uint32_t depth = 0;
   survey_room();
-  Candidates candidates(waiting, settings.order == Order::kFifo);
+  Candidates candidates(waiting_, settings().order == Order::kFifo);
   while (Class* const c = candidates.next()) {
     Job& job = *c->jobs.begin()->second;
     const std::uint32_t wanted = c->key.shape.count;
-    const Array* const array = c->key.array != kNoJob ? &arrays.at(c->key.array) : nullptr;
+    const Array* const array = c->key.array != kNoJob ? &arrays().at(c->key.array) : nullptr;
     if (array != nullptr && array->active >= array->limit) {
-      waiting.pass_over(*c);
+      waiting_.pass_over(*c);
       to_park.push_back({c, Parked::kArray});
       continue;
     }
-    if (wanted > users.limits_of(*job.user).gpus || gpus.usable_for(job).size() < wanted) {
-      waiting.pass_over(*c);
+    if (wanted > users_.limits_of(*job.user).gpus || gpus_.usable_for(job).size() < wanted) {
+      waiting_.pass_over(*c);
       to_park.push_back({c, Parked::kGpus});
       continue;
     }
-    if (!users.may_run(job)) {
+    if (!users_.may_run(job)) {
       // The user's own order holds within the user's limits: smaller jobs do not pass larger ones there. A job for
-      // which GPUs are kept counts as if it ran. Otherwise one behind it could start, and its limit would then keep it
-      // waiting.
-      waiting.reach_limit(job);
+      // which GPUs are kept counts_ as if it ran. Otherwise one behind it could start, and its limit would then keep it
+      // waiting_.
+      waiting_.reach_limit(job);
       continue;
     }
     if (const std::optional<GpuSet> on = best_fit(job, closed)) {
-      start(job, *on);
+      runs_.start(job, *on);
       survey_room();
       candidates.restart();
       continue;
     }
-    waiting.pass_over(*c);
+    waiting_.pass_over(*c);
     if (const std::optional<WayIn> way = way_in(job, closed)) {
-      users.add_to_start(job.spec.id);
+      users_.add_to_start(job.spec.id);
       make_way(*way);
       closed = closed | way->gpus;
-      if (gpus.reservation().job == kNoJob) {
-        gpus.reserve({job.spec.id, way->gpus, now});
+      if (gpus_.reservation().job == kNoJob) {
+        gpus_.reserve({job.spec.id, way->gpus, now()});
       } else {
         // A user's own job that makes way for another of that user's may have been in the way of the first, too.
-        gpus.reserve(reserve(*jobs.at(gpus.reservation().job), gpus.reservation()));
+        gpus_.reserve(reserve(*jobs().at(gpus_.reservation().job), gpus_.reservation()));
       }
-    } else if (gpus.reservation().job == kNoJob) {
-      users.add_to_start(job.spec.id);
-      gpus.reserve(reserve(job, before));
+    } else if (gpus_.reservation().job == kNoJob) {
+      users_.add_to_start(job.spec.id);
+      gpus_.reserve(reserve(job, before));
     }
     const std::uint64_t least = least_need_of_all();
-    if (++depth == kBackfillDepth || (least > most_free && least > most_gain)) break;
+    if (++depth == kBackfillDepth || (least > most_free_ && least > most_gain_)) break;
   }
-  for (const auto& [c, why] : to_park) waiting.park(*c, why);
+  for (const auto& [c, why] : to_park) waiting_.park(*c, why);
 }
 
-void JobCore::State::make_way(const WayIn& way) {
+void Planner::make_way(const WayIn& way) {
   for (Job* job : way.victims) {
     const bool for_time = job->overdue();
     if (for_time && job->spec.on_limit == OnLimit::kCancel) {
-      ask_to_end(*job, CancelReason::kTimeLimit);
+      runs_.ask_to_end(*job, CancelReason::kTimeLimit);
       continue;
     }
-    suspend(*job, for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority);
+    runs_.suspend(*job, for_time ? SuspendReason::kTimeLimit : SuspendReason::kPriority);
   }
 }
 

@@ -41,10 +41,10 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
   if (job.pending > 0) return WaitReason::kDependency;
   if (job.begins_at) return WaitReason::kBegin;
   if (job.retry_at) return WaitReason::kRetry;
-  if (held) return WaitReason::kPaused;
+  if (common.held) return WaitReason::kPaused;
   if (!users.may_run(job)) return WaitReason::kUserLimit;
   if (job.state == JobState::kQueued && job.in_array_with_limit()) {
-    const Array& array = arrays.at(job.spec.array);
+    const Array& array = common.arrays.at(job.spec.array);
     if (array.active >= array.limit) return WaitReason::kArrayLimit;
   }
   const std::uint32_t wanted = job.wanted_gpus();
@@ -66,7 +66,7 @@ Obstacle JobCore::State::shortage_of(const Job& job) const {
     if (gpus.free_on(gpu) > gpus.free_on(*worst)) worst = &gpu;
   }
   if (worst == nullptr) {
-    if (gpus.reservation().job == kNoJob || is_kept) return WaitsForMoment{now};
+    if (gpus.reservation().job == kNoJob || is_kept) return WaitsForMoment{common.now};
     return WaitsForOthers{gpus.reservation().job, 1};
   }
   WaitsForRoom waits{worst->index, gpus.promisable(*worst), gpus.free_on(*worst), worst->promised, worst->foreign, {},
@@ -92,7 +92,7 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
     }
     case WaitReason::kUserLimit: return limit_of_user(job, users.limits_of(*job.user), users.other_to_start(job));
     case WaitReason::kArrayLimit: {
-      const Array& array = arrays.at(job.spec.array);
+      const Array& array = common.arrays.at(job.spec.array);
       return WaitsForLimit{WaitsForLimit::Of::kElements, array.active, array.limit};
     }
     case WaitReason::kDrained: {

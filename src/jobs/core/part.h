@@ -36,6 +36,10 @@ class Part {
   TimePoint now() const { return common_.now; }
   const QueueSettings& settings() const { return common_.settings; }
   void look_again() const { common_.dirty = true; }
+  template <class OneCommand>
+  void command(OneCommand c) const {
+    common_.commands->emplace_back(std::move(c));
+  }
   std::map<JobId, std::unique_ptr<Job>>& jobs() const { return common_.jobs; }
   std::map<JobId, Array>& arrays() const { return common_.arrays; }
   // nullptr: it is not there.

@@ -6,7 +6,7 @@
 // shorter jobs start in between.
 #include <map>
 
-#include "jobs/core/state.h"
+#include "jobs/core/planner.h"
 
 namespace gpumux::jobs {
 namespace {
@@ -50,9 +50,9 @@ class Begun {
 
 }  // namespace
 
-std::vector<const Job*> JobCore::State::first_in_order(std::size_t most) const {
+std::vector<const Job*> Planner::first_in_order(std::size_t most) const {
   std::vector<const Job*> found;
-  for (const auto& [priority, level] : waiting.levels()) {
+  for (const auto& [priority, level] : waiting_.levels()) {
     const std::size_t wanted = most - found.size();
     if (wanted == 0) break;
     std::vector<std::tuple<std::uint64_t, std::size_t, const Job*>> all;  // whose turn; the lane
@@ -62,8 +62,8 @@ std::vector<const Job*> JobCore::State::first_in_order(std::size_t most) const {
       std::uint64_t turn = 0;
       for (const auto& [at, job] : first_of(*lane, wanted)) {
         all.emplace_back(turn, lanes, job);
-        if (settings.order == Order::kFifo) std::get<0>(all.back()) = turn = std::max(turn, at.order);
-        if (settings.order == Order::kFair) ++turn;
+        if (settings().order == Order::kFifo) std::get<0>(all.back()) = turn = std::max(turn, at.order);
+        if (settings().order == Order::kFair) ++turn;
       }
       ++lanes;
     }
@@ -75,22 +75,22 @@ std::vector<const Job*> JobCore::State::first_in_order(std::size_t most) const {
   return found;
 }
 
-std::map<JobId, TimePoint> JobCore::State::plan() const {
+std::map<JobId, TimePoint> Planner::expected_starts() const {
   std::map<JobId, TimePoint> starts;
-  if (held) return starts;
   std::vector<Planned> planned;
   Begun begun;
   for (const Job* job : first_in_order(kPlannedJobs)) {
     const bool in_array = job->state == JobState::kQueued && job->in_array_with_limit();
-    if (!begun.may_begin(*job, users.limits_of(*job->user), in_array ? &arrays.at(job->spec.array) : nullptr)) continue;
+    if (!begun.may_begin(*job, users_.limits_of(*job->user), in_array ? &arrays().at(job->spec.array) : nullptr))
+      continue;
     const std::uint32_t wanted = job->wanted_gpus();
     std::vector<std::pair<TimePoint, GpuIndex>> choice;
     for (const GpuIndex index :
-         gpus.reservation().job == job->spec.id ? gpus.reservation().gpus : gpus.usable_for(*job))
-      choice.emplace_back(earliest(*job, gpus.at(index), planned), index);
+         gpus_.reservation().job == job->spec.id ? gpus_.reservation().gpus : gpus_.usable_for(*job))
+      choice.emplace_back(earliest(*job, gpus_.at(index), planned), index);
     if (choice.size() < wanted) continue;
     std::partial_sort(choice.begin(), choice.begin() + wanted, choice.end());
-    Planned next{job, {}, now};
+    Planned next{job, {}, now()};
     for (std::uint32_t i = 0; i < wanted; ++i) {
       next.gpus.insert(choice[i].second);
       next.start = std::max(next.start, choice[i].first);
@@ -100,7 +100,5 @@ std::map<JobId, TimePoint> JobCore::State::plan() const {
   }
   return starts;
 }
-
-std::map<JobId, TimePoint> JobCore::expected_starts() const { return state_->plan(); }
 
 }  // namespace gpumux::jobs
