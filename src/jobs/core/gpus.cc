@@ -30,7 +30,7 @@ void Gpus::survey() {
 }
 
 GpuSet Gpus::usable_for(const Job& job) const {
-  if (job.state == JobState::kSuspended) return job.gpus & usable_;
+  if (job.in<Job::Suspended>()) return job.gpus & usable_;
   if (job.has_its_gpus()) return job.spec.gpus & usable_;
   if (job.spec.memory <= smallest_) return usable_;
   GpuSet large_enough;

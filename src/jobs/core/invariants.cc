@@ -10,11 +10,11 @@ std::string name(const Job& job) { return "job " + std::to_string(job.spec.id.va
 std::string name(const Gpu& gpu) { return "GPU " + std::to_string(gpu.index.value); }
 
 bool is_waiting(const Job& job) {
-  return job.state == JobState::kQueued || job.state == JobState::kHeld || job.state == JobState::kSuspended;
+  return job.state() == JobState::kQueued || job.state() == JobState::kHeld || job.state() == JobState::kSuspended;
 }
 bool should_occupy(const Job& job) {
-  return job.state == JobState::kStarting || job.state == JobState::kRunning || job.state == JobState::kSuspending ||
-         job.state == JobState::kResuming;
+  return job.state() == JobState::kStarting || job.state() == JobState::kRunning ||
+         job.state() == JobState::kSuspending || job.state() == JobState::kResuming;
 }
 
 }  // namespace
@@ -25,7 +25,7 @@ std::string Users::check() const {
     for (const auto& [id, job] : jobs()) {
       if (job->user != &user) continue;
       if (is_waiting(*job)) ++queued;
-      if (job->state == JobState::kSuspended) suspended_gpus += job->gpus.size();
+      if (job->state() == JobState::kSuspended) suspended_gpus += job->gpus.size();
       if (!job->occupies()) continue;
       ++running;
       gpus += job->gpus.size();
@@ -49,7 +49,7 @@ std::string Gpus::check() const {
     if (promised != gpu.promised) return name(gpu) + " has miscounted what it promised";
     if (exclusive && gpu.occupants.size() > 1) return name(gpu) + " has an exclusive job and others";
     for (const auto& [id, job] : jobs()) {
-      if (job->state == JobState::kSuspended && job->gpus.contains(gpu.index)) ++suspended;
+      if (job->state() == JobState::kSuspended && job->gpus.contains(gpu.index)) ++suspended;
       const bool there = std::count(gpu.occupants.begin(), gpu.occupants.end(), job.get()) == 1;
       if ((job->occupies() && job->gpus.contains(gpu.index)) != there)
         return name(gpu) + " does not know " + name(*job);
@@ -109,7 +109,7 @@ std::string Dependencies::check(const Job& job) const {
   std::uint32_t pending = 0;
   for (std::uint32_t place = 0; place < job.spec.after.size(); ++place) {
     const Dependency& dependency = job.spec.after[place];
-    if (job.state != JobState::kQueued && job.state != JobState::kHeld) break;
+    if (job.state() != JobState::kQueued && job.state() != JobState::kHeld) break;
     if (dependency.fate != Dependency::Fate::kPending) continue;
     ++pending;
     const auto target = dependents_.find({dependency.on, dependency.whole_array, dependency.need});
@@ -123,8 +123,8 @@ std::string Dependencies::check(const Job& job) const {
 
 std::string Runs::check(const Job& job) const {
   const std::string who = name(job);
-  if (job.state == JobState::kDone) return who + " is done and still there";
-  if (job.state != JobState::kEnding && job.occupies() != should_occupy(job))
+  if (job.state() == JobState::kDone) return who + " is done and still there";
+  if (job.state() != JobState::kEnding && job.occupies() != should_occupy(job))
     return who + " occupies GPUs or not, against its state";
   if (is_waiting(job) && job.occupies()) return who + " waits and occupies GPUs";
   if (job.occupies() && job.gpus.empty()) return who + " occupies no GPUs";
@@ -132,18 +132,17 @@ std::string Runs::check(const Job& job) const {
     return who + " has another number of GPUs than it wants";
   if (job.occupies() && !job.spec.gpus.empty() && job.gpus != job.spec.gpus)
     return who + " has other GPUs than it named";
-  if ((job.state == JobState::kQueued || job.state == JobState::kHeld) && !job.gpus.empty())
+  if ((job.state() == JobState::kQueued || job.state() == JobState::kHeld) && !job.gpus.empty())
     return who + " has GPUs and has not been started";
-  if (job.state == JobState::kSuspended && job.gpus.empty()) return who + " is suspended and has nowhere to go back to";
-  if (job.state == JobState::kQueued && job.spec.held) return who + " is queued and held";
-  if (job.clock.has_value() != (job.state == JobState::kRunning))
-    return who + " has a clock or none, against its state";
-  const bool eligible = (job.state == JobState::kQueued || job.state == JobState::kSuspended) && !job.spec.held &&
-                        job.pending == 0 && !job.begins_at && !job.retry_at;
+  if (job.state() == JobState::kSuspended && job.gpus.empty())
+    return who + " is suspended and has nowhere to go back to";
+  const auto* const queued = job.in<Job::Queued>();
+  const bool eligible = (job.state() == JobState::kQueued || job.state() == JobState::kSuspended) && !job.spec.held &&
+                        job.pending == 0 && (queued == nullptr || (!queued->begins_at && !queued->retry_at));
   if (eligible != (job.in_class != nullptr)) return who + (eligible ? " is not in the queue" : " is in the queue");
   if (job.wake != TimePoint::max() && !deadlines_.contains({job.wake, job.spec.id}))
     return who + " has lost its deadline";
-  const bool needs_wake = job.state == JobState::kRunning && !job.overdue() && limit_at(job) != TimePoint::max();
+  const bool needs_wake = job.state() == JobState::kRunning && !job.overdue() && limit_at(job) != TimePoint::max();
   if (needs_wake && job.wake > limit_at(job)) return who + " would never reach its time limit";
   return dependencies_.check(job);
 }
@@ -155,13 +154,13 @@ std::string Runs::check() const {
     if (std::string wrong = check(*job); !wrong.empty()) return wrong;
     if (job->overdue()) ++over;
     if (job->wake != TimePoint::max()) ++deadlines_of_jobs;
-    if (job->occupies() && (job->state == JobState::kSuspending || job->state == JobState::kEnding)) ++leave;
+    if (job->occupies() && (job->state() == JobState::kSuspending || job->state() == JobState::kEnding)) ++leave;
     if (job->spec.array == kNoJob) continue;
     ++counted[job->spec.array].first;
     if (job->counts_in_array()) ++counted[job->spec.array].second;
   }
   JobCounts by_state{};
-  for (const auto& [id, job] : jobs()) ++by_state[static_cast<std::size_t>(job->state)];
+  for (const auto& [id, job] : jobs()) ++by_state[static_cast<std::size_t>(job->state())];
   if (by_state != counts_) return "jobs are miscounted by state";
   if (over != overdue_ || leave != leaving_) return "those who have to go are miscounted";
   if (deadlines_of_jobs != deadlines_.size()) return "there are deadlines of nobody";

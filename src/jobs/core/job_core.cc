@@ -37,7 +37,7 @@ std::optional<JobStanding> JobCore::standing(JobId id) const {
   const Job* const job = state_->find(id);
   if (job == nullptr) return std::nullopt;
   JobStanding standing;
-  standing.state = job->state;
+  standing.state = job->state();
   standing.reason = state_->reason_of(*job);
   standing.place = state_->waiting.place_of(*job);
   standing.priority = job->spec.priority;

@@ -37,9 +37,9 @@ std::optional<Refusal> JobCore::State::refusal(const JobSpec& spec) const {
 
 std::optional<Refusal> JobCore::State::refusal(const RequestAsked& e) const {
   const auto found = common.jobs.find(e.job);
-  if (found == common.jobs.end() || found->second->state == JobState::kEnding) return std::nullopt;
+  if (found == common.jobs.end() || found->second->in<Job::Ending>()) return std::nullopt;
   const Job& job = *found->second;
-  const bool is_started = has_started(job.state);
+  const bool is_started = has_started(job.state());
   Request same = job.spec.request();
   same.time_limit = e.request.time_limit;
   if (same == e.request) {
@@ -66,8 +66,8 @@ void JobCore::State::on(const Withdrawn& e) {
   Job* const job = find(e.job);
   if (job == nullptr) return;
   // Ending: it was cancelled before it could begin.
-  const bool never_ran = !has_started(job->state) ||
-                         ((job->state == JobState::kStarting || job->state == JobState::kEnding) && job->attempt == 1);
+  const bool never_ran =
+      !has_started(job->state()) || ((job->in<Job::Starting>() || job->in<Job::Ending>()) && job->attempt == 1);
   if (never_ran) runs.finish(*job, Outcome::kCancelled, false);
 }
 
@@ -76,17 +76,18 @@ void JobCore::State::on(const Withdrawn& e) {
 void JobCore::State::on(const CancelAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr) return;
-  if (!has_started(job->state)) return runs.finish(*job, Outcome::kCancelled);
-  if (job->state != JobState::kEnding) return runs.ask_to_end(*job, CancelReason::kAsked);
-  if (job->ends_as != Outcome::kNone) return;
-  job->ends_as = Outcome::kCancelled;  // instead of running again
+  if (!has_started(job->state())) return runs.finish(*job, Outcome::kCancelled);
+  auto* const ending = job->in<Job::Ending>();
+  if (ending == nullptr) return runs.ask_to_end(*job, CancelReason::kAsked);
+  if (ending->as != Outcome::kNone) return;
+  ending->as = Outcome::kCancelled;  // instead of running again
   runs.record(*job);
 }
 
 void JobCore::State::on(const HoldAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->spec.held) return;
-  if (job->state != JobState::kQueued && job->state != JobState::kSuspended) return;
+  if (job->state() != JobState::kQueued && !job->in<Job::Suspended>()) return;
   waiting.dequeue(*job);
   runs.set_held(*job, true);
   runs.record(*job);
@@ -103,7 +104,7 @@ void JobCore::State::on(const ReleaseAsked& e) {
 void JobCore::State::on(const SuspendAsked& e) {
   Job* const job = find(e.job);
   if (job == nullptr || job->spec.held) return;
-  if (job->state == JobState::kQueued || job->state == JobState::kEnding) return;
+  if (job->state() == JobState::kQueued || job->in<Job::Ending>()) return;
   waiting.dequeue(*job);
   runs.set_held(*job, true);
   runs.record(*job);
@@ -112,15 +113,15 @@ void JobCore::State::on(const SuspendAsked& e) {
 
 void JobCore::State::on(const RequeueAsked& e) {
   Job* const job = find(e.job);
-  if (job == nullptr || !has_started(job->state)) return;
-  if (job->state == JobState::kEnding) return;
+  if (job == nullptr || !has_started(job->state())) return;
+  if (job->in<Job::Ending>()) return;
   runs.set_held(*job, false);
   runs.ask_to_end(*job, CancelReason::kRequeue);
 }
 
 void JobCore::State::on(const PriorityAsked& e) {
   Job* const job = find(e.job);
-  if (job == nullptr || job->state == JobState::kEnding) return;
+  if (job == nullptr || job->in<Job::Ending>()) return;
   const std::int32_t counts_as = users.capped(*job->user, e.priority, e.by_admin);
   if (e.priority == job->spec.priority && counts_as == job->spec.capped) return;
   waiting.dequeue(*job);
@@ -133,7 +134,7 @@ void JobCore::State::on(const PriorityAsked& e) {
 
 void JobCore::State::on(const RequestAsked& e) {
   Job* const job = find(e.job);
-  if (job == nullptr || job->state == JobState::kEnding || e.request == job->spec.request() || refusal(e)) return;
+  if (job == nullptr || job->in<Job::Ending>() || e.request == job->spec.request() || refusal(e)) return;
   waiting.dequeue(*job);
   job->spec.ask(e.request);
   common.commands->emplace_back(RecordRequest{job->spec.id, e.request});
@@ -146,7 +147,7 @@ void JobCore::State::on(const RequestAsked& e) {
 
 void JobCore::State::on(const StartConfirmed& e) {
   Job* const job = find(e.job, e.attempt);
-  if (job == nullptr || job->state != JobState::kStarting) return;
+  if (job == nullptr || !job->in<Job::Starting>()) return;
   job->failed_starts = 0;
   runs.begin_to_run(*job);
 }
@@ -154,15 +155,15 @@ void JobCore::State::on(const StartConfirmed& e) {
 void JobCore::State::on(const StartFailed& e) {
   Job* const job = find(e.job, e.attempt);
   if (job == nullptr) return;
-  if (job->state == JobState::kEnding) return runs.end_as_told(*job);
-  if (job->state != JobState::kStarting) return;
+  if (job->in<Job::Ending>()) return runs.end_as_told(*job);
+  if (!job->in<Job::Starting>()) return;
   runs.start_failed(*job);
 }
 
 void JobCore::State::on(const Ended& e) {
   Job* const job = find(e.job, e.attempt);
-  if (job == nullptr || !has_started(job->state)) return;
-  if (job->state == JobState::kEnding) return runs.end_as_told(*job);
+  if (job == nullptr || !has_started(job->state())) return;
+  if (job->in<Job::Ending>()) return runs.end_as_told(*job);
   if (e.end != End::kLost) return runs.finish(*job, e.end == End::kOk ? Outcome::kOk : Outcome::kFailed);
   if (!job->spec.requeue) return runs.finish(*job, Outcome::kLost);
   runs.run_again(*job);
@@ -170,18 +171,17 @@ void JobCore::State::on(const Ended& e) {
 
 void JobCore::State::on(const Suspended& e) {
   Job* const job = find(e.job, e.attempt);
-  if (job != nullptr && job->state == JobState::kSuspending) runs.suspended(*job);
+  if (job != nullptr && job->in<Job::Suspending>()) runs.suspended(*job);
 }
 
 void JobCore::State::on(const SuspendRefused& e) {
   Job* const job = find(e.job, e.attempt);
-  if (job != nullptr && job->state == JobState::kSuspending) runs.suspend_refused(*job);
+  if (job != nullptr && job->in<Job::Suspending>()) runs.suspend_refused(*job);
 }
 
 void JobCore::State::on(const Resumed& e) {
   Job* const job = find(e.job, e.attempt);
-  if (job == nullptr || job->state != JobState::kResuming) return;
-  job->floor.reset();
+  if (job == nullptr || !job->in<Job::Resuming>()) return;
   runs.begin_to_run(*job);
 }
 

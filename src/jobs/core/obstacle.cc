@@ -39,11 +39,12 @@ WaitReason JobCore::State::reason_of(const Job& job) const {
   if (!job.waits()) return WaitReason::kNone;
   if (job.spec.held) return WaitReason::kHeld;
   if (job.pending > 0) return WaitReason::kDependency;
-  if (job.begins_at) return WaitReason::kBegin;
-  if (job.retry_at) return WaitReason::kRetry;
+  const auto* const queued = job.in<Job::Queued>();
+  if (queued != nullptr && queued->begins_at) return WaitReason::kBegin;
+  if (queued != nullptr && queued->retry_at) return WaitReason::kRetry;
   if (common.held) return WaitReason::kPaused;
   if (!users.may_run(job)) return WaitReason::kUserLimit;
-  if (job.state == JobState::kQueued && job.in_array_with_limit()) {
+  if (queued != nullptr && job.in_array_with_limit()) {
     const Array& array = common.arrays.at(job.spec.array);
     if (array.active >= array.limit) return WaitReason::kArrayLimit;
   }
@@ -97,7 +98,7 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
     }
     case WaitReason::kDrained: {
       WaitsForGpus waits{{}, gpus.usable_for(job).size()};
-      const GpuSet wanted = job.state == JobState::kSuspended ? job.gpus : job.spec.gpus;
+      const GpuSet wanted = job.in<Job::Suspended>() ? job.gpus : job.spec.gpus;
       for (const base::GpuIndex gpu : wanted) {
         if (gpus.find(gpu) == nullptr) waits.closed.insert(gpu);
       }
@@ -107,8 +108,8 @@ Obstacle JobCore::State::obstacle_of(const Job& job, const JobStanding& standing
       }
       return waits;
     }
-    case WaitReason::kBegin: return WaitsForMoment{*job.begins_at};
-    case WaitReason::kRetry: return WaitsForMoment{*job.retry_at};
+    case WaitReason::kBegin: return WaitsForMoment{*job.in<Job::Queued>()->begins_at};
+    case WaitReason::kRetry: return WaitsForMoment{*job.in<Job::Queued>()->retry_at};
   }
   return {};
 }

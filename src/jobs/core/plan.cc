@@ -80,7 +80,7 @@ std::map<JobId, TimePoint> Planner::expected_starts() const {
   std::vector<Planned> planned;
   Begun begun;
   for (const Job* job : first_in_order(kPlannedJobs)) {
-    const bool in_array = job->state == JobState::kQueued && job->in_array_with_limit();
+    const bool in_array = job->in<Job::Queued>() && job->in_array_with_limit();
     if (!begun.may_begin(*job, users_.limits_of(*job->user), in_array ? &arrays().at(job->spec.array) : nullptr))
       continue;
     const std::uint32_t wanted = job->wanted_gpus();

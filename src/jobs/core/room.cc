@@ -38,7 +38,7 @@ void Planner::survey_room() {
     if (!some_may_go) continue;
     std::uint64_t stays = 0;
     for (const Job* job : gpu.occupants) {
-      const bool may_go = job->leaves() || (job->clock && (job->overdue() || settings().preempt));
+      const bool may_go = job->leaves() || job->overdue() || (settings().preempt && job->in<Job::Running>());
       if (!may_go) stays += Gpus::on_gpu(*job->request, gpu);
     }
     gain_[index.value] = room - std::min(room, stays);
@@ -92,7 +92,8 @@ std::optional<GpuSet> Planner::best_fit(const Job& job, const GpuSet& closed) co
 TimePoint Planner::expected_end(const Job& job, const Job& waiter) const {
   if (job.leaves()) return now();
   if (job.suspend_refused()) return TimePoint::max();
-  return expected_end(job, job.clock ? job.clock->since : now(), waiter);
+  const auto* const running = job.in<Job::Running>();
+  return expected_end(job, running != nullptr ? running->since : now(), waiter);
 }
 
 // The same of one whose time limit runs down from `since` on.
@@ -184,10 +185,10 @@ bool Planner::may_start_beside_reservation(const Job& job, const Gpu& gpu) const
 // ---- jobs that have to go -----------------------------------------------------------------------
 
 bool Planner::gives_way(const Job& job, const Job& to) const {
-  if (!job.clock || job.suspend_refused()) return false;
+  if (!job.in<Job::Running>() || job.suspend_refused()) return false;
   const Standing wanted_by = standing_towards(to, job), has = standing_towards(job, to);
   // A floor is behind all of the same capped priority, its user's own jobs included.
-  const bool goes_behind = to.floor && to.spec.capped == job.spec.capped;
+  const bool goes_behind = to.floor() && to.spec.capped == job.spec.capped;
   if (settings().preempt && wanted_by > has && !goes_behind) return true;
   return job.overdue() && (job.spec.on_limit == OnLimit::kCancel || wanted_by >= has);
 }

@@ -3,11 +3,17 @@
 #include "jobs/core/runs.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <memory>
+#include <variant>
 
 namespace gpumux::jobs {
 namespace {
+
+constexpr std::array kStates{JobState::kQueued,    JobState::kStarting, JobState::kRunning, JobState::kSuspending,
+                             JobState::kSuspended, JobState::kResuming, JobState::kEnding,  JobState::kDone};
+static_assert(kStates.size() == std::variant_size_v<Job::Life>);
 
 // A job that could not be started, and not by its own fault, is tried again after this; twice as long each time.
 constexpr Duration kStartRetry = std::chrono::seconds(1);
@@ -15,13 +21,20 @@ constexpr Duration kMaxStartRetry = std::chrono::minutes(1);
 
 }  // namespace
 
+JobState Job::state() const { return in<Queued>() && spec.held ? JobState::kHeld : kStates[life.index()]; }
+
+Outcome Job::ends_as() const {
+  if (const auto* ending = in<Ending>()) return ending->as;
+  return in<Done>() ? in<Done>()->as : Outcome::kNone;
+}
+
 // ---- what is told of it -------------------------------------------------------------------------
 
 void Runs::record(const Job& job) const {
   Record record;
   record.job = job.spec.id;
-  record.state = job.state;
-  record.outcome = job.ends_as;
+  record.state = job.state();
+  record.outcome = job.ends_as();
   record.attempt = job.attempt;
   record.gpus = job.gpus;
   record.order = job.spec.order;
@@ -29,17 +42,19 @@ void Runs::record(const Job& job) const {
   record.capped = job.spec.capped;
   record.held = job.spec.held;
   record.ran = job.ran;
-  if (job.ends_as == Outcome::kDependencyFailed) record.broken_by = job.broken_by;
+  if (record.outcome == Outcome::kDependencyFailed) record.broken_by = job.broken_by;
   command(record);
 }
 
 template <class Change>
 void Runs::change_counts(Job& job, Change change) {
-  change(counts_[static_cast<std::size_t>(job.state)]);
+  if (job.in<Job::Done>()) return;
+  change(counts_[static_cast<std::size_t>(job.state())]);
   if (job.waits()) change(job.user->queued);
   if (job.leaves()) change(leaving_);
+  if (job.overdue()) change(overdue_);
   if (job.counts_in_array()) change(arrays().at(job.spec.array).active);
-  if (job.state != JobState::kSuspended) return;
+  if (!job.in<Job::Suspended>()) return;
   for (const GpuIndex index : job.gpus) {
     if (Gpu* const gpu = gpus_.find(index)) change(gpu->suspended);
     change(job.user->suspended_gpus);
@@ -47,19 +62,30 @@ void Runs::change_counts(Job& job, Change change) {
   waiting_.rank(*job.user);
 }
 
-void Runs::set_state(Job& job, JobState state) {
-  const bool counted_in_array = job.counts_in_array();
+template <class Change>
+void Runs::change(Job& job, Change change) {
   change_counts(job, [](auto& count) { --count; });
-  job.state = state;
-  if (state != JobState::kDone) change_counts(job, [](auto& count) { ++count; });
-  if (!counted_in_array || job.counts_in_array()) return;
-  waiting_.unpark(arrays().at(job.spec.array));
+  change();
+  change_counts(job, [](auto& count) { ++count; });
+}
+
+void Runs::enter(Job& job, const Job::Life& next) {
+  const bool counted_in_array = job.counts_in_array();
+  change(job, [&] {
+    if (const auto* running = job.in<Job::Running>()) job.ran += now() - running->since;
+    job.life = next;
+    if (auto* running = job.in<Job::Running>()) running->overdue = limit_at(job) <= now();
+  });
+  arm(job);
+  if (counted_in_array && !job.counts_in_array()) waiting_.unpark(arrays().at(job.spec.array));
 }
 
 void Runs::set_held(Job& job, bool is_held) {
-  job.spec.held = is_held;
-  if (job.state == JobState::kQueued && is_held) set_state(job, JobState::kHeld);
-  if (job.state == JobState::kHeld && !is_held) set_state(job, JobState::kQueued);
+  if (!job.in<Job::Queued>()) {  // its state stays the same
+    job.spec.held = is_held;
+  } else {
+    change(job, [&] { job.spec.held = is_held; });
+  }
 }
 
 Job& Runs::add(const JobSpec& spec) {
@@ -73,12 +99,9 @@ Job& Runs::add(const JobSpec& spec) {
     array.limit = spec.array_limit;
     ++array.unfinished;
   }
+  if (spec.begin > now()) job.in<Job::Queued>()->begins_at = spec.begin;
   change_counts(job, [](auto& count) { ++count; });
-  if (job.spec.held) set_state(job, JobState::kHeld);
-  if (job.spec.begin > now()) {
-    job.begins_at = job.spec.begin;
-    arm(job);
-  }
+  arm(job);
   return job;
 }
 
@@ -117,31 +140,28 @@ void Runs::restore(const Restored& e) {
     if (!dependencies_.await(job)) return finish(job, Outcome::kDependencyFailed);
     return waiting_.enqueue(job);
   }
-  // It has begun. The clock may have been set back since.
-  job.begins_at.reset();
-  arm(job);
   if (e.state == JobState::kSuspended || e.state == JobState::kResuming) {
     job.gpus = e.gpus;
-    set_state(job, JobState::kSuspended);
+    enter(job, Job::Suspended{});
     return waiting_.enqueue(job);
   }
   occupy(job, e.gpus);
-  if (e.state == JobState::kEnding) job.ends_as = e.outcome;
-  set_state(job, e.state == JobState::kSuspending ? JobState::kRunning : e.state);
-  if (job.state != JobState::kRunning) return;
+  if (e.state == JobState::kStarting) return enter(job, Job::Starting{});
+  if (e.state == JobState::kEnding) return enter(job, Job::Ending{e.outcome});
+  Job::Running running{now(), false, {}};
   // A job that was being suspended by hand is asked again. Its programs have to be known by then.
-  if (job.spec.held) job.retry_at = now() + kSuspendRetry;
-  run_clock(job);
+  if (job.spec.held) running.retry_at = now() + kSuspendRetry;
+  enter(job, running);
 }
 
 // ---- a run --------------------------------------------------------------------------------------
 
 void Runs::start(Job& job, const GpuSet& on) {
-  const bool resumes = job.state == JobState::kSuspended;
+  const bool resumes = job.in<Job::Suspended>() != nullptr;
   waiting_.dequeue(job);
   if (!resumes) ++job.attempt;
   occupy(job, on);
-  set_state(job, resumes ? JobState::kResuming : JobState::kStarting);
+  enter(job, resumes ? Job::Life(Job::Resuming{}) : Job::Starting{});
   record(job);
   if (resumes) {
     command(Resume{job.spec.id, job.attempt, on});
@@ -153,82 +173,73 @@ void Runs::start(Job& job, const GpuSet& on) {
 void Runs::start_failed(Job& job) {
   const Duration pause = std::min(kMaxStartRetry, kStartRetry * (1 << std::min(job.failed_starts, 6u)));
   ++job.failed_starts;
-  job.retry_at = now() + pause;
+  enter(job, Job::Queued{{}, now() + pause});
   back_to_queue(job);
 }
 
 void Runs::begin_to_run(Job& job) {
-  set_state(job, JobState::kRunning);
+  enter(job, Job::Running{now(), false, {}});
   record(job);
-  run_clock(job);
   if (settings().preempt) look_again();
   suspend_if_held(job);
 }
 
 void Runs::suspend(Job& job, SuspendReason reason) {
-  stop_clock(job);
-  job.suspended_for = reason;
-  set_state(job, JobState::kSuspending);
+  enter(job, Job::Suspending{reason});
   record(job);
   command(Suspend{job.spec.id, job.attempt, reason});
 }
 
 void Runs::suspend_if_held(Job& job) {
-  if (job.state == JobState::kRunning && job.spec.held && !job.retry_at) suspend(job, SuspendReason::kAsked);
+  if (job.in<Job::Running>() && job.spec.held && !job.suspend_refused()) suspend(job, SuspendReason::kAsked);
 }
 
 void Runs::suspended(Job& job) {
-  set_state(job, JobState::kSuspended);
+  const SuspendReason reason = job.in<Job::Suspending>()->reason;
+  enter(job, Job::Suspended{});
   vacate(job);
-  if (job.suspended_for == SuspendReason::kTimeLimit) {
+  if (reason == SuspendReason::kTimeLimit) {
     // Behind all of its priority that wait now.
     job.ran = Duration(0);
     job.spec.order = next_order_++;
     if (settings().order == Order::kFair)
-      job.floor = std::max(users_.usage_key(*job.user), waiting_.last_usage(job.spec.capped));
+      job.in<Job::Suspended>()->floor = std::max(users_.usage_key(*job.user), waiting_.last_usage(job.spec.capped));
   }
   record(job);
   waiting_.enqueue(job);
 }
 
 void Runs::suspend_refused(Job& job) {
-  set_state(job, JobState::kRunning);
-  job.retry_at = now() + kSuspendRetry;
+  enter(job, Job::Running{now(), false, now() + kSuspendRetry});
   record(job);
-  run_clock(job);
   look_again();
 }
 
 void Runs::ask_to_end(Job& job, CancelReason reason) {
   waiting_.dequeue(job);
-  stop_clock(job);
-  set_state(job, JobState::kEnding);
-  job.ends_as = reason == CancelReason::kTimeLimit ? Outcome::kTimedOut
-                : reason == CancelReason::kAsked   ? Outcome::kCancelled
-                                                   : Outcome::kNone;
+  enter(job, Job::Ending{reason == CancelReason::kTimeLimit ? Outcome::kTimedOut
+                         : reason == CancelReason::kAsked   ? Outcome::kCancelled
+                                                            : Outcome::kNone});
   record(job);
   command(Cancel{job.spec.id, job.attempt, reason});
 }
 
 void Runs::end_as_told(Job& job) {
-  if (job.ends_as == Outcome::kNone) return run_again(job);
-  finish(job, job.ends_as);
+  if (job.ends_as() == Outcome::kNone) return run_again(job);
+  finish(job, job.ends_as());
 }
 
 void Runs::run_again(Job& job) {
   waiting_.dequeue(job);
-  stop_clock(job);
+  enter(job, Job::Queued{});
   job.ran = Duration(0);
-  job.floor.reset();
   back_to_queue(job);
 }
 
 void Runs::back_to_queue(Job& job) {
-  set_state(job, job.spec.held ? JobState::kHeld : JobState::kQueued);
   vacate(job);
   job.gpus = {};
   record(job);
-  arm(job);
   waiting_.enqueue(job);
 }
 
@@ -248,10 +259,8 @@ void Runs::end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>&
   const bool ok = outcome == Outcome::kOk;
   waiting_.dequeue(job);
   dependencies_.unawait(job);
-  stop_clock(job);
-  set_state(job, JobState::kDone);
+  enter(job, Job::Done{outcome});
   vacate(job);
-  job.ends_as = outcome;
   if (recorded) record(job);
   if (job.spec.array != kNoJob) {
     Array& array = arrays().at(job.spec.array);
@@ -284,26 +293,32 @@ void Runs::pass_time() {
 // Its next deadline: the end of its time, or when something is tried again.
 void Runs::arm(Job& job) {
   if (job.wake != TimePoint::max()) deadlines_.erase({job.wake, job.spec.id});
-  job.wake = std::min(job.retry_at.value_or(TimePoint::max()), job.begins_at.value_or(TimePoint::max()));
-  if (!job.overdue()) job.wake = std::min(job.wake, limit_at(job));
+  job.wake = TimePoint::max();
+  if (const auto* queued = job.in<Job::Queued>()) {
+    job.wake = std::min(queued->begins_at.value_or(job.wake), queued->retry_at.value_or(job.wake));
+  } else if (const auto* running = job.in<Job::Running>()) {
+    job.wake = std::min(running->retry_at.value_or(job.wake), running->overdue ? job.wake : limit_at(job));
+  }
   if (job.wake != TimePoint::max()) deadlines_.insert({job.wake, job.spec.id});
 }
 
 void Runs::woken(Job& job) {
-  if (job.begins_at && *job.begins_at <= now()) {
-    job.begins_at.reset();
+  const auto is_over = [this](std::optional<TimePoint>& at) {
+    const bool over = at && *at <= now();
+    if (over) at.reset();
+    return over;
+  };
+  if (auto* queued = job.in<Job::Queued>()) {
+    is_over(queued->begins_at);
+    if (is_over(queued->retry_at)) look_again();
     waiting_.enqueue(job);
-  }
-  if (job.retry_at && *job.retry_at <= now()) {
-    job.retry_at.reset();
-    waiting_.enqueue(job);
-    look_again();
-    suspend_if_held(job);
-  }
-  if (!job.overdue() && limit_at(job) <= now()) {
-    job.clock->overdue = true;
-    ++overdue_;
-    look_again();
+  } else if (auto* running = job.in<Job::Running>()) {
+    limit_changed(job);
+    if (running->overdue) look_again();
+    if (is_over(running->retry_at)) {
+      look_again();
+      suspend_if_held(job);
+    }
   }
   arm(job);
 }
@@ -316,25 +331,10 @@ Duration Runs::limit_of(const Job& job) const {
 
 TimePoint Runs::limit_at(const Job& job) const {
   const Duration limit = limit_of(job);
-  if (!job.clock || limit == kNoLimit) return TimePoint::max();
+  const auto* const running = job.in<Job::Running>();
+  if (running == nullptr || limit == kNoLimit) return TimePoint::max();
   const Duration left = limit - std::min(limit, job.ran);
-  return left > TimePoint::max() - job.clock->since ? TimePoint::max() : job.clock->since + left;
-}
-
-void Runs::run_clock(Job& job) {
-  job.clock = Clock{now()};
-  job.clock->overdue = limit_at(job) <= now();
-  if (job.overdue()) ++overdue_;
-  arm(job);
-}
-
-void Runs::stop_clock(Job& job) {
-  if (job.overdue()) --overdue_;
-  if (job.clock) job.ran += now() - job.clock->since;
-  job.clock.reset();
-  job.begins_at.reset();
-  job.retry_at.reset();
-  arm(job);
+  return left > TimePoint::max() - running->since ? TimePoint::max() : running->since + left;
 }
 
 void Runs::limits_changed() {
@@ -344,10 +344,9 @@ void Runs::limits_changed() {
 }
 
 void Runs::limit_changed(Job& job) {
-  if (!job.clock) return;
-  const bool over = limit_at(job) <= now();
-  if (over != job.overdue()) overdue_ += over ? 1u : ~0u;
-  job.clock->overdue = over;
+  auto* const running = job.in<Job::Running>();
+  if (running == nullptr) return;
+  change(job, [&] { running->overdue = limit_at(job) <= now(); });
   arm(job);
 }
 

@@ -74,13 +74,14 @@ class Runs : Part {
   Job& add(const JobSpec& spec);
   template <class Change>
   void change_counts(Job& job, Change change);
-  void set_state(Job& job, JobState state);
+  template <class Change>
+  void change(Job& job, Change change);
+  // The only way from one step of its life to another: clock, deadline and counts follow.
+  void enter(Job& job, const Job::Life& next);
   void occupy(Job& job, const GpuSet& on);
   void vacate(Job& job);
   void back_to_queue(Job& job);
   void end_one(Job& job, Outcome outcome, bool recorded, std::vector<JobId>& broken);
-  void run_clock(Job& job);
-  void stop_clock(Job& job);
   void arm(Job& job);
   void woken(Job& job);
   std::string check(const Job& job) const;  // invariants.cc

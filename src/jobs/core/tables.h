@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "jobs/core/events.h"
@@ -15,46 +16,70 @@
 
 namespace gpumux::jobs {
 
-struct Class;
 struct User;
 
-// The time limit of a job that runs, running down.
-struct Clock {
-  TimePoint since{};
-  bool overdue = false;  // its time is over
-};
-
 struct Job {
+  // The steps of its life, each with what counts only then; job.h shows how it goes from one to another.
+  struct Queued {                        // JobState::kQueued or kHeld: JobSpec::held says which
+    std::optional<TimePoint> begins_at;  // it is not considered before
+    std::optional<TimePoint> retry_at;   // when to start it is tried again
+  };
+  struct Starting {};
+  struct Running {
+    TimePoint since{};                  // its time limit runs down from then on
+    bool overdue = false;               // its time is over
+    std::optional<TimePoint> retry_at;  // it could not be suspended, and is asked again then
+  };
+  struct Suspending {
+    SuspendReason reason{};
+  };
+  struct Suspended {
+    std::optional<std::uint64_t> floor;  // its rank is not before this; nothing: its user's
+  };
+  struct Resuming {};
+  struct Ending {
+    Outcome as = Outcome::kNone;  // kNone: it is to run again
+  };
+  struct Done {
+    Outcome as = Outcome::kNone;
+  };
+  using Life = std::variant<Queued, Starting, Running, Suspending, Suspended, Resuming, Ending, Done>;
+
   JobSpec spec;
-  JobState state = JobState::kQueued;
-  Outcome ends_as = Outcome::kNone;  // why it was told to end (kNone: to run again), or how it has ended
-  SuspendReason suspended_for{};     // of kSuspending
+  Life life;
   std::uint32_t attempt = 0;
   std::uint32_t failed_starts = 0;
-  std::uint32_t pending = 0;  // dependencies that are not met yet
-  JobId broken_by;            // the job because of which it can never start (Record)
-  GpuSet gpus;
+  std::uint32_t pending = 0;             // dependencies that are not met yet
+  JobId broken_by;                       // the job because of which it can never start (Record)
+  GpuSet gpus;                           // that it occupies, or will be resumed on
   std::optional<std::uint64_t> request;  // per GPU, while it occupies some; 0: the whole GPU
-  std::optional<std::uint64_t> floor;    // its rank is not before this; nothing: its user's
-  std::optional<Clock> clock;            // of kRunning
   Duration ran{};                        // how much of its time limit had run down before
-  std::optional<TimePoint> begins_at;    // it is not considered before
-  std::optional<TimePoint> retry_at;     // when to start or to suspend it is tried again
   TimePoint wake = TimePoint::max();     // its entry in deadlines
   User* user = nullptr;
   Class* in_class = nullptr;  // where it waits, if nothing but others keep it from starting
 
-  std::uint32_t wanted_gpus() const { return state == JobState::kSuspended ? gpus.size() : spec.wanted_gpus(); }
-  bool occupies() const { return request.has_value(); }
-  bool waits() const { return !has_started(state) || state == JobState::kSuspended; }
-  bool leaves() const { return occupies() && (state == JobState::kSuspending || state == JobState::kEnding); }
-  bool has_its_gpus() const { return state == JobState::kSuspended || !spec.gpus.empty(); }  // it takes no others
-  bool overdue() const { return clock && clock->overdue; }
-  bool suspend_refused() const { return clock && retry_at; }
-  bool in_array_with_limit() const { return spec.array != kNoJob && spec.array_limit != 0; }
-  bool counts_in_array() const {
-    return in_array_with_limit() && state != JobState::kQueued && state != JobState::kHeld && state != JobState::kDone;
+  // nullptr: it is in another step of its life.
+  template <class Step>
+  const Step* in() const {
+    return std::get_if<Step>(&life);
   }
+  template <class Step>
+  Step* in() {
+    return std::get_if<Step>(&life);
+  }
+  JobState state() const;
+  Outcome ends_as() const;  // why it was told to end, or how it has ended
+  std::optional<std::uint64_t> floor() const { return in<Suspended>() ? in<Suspended>()->floor : std::nullopt; }
+
+  std::uint32_t wanted_gpus() const { return in<Suspended>() ? gpus.size() : spec.wanted_gpus(); }
+  bool occupies() const { return request.has_value(); }
+  bool waits() const { return in<Queued>() || in<Suspended>(); }
+  bool leaves() const { return occupies() && (in<Suspending>() || in<Ending>()); }
+  bool has_its_gpus() const { return in<Suspended>() || !spec.gpus.empty(); }  // it takes no others
+  bool overdue() const { return in<Running>() && in<Running>()->overdue; }
+  bool suspend_refused() const { return in<Running>() && in<Running>()->retry_at; }
+  bool in_array_with_limit() const { return spec.array != kNoJob && spec.array_limit != 0; }
+  bool counts_in_array() const { return in_array_with_limit() && !in<Queued>() && !in<Done>(); }
 };
 
 // Where `job` stands towards the other one: by the capped priority, as its level does. Jobs of one user with the same

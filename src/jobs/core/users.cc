@@ -112,8 +112,10 @@ void Users::restore(User& user, std::uint64_t gpu_microseconds) {
 template <class Change>
 void Users::change_usage(Change change) {
   for (auto& [uid, user] : users_) user.usage = change(user.usage);
-  for (auto& [id, job] : jobs()) {
-    if (job->floor) *job->floor = change(*job->floor);
+  for (const auto& entry : jobs()) {
+    Job& job = *entry.second;
+    auto* const suspended = job.in<Job::Suspended>();
+    if (suspended != nullptr && suspended->floor) suspended->floor = change(*suspended->floor);
   }
 }
 

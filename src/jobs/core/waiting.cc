@@ -14,10 +14,11 @@ Turn turn_of(const Class& c) { return {c.key.priority, c.jobs.begin()->first}; }
 }  // namespace
 
 void Waiting::enqueue(Job& job) {
-  const bool waits = job.state == JobState::kQueued || job.state == JobState::kSuspended;
-  if (!waits || job.spec.held || job.pending > 0 || job.begins_at || job.retry_at || job.in_class != nullptr) return;
+  const auto* const queued = job.in<Job::Queued>();
+  const bool not_yet = queued != nullptr && (queued->begins_at || queued->retry_at);
+  if (!job.waits() || job.spec.held || job.pending > 0 || not_yet || job.in_class != nullptr) return;
   User& user = *job.user;
-  const JobId alone = job.floor ? job.spec.id : kNoJob;
+  const JobId alone = job.floor() ? job.spec.id : kNoJob;
   std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
   if (lane == nullptr) {
     lane = std::make_unique<Lane>();
@@ -27,7 +28,7 @@ void Waiting::enqueue(Job& job) {
     lane->level = &levels_[job.spec.capped];
     ++lane->level->members;
   }
-  const bool resume = job.state == JobState::kSuspended;
+  const bool resume = queued == nullptr;
   ClassKey key{job.spec.priority,
                {resume ? job.gpus : job.spec.gpus, job.spec.wanted_gpus(), job.spec.memory, job.spec.exclusive,
                 job.spec.time_limit},
@@ -107,7 +108,7 @@ void Waiting::rank(Lane& lane) {
   LaneRank rank;
   if (!lane.heads.empty()) {
     const auto& [turn, c] = *lane.heads.begin();
-    rank.usage = std::max(users_.usage_key(*lane.user), c->jobs.begin()->second->floor.value_or(0));
+    rank.usage = std::max(users_.usage_key(*lane.user), c->jobs.begin()->second->floor().value_or(0));
     rank.order = turn.order;
     rank.uid = lane.user->uid;
   }
@@ -155,9 +156,9 @@ bool Waiting::behind_limited(const Job& job) const {
 
 void Waiting::drop_floors() {
   for (auto& [id, job] : jobs()) {
-    if (!job->floor) continue;
+    if (!job->floor()) continue;
     dequeue(*job);
-    job->floor.reset();
+    job->in<Job::Suspended>()->floor.reset();
     enqueue(*job);
   }
 }
