@@ -89,7 +89,8 @@ struct Level;
 struct Lane {
   User* user = nullptr;
   std::int32_t priority = 0;  // capped
-  JobId alone;                // has a floor, and so a rank of its own; kNoJob: the lane is for all others
+  JobId alone;                // has a rank of its own; kNoJob: the lane is for all others
+  bool is_first = false;      // others make way for that job
   Level* level = nullptr;
   std::map<ClassKey, std::unique_ptr<Class>> classes;
   std::map<Turn, Class*> heads;  // of classes that are not parked, by their first jobs

@@ -70,6 +70,7 @@ void Planner::look_through() {
   users_.clear_to_start();
   GpuSet closed;                                   // kept for jobs that wait for others to go
   std::vector<std::pair<Class*, Parked>> to_park;  // afterwards: it moves lanes, and Candidates stands on them
+  Job* to_put_first = nullptr;                     // afterwards, too
   std::uint32_t depth = 0;
   survey_room();
   Candidates candidates(waiting_, settings().order == Order::kFifo);
@@ -107,6 +108,7 @@ void Planner::look_through() {
       closed = closed | way->gpus;
       if (gpus_.reservation().job == kNoJob) {
         gpus_.reserve({job.spec.id, way->gpus, now()});
+        if (!way->victims.empty()) to_put_first = &job;
       } else {
         // A user's own job that makes way for another of that user's may have been in the way of the first, too.
         gpus_.reserve(reserve(*jobs().at(gpus_.reservation().job), gpus_.reservation()));
@@ -119,6 +121,7 @@ void Planner::look_through() {
     if (++depth == kBackfillDepth || (least > most_free_ && least > most_gain_)) break;
   }
   for (const auto& [c, why] : to_park) waiting_.park(*c, why);
+  if (to_put_first != nullptr) waiting_.put_first(*to_put_first);
 }
 
 void Planner::make_way(const WayIn& way) {

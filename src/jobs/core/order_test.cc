@@ -451,6 +451,22 @@ TEST(Preempt, NotEqualsAndKeepsItsPlace) {
   EXPECT_EQ(s.end(3), "Resume job 1.1 on 0");
 }
 
+// Jobs that have made way do not come back while the job waits for the rest of them.
+TEST(Preempt, AJobForWhichOthersMakeWayKeepsItsTurn) {
+  QueueSettings settings;
+  settings.preempt = true;
+  Script s(1, settings);
+  s.run(of(s.spec(1, 10), 1, -1));
+  s.wait(seconds(5));
+  s.run(of(s.spec(1, 30), 2, 5));
+  s.run(of(s.spec(1, 10), 3, -1));
+  EXPECT_EQ(s.submit(of(s.spec(1, 60), 1)), "");
+  EXPECT_EQ(s.submit(of(s.spec(1, 50), 2)), "Suspend job 3.1 priority; Suspend job 1.1 priority");
+  EXPECT_EQ(s.suspended(1), "");
+  s.wait(seconds(10));  // only user 2 is charged, and is behind user 1 now
+  EXPECT_EQ(s.suspended(3), "Start job 5.1 on 0");
+}
+
 TEST(Preempt, MovesTheUserOfTheJobThatMakesWayToNoOtherPlace) {
   QueueSettings settings;
   settings.preempt = true;

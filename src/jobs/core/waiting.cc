@@ -17,18 +17,29 @@ void Waiting::enqueue(Job& job) {
   const auto* const queued = job.in<Job::Queued>();
   const bool not_yet = queued != nullptr && (queued->begins_at || queued->retry_at);
   if (!job.waits() || job.spec.held || job.pending > 0 || not_yet || job.in_class != nullptr) return;
+  insert(job, false);
+}
+
+void Waiting::put_first(Job& job) {
+  if (settings().order == Order::kFifo) return;
+  dequeue(job);
+  insert(job, true);
+}
+
+void Waiting::insert(Job& job, bool is_first) {
   User& user = *job.user;
-  const JobId alone = job.floor() ? job.spec.id : kNoJob;
+  const JobId alone = is_first || job.floor() ? job.spec.id : kNoJob;
   std::unique_ptr<Lane>& lane = user.lanes[{job.spec.capped, alone}];
   if (lane == nullptr) {
     lane = std::make_unique<Lane>();
     lane->user = &user;
     lane->priority = job.spec.capped;
     lane->alone = alone;
+    lane->is_first = is_first;
     lane->level = &levels_[job.spec.capped];
     ++lane->level->members;
   }
-  const bool resume = queued == nullptr;
+  const bool resume = job.in<Job::Suspended>() != nullptr;
   ClassKey key{job.spec.priority,
                {resume ? job.gpus : job.spec.gpus, job.spec.wanted_gpus(), job.spec.memory, job.spec.exclusive,
                 job.spec.time_limit},
@@ -108,7 +119,8 @@ void Waiting::rank(Lane& lane) {
   LaneRank rank;
   if (!lane.heads.empty()) {
     const auto& [turn, c] = *lane.heads.begin();
-    rank.usage = std::max(users_.usage_key(*lane.user), c->jobs.begin()->second->floor().value_or(0));
+    if (!lane.is_first)
+      rank.usage = std::max(users_.usage_key(*lane.user), c->jobs.begin()->second->floor().value_or(0));
     rank.order = turn.order;
     rank.uid = lane.user->uid;
   }
@@ -156,9 +168,10 @@ bool Waiting::behind_limited(const Job& job) const {
 
 void Waiting::drop_floors() {
   for (auto& [id, job] : jobs()) {
-    if (!job->floor()) continue;
+    const bool is_alone = job->in_class != nullptr && job->in_class->lane->alone != kNoJob;
+    if (!job->floor() && !is_alone) continue;
     dequeue(*job);
-    job->in<Job::Suspended>()->floor.reset();
+    if (auto* const suspended = job->in<Job::Suspended>()) suspended->floor.reset();
     enqueue(*job);
   }
 }

@@ -30,6 +30,10 @@ class Waiting : Part {
 
   // If nothing but others keeps it from starting.
   void enqueue(Job& job);
+  // Other jobs make way for this one, the first that cannot start. With fair it goes before all others of its capped
+  // priority until it leaves the queue. Otherwise users' turns could change while those jobs leave. They would come
+  // back then, and make way once more. REQUIRES: it is in the queue.
+  void put_first(Job& job);
   // Nothing happens if it is not in the queue. To be called before anything changes that decides its place.
   void dequeue(Job& job);
 
@@ -78,6 +82,7 @@ class Waiting : Part {
   std::string check() const;  // invariants.cc
 
  private:
+  void insert(Job& job, bool is_first);
   void set_head(Class& c, std::uint64_t before);
   void unpark(Class& c);
   void rank(Lane& lane);
