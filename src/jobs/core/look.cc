@@ -66,6 +66,7 @@ void Planner::look_through() {
   waiting_.settle_shares();
   waiting_.begin_look();
   const Reservation before = gpus_.reservation();
+  const JobId claimant = std::exchange(claimant_, kNoJob);
   gpus_.reserve({});
   users_.clear_to_start();
   GpuSet closed;                                   // kept for jobs that wait for others to go
@@ -102,13 +103,14 @@ void Planner::look_through() {
       continue;
     }
     waiting_.pass_over(*c);
-    if (const std::optional<WayIn> way = way_in(job, closed)) {
+    if (const std::optional<WayIn> way = way_in(job, closed, job.spec.id == claimant ? before.gpus : GpuSet())) {
       users_.add_to_start(job.spec.id);
       make_way(*way);
       closed = closed | way->gpus;
       if (gpus_.reservation().job == kNoJob) {
         gpus_.reserve({job.spec.id, way->gpus, now()});
         if (!way->victims.empty()) to_put_first = &job;
+        if (!way->victims.empty() || job.spec.id == claimant) claimant_ = job.spec.id;
       } else {
         // A user's own job that makes way for another of that user's may have been in the way of the first, too.
         gpus_.reserve(reserve(*jobs().at(gpus_.reservation().job), gpus_.reservation()));

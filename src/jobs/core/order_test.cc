@@ -467,6 +467,24 @@ TEST(Preempt, AJobForWhichOthersMakeWayKeepsItsTurn) {
   EXPECT_EQ(s.suspended(3), "Start job 5.1 on 0");
 }
 
+// The GPUs stay as well: a choice of others would have made one job go in vain.
+TEST(Preempt, AJobForWhichOthersMakeWayKeepsItsGpus) {
+  QueueSettings settings = Script::fifo();
+  settings.preempt = true;
+  Script s(3, settings);
+  s.tell(GpuAdded{GpuIndex{0}, 160 * kGiB});
+  const auto on = [](JobSpec spec, const GpuSet& gpus) {
+    spec.gpus = gpus;
+    return spec;
+  };
+  s.run(on(of(s.spec(1, 85), 1, 5), {0}));
+  s.run(on(of(s.spec(1, 50), 1, -1), {0}));
+  s.run(on(of(s.spec(2, 50), 1), {1, 2}));
+  EXPECT_EQ(s.submit(of(s.spec(2, 70), 1, 1)), "Suspend job 2.1 priority; Suspend job 3.1 priority");
+  EXPECT_EQ(s.suspended(2), "");
+  EXPECT_EQ(s.suspended(3), "Start job 4.1 on 0,1");
+}
+
 TEST(Preempt, MovesTheUserOfTheJobThatMakesWayToNoOtherPlace) {
   QueueSettings settings;
   settings.preempt = true;

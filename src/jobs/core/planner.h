@@ -54,12 +54,13 @@ class Planner : Part {
   Reservation reserve(const Job& job, const Reservation& before) const;
   bool may_start_beside_reservation(const Job& job, const Gpu& gpu) const;
   bool gives_way(const Job& job, const Job& to) const;
-  std::optional<WayIn> way_in(const Job& job, const GpuSet& closed) const;
+  std::optional<WayIn> way_in(const Job& job, const GpuSet& closed, const GpuSet& before) const;
 
   Users& users_;
   Gpus& gpus_;
   Waiting& waiting_;
   Runs& runs_;
+  JobId claimant_ = kNoJob;  // has the reservation, and others make way for it on those GPUs
   // Of usable GPUs, at this point of a look, in bytes.
   std::uint64_t most_free_ = 0;      // on one of them
   std::uint64_t most_gain_ = 0;      // the same if all jobs went that might have to

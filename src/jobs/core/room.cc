@@ -194,13 +194,14 @@ bool Planner::gives_way(const Job& job, const Job& to) const {
 }
 
 // Where it would fit if the jobs went that are going anyway, and as few others as possible that have to give way to it.
-// Not on GPUs that are kept for a job before it.
-std::optional<WayIn> Planner::way_in(const Job& job, const GpuSet& closed) const {
+// Not on GPUs that are kept for a job before it. `before`: GPUs on which others make way for it already.
+std::optional<WayIn> Planner::way_in(const Job& job, const GpuSet& closed, const GpuSet& before) const {
   if (least_need(job) > most_gain_) return std::nullopt;
   struct Choice {
     std::size_t victims;
     Standing standing;        // the highest of the victims'
     std::uint64_t not_since;  // the lower the later the first of the victims came
+    bool is_new;              // it is not one on which others make way already
     std::uint64_t promised;
     GpuIndex gpu;
     std::vector<Job*> out;
@@ -226,7 +227,8 @@ std::optional<WayIn> Planner::way_in(const Job& job, const GpuSet& closed) const
       std::size_t victims = 0;
       while (!gpus_.fits(job, gpu, out) && victims < may_go.size()) out.push_back(may_go[victims++]);
       if (gpus_.fits(job, gpu, out)) {
-        choice = Choice{victims, {INT32_MIN, INT32_MIN}, 0, gpu.promised, index, std::move(out)};
+        choice =
+            Choice{victims, {INT32_MIN, INT32_MIN}, 0, !before.contains(index), gpu.promised, index, std::move(out)};
         for (std::size_t i = 0; i < victims; ++i) {
           choice->standing = std::max(choice->standing, standing_towards(*may_go[i], job));
           choice->not_since = std::max(choice->not_since, UINT64_MAX - may_go[i]->spec.order);
@@ -239,8 +241,8 @@ std::optional<WayIn> Planner::way_in(const Job& job, const GpuSet& closed) const
   const std::uint32_t count = job.wanted_gpus();
   if (choices.size() < count) return std::nullopt;
   std::sort(choices.begin(), choices.end(), [](const Choice& a, const Choice& b) {
-    return std::tie(a.victims, a.standing, a.not_since, a.promised, a.gpu) <
-           std::tie(b.victims, b.standing, b.not_since, b.promised, b.gpu);
+    return std::tie(a.victims, a.standing, a.not_since, a.is_new, a.promised, a.gpu) <
+           std::tie(b.victims, b.standing, b.not_since, b.is_new, b.promised, b.gpu);
   });
   choices.erase(choices.begin() + count, choices.end());
   WayIn way;
