@@ -55,6 +55,19 @@ bool Gpus::fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without
   return taken <= promisable(gpu);
 }
 
+std::vector<Job*> Gpus::not_beside(const Job& job, const GpuSet& on) const {
+  std::vector<Job*> others;
+  for (const GpuIndex index : on) {
+    const Gpu* const gpu = find(index);
+    if (gpu == nullptr) continue;
+    for (Job* other : gpu->occupants) {
+      const bool is_known = std::find(others.begin(), others.end(), other) != others.end();
+      if (!is_known && (job.spec.exclusive || other->spec.exclusive)) others.push_back(other);
+    }
+  }
+  return others;
+}
+
 void Gpus::put(Job& job, const GpuSet& on) {
   job.request = wanted_memory(job.spec);
   job.gpus = on;

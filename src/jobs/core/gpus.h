@@ -49,6 +49,8 @@ class Gpus : Part {
   bool fits(const Job& job, const Gpu& gpu, const std::vector<Job*>& without) const;
 
   // ---- jobs ----
+  // The jobs on these GPUs that the job cannot be beside, for one of the two wants its GPUs alone.
+  std::vector<Job*> not_beside(const Job& job, const GpuSet& on) const;
   // The job occupies them from now on.
   void put(Job& job, const GpuSet& on);
   // REQUIRES: it occupies GPUs. It remembers which.

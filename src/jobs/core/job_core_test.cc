@@ -273,6 +273,27 @@ TEST(Life, RestoredJobsGoOnWhereTheyWere) {
   EXPECT_EQ(s.suspended(2), "Resume job 3.1 on 1");
 }
 
+// A suspended job that is told to end has left its GPUs to others, and its record still names them.
+TEST(Life, ARestoredJobThatEndsOccupiesNoGpuThatAnotherOneHasAlone) {
+  for (const bool ends_first : {true, false}) {
+    Script s(2);
+    s.tell(SchedulingHeld{});
+    JobSpec ending = s.spec(1, 10), alone = s.spec(1, 10);
+    alone.exclusive = true;
+    const Event restored[] = {Restored{ending, JobState::kEnding, 1, {0}, {}, Outcome::kCancelled},
+                              Restored{alone, JobState::kRunning, 1, {0}, {}, {}}};
+    s.tell(restored[ends_first ? 0 : 1]);
+    s.tell(restored[ends_first ? 1 : 0]);
+    s.tell(SchedulingHeld{false});
+    JobSpec third = s.spec(1, 10);
+    third.gpus = {0};
+    EXPECT_EQ(s.submit(third), "");
+    s.tell(Ended{ending.id, 1, End::kOk});
+    EXPECT_EQ(s.outcome(ending.id.value), "cancelled");
+    EXPECT_EQ(s.end(alone.id.value), "Start job 3.1 on 0");
+  }
+}
+
 // ---- dependencies -------------------------------------------------------------------------------
 
 TEST(Dependencies, OkNeedsASuccessAndAnyAnEnd) {

@@ -145,6 +145,16 @@ void Runs::restore(const Restored& e) {
     enter(job, Job::Suspended{});
     return waiting_.enqueue(job);
   }
+  // A suspended job that is told to end has left its GPUs, and its record still names them. It shows beside a job that
+  // cannot be there together with it.
+  const std::vector<Job*> not_beside = gpus_.not_beside(job, e.gpus);
+  if (e.state == JobState::kEnding && !not_beside.empty()) {
+    job.gpus = e.gpus;
+    return enter(job, Job::Ending{e.outcome});
+  }
+  for (Job* other : not_beside) {
+    if (other->in<Job::Ending>()) change(*other, [&] { vacate(*other); });
+  }
   occupy(job, e.gpus);
   if (e.state == JobState::kStarting) return enter(job, Job::Starting{});
   if (e.state == JobState::kEnding) return enter(job, Job::Ending{e.outcome});
