@@ -78,7 +78,7 @@ void Grants::grant_seat(Seat& seat) {
   if (seat.wants_since) seat.waits.add(now() - *seat.wants_since);
   books_.set_wants(seat, false);
   seat.kind = seat.gpu->settings.mode == Mode::kSerial ? LeaseKind::kExclusive : LeaseKind::kShared;
-  seat.freezing.is_allowed = seat.freezing.is_frozen = false;
+  seat.freezing.work = Freezing::Work::kMayNot;
   seat.epoch = books_.next_epoch(*seat.gpu);
   seat.group->begin(seat.gpu->groups.present());
   seat.charged_to = now();

@@ -24,7 +24,7 @@ std::string check_seat(const Seat& seat) {
   if (seat.phase == SeatPhase::kHolding && unit.phase != UnitPhase::kHolding) return who + " holds without its unit";
   if (is_in_revocation(seat) && unit.phase != UnitPhase::kRevoking) return who + " is revoked without its unit";
   if (seat.idleness && seat.phase != SeatPhase::kHolding) return who + " idles without holding";
-  if (seat.freezing.is_frozen && seat.phase == SeatPhase::kHolding) return who + " holds, and its work is frozen";
+  if (is_frozen(seat) && seat.phase == SeatPhase::kHolding) return who + " holds, and its work is frozen";
   if (seat.suspension == Suspension::kStandsStill && has_turn(seat)) return who + " has a turn, and may stand still";
   const bool is_leaving =
       seat.phase != SeatPhase::kIdle && seat.phase != SeatPhase::kWaiting && seat.phase != SeatPhase::kHolding;

@@ -204,7 +204,7 @@ void LeaseCore::State::on(const SeatClaimed& e) {
   } else {
     // "Draining" means that its page says so. Its gate may be closing still: the GateClosed that follows tells.
     seat->revocation.emplace(*seat).late = true;
-    seat->freezing.is_allowed = e.claim == Claim::kDraining;
+    if (e.claim == Claim::kDraining) seat->freezing.work = Freezing::Work::kMay;
     books.set_phase(*seat, SeatPhase::kRevoked);
     // When an earlier daemon revoked it is not known. A revocation that goes on has decided already.
     const bool begins = !unit.revocation;
@@ -273,8 +273,10 @@ void LeaseCore::State::on(const Drained& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
   // Only a seat that was told that it may freeze its work is believed: a suspended gang gets a turn for it.
-  const bool was_frozen = std::exchange(seat->freezing.is_frozen, e.is_frozen && seat->freezing.is_allowed);
-  if (seat->freezing.is_frozen && !was_frozen) {
+  const bool was_frozen = is_frozen(*seat);
+  if (seat->freezing.work != Freezing::Work::kMayNot)
+    seat->freezing.work = e.is_frozen ? Freezing::Work::kFrozen : Freezing::Work::kMay;
+  if (is_frozen(*seat) && !was_frozen) {
     ++seat->gpu->interrupts;
     if (seat->freezing.ability == Freezing::Ability::kUntried) seat->freezing.ability = Freezing::Ability::kProven;
   }
@@ -284,14 +286,14 @@ void LeaseCore::State::on(const Drained& e) {
   } else if (is_in_revocation(*seat)) {
     seat->poisoned |= e.poisoned;
     revocations.heard(*seat);
-    if (seat->freezing.is_frozen) on(Requested{e.seat});  // before the next unit is chosen
+    if (is_frozen(*seat)) on(Requested{e.seat});  // before the next unit is chosen
     // If it was said before the tenant knew that its permits were taken back, it does not count. The tenant says it
     // again.
     if (seat->revocation->closing != Closing::kRecalled) revocations.drained(*seat);
   } else {
     seat->poisoned |= e.poisoned;
     revocations.drained_late(*seat);
-    if (seat->freezing.is_frozen) on(Requested{e.seat});
+    if (is_frozen(*seat)) on(Requested{e.seat});
     settle_suspended(*seat->unit);
   }
 }

@@ -40,7 +40,7 @@ void Queues::admit(Unit& unit) {
     if (!freeze(unit) && wants(unit)) enqueue(unit);
   } else if (!is_frozen_gang(unit) && !any_seat(unit, runs_on)) {
     for (Seat* seat : unit.seats) {
-      if (is_suspended(*seat) && !seat->freezing.is_frozen) seat->suspension = Suspension::kStandsStill;
+      if (is_suspended(*seat) && !is_frozen(*seat)) seat->suspension = Suspension::kStandsStill;
     }
   }
 }

@@ -131,7 +131,7 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   // A seat by itself that drains for long is asked again. The next unit's memory may have come by then.
   if (seat.unit->single() && !revocation.freezes) revocation.freezes = may_freeze(*seat.unit);
   if (revocation.freezes) {
-    seat.freezing.is_allowed = true;
+    if (!is_frozen(seat)) seat.freezing.work = Freezing::Work::kMay;
     drains_for = reason == RevokeReason::kUrgent ? kUrgentDrainsFor : kDrainsFor;
   }
   command(Revoke{seat.id, seat.epoch, reason, drains_for});

@@ -56,9 +56,14 @@ struct Freezing {
     kUntried,  // its library says that it can
     kProven,   // and has done it
   };
+  // Since its last grant.
+  enum class Work : std::uint8_t {
+    kMayNot,
+    kMay,     // its tenant was told that it may freeze its work, or may have been, before a restart
+    kFrozen,  // it stands still in the middle
+  };
   Ability ability = Ability::kNone;
-  bool is_allowed = false;  // its tenant was told that it may freeze its work, or may have been, before a restart
-  bool is_frozen = false;   // the seat's work stands still in the middle
+  Work work = Work::kMayNot;
 };
 
 // A seat that has not drained since it was told to.
@@ -217,8 +222,9 @@ inline bool is_suspended(const Seat& seat) { return seat.suspension != Suspensio
 inline bool is_suspended(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return is_suspended(seat); });
 }
+inline bool is_frozen(const Seat& seat) { return seat.freezing.work == Freezing::Work::kFrozen; }
 inline bool has_frozen(const Unit& unit) {
-  return any_seat(unit, [](const Seat& seat) { return seat.freezing.is_frozen; });
+  return any_seat(unit, [](const Seat& seat) { return is_frozen(seat); });
 }
 inline bool is_undrained(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return is_undrained(seat); });

@@ -82,8 +82,8 @@ std::string waits_for(const Seat& seat, bool grants_held) {
 
 SeatPhase phase_of(const Seat& seat) {
   if (seat.phase != SeatPhase::kIdle) return seat.phase;
-  const bool is_frozen = seat.freezing.is_frozen && seat.unit->single();
-  if (seat.suspension == Suspension::kStandsStill || (is_suspended(seat) && is_frozen)) return SeatPhase::kSuspended;
+  const bool frozen = is_frozen(seat) && seat.unit->single();
+  if (seat.suspension == Suspension::kStandsStill || (is_suspended(seat) && frozen)) return SeatPhase::kSuspended;
   return runs_on(seat) || is_suspended(seat) ? SeatPhase::kDraining : SeatPhase::kIdle;
 }
 
@@ -172,7 +172,7 @@ std::vector<GpuView> LeaseCore::view(TimePoint now) const {
       one.weight = seat->group->weight();
       one.cap = seat->budget.cap();
       one.poisoned = seat->poisoned;
-      one.is_frozen = seat->freezing.is_frozen;
+      one.is_frozen = is_frozen(*seat);
       view.seats.push_back(std::move(one));
     }
     const auto group = [](const SeatView& seat) {
