@@ -105,16 +105,52 @@ def command_for(path, by_path):
     return directory, [*words, "-fsyntax-only", *alone]
 
 
+def paths_of(names):
+    """The named files' paths from the root. Ends the program if one is not there."""
+    paths = [os.path.relpath(pathlib.Path(name).resolve(), ROOT) for name in names]
+    missing = [path for path in paths if not (ROOT / path).is_file()]
+    if missing:
+        print(f"there is no file {', '.join(missing)}", file=sys.stderr)
+        sys.exit(2)
+    return paths
+
+
+def compile_each(check, wanted, compile_one, done):
+    """Compiles each wanted file: compile_one(directory, words, path) gives the finished process. The check's name and
+    what it has done are for its report. Returns the exit code."""
+    by_path = commands()
+    failed = []
+
+    def look_at(path):
+        made = command_for(path, by_path)
+        return path, compile_one(*made, path) if made else None
+
+    looked_at = 0
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for path, result in pool.map(look_at, wanted):
+            if result is None:
+                print(f"{check}: not looked at, for no preset compiles a source there: {path}")
+                continue
+            looked_at += 1
+            if result.returncode != 0:
+                failed.append(path)
+                print(result.stderr, file=sys.stderr)
+    print(f"{check}: {looked_at} files {done}, {len(failed)} failed")
+    for path in failed:
+        print(f"{check}: {path}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def compile_alone(directory, words, path):
+    return subprocess.run(words, cwd=directory, input=f'#include "{ROOT / path}"\n', capture_output=True, text=True)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--all", action="store_true", help="every file, not only what has changed")
     parser.add_argument("files", nargs="*", metavar="FILE")
     arguments = parser.parse_args()
-    wanted = [os.path.relpath(pathlib.Path(name).resolve(), ROOT) for name in arguments.files]
-    missing = [name for name in wanted if not (ROOT / name).is_file()]
-    if missing:
-        print(f"includes: there is no file {', '.join(missing)}", file=sys.stderr)
-        return 2
+    wanted = paths_of(arguments.files)
     if not wanted:
         names = changed()
         wanted = [name for name in known() if arguments.all or name in names]
@@ -122,31 +158,7 @@ def main():
     if not wanted:
         print("includes: no C++ file has changed")
         return 0
-    by_path = commands()
-    failed = []
-
-    def check(path):
-        made = command_for(path, by_path)
-        if made is None:
-            return path, None
-        directory, words = made
-        source = f'#include "{ROOT / path}"\n'
-        return path, subprocess.run(words, cwd=directory, input=source, capture_output=True, text=True)
-
-    looked_at = 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, result in pool.map(check, wanted):
-            if result is None:
-                print(f"includes: not looked at, for no preset compiles a source there: {path}")
-                continue
-            looked_at += 1
-            if result.returncode != 0:
-                failed.append(path)
-                print(result.stderr, file=sys.stderr)
-    print(f"includes: {looked_at} files compiled by themselves, {len(failed)} failed")
-    for path in failed:
-        print(f"includes: {path}", file=sys.stderr)
-    return 1 if failed else 0
+    return compile_each("includes", wanted, compile_alone, "compiled by themselves")
 
 
 if __name__ == "__main__":

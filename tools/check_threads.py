@@ -9,9 +9,6 @@ those of the preset `single`, as for tools/check_includes.py.
 """
 
 import argparse
-import concurrent.futures
-import os
-import pathlib
 import re
 import subprocess
 import sys
@@ -41,39 +38,19 @@ def sources():
             ".gen." not in name and not NOT_THE_PRODUCT.search(name) and sees_lock(name, names, seen)]
 
 
-def check(folder, words):
+def check_locks(directory, words, _):
     """Runs clang as `words` say, which begin with another compiler, for this warning only."""
     words = ["clang++-14", *(word for word in words[1:] if not word.startswith(("-W", "-fpch"))), "-Wno-everything",
              "-Wthread-safety", "-Werror", "-ferror-limit=0"]
-    return subprocess.run(words, cwd=folder, capture_output=True, text=True)
+    return subprocess.run(words, cwd=directory, capture_output=True, text=True)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("files", nargs="*", metavar="FILE")
     arguments = parser.parse_args()
-    wanted = [os.path.relpath(pathlib.Path(name).resolve(), ROOT) for name in arguments.files] or sources()
-    by_path = check_includes.commands()
-    failed = []
-
-    def look_at(path):
-        made = check_includes.command_for(path, by_path)
-        return path, check(*made) if made else None
-
-    looked_at = 0
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for path, result in pool.map(look_at, wanted):
-            if result is None:
-                print(f"threads: not looked at, for no preset compiles it: {path}")
-                continue
-            looked_at += 1
-            if result.returncode != 0:
-                failed.append(path)
-                print(result.stderr, file=sys.stderr)
-    print(f"threads: {looked_at} sources, {len(failed)} failed")
-    for path in failed:
-        print(f"threads: {path}", file=sys.stderr)
-    return 1 if failed else 0
+    wanted = check_includes.paths_of(arguments.files) or sources()
+    return check_includes.compile_each("threads", wanted, check_locks, "looked at")
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class CheckThreadsTest(unittest.TestCase):
             source.write(SOURCE % parts)
             source.flush()
             words = ["c++", "-std=c++20", f"-I{check_threads.ROOT / 'src'}", "-fsyntax-only", source.name]
-            done = check_threads.check(pathlib.Path("/"), words)
+            done = check_threads.check_locks(pathlib.Path("/"), words, source.name)
         return [line for line in done.stderr.splitlines() if "error:" in line]
 
     def test_under_the_mutex(self):
