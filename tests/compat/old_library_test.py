@@ -7,7 +7,7 @@ The new library, the daemon, the programs and the simulated driver are this chec
 
 Goal: programs with the old library share GPUs with each other and with programs of the new library. Each computes what
 it computes alone and reads what it has written. Method: one scenario for each part of the protocol: turns, idle
-release, gangs and steps, reopened leases, measuring, memory and quotas, frames, and a daemon that is restarted.
+release, gangs and steps, stalls, measuring, memory and quotas, frames, and a daemon that is restarted.
 
 The reverse, a new library with an earlier daemon, is not promised and not tested.
 """

@@ -206,7 +206,7 @@ class Lifecycle(GpumuxTest):
                                    silence_limit="1h", interrupt="off")
         spinner = self.start("worker", name="spinner", steps=1, step_us=3_600_000_000)
         daemon.trace.wait_for(event="grant", pid=spinner.pid)
-        # It is alone, and disturbs nobody; then another one wants the GPU.
+        # While the spinner is alone, the daemon lets it run. Then the worker wants the GPU.
         worker = self.start("worker", steps=20, step_us=500, until=self.enough)
         daemon.trace.wait_for(event="stall", pid=spinner.pid, timeout=HANG)
         self.assertEqual(spinner.wait(HANG), -signal.SIGKILL)

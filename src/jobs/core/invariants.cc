@@ -163,8 +163,8 @@ std::string Runs::check() const {
   for (const auto& [id, job] : jobs()) ++by_state[static_cast<std::size_t>(job->state())];
   if (by_state != counts_) return "jobs are miscounted by state";
   if (over != overdue_ || leave != leaving_) return "those who have to go are miscounted";
-  if (deadlines_of_jobs != deadlines_.size()) return "there are deadlines of nobody";
-  if (counted.size() != arrays().size()) return "there are arrays of nobody";
+  if (deadlines_of_jobs != deadlines_.size()) return "a deadline belongs to no job";
+  if (counted.size() != arrays().size()) return "an array has no jobs";
   for (const auto& [id, array] : arrays()) {
     if (counted[id] != std::pair(array.unfinished, array.active))
       return "array " + std::to_string(id.value) + " is miscounted";

@@ -467,7 +467,7 @@ TEST(Preempt, AJobForWhichOthersMakeWayKeepsItsTurn) {
   EXPECT_EQ(s.suspended(3), "Start job 5.1 on 0");
 }
 
-// The GPUs stay as well: a choice of others would have made one job go in vain.
+// It keeps its GPUs, too. If it took others now, one job would have been suspended for nothing.
 TEST(Preempt, AJobForWhichOthersMakeWayKeepsItsGpus) {
   QueueSettings settings = Script::fifo();
   settings.preempt = true;
