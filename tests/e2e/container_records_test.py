@@ -68,7 +68,11 @@ class Records(ContainersTest):
 
         def ask():
             return next((seat for seat in self.daemon.api.seats() if seat["pid"] == pid), None)
-        return wait_until(ask, HANG, lambda: f"the daemon knows {pid}: {container.process.tail()}").get("container")
+        def seen():
+            seats = [(seat["pid"], seat["phase"]) for seat in self.daemon.api.seats()]
+            return (f"the daemon knows {pid}, not only {seats}; runc says {container.pid_on_the_host()}; "
+                    f"{container.process.tail()}")
+        return wait_until(ask, HANG, seen).get("container")
 
     def end(self, *containers):
         pathlib.Path(self.enough).touch()
