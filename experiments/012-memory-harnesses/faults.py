@@ -31,7 +31,7 @@ FAULTS = [
           "chunk.blocks[i].kind == Block::Kind::kCopied)"),
     Fault("a failed restoration counts as done", PAGER + "restoration.cc",
           "seen == GpuState::kDone && !entry.failing", "seen == GpuState::kDone"),
-    Fault("a slot is lent twice", PAGER + "host_slots.cc",
+    Fault("a slot is lent twice", PAGER + "copier/host_slots.cc",
           "i < chunk->used.size() && !chunk->used[i] && taken < count", "i < chunk->used.size() && taken < count"),
     # Pools: memory that is allocated again is not in use.
     Fault("a freed block is anybody's at once", MEMORY + "pool_blocks.cc",

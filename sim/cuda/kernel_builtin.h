@@ -11,8 +11,8 @@
 //                                                            round
 //   gpumux_hash_blocks(const u64* blocks, u64 count, result* out, u64 seed0, u64 seed1)
 //                                                            the pager's hash of 2 MiB blocks; its source is
-//                                                            src/pager/block_hash.cu, and this is another one of the
-//                                                            same function
+//                                                            src/pager/copier/block_hash.cu, and this is another
+//                                                            one of the same function
 //
 // They compute on real bytes in pieces. Each piece is checked and done under the address space's lock, then paid for
 // with time. Between pieces a kernel yields the GPU when its slice is over or it is frozen, and dies when its memory is

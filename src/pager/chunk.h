@@ -21,10 +21,10 @@
 #include <vector>
 
 #include "cuda/driver.gen.h"
-#include "pager/block_hash.h"
 #include "pager/bounds.h"
+#include "pager/copier/block_hash.h"
+#include "pager/copier/host_slots.h"
 #include "pager/frames.h"
-#include "pager/host_slots.h"
 #include "pager/sizes.h"
 
 namespace gpumux::pager {

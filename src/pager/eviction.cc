@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "pager/block_hash_function.h"
+#include "pager/copier/block_hash_function.h"
 
 namespace gpumux::pager {
 

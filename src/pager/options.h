@@ -4,9 +4,9 @@
 #include <cstdint>
 
 #include "cuda/abi.h"
-#include "pager/block_hash.h"
+#include "pager/copier/block_hash.h"
+#include "pager/copier/host_memory.h"
 #include "pager/frames.h"
-#include "pager/host_memory.h"
 #include "pager/sizes.h"
 
 namespace gpumux::pager {

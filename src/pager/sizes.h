@@ -4,12 +4,9 @@
 
 #include <cstdint>
 
+#include "pager/copier/sizes.h"
+
 namespace gpumux::pager {
-
-inline constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
-
-// The driver's granularity of physical memory; what is hashed, kept in host memory and skipped as one.
-inline constexpr std::uint64_t kBlockBytes = 2 * kMebibyte;
 
 // One physical handle: what is evicted, handed on and restored as one. Each handle of any size costs the driver about
 // 120 us in all (H100: create 20, map 5, access 36, unmap 24, release 35). Copying 64 MiB takes 1.2 ms. Large
@@ -30,9 +27,6 @@ inline constexpr std::uint64_t kPackingBytes = 512;
 
 // Rows of cuMemAllocPitch begin at multiples of this, as the driver's do.
 inline constexpr std::uint64_t kPitchBytes = 512;
-
-// Host memory is borrowed in chunks of this size: the bus is at full speed from 32 MiB on (55.1 of 55.4 GB/s).
-inline constexpr std::uint64_t kHostChunkBytes = 32 * kMebibyte;
 
 constexpr std::uint64_t round_up(std::uint64_t bytes, std::uint64_t step) { return (bytes + step - 1) / step * step; }
 

@@ -21,9 +21,9 @@
 
 #include "base/lock.h"
 #include "pager/bounds.h"
+#include "pager/copier/engine.h"
+#include "pager/copier/host_slots.h"
 #include "pager/counters.h"
-#include "pager/engine.h"
-#include "pager/host_slots.h"
 #include "pager/options.h"
 #include "pager/ranges.h"
 

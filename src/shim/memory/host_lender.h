@@ -25,7 +25,7 @@
 #include "base/lock.h"
 #include "os/file_descriptor.h"
 #include "os/kept_descriptor.h"
-#include "pager/host_memory.h"
+#include "pager/copier/host_memory.h"
 #include "wire/messages.h"
 
 namespace gpumux::shim {

@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "os/unix_socket.h"
-#include "pager/block_hash.h"
+#include "pager/copier/block_hash.h"
 #include "shim/process/log.h"
 
 namespace gpumux::shim {

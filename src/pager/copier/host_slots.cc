@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/host_slots.h"
+#include "pager/copier/host_slots.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/engine.h"
+#include "pager/copier/engine.h"
 
 #include <cstddef>
 
-#include "pager/block_hash_function.h"
+#include "pager/copier/block_hash_function.h"
 
 namespace gpumux::pager {
 namespace {

@@ -18,8 +18,8 @@
 
 #include "base/lock.h"
 #include "cuda/driver.gen.h"
-#include "pager/host_memory.h"
-#include "pager/sizes.h"
+#include "pager/copier/host_memory.h"
+#include "pager/copier/sizes.h"
 
 namespace gpumux::pager {
 

@@ -11,7 +11,7 @@
 
 #include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
-#include "pager/block_hash.h"
+#include "pager/copier/block_hash.h"
 
 namespace gpumux::pager {
 

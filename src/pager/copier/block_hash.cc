@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/block_hash.h"
+#include "pager/copier/block_hash.h"
 
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "pager/block_hash.gen.h"
-#include "pager/block_hash_function.h"
+#include "pager/copier/block_hash.gen.h"
+#include "pager/copier/block_hash_function.h"
 
 namespace gpumux::pager {
 
