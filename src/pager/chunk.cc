@@ -34,12 +34,9 @@ bool Mapper::is_for_networks() const {
 
 std::uint64_t Chunk::likely_host_bytes() const {
   if (was_cheap) return 0;
-  if (blocks == nullptr) return bytes;
+  if (content.empty()) return bytes;
   std::uint64_t sum = 0;
-  for (std::uint32_t i = 0; i < block_count(); ++i) {
-    const bool needs = !blocks[i].slot && blocks[i].kind != Block::Kind::kConstant;
-    sum += needs ? kBlockBytes : 0;
-  }
+  for (const Block& block : content) sum += !block.slot && block.kind != Block::Kind::kConstant ? kBlockBytes : 0;
   return sum;
 }
 

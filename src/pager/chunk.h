@@ -22,8 +22,7 @@
 
 #include "cuda/driver.gen.h"
 #include "pager/bounds.h"
-#include "pager/copier/block_hash.h"
-#include "pager/copier/host_slots.h"
+#include "pager/copier/content.h"
 #include "pager/frames.h"
 #include "pager/sizes.h"
 
@@ -32,21 +31,7 @@ namespace gpumux::pager {
 enum class ChunkPlace : std::uint8_t {
   kNowhere,  // never written: allocated without a lease. Any content will do
   kDevice,
-  kHost,  // in the blocks below
-};
-
-// 2 MiB of a chunk, as it was when it last was evicted.
-struct Block {
-  enum class Kind : std::uint8_t {
-    kNone,      // nothing is known, or the content was never defined
-    kCopied,    // `slot` holds the content
-    kConstant,  // `word`, all over
-  };
-  Kind kind = Kind::kNone;
-  bool hashed = false;     // `hash` is the content's; without it nothing can be known to be unchanged
-  std::uint32_t word = 0;  // of kConstant
-  BlockHash hash;
-  HostSlot slot;  // may be there without kCopied: about to be written
+  kHost,  // in its `content`
 };
 
 // A chunk of a handle of the program's, as the program has mapped it: at addresses and with rights of its choice
@@ -89,8 +74,8 @@ struct Chunk {
   // wants it (views), and at `address` only if the pager cannot reach it there. Null: `address` is the program's.
   const cuda::CUmemAllocationProp* as = nullptr;
   std::vector<View> views;
-  cuda::CUdeviceptr reach = 0;      // where the pager copies it; valid after Mapper::reach
-  std::unique_ptr<Block[]> blocks;  // bytes / kBlockBytes of them; null: never evicted
+  cuda::CUdeviceptr reach = 0;  // where the pager copies it; valid after Mapper::reach
+  Content content;              // empty: never evicted
 
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
   // Host memory that evicting it will take, if it goes as the last time.
@@ -99,7 +84,7 @@ struct Chunk {
   // memory.
   bool fits_frames() const { return place == ChunkPlace::kHost && as == nullptr; }
   // Restoring it means copying something in.
-  bool has_content() const { return place == ChunkPlace::kHost && blocks != nullptr; }
+  bool has_content() const { return place == ChunkPlace::kHost && !content.empty(); }
   bool has_memory() const { return step >= Step::kCreated; }
   bool takes_room() const { return has_memory() && owner != Owner::kForeign; }
   // Others may have its memory from now on.

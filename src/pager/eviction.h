@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Taking a drained seat's memory off the GPU, chunk by chunk.
 //
-//   claim ... hash on the GPU ... which blocks have changed? ... copy to host memory ... unmap, release ... say so
+//   claim ... save to host memory (copier/copier.h) ... unmap, release ... say so
 //
 // Several chunks are on their way at once. While the GPU copies one, the host memory of the next is registered and the
-// one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it.
-//
-// Two kinds of blocks need no copy. An unchanged one has the hash of the copy in host memory. A constant one is one
-// value all over. A chunk without any other block goes without waiting for the bus.
+// one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it. A chunk that
+// needs no copy goes without waiting for the bus.
 //
 // A failure loses nothing: a chunk is either still on the GPU as it was, or complete in host memory.
 //
@@ -15,7 +13,7 @@
 #pragma once
 
 #include <deque>
-#include <memory>
+#include <optional>
 #include <vector>
 
 #include "pager/drained.h"
@@ -46,43 +44,18 @@ class Eviction : public Job {
     std::uint64_t range = 0;
     std::uint32_t chunk = 0;
   };
-  enum class Phase : std::uint8_t { kHashing, kReady, kCopying, kFailing };
-  enum class Fate : std::uint8_t { kCopy, kClean, kConstant };
-  struct BlockPlan {
-    Fate fate = Fate::kCopy;
-    bool hashed = false;
-    std::uint32_t word = 0;
-    BlockHash hash;
-  };
   struct Entry {
     Range* range = nullptr;
     Chunk* chunk = nullptr;
-    Phase phase = Phase::kReady;
-    std::uint32_t batch = 0;
-    std::uint32_t first_block = 0;  // in the batch
-    std::uint32_t to_copy = 0;      // blocks
-    std::vector<BlockPlan> blocks;
-    cuda::CUevent event = nullptr;
-  };
-  struct Batch {
-    std::uint32_t entries = 0;  // that have not looked at their results; 0: free
-    cuda::CUevent event = nullptr;
-    bool done = false;
+    std::optional<Copier::Saving> saving;  // nothing: it is discarded, or its save has not begun
   };
 
   void plan(std::uint64_t bytes);
   void fill();
   bool claim_next(std::uint32_t most_blocks);
-  bool claim_reachable(std::uint32_t most_blocks);
-  void hash(std::uint32_t batch, std::size_t first_entry);
-  void look_at_batches();
-  void classify(Entry& entry);
-  bool matches(const Entry& entry, std::uint32_t block, const BlockPlan& plan);
+  bool save_next();
   // False: the entry is over and can be dropped.
   bool advance(Entry& entry);
-  bool begin_copies(Entry& entry);
-  bool find_slots(Entry& entry);
-  cuda::CUresult submit(Entry& entry);
   void take_off(Entry& entry);
   void commit(Entry& entry);
   void keep(Entry& entry);
@@ -93,10 +66,7 @@ class Eviction : public Job {
   std::vector<Reference> plan_;
   std::size_t next_ = 0;  // in plan_
   std::deque<Entry> window_;
-  Batch batches_[Engine::kBatches];
-  bool hashing_ = false;
   bool starved_ = false;         // in this step: there was no host memory
-  std::uint32_t copying_ = 0;    // entries
   std::uint32_t taken_off_ = 0;  // chunks, in this step
   std::uint64_t freed_ = 0;
   std::uint64_t wrong_hashes_ = 0;

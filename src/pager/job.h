@@ -20,12 +20,9 @@ enum class JobState : std::uint8_t {
 
 inline bool is_over(JobState state) { return state >= JobState::kDone; }
 
-// Copies that are under way at once. Two keep the bus busy while one is unmapped; four forgive a late step.
-inline constexpr std::uint32_t kCopiesInFlight = 4;
-
-// Chunks that a restoration has made and not yet filled. The engine that copies in also scrubs memory that another
-// process has just freed (experiment 004), so new chunks are made ahead. How many is a guess: a
-// measurement of eight instead of four showed no sure difference.
+// Chunks that a restoration has made and not yet filled. The GPU's engine that copies in also scrubs memory that
+// another process has just freed (experiment 004), so new chunks are made ahead. How many is a guess: a measurement of
+// eight instead of four showed no sure difference.
 inline constexpr std::uint32_t kRestoredInFlight = 8;
 
 // Chunks that one step unmaps or maps at most, before the caller may look whether to go on: about 1 ms.
@@ -61,10 +58,10 @@ class Job {
   void stop(JobState outcome, Stage stage = Stage::kStopping);
   JobState over(JobState outcome);
   bool is_stopping() const { return stage_ >= Stage::kStopping; }
-  // The engine's context could not be made current, and the job fails. True: it is gone, and with it all that was under
+  // The copier's context could not be made current, and the job fails. True: it is gone, and with it all that was under
   // way. False: copies may still run, and the job must not let go of their memory; it is stepped again. It counts
   // failures, for no error may be waited out for ever.
-  bool engine_lost(cuda::CUresult error);
+  bool context_lost(cuda::CUresult error);
 
   State& state_;
   Stage stage_;

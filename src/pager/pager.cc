@@ -23,31 +23,21 @@ Pager::~Pager() {
   }
   for (auto& range : all) state_.destroy(std::move(range));
   state_.trim(UINT64_MAX);
-  {
-    const auto current = state_.engine.enter();
-    state_.host.unregister_all();
-  }
-  state_.engine.close();
+  state_.copier.leave();
 }
 
 CUresult Pager::prepare(cuda::CUcontext context) {
   {
     const base::Locked locked(state_.mutex);
-    if (state_.engine.context() != nullptr) return cuda::CUDA_SUCCESS;
+    if (state_.copier.context() != nullptr) return cuda::CUDA_SUCCESS;
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     if (context == nullptr) context = state_.any_context();
     if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
-    state_.job_running = true;  // no other thread uses the engine
+    state_.job_running = true;  // no other thread uses the copier
   }
-  const CUresult result = state_.engine.open(context);
+  const CUresult result = state_.copier.open(context);
   state_.end_job();
   return result;
-}
-
-CUresult Pager::context_error() const {
-  const auto current = state_.engine.enter();
-  if (current.result() != cuda::CUDA_SUCCESS) return current.result();
-  return state_.driver.cuStreamQuery(state_.engine.out());
 }
 
 Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
@@ -293,7 +283,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
   }
   state_.uncommit(*range);
   for (Chunk& chunk : range->chunks) {
-    state_.forget_copies(chunk);
+    state_.copier.forget(chunk.content);
     chunk.was_cheap = false;
   }
   range->slab.reset();
@@ -371,11 +361,11 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   {
     const base::Locked locked(state_.mutex);
     forget_context_locked(context);
-    leave = state_.engine.context() == context;
+    leave = state_.copier.context() == context;
     if (leave) {
       state_.cancel_jobs.store(true);
       while (state_.job_running) state_.mutex.wait();
-      state_.job_running = true;  // the engine is ours until it is closed
+      state_.job_running = true;  // the copier is ours until it has left
     }
     // The table changes while a claim is waited for. All ranges are found by one look at it, and a second look finds
     // what has come since.
@@ -398,15 +388,9 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   for (auto& range : gone) state_.destroy(std::move(range));
   if (!leave) return;
   if (state == Context::kAlive) {
-    {
-      const auto current = state_.engine.enter();
-      state_.host.unregister_all();
-    }
-    state_.engine.close();
+    state_.copier.leave();
   } else {
-    // Its streams and registrations went with it.
-    state_.host.forget_registrations();
-    state_.engine.forget();
+    state_.copier.lose();
   }
   state_.cancel_jobs.store(false);
   state_.end_job();
@@ -420,11 +404,11 @@ CUresult Pager::begin_job() {
     const base::Locked locked(state_.mutex);
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     state_.job_running = true;
-    context = state_.engine.context();
+    context = state_.copier.context();
     if (context == nullptr) context = state_.any_context();
   }
   // Without a context there is nothing but memory kept for reuse.
-  const CUresult result = context == nullptr ? cuda::CUDA_SUCCESS : state_.engine.open(context);
+  const CUresult result = context == nullptr ? cuda::CUDA_SUCCESS : state_.copier.open(context);
   if (result != cuda::CUDA_SUCCESS) state_.end_job();
   return result;
 }
@@ -460,8 +444,7 @@ std::uint64_t Pager::clean_copies_locked() const {
   std::uint64_t bytes = 0;
   for (const auto& [base, range] : state_.table.all()) {
     for (const Chunk& chunk : range->chunks) {
-      if (chunk.claimed || chunk.place != ChunkPlace::kDevice || chunk.blocks == nullptr) continue;
-      for (std::uint32_t i = 0; i < chunk.block_count(); ++i) bytes += chunk.blocks[i].slot ? kBlockBytes : 0;
+      if (!chunk.claimed && chunk.place == ChunkPlace::kDevice) bytes += slot_bytes(chunk.content);
     }
   }
   return bytes;
@@ -469,7 +452,7 @@ std::uint64_t Pager::clean_copies_locked() const {
 
 std::uint64_t Pager::host_spare_bytes() const {
   const base::Locked locked(state_.mutex);
-  return state_.host.borrowed_bytes() - state_.host.used_bytes() + clean_copies_locked();
+  return state_.copier.host().borrowed_bytes() - state_.copier.host().used_bytes() + clean_copies_locked();
 }
 
 std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
@@ -478,39 +461,41 @@ std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
   for (const auto& [base, range] : state_.table.all()) {
     for (Chunk& chunk : range->chunks) {
       if (dropped >= bytes) return dropped;
-      if (chunk.claimed || chunk.place != ChunkPlace::kDevice || chunk.blocks == nullptr) continue;
-      for (std::uint32_t i = 0; i < chunk.block_count(); ++i) dropped += chunk.blocks[i].slot ? kBlockBytes : 0;
-      state_.forget_copies(chunk);
+      if (chunk.claimed || chunk.place != ChunkPlace::kDevice) continue;
+      dropped += slot_bytes(chunk.content);
+      state_.copier.forget(chunk.content);
     }
   }
   return dropped;
 }
 
 std::uint64_t Pager::shrink_host(std::uint64_t bytes) {
-  const auto current = state_.engine.enter();
+  const auto current = state_.copier.enter();
   std::uint64_t given = 0;
   for (;;) {
-    const std::uint64_t borrowed = state_.host.borrowed_bytes();
+    const std::uint64_t borrowed = state_.copier.host().borrowed_bytes();
     const std::uint64_t missing = bytes - given;
-    given += state_.host.shrink(borrowed > missing ? borrowed - missing : 0);
+    given += state_.copier.host().shrink(borrowed > missing ? borrowed - missing : 0);
     if (given >= bytes) return given;
     // Copies lie scattered: a chunk is free when its last one goes.
     if (drop_clean_copies(std::max(bytes - given, kHostChunkBytes)) == 0) return given;
   }
 }
 
-std::uint64_t Pager::host_used_bytes() const { return state_.host.used_bytes(); }
+std::uint64_t Pager::host_used_bytes() const { return state_.copier.host().used_bytes(); }
 
-std::uint64_t Pager::host_unused_bytes() const { return state_.host.borrowed_bytes() - state_.host.used_bytes(); }
+std::uint64_t Pager::host_unused_bytes() const {
+  return state_.copier.host().borrowed_bytes() - state_.copier.host().used_bytes();
+}
 
 std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
-  const auto current = state_.engine.enter();
-  return state_.host.shrink(state_.host.used_bytes() + keep);
+  const auto current = state_.copier.enter();
+  return state_.copier.host().shrink(state_.copier.host().used_bytes() + keep);
 }
 
 void Pager::unregister_host(const std::byte* address, std::uint64_t bytes) {
-  const auto current = state_.engine.enter();
-  state_.host.unregister(address, bytes);
+  const auto current = state_.copier.enter();
+  state_.copier.host().unregister(address, bytes);
 }
 
 std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
@@ -522,10 +507,10 @@ std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
 }
 
 std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
-  const auto current = state_.engine.enter();
-  while (host_unused_bytes() < bytes && state_.host.borrow()) {
+  const auto current = state_.copier.enter();
+  while (host_unused_bytes() < bytes && state_.copier.host().borrow()) {
   }
-  if (current.result() == cuda::CUDA_SUCCESS) state_.host.register_all();
+  if (current.result() == cuda::CUDA_SUCCESS) state_.copier.host().register_all();
   return host_unused_bytes();
 }
 
@@ -541,7 +526,7 @@ Counters Pager::counters() const {
     }
   }
   counters.clean_copies = clean_copies_locked();
-  counters.host_used = state_.host.used_bytes();
+  counters.host_used = state_.copier.host().used_bytes();
   counters.moved = state_.moved;
   return counters;
 }

@@ -93,9 +93,9 @@ class Pager {
   // Makes streams and loads the hash kernel in a context of the seat's, before memory is short. Without it the first
   // job does so. A second context is taken when the first has gone. Null: any in which something is allocated.
   cuda::CUresult prepare(cuda::CUcontext context);
-  bool is_prepared() const { return state_.engine.context() != nullptr; }
+  bool is_prepared() const { return state_.copier.context() != nullptr; }
   // The sticky error of the context that the jobs work in, if the driver reports one. While no job runs.
-  cuda::CUresult context_error() const;
+  cuda::CUresult context_error() const { return state_.copier.context_error(); }
 
   // cuMemAlloc and cuMemAllocPitch. CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_OUT_OF_MEMORY as natively.
   cuda::CUresult allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address);

@@ -7,10 +7,7 @@ using cuda::CUresult;
 
 Restoration::~Restoration() {
   cancel();
-  while (!is_over(step())) {
-    const auto current = state_.engine.enter();
-    state_.driver.cuStreamSynchronize(state_.engine.in());
-  }
+  while (!is_over(step())) state_.copier.wait();
 }
 
 JobState Restoration::step() {
@@ -20,12 +17,12 @@ JobState Restoration::step() {
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
   if (window_.empty() && is_stopping()) return over(outcome_);
   if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
-  const auto current = state_.engine.enter();
+  const auto current = state_.copier.enter();
   may_copy_ = current.result() == cuda::CUDA_SUCCESS;
-  const bool has_lost_context = !may_copy_ && state_.engine.context() != nullptr;
+  const bool has_lost_context = !may_copy_ && state_.copier.context() != nullptr;
   if (has_lost_context || (!may_copy_ && !window_.empty())) {
     fail(current.result());
-    if (!window_.empty() && !engine_lost(current.result())) return JobState::kWaiting;
+    if (!window_.empty() && !context_lost(current.result())) return JobState::kWaiting;
     for (Entry& entry : window_) undo(entry);
     window_.clear();
     return over(outcome_);
@@ -120,57 +117,30 @@ void Restoration::fill() {
       commit(entry);
       continue;
     }
-    result = submit(entry);
-    entry.failing = result != cuda::CUDA_SUCCESS;
-    if (entry.failing) fail(result);
+    result = state_.mapper.reach(chunk);
+    if (result != cuda::CUDA_SUCCESS) {
+      fail(result);
+      undo(entry);
+      return;
+    }
+    result = state_.copier.load(entry.loading, chunk.reach, chunk.content);
+    if (result != cuda::CUDA_SUCCESS) fail(result);
     window_.push_back(std::move(entry));
     if (is_stopping()) return;
   }
 }
 
-CUresult Restoration::submit(Entry& entry) {
-  Chunk& chunk = *entry.chunk;
-  if (const CUresult result = state_.mapper.reach(chunk); result != cuda::CUDA_SUCCESS) return result;
-  const std::uint32_t count = chunk.block_count();
-  for (std::uint32_t i = 0; i < count;) {
-    const std::uint32_t first = i++;
-    const Block& block = chunk.blocks[first];
-    const cuda::CUdeviceptr address = chunk.reach + first * kBlockBytes;
-    CUresult result = cuda::CUDA_SUCCESS;
-    if (block.kind == Block::Kind::kConstant) {
-      while (i < count && chunk.blocks[i].kind == Block::Kind::kConstant && chunk.blocks[i].word == block.word) ++i;
-      result = state_.driver.cuMemsetD32Async(address, block.word, (i - first) * (kBlockBytes / 4), state_.engine.in());
-    } else if (block.kind == Block::Kind::kCopied) {
-      while (i < count && chunk.blocks[i].kind == Block::Kind::kCopied &&
-             chunk.blocks[i - 1].slot.is_followed_by(chunk.blocks[i].slot))
-        ++i;
-      result = state_.host.ensure_registered(block.slot);
-      if (result == cuda::CUDA_SUCCESS) {
-        result = state_.driver.cuMemcpyHtoDAsync_v2(address, block.slot.address(), (i - first) * kBlockBytes,
-                                                    state_.engine.in());
-      }
-      entry.copied += (i - first) * kBlockBytes;
-    }
-    if (result != cuda::CUDA_SUCCESS) return result;
-  }
-  state_.engine.record(state_.engine.in(), &entry.event);
-  return cuda::CUDA_SUCCESS;
-}
-
 // False: the entry is over.
 bool Restoration::advance(Entry& entry) {
   CUresult error = cuda::CUDA_SUCCESS;
-  const GpuState seen = state_.engine.state_of(entry.event, state_.engine.in(), &error);
-  if (seen == GpuState::kPending) return true;
-  state_.engine.give(entry.event);
-  entry.event = nullptr;
-  if (seen == GpuState::kFailed) fail(error);
-  if (seen == GpuState::kDone && !entry.failing) {
-    commit(entry);
-  } else {
-    undo(entry);
+  switch (state_.copier.look(entry.loading, &error)) {
+    case Copier::Progress::kDone: commit(entry); return false;
+    case Copier::Progress::kFailed:
+      fail(error);
+      undo(entry);
+      return false;
+    default: return true;
   }
-  return false;
 }
 
 void Restoration::commit(Entry& entry) {
@@ -178,7 +148,7 @@ void Restoration::commit(Entry& entry) {
   restored_ += chunk.bytes;
   const base::Locked locked(state_.mutex);
   chunk.place = ChunkPlace::kDevice;
-  state_.moved.in += entry.copied;
+  state_.moved.in += entry.loading.copied();
   if (chunk.frame) state_.moved.handed_over += chunk.bytes;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_sub(chunk.bytes);
   state_.unclaim(*entry.range, chunk);

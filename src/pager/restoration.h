@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bringing a seat's memory back to the GPU, at the same addresses, chunk by chunk.
 //
-//   claim ... create, map, rights ... copy from host memory, set constants ... say so
+//   claim ... create, map, rights ... load from host memory (copier/copier.h) ... say so
 //
 // Needs no drained seat: no thread can use what is not there. It takes no more than the seat's bound allows, and goes
 // on when that is raised. So memory that another seat gives up piece by piece is taken piece by piece.
@@ -40,16 +40,13 @@ class Restoration : public Job {
     Range* range = nullptr;
     Chunk* chunk = nullptr;
     std::vector<cuda::CUdevice> peers;
-    cuda::CUevent event = nullptr;
-    bool failing = false;
-    std::uint64_t copied = 0;
+    Copier::Loading loading;
   };
 
   void fill();
   bool claim_next(Entry* entry);
   bool claim_locked(base::FrameSizes sizes, Entry* entry) GPUMUX_REQUIRES(state_.mutex);
   bool nothing_evicted();
-  cuda::CUresult submit(Entry& entry);
   bool advance(Entry& entry);
   void commit(Entry& entry);
   void undo(Entry& entry);

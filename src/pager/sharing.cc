@@ -191,10 +191,9 @@ const char* Pager::check() const {
       bytes += chunk.bytes;
       if (chunk.claimed) return "a chunk is claimed though no job runs";
       if (chunk.place == ChunkPlace::kDevice && !chunk.is_complete()) return "a resident chunk is not complete";
-      if (chunk.place == ChunkPlace::kHost && chunk.blocks == nullptr) return "an evicted chunk has no blocks";
-      for (std::uint32_t i = 0; chunk.blocks != nullptr && i < chunk.block_count(); ++i) {
-        const Block& block = chunk.blocks[i];
-        slots += block.slot ? kBlockBytes : 0;
+      if (chunk.place == ChunkPlace::kHost && chunk.content.empty()) return "an evicted chunk has no blocks";
+      slots += slot_bytes(chunk.content);
+      for (const Block& block : chunk.content) {
         if (chunk.place == ChunkPlace::kHost && block.kind == Block::Kind::kNone) return "an evicted block is lost";
         if ((block.kind == Block::Kind::kCopied) != static_cast<bool>(block.slot)) return "a block's slot is wrong";
       }
@@ -206,8 +205,8 @@ const char* Pager::check() const {
   }
   if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
   if (mappings != state_.mappings.size()) return "mappings are known that no handle has";
-  if (const char* wrong = state_.host.check(); wrong != nullptr) return wrong;
-  if (slots != state_.host.used_bytes()) return "host slots are used by nobody";
+  if (const char* wrong = state_.copier.host().check(); wrong != nullptr) return wrong;
+  if (slots != state_.copier.host().used_bytes()) return "host slots are used by nobody";
   std::uint64_t reusable = 0;
   for (const auto& range : state_.reusable) {
     reusable += range->bytes;

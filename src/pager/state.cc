@@ -4,21 +4,16 @@
 #include <algorithm>
 
 namespace gpumux::pager {
-namespace {
-
-HashSeed seed_of(const Options& options) {
-  const bool given = (options.seed.low | options.seed.high) != 0;
-  return given ? options.seed : HashSeed::random();
-}
-
-}  // namespace
 
 State::State(const cuda::Driver& the_driver, const Options& the_options)
     : driver(the_driver),
       options(the_options),
       mapper(the_driver, the_options.device, bounds, the_options.frames),
-      host(the_driver, the_options.host_memory),
-      engine(the_driver, the_options.device, the_options.hashing, seed_of(the_options)) {}
+      copier(the_driver, {.device = the_options.device,
+                          .host_memory = the_options.host_memory,
+                          .hashing = the_options.hashing,
+                          .verify = the_options.verify,
+                          .seed = the_options.seed}) {}
 
 void State::end_job() {
   const base::Locked locked(mutex);
@@ -35,12 +30,6 @@ void State::unclaim(Range& range, Chunk& chunk) {
   chunk.claimed = false;
   --range.claims;
   mutex.wake_all();
-}
-
-void State::forget_copies(Chunk& chunk) {
-  if (chunk.blocks == nullptr) return;
-  for (std::uint32_t i = 0; i < chunk.block_count(); ++i) host.give(chunk.blocks[i].slot);
-  chunk.blocks.reset();
 }
 
 Range* State::wait_for_claims(std::uint64_t id) {
@@ -110,7 +99,7 @@ void State::destroy(std::unique_ptr<Range> range) {
   uncommit(*range);
   bool all = true;
   for (Chunk& chunk : range->chunks) {
-    forget_copies(chunk);
+    copier.forget(chunk.content);
     if (mapper.detach(chunk) != cuda::CUDA_SUCCESS) all = false;
   }
   if (all && driver.cuMemAddressFree(range->base, range->bytes) == cuda::CUDA_SUCCESS) return;

@@ -21,8 +21,7 @@
 
 #include "base/lock.h"
 #include "pager/bounds.h"
-#include "pager/copier/engine.h"
-#include "pager/copier/host_slots.h"
+#include "pager/copier/copier.h"
 #include "pager/counters.h"
 #include "pager/options.h"
 #include "pager/ranges.h"
@@ -59,8 +58,7 @@ struct State {
   std::atomic<std::uint64_t> evicted_bytes{0};
   std::atomic<bool> cancel_jobs{false};
 
-  HostSlots host;  // has its own lock
-  Engine engine;   // used by the running job only
+  Copier copier;  // used by the running job only; its slots of host memory have a lock of their own
 
   // The job that `job_running` stands for is over.
   void end_job();
@@ -84,8 +82,6 @@ struct State {
   // A context to copy in; null: there is none.
   cuda::CUcontext any_context() const GPUMUX_REQUIRES(mutex);
 
-  // With the lock held, or for a range that is in no table: the chunk's copies in host memory are no longer needed.
-  void forget_copies(Chunk& chunk);
   // Without the lock, for ranges that are in no table:
   // Its allocation counts against the commitment, or no longer does. False: there is no more to commit.
   bool commit(Range& range);

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// What host memory has of a chunk's content.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "pager/copier/block_hash.h"
+#include "pager/copier/host_slots.h"
+
+namespace gpumux::pager {
+
+// 2 MiB of a chunk, as it was when it last was saved.
+struct Block {
+  enum class Kind : std::uint8_t {
+    kNone,      // nothing is known, or the content was never defined
+    kCopied,    // `slot` holds the content
+    kConstant,  // `word`, all over
+  };
+  Kind kind = Kind::kNone;
+  bool hashed = false;     // `hash` is the content's; without it nothing can be known to be unchanged
+  std::uint32_t word = 0;  // of kConstant
+  BlockHash hash;
+  HostSlot slot;  // may be there without kCopied: about to be written
+};
+
+// All blocks of a chunk, in order; empty: it was never saved.
+using Content = std::vector<Block>;
+
+inline std::uint64_t slot_bytes(const Content& content) {
+  std::uint64_t bytes = 0;
+  for (const Block& block : content) bytes += block.slot ? kBlockBytes : 0;
+  return bytes;
+}
+
+}  // namespace gpumux::pager

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// Saves content of the GPU's memory to host memory, and loads it again. It works on stretches of device addresses that
+// its context can reach, and learns from its caller when they may be read or written.
+//
+//   save: hash on the GPU ... which blocks have changed? ... copy these to host memory
+//   load: copy back, set constants
+//
+// Two kinds of blocks need no copy. An unchanged one has the hash of the copy in host memory. A constant one is one
+// value all over. If the hash kernel cannot run, everything is copied, which is right, only slower.
+//
+// A Content says what is saved, and changes only when all of a save has succeeded (commit). So a failure loses nothing.
+//
+// One thread at a time calls save, load and what goes with them. Nothing waits for the GPU, but leave and wait.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cuda/current_context.h"
+#include "cuda/driver.gen.h"
+#include "pager/copier/content.h"
+#include "pager/copier/engine.h"
+#include "pager/copier/host_memory.h"
+
+namespace gpumux::pager {
+
+class Copier {
+ public:
+  struct Options {
+    cuda::CUdevice device = 0;
+    HostMemory* host_memory = nullptr;  // as HostSlots
+    bool hashing = true;                // look for unchanged and constant blocks before copying
+    // Compare every block that is not copied with what it is believed to be, byte by byte. Slow.
+    bool verify = false;
+    HashSeed seed;
+  };
+  // Saves under way at once. Two keep the bus busy while the memory of one is taken away; four forgive a late look.
+  static constexpr std::uint32_t kCopiesInFlight = 4;
+
+  Copier(const cuda::Driver& driver, const Options& options);
+  Copier(const Copier&) = delete;
+  Copier& operator=(const Copier&) = delete;
+
+  HostSlots& host() { return host_; }
+  const HostSlots& host() const { return host_; }
+
+  // ---- the context that it works in
+
+  // Takes `context`, unless it has one. Makes streams, and loads the hash kernel: before memory is short, for a full
+  // GPU has no room for it.
+  cuda::CUresult open(cuda::CUcontext context) { return engine_.open(context); }
+  cuda::CUcontext context() const { return engine_.context(); }
+  // Makes it current for as long as what it returns lives. All calls below need that.
+  cuda::WorkingContext enter() const { return engine_.enter(); }
+  // The sticky error of the context, if the driver reports one.
+  cuda::CUresult context_error() const;
+  // Leaves the context. Waits for what is under way there.
+  void leave();
+  // The same when the context is gone, and all that was in it.
+  void lose();
+  // Waits for what is under way.
+  void wait() const;
+
+  // ---- saving
+
+  enum class Progress : std::uint8_t {
+    kHashing,
+    kHashed,   // it waits for `plan`
+    kPlanned,  // it waits for `copy`
+    kCopying,
+    kDone,
+    kFailed,  // nothing is under way any more
+  };
+  // One stretch on its way to host memory, from `save` to `commit` or `keep`.
+  class Saving {
+   public:
+    // Blocks to copy; known from kPlanned on.
+    std::uint32_t to_copy() const { return to_copy_; }
+    // With Options::verify: blocks that had changed although their hash said that they had not. They are copied.
+    std::uint32_t wrong_hashes() const { return wrong_hashes_; }
+
+   private:
+    friend class Copier;
+    enum class Fate : std::uint8_t { kCopy, kClean, kConstant };
+    struct Plan {
+      Fate fate = Fate::kCopy;
+      bool hashed = false;
+      std::uint32_t word = 0;
+      BlockHash hash;
+    };
+    cuda::CUdeviceptr address_ = 0;
+    Content* content_ = nullptr;
+    Progress progress_ = Progress::kPlanned;
+    cuda::CUresult error_ = cuda::CUDA_SUCCESS;
+    std::uint32_t batch_ = 0;
+    std::uint32_t first_block_ = 0;  // in the batch
+    std::uint32_t to_copy_ = 0;
+    std::uint32_t wrong_hashes_ = 0;
+    std::vector<Plan> blocks_;
+    cuda::CUevent event_ = nullptr;
+  };
+  // The most blocks that the next `save` may have.
+  std::uint32_t room();
+  // Begins to save the blocks from `address` on. No work may write there before it is over. `content`: what is known of
+  // it, which must stay where it is.
+  Saving save(cuda::CUdeviceptr address, std::uint32_t blocks, Content& content);
+  // Hashes what was begun since the last call.
+  void launch();
+  // How far it is now. On kFailed *error is the driver's.
+  Progress look(Saving& saving, cuda::CUresult* error);
+  // Of kHashed, if still no work has written there: decides which blocks are copied. kDone follows if
+  // there is none, and otherwise kPlanned.
+  Progress plan(Saving& saving);
+  // Of kPlanned: begins the copies. kNoHost: there is not enough host memory now. kRefused: the driver's error is
+  // *error, and `look` says kFailed when what was begun has ended.
+  enum class Begun : std::uint8_t { kBegun, kTooMany, kNoHost, kRefused };
+  Begun copy(Saving& saving, cuda::CUresult* error);
+  // Of kDone: the content is as saved from now on.
+  struct Saved {
+    std::uint64_t copied = 0;    // bytes
+    std::uint64_t clean = 0;     // that host memory had already
+    std::uint64_t constant = 0;  // of one value
+  };
+  Saved commit(Saving& saving);
+  // The save is given up. Blocks that were unchanged in host memory stay known.
+  void keep(Saving& saving);
+
+  // ---- loading
+
+  // One stretch on its way to the GPU.
+  class Loading {
+   public:
+    std::uint64_t copied() const { return copied_; }  // bytes
+
+   private:
+    friend class Copier;
+    std::uint64_t copied_ = 0;
+    cuda::CUresult error_ = cuda::CUDA_SUCCESS;
+    cuda::CUevent event_ = nullptr;
+  };
+  // Begins to write what was saved to `address`. An error: `look` says kFailed when what was begun has ended.
+  cuda::CUresult load(Loading& loading, cuda::CUdeviceptr address, const Content& content);
+  // kCopying, kDone or kFailed.
+  Progress look(Loading& loading, cuda::CUresult* error);
+
+  // The content need not be saved any more. Any thread.
+  void forget(Content& content);
+
+ private:
+  // Savings whose blocks are hashed by one launch.
+  struct Batch {
+    enum class State : std::uint8_t { kFree, kFilling, kRunning, kDone, kFailed };
+    State state = State::kFree;
+    std::uint32_t savings = 0;  // that have not looked at their results
+    std::uint32_t blocks = 0;
+    cuda::CUevent event = nullptr;
+  };
+
+  enum class Match : std::uint8_t { kYes, kNo, kUnknown };
+
+  void look_at(Batch& batch);
+  void leave_batch(const Saving& saving);
+  Match matches(const Saving& saving, std::uint32_t block) const;
+  bool find_slots(Saving& saving);
+  cuda::CUresult submit(Saving& saving);
+  void end(Saving& saving);
+
+  const cuda::Driver& driver_;
+  const bool verify_;
+  HostSlots host_;
+  Engine engine_;
+  Batch batches_[Engine::kBatches];
+  std::uint32_t savings_ = 0;  // begun, and not over
+  std::uint32_t copying_ = 0;  // of these
+};
+
+}  // namespace gpumux::pager
