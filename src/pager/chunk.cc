@@ -96,7 +96,10 @@ CUresult Mapper::make(Chunk& chunk, Content content) const {
       frames_->freed(lent->number);
     }
   }
-  const cuda::CUmemAllocationProp wanted = chunk.as != nullptr ? *chunk.as : properties();
+  cuda::CUmemAllocationProp wanted = chunk.as != nullptr ? *chunk.as : properties();
+  // The node's mover must be given it, whatever the program wants of it.
+  if (wanted.requestedHandleTypes == cuda::CU_MEM_HANDLE_TYPE_NONE && is_lendable_.load(std::memory_order_relaxed))
+    wanted.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   return driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
 }
 
@@ -134,6 +137,10 @@ CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
 
 CUresult Mapper::share(Chunk& chunk, int* fd) const {
   chunk.share();
+  return lend(chunk, fd);
+}
+
+CUresult Mapper::lend(const Chunk& chunk, int* fd) const {
   if (!chunk.frame) {
     return driver_.cuMemExportToShareableHandle(fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   }

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -76,6 +77,7 @@ struct Chunk {
   std::vector<View> views;
   cuda::CUdeviceptr reach = 0;  // where the pager copies it; valid after Mapper::reach
   Content content;              // empty: never evicted
+  std::uint64_t number = 0;     // no other chunk of this pager's has it, ever
 
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
   // Host memory that evicting it will take, if it goes as the last time.
@@ -117,6 +119,11 @@ class Mapper {
 
   // Makes sure that a chunk which has memory can be copied, at `chunk.reach`.
   cuda::CUresult reach(Chunk& chunk) const;
+  // A descriptor of the memory for the node's mover, which lets go of it before the chunk's memory goes. The caller's
+  // to close.
+  cuda::CUresult lend(const Chunk& chunk, int* fd) const;
+  // From now on memory is made so that it can be lent.
+  void make_lendable() const { is_lendable_.store(true, std::memory_order_relaxed); }
 
   // Changes one peer's rights to a mapped chunk.
   cuda::CUresult set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const;
@@ -137,6 +144,7 @@ class Mapper {
   const cuda::CUdevice device_;
   Bounds& bounds_;
   Frames* const frames_;
+  mutable std::atomic<bool> is_lendable_{false};
 };
 
 }  // namespace gpumux::pager

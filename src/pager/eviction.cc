@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pager/eviction.h"
 
+#include <unistd.h>
+
 #include <utility>
+
+#include "base/no_fork.h"
 
 namespace gpumux::pager {
 
@@ -13,7 +17,7 @@ Eviction::Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes
 Eviction::~Eviction() {
   cancel();
   // Claims must not outlive their job, nor copies their memory. The copies under way take milliseconds.
-  while (!is_over(step())) state_.copier.wait();
+  while (!is_over(step())) state_.copier().wait();
 }
 
 void Eviction::plan(std::uint64_t bytes) {
@@ -43,8 +47,9 @@ JobState Eviction::step() {
     if (is_stopping()) return over(outcome_);
     return taken_off_ == 0 ? over(JobState::kDone) : JobState::kRunning;
   }
-  const auto current = state_.copier.enter();
-  if (current.result() != cuda::CUDA_SUCCESS && !(plan_.empty() && window_.empty())) {
+  const auto current = state_.copier().enter();
+  if (state_.copier().needs_context() && current.result() != cuda::CUDA_SUCCESS &&
+      !(plan_.empty() && window_.empty())) {
     fail(current.result());
     if (!window_.empty() && !context_lost(current.result())) return JobState::kWaiting;
     for (Entry& entry : window_) keep(entry);
@@ -92,57 +97,72 @@ bool Eviction::claim_next(std::uint32_t most_blocks) {
 
 // False: there is no next chunk, no room for it, or the driver refuses that it is copied, and the job ends.
 bool Eviction::save_next() {
-  const std::uint32_t room = state_.copier.room();
+  const std::uint32_t room = state_.copier().room();
   if (is_stopping() || room == 0 || !claim_next(room)) return false;
   Entry& entry = window_.back();
-  if (const CUresult result = state_.mapper.reach(*entry.chunk); result != cuda::CUDA_SUCCESS) {
+  Chunk& chunk = *entry.chunk;
+  std::optional<base::NoFork> no_fork;  // a child must not keep the descriptor
+  if (state_.copier().wants() == Copier::Wants::kMemory) no_fork.emplace();
+  Place place;
+  if (const CUresult result = state_.place_of(chunk, &place); result != cuda::CUDA_SUCCESS) {
     keep(entry);
     window_.pop_back();
     fail(result);
     return false;
   }
-  entry.saving = state_.copier.save(entry.chunk->reach, entry.chunk->block_count(), entry.chunk->content);
+  entry.saving = state_.copier().save(place, chunk.block_count(), chunk.content, chunk.number);
+  if (place.memory >= 0) ::close(place.memory);
   return true;
 }
 
 void Eviction::fill() {
   while (save_next()) {
   }
-  state_.copier.launch();
+  state_.copier().launch();
 }
 
 bool Eviction::advance(Entry& entry) {
   using Progress = Copier::Progress;
-  Copier& copier = state_.copier;
+  Copier& copier = state_.copier();
   CUresult error = cuda::CUDA_SUCCESS;
   Progress progress = copier.look(*entry.saving, &error);
-  if (progress == Progress::kHashing || progress == Progress::kCopying) return true;
-  if (progress == Progress::kFailed) fail(error);
-  const bool is_to_be_copied = progress == Progress::kHashed || progress == Progress::kPlanned;
+  if (error != cuda::CUDA_SUCCESS) fail(error);
+  if (progress == Progress::kUnderWay) {
+    if (is_stopping()) copier.cancel(*entry.saving);
+    return true;
+  }
+  const bool is_short = progress == Progress::kNoHost;
+  const bool waits = progress == Progress::kWaits || is_short;
   bool doomed = false;
   {
     const base::Locked locked(state_.mutex);
-    doomed = entry.range->doomed || (is_to_be_copied && entry.range->waiters != 0);
+    doomed = entry.range->doomed || (waits && entry.range->waiters != 0);
+  }
+  if (is_short) {
+    starved_ = true;
+    if (doomed || is_stopping()) copier.cancel(*entry.saving);
+    return true;
   }
   // A seat that was let in again may have written since.
-  if (progress == Progress::kFailed || doomed || stage_ == Stage::kUndrained || (is_to_be_copied && is_stopping())) {
+  if (doomed || stage_ == Stage::kUndrained || (waits && is_stopping())) {
     keep(entry);
     return false;
   }
-  if (progress == Progress::kHashed) progress = copier.plan(*entry.saving);
-  if (progress == Progress::kDone) {
-    if (entry.saving->to_copy() == 0 && taken_off_ >= kChunksPerStep) return true;
-    take_off(entry);
-    return false;
+  if (waits) progress = copier.go_on(*entry.saving, !starved_, &error);
+  if (error != cuda::CUDA_SUCCESS) fail(error);
+  switch (progress) {
+    case Progress::kUnderWay:
+    case Progress::kWaits: return true;
+    case Progress::kNoHost:
+      // The host memory that is left is for the chunk that has begun to take it.
+      starved_ = true;
+      return true;
+    case Progress::kFailed: keep(entry); return false;
+    case Progress::kDone: break;
   }
-  if (starved_) return true;  // what is left is for the chunk that has begun to take it
-  switch (copier.copy(*entry.saving, &error)) {
-    case Copier::Begun::kBegun:
-    case Copier::Begun::kTooMany: break;
-    case Copier::Begun::kNoHost: starved_ = true; break;
-    case Copier::Begun::kRefused: fail(error); break;
-  }
-  return true;
+  if (entry.saving->copied() == 0 && taken_off_ >= kChunksPerStep) return true;
+  take_off(entry);
+  return false;
 }
 
 // The content is in host memory (or not wanted): the device's memory can go.
@@ -164,16 +184,16 @@ void Eviction::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   const base::Locked locked(state_.mutex);
   if (entry.saving) {
-    const Copier::Saved saved = state_.copier.commit(*entry.saving);
-    state_.moved.out += saved.copied;
-    state_.moved.saved_clean += saved.clean;
-    state_.moved.saved_constant += saved.constant;
+    state_.copier().commit(*entry.saving);
+    state_.moved.out += entry.saving->copied();
+    state_.moved.saved_clean += entry.saving->clean();
+    state_.moved.saved_constant += entry.saving->constant();
     wrong_hashes_ += entry.saving->wrong_hashes();
   } else {
-    state_.copier.forget(chunk.content);
+    state_.copier().forget(chunk.content, chunk.number);
   }
   chunk.place = entry.saving ? ChunkPlace::kHost : ChunkPlace::kNowhere;
-  chunk.was_cheap = entry.saving && entry.saving->to_copy() == 0;
+  chunk.was_cheap = entry.saving && entry.saving->copied() == 0;
   if (entry.range->holds_up()) state_.evicted_bytes.fetch_add(chunk.bytes);
   state_.unclaim(*entry.range, chunk);
 }
@@ -182,7 +202,7 @@ void Eviction::commit(Entry& entry) {
 void Eviction::keep(Entry& entry) {
   const base::Locked locked(state_.mutex);
   if (entry.saving) {
-    state_.copier.keep(*entry.saving);
+    state_.copier().keep(*entry.saving);
     wrong_hashes_ += entry.saving->wrong_hashes();
   }
   state_.unclaim(*entry.range, *entry.chunk);

@@ -6,6 +6,7 @@
 #include "cuda/abi.h"
 #include "pager/copier/block_hash.h"
 #include "pager/copier/host_memory.h"
+#include "pager/copier/mover_link.h"
 #include "pager/frames.h"
 #include "pager/sizes.h"
 
@@ -16,6 +17,8 @@ struct Options {
   cuda::CUdevice device = 0;
   // The lender; must outlive the pager. Null: only what needs no copy can be evicted.
   HostMemory* host_memory = nullptr;
+  // The way to the node's mover; must outlive the pager. Null: there is none, and the pager copies by itself.
+  MoverLink* mover = nullptr;
   // Memory that is evicted for other seats, and restored, goes through it. It must outlive the pager. Null: memory is
   // freed, and made.
   Frames* frames = nullptr;

@@ -23,19 +23,27 @@ Pager::~Pager() {
   }
   for (auto& range : all) state_.destroy(std::move(range));
   state_.trim(UINT64_MAX);
-  state_.copier.leave();
+  leave_context();
+}
+
+void Pager::leave_context() {
+  {
+    const auto current = state_.copier().enter();
+    state_.host.unregister_all();
+  }
+  state_.copier().leave();
 }
 
 CUresult Pager::prepare(cuda::CUcontext context) {
   {
     const base::Locked locked(state_.mutex);
-    if (state_.copier.context() != nullptr) return cuda::CUDA_SUCCESS;
+    if (is_prepared()) return cuda::CUDA_SUCCESS;
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     if (context == nullptr) context = state_.any_context();
     if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
     state_.job_running = true;  // no other thread uses the copier
   }
-  const CUresult result = state_.copier.open(context);
+  const CUresult result = state_.copier().open(context);
   state_.end_job();
   return result;
 }
@@ -283,7 +291,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
   }
   state_.uncommit(*range);
   for (Chunk& chunk : range->chunks) {
-    state_.copier.forget(chunk.content);
+    state_.copier().forget(chunk.content, chunk.number);
     chunk.was_cheap = false;
   }
   range->slab.reset();
@@ -361,7 +369,7 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   {
     const base::Locked locked(state_.mutex);
     forget_context_locked(context);
-    leave = state_.copier.context() == context;
+    leave = state_.copier().context() == context;
     if (leave) {
       state_.cancel_jobs.store(true);
       while (state_.job_running) state_.mutex.wait();
@@ -388,9 +396,11 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
   for (auto& range : gone) state_.destroy(std::move(range));
   if (!leave) return;
   if (state == Context::kAlive) {
-    state_.copier.leave();
+    leave_context();
   } else {
-    state_.copier.lose();
+    // Its registrations went with it.
+    state_.host.forget_registrations();
+    state_.copier().lose();
   }
   state_.cancel_jobs.store(false);
   state_.end_job();
@@ -398,17 +408,29 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
 
 // Jobs
 
+void Pager::use_mover() {
+  {
+    const base::Locked locked(state_.mutex);
+    if (has_mover() || state_.options.mover == nullptr || !state_.options.mover->is_offered() || state_.job_running)
+      return;
+    state_.job_running = true;
+  }
+  state_.choose_copier();
+  state_.end_job();
+}
+
 CUresult Pager::begin_job() {
+  use_mover();
   cuda::CUcontext context = nullptr;
   {
     const base::Locked locked(state_.mutex);
     if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
     state_.job_running = true;
-    context = state_.copier.context();
+    context = state_.copier().context();
     if (context == nullptr) context = state_.any_context();
   }
   // Without a context there is nothing but memory kept for reuse.
-  const CUresult result = context == nullptr ? cuda::CUDA_SUCCESS : state_.copier.open(context);
+  const CUresult result = context == nullptr ? cuda::CUDA_SUCCESS : state_.copier().open(context);
   if (result != cuda::CUDA_SUCCESS) state_.end_job();
   return result;
 }
@@ -452,7 +474,7 @@ std::uint64_t Pager::clean_copies_locked() const {
 
 std::uint64_t Pager::host_spare_bytes() const {
   const base::Locked locked(state_.mutex);
-  return state_.copier.host().borrowed_bytes() - state_.copier.host().used_bytes() + clean_copies_locked();
+  return state_.host.borrowed_bytes() - state_.host.used_bytes() + clean_copies_locked();
 }
 
 std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
@@ -463,39 +485,37 @@ std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
       if (dropped >= bytes) return dropped;
       if (chunk.claimed || chunk.place != ChunkPlace::kDevice) continue;
       dropped += slot_bytes(chunk.content);
-      state_.copier.forget(chunk.content);
+      state_.copier().forget(chunk.content, chunk.number);
     }
   }
   return dropped;
 }
 
 std::uint64_t Pager::shrink_host(std::uint64_t bytes) {
-  const auto current = state_.copier.enter();
+  const auto current = state_.copier().enter();
   std::uint64_t given = 0;
   for (;;) {
-    const std::uint64_t borrowed = state_.copier.host().borrowed_bytes();
+    const std::uint64_t borrowed = state_.host.borrowed_bytes();
     const std::uint64_t missing = bytes - given;
-    given += state_.copier.host().shrink(borrowed > missing ? borrowed - missing : 0);
+    given += state_.host.shrink(borrowed > missing ? borrowed - missing : 0);
     if (given >= bytes) return given;
     // Copies lie scattered: a chunk is free when its last one goes.
     if (drop_clean_copies(std::max(bytes - given, kHostChunkBytes)) == 0) return given;
   }
 }
 
-std::uint64_t Pager::host_used_bytes() const { return state_.copier.host().used_bytes(); }
+std::uint64_t Pager::host_used_bytes() const { return state_.host.used_bytes(); }
 
-std::uint64_t Pager::host_unused_bytes() const {
-  return state_.copier.host().borrowed_bytes() - state_.copier.host().used_bytes();
-}
+std::uint64_t Pager::host_unused_bytes() const { return state_.host.borrowed_bytes() - state_.host.used_bytes(); }
 
 std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
-  const auto current = state_.copier.enter();
-  return state_.copier.host().shrink(state_.copier.host().used_bytes() + keep);
+  const auto current = state_.copier().enter();
+  return state_.host.shrink(state_.host.used_bytes() + keep);
 }
 
 void Pager::unregister_host(const std::byte* address, std::uint64_t bytes) {
-  const auto current = state_.copier.enter();
-  state_.copier.host().unregister(address, bytes);
+  const auto current = state_.copier().enter();
+  state_.host.unregister(address, bytes);
 }
 
 std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
@@ -507,10 +527,10 @@ std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
 }
 
 std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
-  const auto current = state_.copier.enter();
-  while (host_unused_bytes() < bytes && state_.copier.host().borrow()) {
+  const auto current = state_.copier().enter();
+  while (host_unused_bytes() < bytes && state_.host.borrow()) {
   }
-  if (current.result() == cuda::CUDA_SUCCESS) state_.copier.host().register_all();
+  if (current.result() == cuda::CUDA_SUCCESS) state_.host.register_all();
   return host_unused_bytes();
 }
 
@@ -526,7 +546,12 @@ Counters Pager::counters() const {
     }
   }
   counters.clean_copies = clean_copies_locked();
-  counters.host_used = state_.copier.host().used_bytes();
+  counters.host_used = state_.host.used_bytes();
+  if (state_.copier().wants() == Copier::Wants::kMemory) {
+    for (const auto& [base, range] : state_.table.all()) {
+      for (const Chunk& chunk : range->chunks) counters.host_used += chunk.claimed ? 0 : slot_bytes(chunk.content);
+    }
+  }
   counters.moved = state_.moved;
   return counters;
 }

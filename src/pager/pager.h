@@ -93,9 +93,9 @@ class Pager {
   // Makes streams and loads the hash kernel in a context of the seat's, before memory is short. Without it the first
   // job does so. A second context is taken when the first has gone. Null: any in which something is allocated.
   cuda::CUresult prepare(cuda::CUcontext context);
-  bool is_prepared() const { return state_.copier.context() != nullptr; }
+  bool is_prepared() const { return !state_.copier().needs_context() || state_.copier().context() != nullptr; }
   // The sticky error of the context that the jobs work in, if the driver reports one. While no job runs.
-  cuda::CUresult context_error() const { return state_.copier.context_error(); }
+  cuda::CUresult context_error() const { return state_.copier().context_error(); }
 
   // cuMemAlloc and cuMemAllocPitch. CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_OUT_OF_MEMORY as natively.
   cuda::CUresult allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address);
@@ -196,6 +196,11 @@ class Pager {
 
   // Freed memory that is kept for reuse goes back to the driver; returns how much.
   std::uint64_t trim(std::uint64_t bytes) { return state_.trim(bytes); }
+  // From now on content goes through the node's mover, if one is offered and none was saved without it. By the thread
+  // that steps jobs, while none runs and the seat's work is not frozen.
+  void use_mover();
+  // The node's mover has its content: it needs no host memory of its own.
+  bool has_mover() const { return !state_.copier().needs_context(); }
   // Gives borrowed host memory back: what is unused, then the copies of resident blocks; returns how much.
   std::uint64_t shrink_host(std::uint64_t bytes);
   // The most that shrink_host could give back.
@@ -243,6 +248,7 @@ class Pager {
                                  cuda::CUdeviceptr* address);
   cuda::CUresult change_peer(cuda::CUdevice peer, bool may);
   void discard(std::unique_ptr<Range> range);
+  void leave_context();
   cuda::CUresult begin_job();
   std::uint64_t clean_copies_locked() const GPUMUX_REQUIRES(state_.mutex);
   std::uint64_t drop_clean_copies(std::uint64_t bytes);

@@ -2,6 +2,7 @@
 #include "pager/ranges.h"
 
 #include <algorithm>
+#include <atomic>
 
 namespace gpumux::pager {
 
@@ -26,10 +27,12 @@ std::uint64_t Range::resident_bytes() const {
 
 std::vector<Chunk> make_chunks(cuda::CUdeviceptr base, std::uint64_t bytes, std::uint64_t chunk_bytes) {
   const std::uint64_t step = chunk_bytes;
+  static std::atomic<std::uint64_t> last_number{0};
   std::vector<Chunk> chunks((bytes + step - 1) / step);
   for (std::size_t i = 0; i < chunks.size(); ++i) {
     chunks[i].address = base + i * step;
     chunks[i].bytes = std::min(step, bytes - i * step);
+    chunks[i].number = last_number.fetch_add(1, std::memory_order_relaxed) + 1;
   }
   return chunks;
 }

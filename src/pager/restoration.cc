@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "pager/restoration.h"
 
+#include <unistd.h>
+
+#include "base/no_fork.h"
+
 namespace gpumux::pager {
 
 using cuda::CUresult;
 
 Restoration::~Restoration() {
   cancel();
-  while (!is_over(step())) state_.copier.wait();
+  while (!is_over(step())) state_.copier().wait();
 }
 
 JobState Restoration::step() {
@@ -17,9 +21,9 @@ JobState Restoration::step() {
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
   if (window_.empty() && is_stopping()) return over(outcome_);
   if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
-  const auto current = state_.copier.enter();
-  may_copy_ = current.result() == cuda::CUDA_SUCCESS;
-  const bool has_lost_context = !may_copy_ && state_.copier.context() != nullptr;
+  const auto current = state_.copier().enter();
+  may_copy_ = !state_.copier().needs_context() || current.result() == cuda::CUDA_SUCCESS;
+  const bool has_lost_context = !may_copy_ && state_.copier().context() != nullptr;
   if (has_lost_context || (!may_copy_ && !window_.empty())) {
     fail(current.result());
     if (!window_.empty() && !context_lost(current.result())) return JobState::kWaiting;
@@ -117,13 +121,17 @@ void Restoration::fill() {
       commit(entry);
       continue;
     }
-    result = state_.mapper.reach(chunk);
+    std::optional<base::NoFork> no_fork;  // a child must not keep the descriptor
+    if (state_.copier().wants() == Copier::Wants::kMemory) no_fork.emplace();
+    Place place;
+    result = state_.place_of(chunk, &place);
     if (result != cuda::CUDA_SUCCESS) {
       fail(result);
       undo(entry);
       return;
     }
-    result = state_.copier.load(entry.loading, chunk.reach, chunk.content);
+    result = state_.copier().load(entry.loading, place, chunk.content, chunk.number);
+    if (place.memory >= 0) ::close(place.memory);
     if (result != cuda::CUDA_SUCCESS) fail(result);
     window_.push_back(std::move(entry));
     if (is_stopping()) return;
@@ -133,7 +141,7 @@ void Restoration::fill() {
 // False: the entry is over.
 bool Restoration::advance(Entry& entry) {
   CUresult error = cuda::CUDA_SUCCESS;
-  switch (state_.copier.look(entry.loading, &error)) {
+  switch (state_.copier().look(entry.loading, &error)) {
     case Copier::Progress::kDone: commit(entry); return false;
     case Copier::Progress::kFailed:
       fail(error);
@@ -146,6 +154,7 @@ bool Restoration::advance(Entry& entry) {
 void Restoration::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   restored_ += chunk.bytes;
+  if (chunk.has_content()) state_.copier().loaded(chunk.content, chunk.number);
   const base::Locked locked(state_.mutex);
   chunk.place = ChunkPlace::kDevice;
   state_.moved.in += entry.loading.copied();

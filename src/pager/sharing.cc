@@ -178,6 +178,7 @@ const char* Pager::check() const {
   const base::Locked locked(state_.mutex);
   std::uint64_t evicted = 0;
   std::uint64_t slots = 0;
+  const bool is_local = state_.copier().wants() == Copier::Wants::kAddress;  // slots of its own
   std::size_t mappings = 0;
   const Range* previous = nullptr;
   for (const auto& [base, range] : state_.table.all()) {
@@ -195,7 +196,8 @@ const char* Pager::check() const {
       slots += slot_bytes(chunk.content);
       for (const Block& block : chunk.content) {
         if (chunk.place == ChunkPlace::kHost && block.kind == Block::Kind::kNone) return "an evicted block is lost";
-        if ((block.kind == Block::Kind::kCopied) != static_cast<bool>(block.slot)) return "a block's slot is wrong";
+        if (is_local && (block.kind == Block::Kind::kCopied) != static_cast<bool>(block.slot))
+          return "a block's slot is wrong";
       }
     }
     if (bytes != range->bytes) return "chunks do not cover their range";
@@ -205,8 +207,8 @@ const char* Pager::check() const {
   }
   if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
   if (mappings != state_.mappings.size()) return "mappings are known that no handle has";
-  if (const char* wrong = state_.copier.host().check(); wrong != nullptr) return wrong;
-  if (slots != state_.copier.host().used_bytes()) return "host slots are used by nobody";
+  if (const char* wrong = state_.host.check(); wrong != nullptr) return wrong;
+  if (is_local && slots != state_.host.used_bytes()) return "host slots are used by nobody";
   std::uint64_t reusable = 0;
   for (const auto& range : state_.reusable) {
     reusable += range->bytes;

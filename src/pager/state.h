@@ -17,11 +17,13 @@
 #include <atomic>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/lock.h"
 #include "pager/bounds.h"
-#include "pager/copier/copier.h"
+#include "pager/copier/local_copier.h"
+#include "pager/copier/mover_copier.h"
 #include "pager/counters.h"
 #include "pager/options.h"
 #include "pager/ranges.h"
@@ -58,7 +60,18 @@ struct State {
   std::atomic<std::uint64_t> evicted_bytes{0};
   std::atomic<bool> cancel_jobs{false};
 
-  Copier copier;  // used by the running job only; its slots of host memory have a lock of their own
+  HostSlots host;  // has its own lock
+  LocalCopier local;
+  std::optional<MoverCopier> movers;
+  // The one of these that all content of this seat's goes through. It is chosen before any has gone (choose_copier).
+  Copier& copier() { return *chosen_copier.load(std::memory_order_acquire); }
+  const Copier& copier() const { return *chosen_copier.load(std::memory_order_acquire); }
+  std::atomic<Copier*> chosen_copier{&local};
+  // The node's mover, if there is one by now. For the thread that is to begin a job, which `job_running` stands for.
+  void choose_copier();
+
+  // Where the copier finds the chunk's memory. The chunk is claimed.
+  cuda::CUresult place_of(Chunk& chunk, Place* place);
 
   // The job that `job_running` stands for is over.
   void end_job();

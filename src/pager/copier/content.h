@@ -14,12 +14,12 @@ namespace gpumux::pager {
 struct Block {
   enum class Kind : std::uint8_t {
     kNone,      // nothing is known, or the content was never defined
-    kCopied,    // `slot` holds the content
+    kCopied,    // `slot` holds the content. Of a MoverCopier's: the slot with the number `word`
     kConstant,  // `word`, all over
   };
   Kind kind = Kind::kNone;
-  bool hashed = false;     // `hash` is the content's; without it nothing can be known to be unchanged
-  std::uint32_t word = 0;  // of kConstant
+  bool hashed = false;  // `hash` is the content's; without it nothing can be known to be unchanged
+  std::uint32_t word = 0;
   BlockHash hash;
   HostSlot slot;  // may be there without kCopied: about to be written
 };
@@ -29,7 +29,7 @@ using Content = std::vector<Block>;
 
 inline std::uint64_t slot_bytes(const Content& content) {
   std::uint64_t bytes = 0;
-  for (const Block& block : content) bytes += block.slot ? kBlockBytes : 0;
+  for (const Block& block : content) bytes += block.slot || block.kind == Block::Kind::kCopied ? kBlockBytes : 0;
   return bytes;
 }
 

@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saves content of the GPU's memory to host memory, and loads it again. It works on stretches of device addresses that
-// its context can reach, and learns from its caller when they may be read or written.
-//
-//   save: hash on the GPU ... which blocks have changed? ... copy these to host memory
-//   load: copy back, set constants
-//
-// Two kinds of blocks need no copy. An unchanged one has the hash of the copy in host memory. A constant one is one
-// value all over. If the hash kernel cannot run, everything is copied, which is right, only slower.
+// Saves content of the GPU's memory to host memory, and loads it again. It learns from its caller when memory may be
+// read or written.
 //
 // A Content says what is saved, and changes only when all of a save has succeeded (commit). So a failure loses nothing.
+//
+// There are two: one copies by itself, in a context of its process (local_copier.h). The other has the node's mover do
+// it (mover_copier.h).
 //
 // One thread at a time calls save, load and what goes with them. Nothing waits for the GPU, but leave and wait.
 #pragma once
@@ -19,68 +16,66 @@
 #include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
 #include "pager/copier/content.h"
-#include "pager/copier/engine.h"
-#include "pager/copier/host_memory.h"
 
 namespace gpumux::pager {
 
+// Where a copier finds a chunk's memory.
+struct Place {
+  cuda::CUdeviceptr address = 0;  // if it wants addresses that its context can reach
+  int memory = -1;                // if it wants a descriptor of the memory; the caller's to close
+};
+
 class Copier {
  public:
-  struct Options {
-    cuda::CUdevice device = 0;
-    HostMemory* host_memory = nullptr;  // as HostSlots
-    bool hashing = true;                // look for unchanged and constant blocks before copying
-    // Compare every block that is not copied with what it is believed to be, byte by byte. Slow.
-    bool verify = false;
-    HashSeed seed;
-  };
-  // Saves under way at once. Two keep the bus busy while the memory of one is taken away; four forgive a late look.
-  static constexpr std::uint32_t kCopiesInFlight = 4;
-
-  Copier(const cuda::Driver& driver, const Options& options);
+  Copier() = default;
+  virtual ~Copier() = default;
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  HostSlots& host() { return host_; }
-  const HostSlots& host() const { return host_; }
+  enum class Wants : std::uint8_t { kAddress, kMemory };
+  virtual Wants wants() const = 0;
 
   // ---- the context that it works in
 
+  // Whether it needs one. If not, it never has one, and these calls do nothing.
+  virtual bool needs_context() const = 0;
   // Takes `context`, unless it has one. Makes streams, and loads the hash kernel: before memory is short, for a full
   // GPU has no room for it.
-  cuda::CUresult open(cuda::CUcontext context) { return engine_.open(context); }
-  cuda::CUcontext context() const { return engine_.context(); }
+  virtual cuda::CUresult open(cuda::CUcontext context) = 0;
+  virtual cuda::CUcontext context() const = 0;
   // Makes it current for as long as what it returns lives. All calls below need that.
-  cuda::WorkingContext enter() const { return engine_.enter(); }
+  virtual cuda::WorkingContext enter() const = 0;
   // The sticky error of the context, if the driver reports one.
-  cuda::CUresult context_error() const;
-  // Leaves the context. Waits for what is under way there.
-  void leave();
+  virtual cuda::CUresult context_error() const = 0;
+  // Leaves the context. Waits for what is under way there. Host memory that was registered there is the caller's care.
+  virtual void leave() = 0;
   // The same when the context is gone, and all that was in it.
-  void lose();
-  // Waits for what is under way.
-  void wait() const;
+  virtual void lose() = 0;
+  // Waits until something that is under way has ended, if anything is.
+  virtual void wait() = 0;
 
   // ---- saving
 
   enum class Progress : std::uint8_t {
-    kHashing,
-    kHashed,   // it waits for `plan`
-    kPlanned,  // it waits for `copy`
-    kCopying,
+    kUnderWay,
+    kWaits,   // for `go_on`
+    kNoHost,  // the same, for there is not enough host memory now; of a MoverCopier's: for host memory
     kDone,
     kFailed,  // nothing is under way any more
   };
-  // One stretch on its way to host memory, from `save` to `commit` or `keep`.
+  // One chunk on its way to host memory, from `save` to `commit` or `keep`.
   class Saving {
    public:
-    // Blocks to copy; known from kPlanned on.
-    std::uint32_t to_copy() const { return to_copy_; }
-    // With Options::verify: blocks that had changed although their hash said that they had not. They are copied.
+    // Of kDone: bytes that were copied; that host memory had already; that are of one value.
+    std::uint64_t copied() const { return copied_; }
+    std::uint64_t clean() const { return clean_; }
+    std::uint64_t constant() const { return constant_; }
+    // If that is looked at: blocks that had changed although their hash said that they had not. They are copied.
     std::uint32_t wrong_hashes() const { return wrong_hashes_; }
 
    private:
-    friend class Copier;
+    friend class LocalCopier;
+    friend class MoverCopier;
     enum class Fate : std::uint8_t { kCopy, kClean, kConstant };
     struct Plan {
       Fate fate = Fate::kCopy;
@@ -88,90 +83,71 @@ class Copier {
       std::uint32_t word = 0;
       BlockHash hash;
     };
-    cuda::CUdeviceptr address_ = 0;
+    enum class Stage : std::uint8_t { kHashing, kHashed, kPlanned, kShort, kCopying, kDone, kFailed };
+
     Content* content_ = nullptr;
-    Progress progress_ = Progress::kPlanned;
+    Stage stage_ = Stage::kPlanned;
     cuda::CUresult error_ = cuda::CUDA_SUCCESS;
-    std::uint32_t batch_ = 0;
-    std::uint32_t first_block_ = 0;  // in the batch
-    std::uint32_t to_copy_ = 0;
+    std::uint64_t copied_ = 0;
+    std::uint64_t clean_ = 0;
+    std::uint64_t constant_ = 0;
     std::uint32_t wrong_hashes_ = 0;
     std::vector<Plan> blocks_;
+    // Of a LocalCopier's.
+    cuda::CUdeviceptr address_ = 0;
+    std::uint32_t batch_ = 0;
+    std::uint32_t first_block_ = 0;  // in the batch
+    std::uint32_t to_copy_ = 0;      // blocks
+    bool verifies_ = false;
     cuda::CUevent event_ = nullptr;
+    // Of a MoverCopier's.
+    bool is_cancelled_ = false;
+    std::uint64_t ticket_ = 0;
+    std::uint64_t chunk_ = 0;
+    Content saved_;
   };
   // The most blocks that the next `save` may have.
-  std::uint32_t room();
-  // Begins to save the blocks from `address` on. No work may write there before it is over. `content`: what is known of
-  // it, which must stay where it is.
-  Saving save(cuda::CUdeviceptr address, std::uint32_t blocks, Content& content);
-  // Hashes what was begun since the last call.
-  void launch();
-  // How far it is now. On kFailed *error is the driver's.
-  Progress look(Saving& saving, cuda::CUresult* error);
-  // Of kHashed, if still no work has written there: decides which blocks are copied. kDone follows if
-  // there is none, and otherwise kPlanned.
-  Progress plan(Saving& saving);
-  // Of kPlanned: begins the copies. kNoHost: there is not enough host memory now. kRefused: the driver's error is
-  // *error, and `look` says kFailed when what was begun has ended.
-  enum class Begun : std::uint8_t { kBegun, kTooMany, kNoHost, kRefused };
-  Begun copy(Saving& saving, cuda::CUresult* error);
+  virtual std::uint32_t room() = 0;
+  // Begins to save so many blocks. No work may write there before it is over. `content`: what is known of it, which
+  // must stay where it is. `chunk`: a number that is never another chunk's, as below.
+  virtual Saving save(const Place& place, std::uint32_t blocks, Content& content, std::uint64_t chunk) = 0;
+  // After the last `save` for now.
+  virtual void launch() = 0;
+  // How far it is now. *error is set as soon as the driver has refused something.
+  virtual Progress look(Saving& saving, cuda::CUresult* error) = 0;
+  // Of kWaits, if still no work has written there. `may_copy` false: it takes no host memory.
+  virtual Progress go_on(Saving& saving, bool may_copy, cuda::CUresult* error) = 0;
+  // It need not be saved any more: if it has not begun, it does not. `look` says when it is over.
+  virtual void cancel(Saving& saving) = 0;
   // Of kDone: the content is as saved from now on.
-  struct Saved {
-    std::uint64_t copied = 0;    // bytes
-    std::uint64_t clean = 0;     // that host memory had already
-    std::uint64_t constant = 0;  // of one value
-  };
-  Saved commit(Saving& saving);
+  virtual void commit(Saving& saving) = 0;
   // The save is given up. Blocks that were unchanged in host memory stay known.
-  void keep(Saving& saving);
+  virtual void keep(Saving& saving) = 0;
 
   // ---- loading
 
-  // One stretch on its way to the GPU.
+  // One chunk on its way to the GPU.
   class Loading {
    public:
     std::uint64_t copied() const { return copied_; }  // bytes
 
    private:
-    friend class Copier;
+    friend class LocalCopier;
+    friend class MoverCopier;
     std::uint64_t copied_ = 0;
     cuda::CUresult error_ = cuda::CUDA_SUCCESS;
     cuda::CUevent event_ = nullptr;
+    std::uint64_t ticket_ = 0;
   };
-  // Begins to write what was saved to `address`. An error: `look` says kFailed when what was begun has ended.
-  cuda::CUresult load(Loading& loading, cuda::CUdeviceptr address, const Content& content);
-  // kCopying, kDone or kFailed.
-  Progress look(Loading& loading, cuda::CUresult* error);
+  // Begins to write what was saved. An error: `look` says kFailed when what was begun has ended.
+  virtual cuda::CUresult load(Loading& loading, const Place& place, const Content& content, std::uint64_t chunk) = 0;
+  // kUnderWay, kDone or kFailed.
+  virtual Progress look(Loading& loading, cuda::CUresult* error) = 0;
 
+  // The content is where it belongs: the saved content is a copy from now on.
+  virtual void loaded(const Content& content, std::uint64_t chunk) = 0;
   // The content need not be saved any more. Any thread.
-  void forget(Content& content);
-
- private:
-  // Savings whose blocks are hashed by one launch.
-  struct Batch {
-    enum class State : std::uint8_t { kFree, kFilling, kRunning, kDone, kFailed };
-    State state = State::kFree;
-    std::uint32_t savings = 0;  // that have not looked at their results
-    std::uint32_t blocks = 0;
-    cuda::CUevent event = nullptr;
-  };
-
-  enum class Match : std::uint8_t { kYes, kNo, kUnknown };
-
-  void look_at(Batch& batch);
-  void leave_batch(const Saving& saving);
-  Match matches(const Saving& saving, std::uint32_t block) const;
-  bool find_slots(Saving& saving);
-  cuda::CUresult submit(Saving& saving);
-  void end(Saving& saving);
-
-  const cuda::Driver& driver_;
-  const bool verify_;
-  HostSlots host_;
-  Engine engine_;
-  Batch batches_[Engine::kBatches];
-  std::uint32_t savings_ = 0;  // begun, and not over
-  std::uint32_t copying_ = 0;  // of these
+  virtual void forget(Content& content, std::uint64_t chunk) = 0;
 };
 
 }  // namespace gpumux::pager

@@ -2,6 +2,7 @@
 #include "pager/copier/host_slots.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace gpumux::pager {
 
@@ -32,6 +33,7 @@ std::uint32_t HostSlots::take(std::uint32_t count, std::vector<HostSlot>* slots)
 
 void HostSlots::give(HostSlot slot) {
   if (!slot) return;
+  if (books_ != nullptr) books_->given(slot);
   const base::Locked locked(mutex_);
   slot.chunk->used[slot.index] = false;
   --slot.chunk->used_count;
@@ -42,24 +44,38 @@ bool HostSlots::borrow() {
   if (lender_ == nullptr) return false;
   const auto lent = lender_->lend(kHostChunkBytes);
   if (!lent) return false;
-  const bool usable = lent->address != nullptr && lent->bytes >= kBlockBytes && lent->bytes % kBlockBytes == 0 &&
-                      reinterpret_cast<std::uintptr_t>(lent->address) % kBlockBytes == 0;
-  if (!usable) {
-    lender_->give_back(*lent);
-    return false;
-  }
+  if (adopt(*lent, std::vector<bool>(lent->bytes / kBlockBytes))) return true;
+  lender_->give_back(*lent);
+  return false;
+}
+
+bool HostSlots::adopt(const HostChunk& memory, std::vector<bool> used) {
+  const bool usable = memory.address != nullptr && memory.bytes >= kBlockBytes && memory.bytes % kBlockBytes == 0 &&
+                      reinterpret_cast<std::uintptr_t>(memory.address) % kBlockBytes == 0;
+  if (!usable) return false;
   auto chunk = std::make_unique<LentChunk>();
-  chunk->memory = *lent;
-  chunk->used.resize(lent->bytes / kBlockBytes);
+  chunk->memory = memory;
+  chunk->used = std::move(used);
+  chunk->used_count = static_cast<std::uint32_t>(std::count(chunk->used.begin(), chunk->used.end(), true));
   const base::Locked locked(mutex_);
-  if (registered_.contains(lent->address)) chunk->registration = LentChunk::Registration::kDone;
-  borrowed_bytes_ += lent->bytes;
+  if (registered_.contains(memory.address)) chunk->registration = LentChunk::Registration::kDone;
+  borrowed_bytes_ += memory.bytes;
+  used_blocks_ += chunk->used_count;
+  by_id_[memory.id] = chunk.get();
   chunks_.push_back(std::move(chunk));
   return true;
 }
 
+HostSlot HostSlots::find(std::uint64_t id, std::uint32_t index) const {
+  const base::Locked locked(mutex_);
+  const auto found = by_id_.find(id);
+  if (found == by_id_.end() || index >= found->second->used.size()) return {};
+  return {found->second, index};
+}
+
 CUresult HostSlots::ensure_registered(const HostSlot& slot) {
   LentChunk& chunk = *slot.chunk;
+  const base::Locked registering(registering_);
   if (chunk.registration == LentChunk::Registration::kDone) return cuda::CUDA_SUCCESS;
   const CUresult result =
       driver_.cuMemHostRegister_v2(chunk.memory.address, chunk.memory.bytes, cuda::kMemHostRegisterPortable);
@@ -104,6 +120,7 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
       gone = std::move(*unused);
       chunks_.erase(unused);
       borrowed_bytes_ -= gone->memory.bytes;
+      by_id_.erase(gone->memory.id);
     }
     given_back += gone->memory.bytes;
     lender_->give_back(gone->memory);

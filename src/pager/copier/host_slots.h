@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <unordered_map>
 #include <vector>
 
 #include "base/lock.h"
@@ -40,7 +41,7 @@ struct LentChunk {
   HostChunk memory;
   std::vector<bool> used;
   std::uint32_t used_count = 0;
-  // As in HostSlots::registered_. Only the thread that steps jobs registers; guarded by there being one.
+  // As in HostSlots::registered_. Changes under HostSlots::registering_.
   enum class Registration : std::uint8_t {
     kNone,
     kUnderWay,  // ahead of need: the chunk stays
@@ -51,10 +52,22 @@ struct LentChunk {
 
 inline std::byte* HostSlot::address() const { return chunk->memory.address + std::uint64_t{index} * kBlockBytes; }
 
+// Hears what becomes of slots, on the thread that does it. Under no lock.
+struct SlotBooks {
+  // Its content is about to be overwritten.
+  virtual void writing(const HostSlot& slot) = 0;
+  // It is free again.
+  virtual void given(const HostSlot& slot) = 0;
+
+ protected:
+  ~SlotBooks() = default;
+};
+
 class HostSlots {
  public:
   // `lender` null: only what needs no copy can be evicted.
-  HostSlots(const cuda::Driver& driver, HostMemory* lender) : driver_(driver), lender_(lender) {}
+  HostSlots(const cuda::Driver& driver, HostMemory* lender, SlotBooks* books = nullptr)
+      : driver_(driver), lender_(lender), books_(books) {}
   // Gives everything back. The driver must still be there, with the context in which chunks were registered.
   ~HostSlots();
   HostSlots(const HostSlots&) = delete;
@@ -66,6 +79,15 @@ class HostSlots {
 
   // One more chunk from the lender. False: it has none now.
   bool borrow();
+  // A chunk that the lender had lent before, with the slots that are in use. False: it is not usable.
+  bool adopt(const HostChunk& memory, std::vector<bool> used);
+  // The slot of the chunk that the lender calls `id`; empty: there is none.
+  HostSlot find(std::uint64_t id, std::uint32_t index) const;
+
+  // Before a copy to it.
+  void begin_writing(const HostSlot& slot) {
+    if (books_ != nullptr) books_->writing(slot);
+  }
 
   // Makes the slot's chunk fit for asynchronous copies.
   cuda::CUresult ensure_registered(const HostSlot& slot);
@@ -94,8 +116,11 @@ class HostSlots {
 
   const cuda::Driver& driver_;
   HostMemory* const lender_;
+  SlotBooks* const books_;
+  base::Mutex registering_;  // one thread at a time registers; before mutex_
   mutable base::Mutex mutex_;
   std::vector<std::unique_ptr<LentChunk>> chunks_ GPUMUX_GUARDED_BY(mutex_);
+  std::unordered_map<std::uint64_t, LentChunk*> by_id_ GPUMUX_GUARDED_BY(mutex_);
   std::set<std::byte*> registered_
       GPUMUX_GUARDED_BY(mutex_);  // where registered chunks begin, even if they are given back
   std::uint64_t borrowed_bytes_ GPUMUX_GUARDED_BY(mutex_) = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/copier.h"
+#include "pager/copier/local_copier.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,43 +12,38 @@ namespace {
 
 using cuda::CUresult;
 
-HashSeed seed_of(const Copier::Options& options) {
+HashSeed seed_of(const LocalCopier::Options& options) {
   const bool given = (options.seed.low | options.seed.high) != 0;
   return given ? options.seed : HashSeed::random();
 }
 
 }  // namespace
 
-Copier::Copier(const cuda::Driver& driver, const Options& options)
+LocalCopier::LocalCopier(const cuda::Driver& driver, HostSlots& host, const Options& options)
     : driver_(driver),
       verify_(options.verify),
-      host_(driver, options.host_memory),
+      host_(host),
       engine_(driver, options.device, options.hashing, seed_of(options)) {}
 
 // ---- the context
 
-CUresult Copier::context_error() const {
+CUresult LocalCopier::context_error() const {
   const auto current = enter();
   if (current.result() != cuda::CUDA_SUCCESS) return current.result();
   return driver_.cuStreamQuery(engine_.out());
 }
 
-void Copier::leave() {
-  {
-    const auto current = enter();
-    host_.unregister_all();
-  }
+void LocalCopier::leave() {
   engine_.close();
   for (Batch& batch : batches_) batch = Batch{};
 }
 
-void Copier::lose() {
-  host_.forget_registrations();
+void LocalCopier::lose() {
   engine_.forget();
   for (Batch& batch : batches_) batch = Batch{};
 }
 
-void Copier::wait() const {
+void LocalCopier::wait() {
   const auto current = enter();
   for (const cuda::CUstream stream : {engine_.out(), engine_.in(), engine_.hash_stream()})
     driver_.cuStreamSynchronize(stream);
@@ -56,7 +51,7 @@ void Copier::wait() const {
 
 // ---- hashing
 
-std::uint32_t Copier::room() {
+std::uint32_t LocalCopier::room() {
   if (!engine_.can_hash()) return savings_ < 2 * kCopiesInFlight ? UINT32_MAX : 0;
   std::uint32_t most = 0;
   for (Batch& batch : batches_) {
@@ -67,9 +62,9 @@ std::uint32_t Copier::room() {
   return most;
 }
 
-Copier::Saving Copier::save(cuda::CUdeviceptr address, std::uint32_t blocks, Content& content) {
+Copier::Saving LocalCopier::save(const Place& place, std::uint32_t blocks, Content& content, std::uint64_t) {
   Saving saving;
-  saving.address_ = address;
+  saving.address_ = place.address;
   saving.content_ = &content;
   saving.blocks_.resize(blocks);
   saving.to_copy_ = blocks;
@@ -82,16 +77,16 @@ Copier::Saving Copier::save(cuda::CUdeviceptr address, std::uint32_t blocks, Con
   }
   if (chosen == nullptr) return saving;  // more than `room`: it is copied as a whole
   chosen->state = Batch::State::kFilling;
-  saving.progress_ = Progress::kHashing;
+  saving.stage_ = Stage::kHashing;
   saving.batch_ = static_cast<std::uint32_t>(chosen - batches_);
   saving.first_block_ = chosen->blocks;
   ++chosen->savings;
   for (std::uint32_t i = 0; i < blocks; ++i)
-    engine_.batch_addresses(saving.batch_)[chosen->blocks++] = address + i * kBlockBytes;
+    engine_.batch_addresses(saving.batch_)[chosen->blocks++] = place.address + i * kBlockBytes;
   return saving;
 }
 
-void Copier::launch() {
+void LocalCopier::launch() {
   for (std::uint32_t i = 0; i < Engine::kBatches; ++i) {
     Batch& batch = batches_[i];
     if (batch.state != Batch::State::kFilling) continue;
@@ -100,7 +95,7 @@ void Copier::launch() {
   }
 }
 
-void Copier::look_at(Batch& batch) {
+void LocalCopier::look_at(Batch& batch) {
   if (batch.state == Batch::State::kRunning) {
     CUresult error = cuda::CUDA_SUCCESS;
     const GpuState seen = engine_.state_of(batch.event, engine_.hash_stream(), &error);
@@ -111,7 +106,7 @@ void Copier::look_at(Batch& batch) {
   if (batch.state >= Batch::State::kDone && batch.savings == 0) batch = Batch{};
 }
 
-void Copier::leave_batch(const Saving& saving) {
+void LocalCopier::leave_batch(const Saving& saving) {
   Batch& batch = batches_[saving.batch_];
   if (batch.savings == 0) return;  // the context was lost in between
   --batch.savings;
@@ -119,7 +114,7 @@ void Copier::leave_batch(const Saving& saving) {
 }
 
 // Is a block that the hash says need not be copied really what it is believed to be? Reads all of it.
-Copier::Match Copier::matches(const Saving& saving, std::uint32_t block) const {
+LocalCopier::Match LocalCopier::matches(const Saving& saving, std::uint32_t block) const {
   std::vector<std::uint32_t> content(kBlockBytes / sizeof(std::uint32_t));
   const cuda::CUdeviceptr address = saving.address_ + block * kBlockBytes;
   const CUresult result = driver_.cuMemcpyDtoHAsync_v2(content.data(), address, kBlockBytes, engine_.hash_stream());
@@ -135,27 +130,38 @@ Copier::Match Copier::matches(const Saving& saving, std::uint32_t block) const {
 
 // ---- saving
 
-Copier::Progress Copier::look(Saving& saving, CUresult* error) {
-  if (saving.progress_ == Progress::kHashing) {
+Copier::Progress LocalCopier::look(Saving& saving, CUresult* error) {
+  if (saving.stage_ == Stage::kHashing) {
     Batch& batch = batches_[saving.batch_];
     look_at(batch);
-    if (batch.state == Batch::State::kDone) saving.progress_ = Progress::kHashed;
+    if (batch.state == Batch::State::kDone) saving.stage_ = Stage::kHashed;
     if (batch.state == Batch::State::kFailed) {
       leave_batch(saving);
-      saving.progress_ = Progress::kPlanned;
+      saving.stage_ = Stage::kPlanned;
     }
-  } else if (saving.progress_ == Progress::kCopying) {
+  } else if (saving.stage_ == Stage::kCopying) {
     const GpuState seen = engine_.state_of(saving.event_, engine_.out(), &saving.error_);
-    if (seen == GpuState::kPending) return saving.progress_;
+    if (seen == GpuState::kPending) return Progress::kUnderWay;
     engine_.give(std::exchange(saving.event_, nullptr));
     --copying_;
-    saving.progress_ = saving.error_ == cuda::CUDA_SUCCESS ? Progress::kDone : Progress::kFailed;
+    saving.stage_ = saving.error_ == cuda::CUDA_SUCCESS ? Stage::kDone : Stage::kFailed;
+    if (saving.stage_ == Stage::kDone) count(saving);
   }
-  if (saving.progress_ == Progress::kFailed) *error = saving.error_;
-  return saving.progress_;
+  if (saving.error_ != cuda::CUDA_SUCCESS) *error = saving.error_;
+  switch (saving.stage_) {
+    case Stage::kHashing:
+    case Stage::kCopying: return Progress::kUnderWay;
+    case Stage::kHashed:
+    case Stage::kShort:
+    case Stage::kPlanned: return Progress::kWaits;
+    case Stage::kDone: return Progress::kDone;
+    case Stage::kFailed: break;
+  }
+  return Progress::kFailed;
 }
 
-Copier::Progress Copier::plan(Saving& saving) {
+// Which blocks are copied?
+void LocalCopier::plan(Saving& saving) {
   const BlockHashResult* results = engine_.batch_results(saving.batch_) + saving.first_block_;
   const Content& content = *saving.content_;
   saving.to_copy_ = 0;
@@ -170,7 +176,7 @@ Copier::Progress Copier::plan(Saving& saving) {
     } else if (known != nullptr && known->kind == Block::Kind::kCopied && known->hashed && known->hash == plan.hash) {
       plan.fate = Saving::Fate::kClean;
     }
-    if (plan.fate != Saving::Fate::kCopy && verify_) {
+    if (plan.fate != Saving::Fate::kCopy && (verify_ || saving.verifies_)) {
       switch (matches(saving, i)) {
         case Match::kYes: break;
         case Match::kNo: ++saving.wrong_hashes_; [[fallthrough]];
@@ -180,12 +186,12 @@ Copier::Progress Copier::plan(Saving& saving) {
     if (plan.fate == Saving::Fate::kCopy) ++saving.to_copy_;
   }
   leave_batch(saving);
-  saving.progress_ = saving.to_copy_ == 0 ? Progress::kDone : Progress::kPlanned;
-  return saving.progress_;
+  saving.stage_ = saving.to_copy_ == 0 ? Stage::kDone : Stage::kPlanned;
+  if (saving.stage_ == Stage::kDone) count(saving);
 }
 
 // Host memory for every block that needs a copy. False: there is not enough; what was found is kept.
-bool Copier::find_slots(Saving& saving) {
+bool LocalCopier::find_slots(Saving& saving) {
   Content& content = *saving.content_;
   const auto count = static_cast<std::uint32_t>(saving.blocks_.size());
   content.resize(count);
@@ -209,7 +215,7 @@ bool Copier::find_slots(Saving& saving) {
   return true;
 }
 
-CUresult Copier::submit(Saving& saving) {
+CUresult LocalCopier::submit(Saving& saving) {
   Content& content = *saving.content_;
   const auto count = static_cast<std::uint32_t>(saving.blocks_.size());
   std::uint32_t i = 0;
@@ -222,6 +228,7 @@ CUresult Copier::submit(Saving& saving) {
     do {
       // From here on the slot holds neither the old content nor yet the new one.
       content[i].kind = Block::Kind::kNone;
+      host_.begin_writing(content[i].slot);
       ++i;
     } while (i < count && saving.blocks_[i].fate == Saving::Fate::kCopy &&
              content[i - 1].slot.is_followed_by(content[i].slot));
@@ -236,27 +243,37 @@ CUresult Copier::submit(Saving& saving) {
   return cuda::CUDA_SUCCESS;
 }
 
-Copier::Begun Copier::copy(Saving& saving, CUresult* error) {
-  if (copying_ == kCopiesInFlight) return Begun::kTooMany;
-  if (!find_slots(saving)) return Begun::kNoHost;
+Copier::Progress LocalCopier::go_on(Saving& saving, bool may_copy, CUresult* error) {
+  if (saving.stage_ == Stage::kHashed) plan(saving);
+  if (saving.stage_ == Stage::kDone) return Progress::kDone;
+  if (!may_copy || copying_ == kCopiesInFlight) return Progress::kWaits;
+  if (!find_slots(saving)) return Progress::kNoHost;
   saving.error_ = submit(saving);
-  saving.progress_ = Progress::kCopying;
+  saving.stage_ = Stage::kCopying;
   ++copying_;
-  if (saving.error_ == cuda::CUDA_SUCCESS) return Begun::kBegun;
-  *error = saving.error_;
-  return Begun::kRefused;
+  if (saving.error_ != cuda::CUDA_SUCCESS) *error = saving.error_;
+  return Progress::kUnderWay;
 }
 
-void Copier::end(Saving& saving) {
-  if (saving.progress_ <= Progress::kHashed) leave_batch(saving);
-  if (saving.progress_ == Progress::kCopying) --copying_;
+void LocalCopier::end(Saving& saving) {
+  if (saving.stage_ <= Stage::kHashed) leave_batch(saving);
+  if (saving.stage_ == Stage::kCopying) --copying_;
   engine_.give(std::exchange(saving.event_, nullptr));
   --savings_;
 }
 
-Copier::Saved Copier::commit(Saving& saving) {
+void LocalCopier::count(Saving& saving) {
+  for (const Saving::Plan& plan : saving.blocks_) {
+    switch (plan.fate) {
+      case Saving::Fate::kCopy: saving.copied_ += kBlockBytes; break;
+      case Saving::Fate::kClean: saving.clean_ += kBlockBytes; break;
+      case Saving::Fate::kConstant: saving.constant_ += kBlockBytes; break;
+    }
+  }
+}
+
+void LocalCopier::commit(Saving& saving) {
   end(saving);
-  Saved saved;
   Content& content = *saving.content_;
   content.resize(saving.blocks_.size());
   for (std::size_t i = 0; i < content.size(); ++i) {
@@ -267,22 +284,19 @@ Copier::Saved Copier::commit(Saving& saving) {
         block.kind = Block::Kind::kCopied;
         block.hash = plan.hash;
         block.hashed = plan.hashed;
-        saved.copied += kBlockBytes;
         break;
-      case Saving::Fate::kClean: saved.clean += kBlockBytes; break;
+      case Saving::Fate::kClean: break;
       case Saving::Fate::kConstant:
         host_.give(block.slot);
         block = Block{};
         block.kind = Block::Kind::kConstant;
         block.word = plan.word;
-        saved.constant += kBlockBytes;
         break;
     }
   }
-  return saved;
 }
 
-void Copier::keep(Saving& saving) {
+void LocalCopier::keep(Saving& saving) {
   end(saving);
   for (Block& block : *saving.content_) {
     if (block.kind == Block::Kind::kCopied) continue;
@@ -293,12 +307,12 @@ void Copier::keep(Saving& saving) {
 
 // ---- loading
 
-CUresult Copier::load(Loading& loading, cuda::CUdeviceptr address, const Content& content) {
+CUresult LocalCopier::load(Loading& loading, const Place& place, const Content& content, std::uint64_t) {
   const std::size_t count = content.size();
   for (std::size_t i = 0; i < count && loading.error_ == cuda::CUDA_SUCCESS;) {
     const std::size_t first = i++;
     const Block& block = content[first];
-    const cuda::CUdeviceptr to = address + first * kBlockBytes;
+    const cuda::CUdeviceptr to = place.address + first * kBlockBytes;
     if (block.kind == Block::Kind::kConstant) {
       while (i < count && content[i].kind == Block::Kind::kConstant && content[i].word == block.word) ++i;
       loading.error_ = driver_.cuMemsetD32Async(to, block.word, (i - first) * (kBlockBytes / 4), engine_.in());
@@ -316,16 +330,16 @@ CUresult Copier::load(Loading& loading, cuda::CUdeviceptr address, const Content
   return loading.error_;
 }
 
-Copier::Progress Copier::look(Loading& loading, CUresult* error) {
+Copier::Progress LocalCopier::look(Loading& loading, CUresult* error) {
   const GpuState seen = engine_.state_of(loading.event_, engine_.in(), &loading.error_);
-  if (seen == GpuState::kPending) return Progress::kCopying;
+  if (seen == GpuState::kPending) return Progress::kUnderWay;
   engine_.give(std::exchange(loading.event_, nullptr));
   if (loading.error_ == cuda::CUDA_SUCCESS) return Progress::kDone;
   *error = loading.error_;
   return Progress::kFailed;
 }
 
-void Copier::forget(Content& content) {
+void LocalCopier::forget(Content& content, std::uint64_t) {
   for (const Block& block : content) host_.give(block.slot);
   content.clear();
   content.shrink_to_fit();

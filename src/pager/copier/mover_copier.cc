@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "pager/copier/mover_copier.h"
+
+#include <utility>
+
+namespace gpumux::pager {
+
+using cuda::CUresult;
+using Result = MoverLink::Answer::Result;
+
+namespace {
+
+CUresult error_of(const MoverLink::Answer& answer) {
+  switch (answer.result) {
+    case Result::kDone: return cuda::CUDA_SUCCESS;
+    case Result::kNoHost:
+    case Result::kFailed: return answer.error != cuda::CUDA_SUCCESS ? answer.error : cuda::CUDA_ERROR_UNKNOWN;
+    case Result::kLost: break;
+  }
+  return cuda::CUDA_ERROR_ILLEGAL_STATE;
+}
+
+}  // namespace
+
+std::uint64_t MoverCopier::next_ticket() {
+  hear();
+  return ++last_ticket_;
+}
+
+void MoverCopier::hear() {
+  if (const std::uint64_t now = link_.connection(); now != connection_) {
+    connection_ = now;
+    lost_ = last_ticket_;
+  }
+  while (auto answer = link_.next()) answers_.insert_or_assign(answer->ticket, std::move(*answer));
+}
+
+// Nothing: it is not there yet.
+std::optional<MoverLink::Answer> MoverCopier::answer_to(std::uint64_t ticket) {
+  auto found = answers_.find(ticket);
+  if (found == answers_.end()) {
+    hear();
+    found = answers_.find(ticket);
+  }
+  if (found == answers_.end()) {
+    if (ticket > lost_) return std::nullopt;
+    MoverLink::Answer none;
+    none.result = Result::kFailed;
+    none.error = cuda::CUDA_ERROR_NOT_READY;
+    return none;
+  }
+  MoverLink::Answer answer = std::move(found->second);
+  answers_.erase(found);
+  return answer;
+}
+
+Copier::Saving MoverCopier::save(const Place& place, std::uint32_t blocks, Content& content, std::uint64_t chunk) {
+  Saving saving;
+  saving.content_ = &content;
+  saving.chunk_ = chunk;
+  saving.ticket_ = next_ticket();
+  saving.stage_ = Stage::kCopying;
+  ++asked_;
+  Content known = content;
+  known.resize(blocks);
+  if (link_.save(saving.ticket_, chunk, known, place.memory)) return saving;
+  saving.stage_ = Stage::kFailed;
+  saving.error_ = cuda::CUDA_ERROR_NOT_READY;
+  return saving;
+}
+
+Copier::Progress MoverCopier::look(Saving& saving, CUresult* error) {
+  if (saving.stage_ == Stage::kCopying || saving.stage_ == Stage::kShort) {
+    auto answer = answer_to(saving.ticket_);
+    if (answer && answer->result == Result::kNoHost) {
+      saving.stage_ = Stage::kShort;
+      answer = answer_to(saving.ticket_);
+    }
+    if (!answer) return saving.stage_ == Stage::kShort ? Progress::kNoHost : Progress::kUnderWay;
+    saving.error_ = error_of(*answer);
+    saving.stage_ = saving.error_ == cuda::CUDA_SUCCESS ? Stage::kDone : Stage::kFailed;
+    saving.saved_ = std::move(answer->content);
+    saving.copied_ = answer->copied;
+    saving.clean_ = answer->clean;
+    saving.constant_ = answer->constant;
+    saving.wrong_hashes_ = answer->wrong_hashes;
+  }
+  if (saving.stage_ == Stage::kDone) return Progress::kDone;
+  // One that was cancelled has not failed.
+  if (!saving.is_cancelled_ || saving.error_ != cuda::CUDA_ERROR_NOT_READY) *error = saving.error_;
+  return Progress::kFailed;
+}
+
+void MoverCopier::cancel(Saving& saving) {
+  if (!std::exchange(saving.is_cancelled_, true)) link_.cancel(saving.ticket_);
+}
+
+void MoverCopier::commit(Saving& saving) {
+  --asked_;
+  *saving.content_ = std::move(saving.saved_);
+}
+
+void MoverCopier::keep(Saving& saving) {
+  --asked_;
+  if (saving.stage_ != Stage::kDone) return;
+  // The mover has it, and may do away with it: the GPU's memory counts.
+  *saving.content_ = std::move(saving.saved_);
+  link_.forget(saving.chunk_, *saving.content_, true);
+}
+
+CUresult MoverCopier::load(Loading& loading, const Place& place, const Content& content, std::uint64_t chunk) {
+  loading.ticket_ = next_ticket();
+  if (!link_.load(loading.ticket_, chunk, content, place.memory)) loading.error_ = cuda::CUDA_ERROR_NOT_READY;
+  return loading.error_;
+}
+
+Copier::Progress MoverCopier::look(Loading& loading, CUresult* error) {
+  if (loading.error_ == cuda::CUDA_SUCCESS) {
+    const auto answer = answer_to(loading.ticket_);
+    if (!answer) return Progress::kUnderWay;
+    loading.error_ = error_of(*answer);
+    loading.copied_ = answer->copied;
+  }
+  if (loading.error_ == cuda::CUDA_SUCCESS) return Progress::kDone;
+  *error = loading.error_;
+  return Progress::kFailed;
+}
+
+void MoverCopier::forget(Content& content, std::uint64_t chunk) {
+  if (!content.empty()) link_.forget(chunk, content, false);
+  content.clear();
+  content.shrink_to_fit();
+}
+
+}  // namespace gpumux::pager
