@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds src/wire/header.h and messages.h to the layout that was released: src/wire/released.txt.
+"""Holds the headers of messages in src/wire to the layout that was released: src/wire/released.txt.
 
     tools/check_wire.py [--root DIR] [--write]
 
@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 
-HEADERS = ("src/wire/header.h", "src/wire/messages.h")
+HEADERS = ("src/wire/header.h", "src/wire/message_types.h", "src/wire/messages.h")
 RELEASED = "src/wire/released.txt"
 BLOCK = re.compile(r"^(struct|enum class) (\w+)(?: : [\w:]+)? \{(?:\n(.*?)\n\};|([^\n]*)\};$)",
                    re.MULTILINE | re.DOTALL)

@@ -53,6 +53,7 @@ every_file() {
     dist/bin/gpumuxd "$prefix/bin/gpumuxd" 755 gpumux \
     dist/bin/gpumux-kubelet-plugin "$prefix/bin/gpumux-kubelet-plugin" 755 gpumux-kubernetes \
     dist/libexec/gpumux/gpumux-runner "$prefix/libexec/gpumux/gpumux-runner" 755 gpumux \
+    dist/libexec/gpumux/gpumux-mover "$prefix/libexec/gpumux/gpumux-mover" 755 gpumux \
     dist/libexec/gpumux/gpumux-cdi-hook "$prefix/libexec/gpumux/gpumux-cdi-hook" 755 gpumux-kubernetes \
     dist/lib/libgpumux.so "$prefix/lib/libgpumux.so" 644 libgpumux \
     dist/lib/libgpumux.so "$prefix/lib/gpumux/containers/$version/libgpumux.so" 644 gpumux-kubernetes \

@@ -14,7 +14,10 @@ case $preset in
     export GPUMUX_TEST_KILLS=${GPUMUX_TEST_KILLS:-20} GPUMUX_TEST_ALLOCATIONS=${GPUMUX_TEST_ALLOCATIONS:-10000}
     ulimit -v $((640 << 20))  # KiB
     ;;
-  tsan) set -- -R '^(gate|client|seat_frames|tenant|wire|base|memory|mover|pager_stress|interrupter)_test$' "$@" ;;
+  tsan)
+    tests='gate|client|seat_frames|tenant|wire|base|memory|mover|pager_stress|interrupter'
+    set -- -R "^($tests|mover_worker|mover_pager|mover_process)_test\$" "$@"
+    ;;
 esac
 export GTEST_BRIEF=${GTEST_BRIEF:-1}  # of a program that fails, what has failed
 # Two places for each processor: a test that waits takes one, a test that computes takes two (cmake/gpumux.cmake).

@@ -15,7 +15,7 @@ put() {
 }
 
 for name in gpumux gpumuxd gpumux-kubelet-plugin; do put "$dist/bin/$name" "/usr/bin/$name"; done
-put "$dist/libexec/gpumux/gpumux-cdi-hook" /usr/libexec/gpumux/gpumux-cdi-hook
+for name in gpumux-cdi-hook gpumux-mover; do put "$dist/libexec/gpumux/$name" "/usr/libexec/gpumux/$name"; done
 put "$dist/lib/libgpumux.so" /usr/lib/libgpumux.so
 if [ "$simulated" = yes ]; then
   for name in libcuda.so.1 libnvidia-ml.so.1; do put "$dist/sim/$name" "/usr/lib/gpumux/sim/$name"; done

@@ -40,6 +40,7 @@
 #include "daemon/sockets.h"
 #include "daemon/tenants/foreign_processes.h"
 #include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/node_mover.h"
 #include "daemon/tenants/succession.h"
 #include "daemon/tenants/tenant_server.h"
 #include "daemon/tenants/translate.h"
@@ -47,6 +48,7 @@
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_tenants.h"
 #include "jobs/service/ledger_keeper.h"
+#include "os/installation.h"
 #include "os/system_clock.h"
 #include "settings/settings.h"
 
@@ -123,6 +125,7 @@ class LoopDaemon final : public Daemon {
  private:
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> add_gpus();
+  void open_mover();
   void open_jobs();
   settings::QueueSettings queue_settings() const;
   GpuSettings settings_for(std::size_t index) const;
@@ -161,6 +164,7 @@ class LoopDaemon final : public Daemon {
   GpuLocks locks_;
   Trials trials_;
   HostMemory host_memory_;
+  std::optional<NodeMover> mover_;
   Translator translator_;
   Succession succession_;
   TenantServer tenants_;
@@ -241,6 +245,7 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
+  open_mover();
   if (auto receives = tenants_.check(); !receives) {
     receives.error().what.insert(0, "no program can be served: ");
     return fail(kExitFailed, receives.error());
@@ -259,6 +264,18 @@ settings::QueueSettings LoopDaemon::queue_settings() const {
   settings::QueueSettings queue = options_.config.queue;
   if (options_.flag_max_job_time) queue.max_job_time = *options_.flag_max_job_time;
   return queue;
+}
+
+void LoopDaemon::open_mover() {
+  if (options_.config.mover == settings::Mover::kOff) return;
+  const auto executables = os::executable_dir();
+  std::string program = executables ? find_mover_program(*executables) : std::string();
+  if (program.empty()) {
+    log_error("gpumux-mover was not found: programs move their memory themselves");
+    return;
+  }
+  mover_.emplace(io_, host_memory_, std::move(program));
+  translator_.set_mover(*mover_);
 }
 
 void LoopDaemon::open_jobs() {
@@ -425,6 +442,7 @@ void LoopDaemon::let_time_pass(base::TimePoint due) {
 void LoopDaemon::keep_house() {
   tenants_.housekeeping();
   host_memory_.look();
+  if (mover_) mover_->look();
   translator_.look_at_copies();
   translator_.note_use();
   settled();

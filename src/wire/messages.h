@@ -28,6 +28,7 @@
 //                       <------------------  HostForget          unmap these kept chunks
 //   HostForgotten       ------------------>
 //                       <------------------  HostSpare           the most unneeded host memory that it may keep
+//                       <------------------  MoverOpened + socket the seat's connection to the node's mover
 //   FrameGiven + frame  ------------------>                      physical memory that it has evicted, for others
 //                       <------------------  FrameLent + frame
 //   FrameFreed          ------------------>                      it has freed it, or has no use for it
@@ -62,52 +63,12 @@
 #include "base/limits.h"
 #include "base/result.h"
 #include "wire/encode.h"
+#include "wire/message_types.h"
 
 namespace gpumux::wire {
 
 inline constexpr std::uint32_t kProtocolVersion = 1;
 inline constexpr std::uint32_t kOldestProtocolVersion = 1;
-
-enum class Type : std::uint32_t {
-  kHello = 1,
-  kSeatOpen = 2,
-  kSeatClose = 3,
-  kRequest = 4,
-  kRevokeSeen = 5,
-  kGateClosed = 6,
-  kDrained = 7,
-  kStepped = 8,
-  kGangJoin = 9,
-  kNote = 10,
-  kIdling = 11,
-  kMemory = 12,
-  kRoomWanted = 13,
-  kHostWanted = 14,
-  kHostReturned = 15,
-  kHostForgotten = 16,
-  kMeasured = 17,
-  kFrameGiven = 18,
-  kFrameFreed = 19,
-  kFrameWanted = 20,
-  kMpsAsked = 21,
-
-  kWelcome = 64,
-  kRefused = 65,
-  kSeatOpened = 66,
-  kSeatRefused = 67,
-  kRevoke = 68,
-  kReopen = 69,
-  kStep = 70,
-  kContention = 71,
-  kRoom = 72,
-  kHostLent = 73,
-  kHostSpare = 74,
-  kPrepareSwapOut = 75,
-  kHostForget = 76,
-  kMeasure = 77,
-  kFrameLent = 78,
-  kMpsAnswered = 79,
-};
 
 // ---- tenant to daemon -------------------------------------------------------------------------------------
 
@@ -133,7 +94,7 @@ struct Hello {
   std::int32_t priority = 0;
   std::uint32_t share = 0;      // hundredths; 0: one share
   std::uint32_t max_share = 0;  // thousandths; 0: no cap
-  std::uint32_t flags = 0;      // kEndsOwnTurns, kCanFreeze
+  std::uint32_t flags = 0;      // kEndsOwnTurns, kCanFreeze, kKnowsMover
 };
 static_assert(sizeof(Hello) == 248);
 // It wants exclusive turns, gives each up itself (shim/tenant/lock_modes.h), and waits in order of arrival: no quantum
@@ -141,6 +102,8 @@ static_assert(sizeof(Hello) == 248);
 inline constexpr std::uint32_t kEndsOwnTurns = 1u << 0;
 // It knows Revoke::freeze_after_ns. If the driver does not freeze, a note says so (kUninterruptible).
 inline constexpr std::uint32_t kCanFreeze = 1u << 1;
+// It knows MoverOpened.
+inline constexpr std::uint32_t kKnowsMover = 1u << 2;
 
 // The state of the lease that a reconnecting tenant still has, so that a new daemon can rebuild its own state.
 enum class SeatState : std::uint32_t { kNone = 0, kWaiting = 1, kHolding = 2, kDraining = 3 };
@@ -152,7 +115,7 @@ struct SeatOpen {
   SeatState state = SeatState::kNone;
   std::uint64_t epoch = 0;      // of the lease that it holds or drains
   std::uint32_t exclusive = 0;  // whether that lease is exclusive
-  std::uint32_t reserved = 0;
+  std::uint32_t has_mover = 0;  // 1: it is connected to a mover, which has its content
   std::uint8_t gpu_uuid[16] = {};
 };
 
@@ -586,8 +549,18 @@ struct FrameLent {
 };
 inline constexpr std::uint64_t kFrameNumbers = std::uint64_t{1} << 48;
 
-using DaemonMessage = std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room,
-                                   HostLent, HostForget, HostSpare, PrepareSwapOut, Measure, FrameLent, MpsAnswered>;
+// Carries the seat's end of a connection to the node's mover (wire/mover_messages.h). An earlier one is of no use any
+// more.
+struct MoverOpened {
+  static constexpr Type kType = Type::kMoverOpened;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+};
+
+using DaemonMessage =
+    std::variant<Welcome, Refused, SeatOpened, SeatRefused, Revoke, Reopen, Step, Contention, Room, HostLent,
+                 HostForget, HostSpare, PrepareSwapOut, Measure, FrameLent, MpsAnswered, MoverOpened>;
 
 // ---- codec ------------------------------------------------------------------------------------------------
 

@@ -75,7 +75,8 @@ TEST(Messages, KeepTheTypesAndLengthsThatWereReleased) {
                                                                                   {76, 264},
                                                                                   {77, 8},
                                                                                   {78, 24},
-                                                                                  {79, 248}}));
+                                                                                  {79, 248},
+                                                                                  {80, 8}}));
 }
 
 TEST(Messages, FromANewerPeerAreReadAsFarAsTheyAreKnown) {

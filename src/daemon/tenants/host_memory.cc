@@ -499,4 +499,9 @@ bool HostMemory::awaits(base::TenantId tenant) const {
                      [tenant](const Request& request) { return request.seat.tenant == tenant; });
 }
 
+int HostMemory::descriptor_of(std::uint64_t id) {
+  const HostChunk* const chunk = chunks_.find(id);
+  return chunk == nullptr ? -1 : chunk->memory.get();
+}
+
 }  // namespace gpumux::daemon

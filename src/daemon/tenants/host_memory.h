@@ -166,6 +166,8 @@ class HostMemory {
   // The most that one account can borrow, if no other account borrows.
   std::uint64_t lendable() const { return budget_ - shares_.reserved() * chunk_bytes_; }
   std::uint64_t chunk_bytes() const { return chunk_bytes_; }
+  // Of a chunk that is lent; stays ours.
+  int descriptor_of(std::uint64_t id);
   std::uint64_t lent() const { return bytes_in(State::kLent); }
   std::uint64_t lent_to(base::TenantId tenant) const { return seats_.lent_to(tenant) * chunk_bytes_; }
   std::uint64_t ready() const { return bytes_in(State::kReady) + bytes_in(State::kReturned); }

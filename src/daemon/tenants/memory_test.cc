@@ -95,7 +95,7 @@ TEST(DaemonMemory, WhoConnectsAgainKeepsWhatItHas) {
   ASSERT_TRUE(before->has(60));
   ASSERT_TRUE(before->settle([](const wire::Room&) { return true; }));
   wire::SeatOpen open{
-      .slot = 0, .state = wire::SeatState::kDraining, .epoch = before->epoch(), .exclusive = 1, .reserved = 0};
+      .slot = 0, .state = wire::SeatState::kDraining, .epoch = before->epoch(), .exclusive = 1, .has_mover = 0};
   std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
   Tenant again(dir.path(), std::move(*before));
   before.reset();
@@ -198,7 +198,7 @@ TEST(DaemonMemory, WhatTenantsComeBackWithCountsAgainstTheBudget) {
   options.config.host_memory = "64M";
   TestDaemon daemon(std::move(options));
   Tenant tenant(dir.path());
-  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kWaiting, .epoch = 0, .exclusive = 0, .reserved = 0};
+  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kWaiting, .epoch = 0, .exclusive = 0, .has_mover = 0};
   std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
   ASSERT_TRUE(tenant.join() && tenant.open_seat(open));
   tenant.memory.host_used = 32 << 20;

@@ -58,6 +58,9 @@ struct Slot {
   Ledger::Entry* entry = nullptr;             // its place in the ledger, from when it is opened on
   MemoryTime memory_time;
   std::uint64_t counted = 0;  // of its allocations, in its job's memory
+  // The mover that its content goes through.
+  enum class Mover : std::uint8_t { kNone, kOurs, kEarlierDaemons };
+  Mover mover = Mover::kNone;
 };
 
 // The MPS server that a process is a client of.
@@ -90,6 +93,7 @@ class Session {
   base::Standing standing;
   base::Standing first_standing;  // the standing that it asked for, as far as it was allowed
   bool ends_own_turns = false;
+  bool knows_mover = false;  // its library does
   // Why its unfinished work drains when its turn is over. Empty: it is frozen, as far as is known.
   std::string not_interrupted;
   MpsClient mps;

@@ -72,6 +72,17 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 
+void Translator::set_mover(NodeMover& mover) {
+  mover_ = &mover;
+  mover.on_restarted([this] {
+    for (const auto& [id, session] : sessions_) {
+      for (const auto& [number, slot] : session->slots()) {
+        if (slot.mover == Slot::Mover::kOurs) open_mover(*session, *session->slot(number));
+      }
+    }
+  });
+}
+
 void Translator::settled() {
   suspension_.look();
   frames_.settled();
@@ -137,6 +148,8 @@ void Translator::ended(Session& session, std::string_view why) {
   for (const auto& [number, slot] : session.slots()) {
     gone.left[slot.gpu] = leases_.machine().memory().left_by(seat_of(session, slot));
     forget_slot(session, slot, now);
+    if (slot.mover == Slot::Mover::kOurs)
+      mover_->left(mover_seat(session, slot), os::FileDescriptor(::fcntl(session.process.get(), F_DUPFD_CLOEXEC, 0)));
   }
   leases_.gone(session.id, why, now);
   leave_quota(session);
@@ -176,6 +189,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   join_quota(session, hello);
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
+  session.knows_mover = (hello.flags & wire::kKnowsMover) != 0;
   session.not_interrupted =
       (hello.flags & wire::kCanFreeze) != 0 ? no_interrupts_ : "its library is of an older release of gpumux";
   leases_.connected(session.id, session.label);
@@ -246,6 +260,13 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       .left = take_left(session, *gpu),
   });
   send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
+  if (mover_ != nullptr && session.knows_mover) {
+    if (open.has_mover == 0) {
+      open_mover(session, slot);
+    } else {
+      slot.mover = mover_->knows(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
+    }
+  }
   if (open.state != wire::SeatState::kNone) claim(session, slot, open);
   if (changed_) changed_(session);
   return {};
@@ -279,6 +300,7 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   const base::TimePoint now = leases_.now();
   forget_slot(session, slot, now);
   host_.closed({session.id, close.slot});
+  if (slot.mover == Slot::Mover::kOurs) mover_->closed(mover_seat(session, slot));
   session.close_slot(close.slot);
   leases_.apply(sched::SeatClosed{seat}, now);
   if (changed_) changed_(session);

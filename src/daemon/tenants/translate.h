@@ -30,6 +30,7 @@
 #include "daemon/tenants/job_memory.h"
 #include "daemon/tenants/ledger.h"
 #include "daemon/tenants/mps_view.h"
+#include "daemon/tenants/node_mover.h"
 #include "daemon/tenants/recent_use.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
@@ -57,6 +58,9 @@ class Translator {
              settings::OnDaemonLoss on_daemon_loss);
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
+
+  // From now on seats are connected to the node's mover. Before the first tenant.
+  void set_mover(NodeMover& mover);
 
   // About once a second: a tenant that was asked for host memory that others wait for, and gives none, is asked no
   // more.
@@ -201,6 +205,10 @@ class Translator {
   void ask_measure(base::SeatId seat, std::uint32_t question);
   void lend_frames(Session& session, Slot& slot);
   base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
+  static NodeMover::Seat mover_seat(const Session& session, const Slot& slot) {
+    return {session.peer.pid, session.process_start, slot.number};
+  }
+  void open_mover(Session& session, Slot& slot);
   void send_loan(const HostLoan& loan, int fd);
   void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
   void spare_host();
@@ -256,6 +264,7 @@ class Translator {
   Leases& leases_;
   Trials& trials_;
   HostMemory& host_;
+  NodeMover* mover_ = nullptr;  // none: programs move their memory themselves
   Frames frames_{most_frames()};
   bool tenants_return_ = false;
   const AccessRules& access_;

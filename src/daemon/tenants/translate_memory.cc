@@ -281,7 +281,7 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::RoomBound&
 void Translator::lend_frames(Session& session, Slot& slot) {
   // A seat that has come back has most of its room filled.
   slot.to_fill = std::min(slot.to_fill, slot.room - std::min(slot.room, slot.memory.resident));
-  if (slot.memory.evicted == 0) return;
+  if (slot.memory.evicted == 0 || slot.mover != Slot::Mover::kNone) return;
   slot.to_fill -=
       frames_.lend(seat_of(session, slot), session.trust_domain, slot.memory.frames, slot.to_fill,
                    [&](std::uint64_t frame, std::uint64_t bytes, int fd) {
@@ -291,7 +291,7 @@ void Translator::lend_frames(Session& session, Slot& slot) {
 
 // Frame sizes that seats of the same trust domain are waiting to restore into.
 base::FrameSizes Translator::frames_for_others(const Session& session, const Slot& slot) const {
-  if (!leases_.gpus()[slot.gpu.value].settings.hand_over) return 0;
+  if (!leases_.gpus()[slot.gpu.value].settings.hand_over || slot.mover != Slot::Mover::kNone) return 0;
   base::FrameSizes sizes = 0;
   for (const auto& [tenant, other] : sessions_) {
     if (other == &session || other->trust_domain.empty() || other->trust_domain != session.trust_domain) continue;
@@ -332,7 +332,16 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::ExpectEvic
            .slot = slot.number, .epoch = slot.epoch.value, .bytes = eviction.bytes, .managed = eviction.managed});
 }
 
+void Translator::open_mover(Session& session, Slot& slot) {
+  const os::FileDescriptor connection =
+      mover_->connect(mover_seat(session, slot), leases_.gpus()[slot.gpu.value].info.uuid);
+  if (!connection) return;
+  slot.mover = Slot::Mover::kOurs;
+  send(session, wire::MoverOpened{.slot = slot.number}, connection.get());
+}
+
 void Translator::send_loan(const HostLoan& loan, int fd) {
+  if (loan.seat.tenant == NodeMover::kBorrower) return mover_->lent(loan, fd);
   if (Session* const session = find(loan.seat.tenant))
     send(*session, wire::HostLent{.slot = loan.seat.slot, .id = loan.id, .bytes = loan.bytes}, fd);
 }

@@ -21,12 +21,13 @@ constexpr base::Duration kLook = 100ms;
 // Tickets and sequences grow, and may come round.
 bool is_newer(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
-pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, HostLender& lender,
-                          SeatFrames& frames) {
+pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, HostLender& lender, SeatFrames& frames,
+                          client::MoverConnection& mover) {
   pager::Options options;
   options.device = device;
   options.host_memory = &lender;
   options.frames = &frames;
+  options.mover = &mover;
   options.verify = settings.verify;
   options.chunk_bytes = settings.chunk_bytes;
   return options;
@@ -41,7 +42,8 @@ DeviceMemory::DeviceMemory(const cuda::Driver& driver, const MemorySettings& set
       device(the_device),
       lender(port, the_slot),
       frames(frames_port, the_slot),
-      pager(driver, options_of(settings, the_device, lender, frames)),
+      mover(settings.verify),
+      pager(driver, options_of(settings, the_device, lender, frames, mover)),
       pools(driver, pools_port, the_device, the_slot),
       managed(driver, the_device),
       driver_(driver),

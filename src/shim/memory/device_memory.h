@@ -23,6 +23,7 @@
 
 #include "base/clock.h"
 #include "base/lock.h"
+#include "client/mover_connection.h"
 #include "pager/pager.h"
 #include "shim/memory/host_lender.h"
 #include "shim/memory/managed_memory.h"
@@ -44,6 +45,7 @@ class DeviceMemory {
   const cuda::CUdevice device;
   HostLender lender;
   SeatFrames frames;
+  client::MoverConnection mover;  // the node's
   pager::Pager pager;
   Pools pools;  // stream-ordered allocation, out of the pager's memory
   ManagedMemory managed;

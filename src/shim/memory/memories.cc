@@ -517,6 +517,7 @@ void Memories::update_bars_locked(std::uint64_t mask) {
 
 void Memories::close_after_fork() {
   ipc_.close_after_fork();
+  each([](DeviceMemory& memory) { memory.mover.close_after_fork(); });
   each([](DeviceMemory& memory) { memory.frames.close_all(); });
 }
 

@@ -266,6 +266,11 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory);
   void on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame);
   void on_host_forget(const wire::HostForget& forget);
+  void on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection);
+  bool has_mover(std::uint32_t slot) {
+    DeviceMemory* const memory = if_any(slot);
+    return memory != nullptr && memory->mover.is_connected();
+  }
   void on_lost();
   void unbind(std::uint32_t slot);
   void unbind_all();

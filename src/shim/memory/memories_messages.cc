@@ -73,6 +73,12 @@ void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor fra
   if (lent.bytes != 0) mover_.wake();
 }
 
+void Memories::on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection) {
+  if (opened.slot >= seats_.count() || !connection) return;
+  of(opened.slot).mover.offer(std::move(connection));
+  mover_.wake();
+}
+
 void Memories::on_host_forget(const wire::HostForget& forget) {
   if (forget.slot >= seats_.count()) return;
   of(forget.slot).lender.on_forget(forget);

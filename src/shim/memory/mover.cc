@@ -160,6 +160,7 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
     return std::nullopt;
   }
   std::optional<base::Duration> next = memory.expire_asking(time);
+  if (!memory.pager.has_mover() && !moving.has_job() && !is_frozen(memory.slot)) memory.pager.use_mover();
   // Streams and the hash kernel, while there is room for them. If that fails, the first job tries again.
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
       !moving.has_tried_to_prepare && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
@@ -368,6 +369,7 @@ bool Mover::is_sticky(DeviceMemory& memory, cuda::CUresult error) {
 
 // For an eviction of `bytes`. Returns how much there should be, the pager's unused memory included.
 std::uint64_t Mover::want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
+  if (memory.pager.has_mover()) return 0;
   const std::uint64_t ahead =
       moving.host.ahead(bytes, memory.pager.likely_host_bytes(bytes), memory.pager.host_used_bytes());
   memory.lender.want(ahead - std::min(ahead, memory.pager.host_unused_bytes()));

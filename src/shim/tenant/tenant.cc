@@ -27,7 +27,7 @@ wire::Hello make_hello(const Settings& settings) {
                     .priority = settings.standing.priority,
                     .share = settings.standing.share,
                     .max_share = settings.standing.max_share,
-                    .flags = wire::kCanFreeze | (settings.lock_modes ? wire::kEndsOwnTurns : 0)};
+                    .flags = wire::kCanFreeze | wire::kKnowsMover | (settings.lock_modes ? wire::kEndsOwnTurns : 0)};
   wire::set_text(hello.program, program_name());
   wire::set_text(hello.gang, settings.gang);
   wire::set_text(hello.version, base::version());
@@ -203,6 +203,7 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
   gate_.clear_ungated(slot);
   open.epoch = gate_.epoch(slot);
   open.exclusive = gate_.is_exclusive(slot) ? 1 : 0;
+  open.has_mover = memories_.has_mover(slot) ? 1 : 0;
   if (open.epoch != 0) {
     if (gate_.is_granted(slot)) {
       open.state = wire::SeatState::kHolding;

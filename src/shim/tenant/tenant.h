@@ -112,6 +112,9 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   void handle(const wire::FrameLent& message, os::FileDescriptor& frame) {
     memories_.on_frame_lent(message, std::move(frame));
   }
+  void handle(const wire::MoverOpened& message, os::FileDescriptor& connection) {
+    memories_.on_mover_opened(message, std::move(connection));
+  }
   template <class Message>
   void handle(const Message& message, os::FileDescriptor&) {  // all other messages come without a descriptor
     handle(message);

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "client/mover_connection.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "os/unix_socket.h"
+
+namespace gpumux::client {
+namespace {
+
+using wire::MoverBlock;
+
+// A connection that is given anew is a new one at once: so long may a wait look at the old one.
+constexpr int kLookMs = 10;
+
+std::vector<MoverBlock> blocks_of(const pager::Content& content) {
+  std::vector<MoverBlock> blocks;
+  blocks.reserve(content.size());
+  for (const pager::Block& block : content) {
+    switch (block.kind) {
+      case pager::Block::Kind::kNone: blocks.push_back({}); break;
+      case pager::Block::Kind::kCopied: blocks.push_back({MoverBlock::Kind::kSlot, block.word}); break;
+      case pager::Block::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.word}); break;
+    }
+  }
+  return blocks;
+}
+
+pager::Content content_of(std::span<const MoverBlock> blocks) {
+  pager::Content content(blocks.size());
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    content[i].word = blocks[i].value;
+    if (blocks[i].kind == MoverBlock::Kind::kSlot) content[i].kind = pager::Block::Kind::kCopied;
+    if (blocks[i].kind == MoverBlock::Kind::kConstant) content[i].kind = pager::Block::Kind::kConstant;
+  }
+  return content;
+}
+
+}  // namespace
+
+void MoverConnection::offer(os::FileDescriptor socket) {
+  const base::Locked locked(mutex_);
+  if (socket_) lose();
+  socket_ = os::KeptDescriptor(std::move(socket));
+  connections_.fetch_add(1, std::memory_order_release);
+  send_unsaid();
+}
+
+bool MoverConnection::is_connected() {
+  const base::Locked locked(mutex_);
+  const int socket = socket_.get();
+  std::byte byte;
+  return socket >= 0 && ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
+}
+
+void MoverConnection::close_after_fork() GPUMUX_NO_THREAD_SAFETY_ANALYSIS { socket_.reset(); }
+
+void MoverConnection::lose() {
+  if (!socket_ && !socket_.is_lost()) return;
+  socket_.reset();
+  connections_.fetch_add(1, std::memory_order_release);
+}
+
+bool MoverConnection::send_bytes(std::span<const std::byte> bytes, int memory) {
+  const int socket = socket_.get();
+  if (socket < 0) return false;
+  const auto sent = os::send_message(socket, bytes, memory);
+  if (!sent && sent.error().system_errno != EAGAIN) lose();
+  return sent.has_value();
+}
+
+template <class Message>
+bool MoverConnection::send(const Message& message, const pager::Content& content, int memory) {
+  send_unsaid();
+  return unsaid_.empty() && send_bytes(wire::encode_for_mover(message, blocks_of(content), buffer_), memory);
+}
+
+void MoverConnection::send_unsaid() {
+  std::size_t said = 0;
+  while (said < unsaid_.size() && send_bytes(unsaid_[said], -1)) ++said;
+  unsaid_.erase(unsaid_.begin(), unsaid_.begin() + static_cast<std::ptrdiff_t>(said));
+}
+
+bool MoverConnection::save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) {
+  const base::Locked locked(mutex_);
+  return send(wire::MoverSave{.ticket = ticket,
+                              .chunk = chunk,
+                              .blocks = static_cast<std::uint32_t>(content.size()),
+                              .verify = verifies_ ? 1u : 0u},
+              content, memory);
+}
+
+bool MoverConnection::load(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) {
+  const base::Locked locked(mutex_);
+  return send(wire::MoverLoad{.ticket = ticket, .chunk = chunk, .blocks = static_cast<std::uint32_t>(content.size())},
+              content, memory);
+}
+
+void MoverConnection::cancel(std::uint64_t ticket) {
+  const base::Locked locked(mutex_);
+  send(wire::MoverCancel{.ticket = ticket}, {}, -1);  // lost: it waits on, and is cancelled again
+}
+
+void MoverConnection::forget(std::uint64_t chunk, const pager::Content& content, bool are_copies) {
+  const base::Locked locked(mutex_);
+  const wire::MoverForget message{
+      .chunk = chunk, .blocks = static_cast<std::uint32_t>(content.size()), .are_copies = are_copies ? 1u : 0u};
+  if (send(message, content, -1)) return;
+  const auto bytes = wire::encode_for_mover(message, blocks_of(content), buffer_);
+  unsaid_.emplace_back(bytes.begin(), bytes.end());
+}
+
+std::optional<pager::MoverLink::Answer> MoverConnection::next() {
+  const base::Locked locked(mutex_);
+  send_unsaid();
+  const int socket = socket_.get();
+  if (socket < 0) {
+    lose();
+    return std::nullopt;
+  }
+  const auto received = os::receive_message(socket, buffer_);
+  if (!received && received.error().system_errno == EAGAIN) return std::nullopt;
+  const auto message = received && received->bytes != 0
+                           ? wire::decode_from_mover(std::span(buffer_, received->bytes))
+                           : base::Result<wire::FromMoverMessage>(base::fail(base::Code::kUnavailable, "it is gone"));
+  if (!message) {
+    lose();
+    return std::nullopt;
+  }
+  const wire::MoverMoved& moved = message->message;
+  Answer answer;
+  answer.ticket = moved.ticket;
+  switch (moved.result) {
+    case wire::MoverResult::kDone: answer.result = Answer::Result::kDone; break;
+    case wire::MoverResult::kNoHost: answer.result = Answer::Result::kNoHost; break;
+    case wire::MoverResult::kLost: answer.result = Answer::Result::kLost; break;
+    default: answer.result = Answer::Result::kFailed;
+  }
+  answer.error = static_cast<cuda::CUresult>(moved.error);
+  answer.content = content_of(message->blocks);
+  answer.copied = moved.copied;
+  answer.clean = moved.clean;
+  answer.constant = moved.constant;
+  answer.wrong_hashes = moved.wrong_hashes;
+  return answer;
+}
+
+void MoverConnection::wait() {
+  pollfd polled{-1, POLLIN, 0};
+  {
+    const base::Locked locked(mutex_);
+    polled.fd = socket_.get();
+  }
+  ::poll(&polled, 1, kLookMs);
+}
+
+}  // namespace gpumux::client

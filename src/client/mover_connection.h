@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// A seat's connection to the node's mover (wire/mover_messages.h). The daemon gives it, and gives another one if the
+// mover has been started again.
+//
+// The agent's thread: offer, withdraw. One thread that steps the seat's jobs: the functions of pager::MoverLink. Any:
+// forget.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/lock.h"
+#include "os/file_descriptor.h"
+#include "os/kept_descriptor.h"
+#include "pager/copier/mover_link.h"
+#include "wire/mover_messages.h"
+
+namespace gpumux::client {
+
+class MoverConnection final : public pager::MoverLink {
+ public:
+  explicit MoverConnection(bool verifies) : verifies_(verifies) {}
+  ~MoverConnection() = default;
+  MoverConnection(const MoverConnection&) = delete;
+  MoverConnection& operator=(const MoverConnection&) = delete;
+
+  // A connection. An earlier one is closed.
+  void offer(os::FileDescriptor socket);
+  // Whether there is one, and the mover at its end has not gone. Any thread.
+  bool is_connected();
+  // In a forked child: the parent's connection is not the child's.
+  void close_after_fork();
+
+  bool is_offered() const override { return connections_.load(std::memory_order_acquire) != 0; }
+  std::uint64_t connection() const override { return connections_.load(std::memory_order_acquire); }
+  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;
+  bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;
+  void cancel(std::uint64_t ticket) override;
+  void forget(std::uint64_t chunk, const pager::Content& content, bool are_copies) override;
+  std::optional<Answer> next() override;
+  void wait() override;
+
+ private:
+  template <class Message>
+  bool send(const Message& message, const pager::Content& content, int memory) GPUMUX_REQUIRES(mutex_);
+  bool send_bytes(std::span<const std::byte> bytes, int memory) GPUMUX_REQUIRES(mutex_);
+  void send_unsaid() GPUMUX_REQUIRES(mutex_);
+  void lose() GPUMUX_REQUIRES(mutex_);
+
+  const bool verifies_;
+  std::atomic<std::uint64_t> connections_{0};  // begun and lost; odd: there is one
+  base::Mutex mutex_;
+  os::KeptDescriptor socket_ GPUMUX_GUARDED_BY(mutex_);
+  std::vector<std::vector<std::byte>> unsaid_ GPUMUX_GUARDED_BY(mutex_);  // messages about forgotten content, in order
+  alignas(8) std::byte buffer_[wire::kMostMoverBytes] GPUMUX_GUARDED_BY(mutex_);
+};
+
+}  // namespace gpumux::client

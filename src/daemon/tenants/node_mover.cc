@@ -1,0 +1,277 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tenants/node_mover.h"
+
+#include <signal.h>
+#include <spawn.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/limits.h"
+#include "daemon/loop/log.h"
+#include "os/pidfd.h"
+#include "os/unix_socket.h"
+#include "wire/encode.h"
+
+namespace gpumux::daemon {
+namespace {
+
+namespace asio = boost::asio;
+using namespace std::chrono_literals;
+
+// One that ends at once is not started without a pause. A guess.
+constexpr auto kRestartPause = 500ms;
+// A mover that does not read gets no further seats: those move their memory themselves. A seat costs two messages at
+// most. A guess.
+constexpr std::size_t kMostUnsent = 1024;
+// Of an entry in the books (mover/books.h), rounded up.
+constexpr std::uint64_t kMostBytesPerSlot = 64;
+constexpr std::uint64_t kSlotBytes = std::uint64_t{2} << 20;
+
+// The daemon's, without what would make the mover a tenant, or hide GPUs from it.
+std::vector<std::string> environment() {
+  std::vector<std::string> kept{"GPUMUX_DISABLE=1"};
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string_view text(*variable);
+    const bool is_ours = text.starts_with("GPUMUX_") && !text.starts_with("GPUMUX_SIM_");
+    if (!is_ours && !text.starts_with("CUDA_") && !text.starts_with("LD_PRELOAD=")) kept.emplace_back(text);
+  }
+  return kept;
+}
+
+base::Result<pid_t> spawn(const std::string& program, int connection) {
+  posix_spawn_file_actions_t actions;
+  posix_spawnattr_t attributes;
+  ::posix_spawn_file_actions_init(&actions);
+  ::posix_spawnattr_init(&attributes);
+  ::posix_spawn_file_actions_adddup2(&actions, connection, STDIN_FILENO);
+  sigset_t none;
+  sigset_t all;
+  ::sigemptyset(&none);
+  ::sigfillset(&all);
+  ::posix_spawnattr_setsigmask(&attributes, &none);
+  ::posix_spawnattr_setsigdefault(&attributes, &all);
+  // Signals of a terminal are the daemon's: the mover outlives it for its seats.
+  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
+  std::string name = "gpumux-mover";
+  const std::array<char*, 2> arguments = {name.data(), nullptr};
+  std::vector<std::string> variables = environment();
+  std::vector<char*> pointers;
+  for (std::string& variable : variables) pointers.push_back(variable.data());
+  pointers.push_back(nullptr);
+  pid_t pid = 0;
+  const int failure = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments.data(), pointers.data());
+  ::posix_spawnattr_destroy(&attributes);
+  ::posix_spawn_file_actions_destroy(&actions);
+  if (failure != 0) return base::fail_errno(failure, "cannot start " + program);
+  return pid;
+}
+
+}  // namespace
+
+std::string find_mover_program(const std::string& executable_dir) {
+  for (const std::string& folder : {executable_dir, executable_dir + "/../libexec/gpumux",
+                                    std::string("/usr/local/libexec/gpumux"), std::string("/usr/libexec/gpumux")}) {
+    std::string place = folder + "/gpumux-mover";
+    if (::access(place.c_str(), X_OK) == 0) return place;
+  }
+  return {};
+}
+
+NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program)
+    : io_(io), host_(host), program_(std::move(program)), socket_(io), again_(io) {
+  host_.has({kBorrower, 0}, host_.budget());
+}
+
+NodeMover::~NodeMover() { has_ended(); }
+
+// ---- the process
+
+bool NodeMover::start() {
+  if (socket_.is_open()) return true;
+  if (is_pausing_) return false;
+  if (!books_) {
+    slots_ =
+        static_cast<std::uint32_t>((host_.budget() / host_.chunk_bytes() + 1) * (host_.chunk_bytes() / kSlotBytes));
+    books_ = os::FileDescriptor(::memfd_create("gpumux-books", MFD_CLOEXEC));
+    if (!books_ || ::ftruncate(books_.get(), static_cast<off_t>(slots_ * kMostBytesPerSlot)) != 0) {
+      log_error("cannot make the books of host memory", {{"why", std::strerror(errno)}});
+      return false;
+    }
+  }
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
+    log_error("the mover cannot be started", {{"why", std::strerror(errno)}});
+    return false;
+  }
+  os::FileDescriptor ours(ends[0]);
+  const os::FileDescriptor theirs(ends[1]);
+  const auto started = spawn(program_, theirs.get());
+  if (!started) {
+    log_error("the mover cannot be started", {{"why", started.error().message()}});
+    return false;
+  }
+  process_ = *started;
+  socket_.assign(ours.release());
+  log_info("the mover is started", {{"pid", process_}});
+  send(wire::MoverBooks{.slots = slots_,
+                        .slots_per_chunk = static_cast<std::uint32_t>(host_.chunk_bytes() / kSlotBytes)},
+       books_.get());
+  for (const auto& [number, loan] : loans_) send_chunk(number, loan);
+  for (const auto& [seat, number] : numbers_) send(wire::MoverSeat{.seat = number});
+  send(wire::MoverSeats{});
+  wait_read();
+  return true;
+}
+
+bool NodeMover::has_ended() {
+  if (process_ != 0 && ::waitpid(process_, nullptr, WNOHANG) != 0) process_ = 0;
+  return process_ == 0;
+}
+
+// Two movers must not have the same slots: the next one is started when this one has ended, with its copies.
+void NodeMover::lost(std::string_view why) {
+  log_error("the mover has ended, and is started again", {{"pid", process_}, {"why", why}});
+  socket_.close();
+  unsent_.clear();
+  if (process_ != 0) ::kill(process_, SIGKILL);
+  is_pausing_ = true;
+  restart();
+}
+
+void NodeMover::restart() {
+  again_.expires_after(kRestartPause);
+  again_.async_wait([this](const boost::system::error_code& error) {
+    if (error) return;
+    if (!has_ended()) return restart();
+    is_pausing_ = false;
+    if (!start()) {
+      is_pausing_ = true;
+      return restart();
+    }
+    on_restarted_();
+  });
+}
+
+os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu) {
+  if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || !start()) return {};
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return {};
+  os::FileDescriptor theirs(ends[0]);
+  left_.erase(seat);
+  auto known = numbers_.find(seat);
+  if (known == numbers_.end()) known = numbers_.emplace(seat, ++last_number_).first;
+  wire::MoverSeat message{.seat = known->second};
+  std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
+  send(message, -1, std::move(theirs));
+  return os::FileDescriptor(ends[1]);
+}
+
+bool NodeMover::knows(const Seat& seat) {
+  left_.erase(seat);
+  return numbers_.contains(seat);
+}
+
+void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
+  if (socket_.is_open()) send(wire::MoverSeatGone{.seat = seat->second});
+  left_.erase(seat->first);
+  numbers_.erase(seat);
+}
+
+void NodeMover::closed(const Seat& seat) {
+  if (const auto known = numbers_.find(seat); known != numbers_.end()) forget(known);
+}
+
+void NodeMover::left(const Seat& seat, os::FileDescriptor process) {
+  if (numbers_.contains(seat)) left_[seat] = std::move(process);
+}
+
+void NodeMover::look() {
+  for (auto at = left_.begin(); at != left_.end();) {
+    const auto next = std::next(at);
+    // Without a pidfd, or a start that names the process for good, no process can come back for it.
+    if (!at->second || at->first.process_start == 0 || os::has_ended(at->second.get())) closed(Seat(at->first));
+    at = next;
+  }
+}
+
+// ---- host memory
+
+void NodeMover::lent(const HostLoan& loan, int) {
+  if (loan.bytes == 0) return;  // it asks again
+  std::uint64_t number = 0;
+  while (loans_.contains(number)) ++number;
+  loans_[number] = loan.id;
+  if (socket_.is_open()) send_chunk(number, loan.id);
+}
+
+void NodeMover::send_chunk(std::uint64_t number, std::uint64_t loan) {
+  send(wire::MoverHost{.number = number, .bytes = host_.chunk_bytes()}, host_.descriptor_of(loan));
+}
+
+void NodeMover::on(const wire::MoverHostWanted& wanted) {
+  const std::uint64_t most = std::min<std::uint64_t>(wanted.bytes, kMaxHostRequests / 2 * host_.chunk_bytes());
+  for (std::uint64_t bytes = 0; bytes < most; bytes += host_.chunk_bytes())
+    host_.wanted({kBorrower, 0}, host_.chunk_bytes(), "mover", Account::of_user(::geteuid()));
+}
+
+void NodeMover::on(const wire::MoverHostReturned& returned) {
+  const auto found = loans_.find(returned.number);
+  if (found == loans_.end()) return;
+  host_.returned(kBorrower, found->second, false);
+  loans_.erase(found);
+}
+
+// ---- messages
+
+template <class Message>
+void NodeMover::send(const Message& message, int lent, os::FileDescriptor own) {
+  const auto encoded = wire::encode(message);
+  const auto bytes = encoded.bytes();
+  unsent_.push_back({{bytes.begin(), bytes.end()}, lent, std::move(own)});
+  if (unsent_.size() == 1) flush();
+}
+
+void NodeMover::flush() {
+  while (!unsent_.empty()) {
+    const Unsent& next = unsent_.front();
+    const auto sent = os::send_message(socket_.native_handle(), next.bytes, next.own ? next.own.get() : next.lent);
+    if (!sent && sent.error().system_errno == EAGAIN) return wait_write();
+    if (!sent) return;  // `hear` finds that it has ended
+    unsent_.pop_front();
+  }
+}
+
+void NodeMover::wait_write() {
+  socket_.async_wait(asio::posix::stream_descriptor::wait_write, [this](const boost::system::error_code& error) {
+    if (!error) flush();
+  });
+}
+
+void NodeMover::wait_read() {
+  socket_.async_wait(asio::posix::stream_descriptor::wait_read, [this](const boost::system::error_code& error) {
+    if (!error) hear();
+  });
+}
+
+void NodeMover::hear() {
+  std::array<std::byte, base::kMaxMessageBytes> buffer;
+  for (;;) {
+    const auto received = os::receive_message(socket_.native_handle(), buffer);
+    if (!received && received.error().system_errno == EAGAIN) return wait_read();
+    if (!received) return lost(received.error().message());
+    if (received->bytes == 0) return lost("it closed its connection");
+    const auto message = wire::decode_to_movers_daemon(std::span(buffer).first(received->bytes));
+    if (!message) return lost(message.error().message());
+    std::visit([this](const auto& what) { on(what); }, *message);
+  }
+}
+
+}  // namespace gpumux::daemon

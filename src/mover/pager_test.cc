@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+// A seat's pager whose content goes through a mover.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <thread>
+
+#include "client/mover_connection.h"
+#include "mover/worker.h"
+#include "pager/pager_test_support.h"
+
+namespace gpumux::mover {
+namespace {
+
+using pager::JobState;
+using pager::kMebibyte;
+using pager::Placement;
+using sim::simulated_driver;
+
+class PagerByMoverTest : public pager::PagerTest {
+ protected:
+  static constexpr std::uint32_t kSlots = 256;
+
+  // Host memory that outlives a mover, as the daemon's does.
+  class Files final : public pager::HostMemory {
+   public:
+    std::optional<pager::HostChunk> lend(std::uint64_t bytes) override {
+      if (chunks.size() == most) return std::nullopt;
+      void* const room =
+          ::mmap(nullptr, bytes + pager::kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      const auto at = pager::round_up(reinterpret_cast<std::uintptr_t>(room), pager::kBlockBytes);
+      chunks.push_back({reinterpret_cast<std::byte*>(at), bytes, chunks.size()});
+      return chunks.back();
+    }
+    void give_back(const pager::HostChunk&) override {}
+    std::atomic<std::size_t> most{4};
+    std::vector<pager::HostChunk> chunks;
+  };
+  // One mover, on a thread of its own.
+  struct Mover {
+    Mover(Files& files, int books_file)
+        : books(Books::open(books_file, kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value()),
+          keeper(books),
+          host(simulated_driver(), &files, &keeper),
+          worker(simulated_driver(), 0, host, books) {
+      for (const pager::HostChunk& chunk : files.chunks) EXPECT_TRUE(adopt(host, books, chunk));
+      EXPECT_EQ(::pipe2(wake, O_CLOEXEC), 0);
+    }
+    ~Mover() {
+      stopping = true;
+      EXPECT_EQ(::write(wake[1], "", 1), 1);
+      if (thread.joinable()) thread.join();
+      ::close(wake[0]);
+      ::close(wake[1]);
+    }
+    void start() {
+      thread = std::thread([this] {
+        while (!stopping) worker.wait(worker.step(sim::now()), wake[0]);
+      });
+    }
+    Books books;
+    BookKeeper keeper;
+    pager::HostSlots host;
+    Worker worker;
+    int wake[2] = {};
+    std::atomic<bool> stopping{false};
+    std::thread thread;
+  };
+
+  void SetUp() override {
+    PagerTest::SetUp();
+    ASSERT_EQ(::ftruncate(books_file_.get(), static_cast<off_t>(Books::bytes_for(kSlots))), 0);
+    options_.mover = &connection_;
+    options_.host_memory = nullptr;  // it needs none of its own
+    start();
+  }
+  void TearDown() override {
+    PagerTest::TearDown();
+    mover_.reset();
+  }
+  void start() {
+    mover_ = std::make_unique<Mover>(files_, books_file_.get());
+    int ends[2];
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    mover_->worker.add(1, os::FileDescriptor(ends[0]));
+    mover_->start();
+    connection_.offer(os::FileDescriptor(ends[1]));
+  }
+  std::vector<std::uint32_t> read(cuda::CUdeviceptr from, std::size_t bytes) {
+    std::vector<std::uint32_t> words(bytes / 4);
+    EXPECT_CUDA(simulated_driver().cuMemcpyDtoH_v2(words.data(), from, bytes));
+    return words;
+  }
+
+  os::FileDescriptor books_file_{::memfd_create("books", MFD_CLOEXEC)};
+  Files files_;
+  client::MoverConnection connection_{false};
+  std::unique_ptr<Mover> mover_;
+};
+
+TEST_F(PagerByMoverTest, WhatIsEvictedComesBack) {
+  const cuda::CUdeviceptr address = get(10 * kMebibyte);
+  const cuda::CUdeviceptr constant = get(8 * kMebibyte);
+  const auto words = random_words(10 * kMebibyte, 1);
+  write(address, words);
+  EXPECT_CUDA(simulated_driver().cuMemsetD32_v2(constant, 5, 2 * kMebibyte));
+  for (int turn = 0; turn < 3; ++turn) {
+    ASSERT_EQ(evict(), JobState::kDone);
+    EXPECT_EQ(freed_, 18 * kMebibyte);
+    ASSERT_STREQ(pager().check(), nullptr);
+    ASSERT_EQ(restore(), JobState::kDone);
+    ASSERT_EQ(read(address, 10 * kMebibyte), words);
+    EXPECT_EQ(read(constant, 8 * kMebibyte), std::vector<std::uint32_t>(2 * kMebibyte, 5));
+  }
+  const pager::Counters counters = pager().counters();
+  EXPECT_EQ(counters.moved.out, 10 * kMebibyte);
+  EXPECT_EQ(counters.moved.saved_clean, 20 * kMebibyte);
+  EXPECT_EQ(counters.moved.saved_constant, 24 * kMebibyte);
+  EXPECT_EQ(counters.moved.in, 30 * kMebibyte);
+  EXPECT_EQ(counters.host_used, 10 * kMebibyte);
+  ASSERT_CUDA(release(address));
+  ASSERT_CUDA(release(constant));
+  pager().trim(UINT64_MAX);
+  EXPECT_TRUE(sim::eventually([&] { return mover_->host.used_bytes() == 0; }));
+}
+
+// Memory that the program has made for itself alone can be given to the mover, too.
+TEST_F(PagerByMoverTest, HandlesThatTheProgramCannotExport) {
+  cuda::CUmemAllocationProp properties{};
+  properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  std::uint64_t handle = 0;
+  pager().know_context(context_);
+  pager().use_mover();  // from now on
+  ASSERT_CUDA(pager().create_handle(8 * kMebibyte, properties, Placement::kResident, &handle));
+  cuda::CUdeviceptr address = 0;
+  ASSERT_CUDA(simulated_driver().cuMemAddressReserve(&address, 8 * kMebibyte, 0, 0, 0));
+  ASSERT_CUDA(pager().map_handle(handle, address));
+  const cuda::CUmemAccessDesc own{properties.location, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  ASSERT_CUDA(pager().set_access(address, &own, 1));
+  const auto words = random_words(8 * kMebibyte, 2);
+  write(address, words);
+  ASSERT_EQ(evict(), JobState::kDone);
+  EXPECT_EQ(freed_, 8 * kMebibyte);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 8 * kMebibyte), words);
+  std::uint64_t bytes = 0;
+  cuda::CUmemAllocationProp told{};
+  ASSERT_TRUE(pager().find_handle(handle, &bytes, &told));
+  EXPECT_EQ(told.requestedHandleTypes, properties.requestedHandleTypes);
+  ASSERT_CUDA(pager().unmap_handle(address));
+  ASSERT_CUDA(pager().release_handle(handle));
+}
+
+TEST_F(PagerByMoverTest, ASeatThatIsLetInAgainKeepsItsMemory) {
+  const cuda::CUdeviceptr address = get(16 * kMebibyte);
+  auto words = random_words(16 * kMebibyte, 3);
+  write(address, words);
+  cuda::CUresult error = cuda::CUDA_SUCCESS;
+  {
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    ASSERT_NE(job, nullptr);
+    job->step();
+    seat_.drained = false;  // the mover has been asked
+    EXPECT_EQ(run(*job), JobState::kCancelled);
+  }
+  EXPECT_EQ(pager().evicted_bytes(), 0u);
+  words[7] ^= 1;
+  write(address, words);
+  seat_.drained = true;
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 16 * kMebibyte), words);
+}
+
+TEST_F(PagerByMoverTest, AMoverThatIsKilledLosesNothing) {
+  const cuda::CUdeviceptr address = get(24 * kMebibyte);
+  const auto words = random_words(24 * kMebibyte, 4);
+  write(address, words);
+  ASSERT_EQ(evict(8 * kMebibyte), JobState::kDone);
+  // In the middle of an eviction.
+  {
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    ASSERT_NE(job, nullptr);
+    job->step();
+    mover_.reset();
+    EXPECT_EQ(run(*job), JobState::kFailed);
+  }
+  ASSERT_STREQ(pager().check(), nullptr);
+  EXPECT_EQ(restore(), JobState::kFailed);  // there is none
+  start();
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 24 * kMebibyte), words);
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 24 * kMebibyte), words);
+}
+
+TEST_F(PagerByMoverTest, WithoutHostMemoryItStarves) {
+  files_.most = 1;  // 32 MiB
+  const cuda::CUdeviceptr address = get(48 * kMebibyte);
+  const auto words = random_words(48 * kMebibyte, 5);
+  write(address, words);
+  // A job that waits for the mover may look starved before the last chunk that fits is saved.
+  EXPECT_TRUE(sim::eventually([&] {
+    EXPECT_EQ(evict(), JobState::kStarved);
+    return pager().evicted_bytes() == 32 * kMebibyte;
+  }));
+  ASSERT_STREQ(pager().check(), nullptr);
+  files_.most = 2;
+  ASSERT_EQ(evict(), JobState::kDone);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 48 * kMebibyte), words);
+}
+
+}  // namespace
+}  // namespace gpumux::mover

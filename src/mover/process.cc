@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mover/process.h"
+
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/limits.h"
+#include "cuda/current_context.h"
+#include "os/system_clock.h"
+#include "os/unix_socket.h"
+#include "wire/encode.h"
+
+namespace gpumux::mover {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Asked for at once: 10 ms of copying over one link, so that the next chunk is there before it is needed.
+constexpr std::uint64_t kAskFor = 512 * pager::kMebibyte;
+// The daemon may have none. A guess.
+constexpr base::Duration kAskAgain = 20ms;
+constexpr base::Duration kLook = 1s;
+// Longer than a round of turns, as the daemon's own (daemon/tenants/host_memory.h).
+constexpr std::size_t kKeptLooks = 60;
+
+}  // namespace
+
+// ---- host memory
+
+std::optional<pager::HostChunk> Process::Lender::lend(std::uint64_t) {
+  const std::int64_t now = os::now().time_since_epoch().count();
+  std::int64_t before = process_.asked_at_.load();
+  if (now - before >= base::Duration(kAskAgain).count() && process_.asked_at_.compare_exchange_strong(before, now))
+    process_.send(wire::MoverHostWanted{.bytes = kAskFor});
+  return std::nullopt;
+}
+
+void Process::Lender::give_back(const pager::HostChunk& chunk) {
+  if (process_.is_ending_.load()) return;  // it has content, which the next mover needs
+  process_.host_->unregister(chunk.address, chunk.bytes);
+  ::munmap(chunk.address, chunk.bytes);
+  process_.send(wire::MoverHostReturned{.number = chunk.id});
+}
+
+// Host memory beyond the most that was in use in the last minute goes back.
+void Process::look_at_host(base::TimePoint now) {
+  if (now < next_look_ || !host_) return;
+  next_look_ = now + kLook;
+  used_lately_.push_back(host_->used_bytes());
+  if (used_lately_.size() > kKeptLooks) used_lately_.pop_front();
+  const std::uint64_t keep = *std::max_element(used_lately_.begin(), used_lately_.end()) + kAskFor;
+  if (host_->borrowed_bytes() <= keep || gpus_.empty()) return;
+  cuda::CUcontext context = nullptr;
+  const cuda::CUdevice device = gpus_.front()->device;
+  if (driver_.cuDevicePrimaryCtxRetain(&context, device) != cuda::CUDA_SUCCESS) return;
+  {
+    const cuda::CurrentContext current(driver_, context);
+    host_->shrink(keep);
+  }
+  driver_.cuDevicePrimaryCtxRelease_v2(device);
+}
+
+// ---- the daemon
+
+template <class Message>
+void Process::send(const Message& message) {
+  // If the daemon reads too slowly, host memory is asked for again. (A chunk that was given back meanwhile stays lent
+  // until this process ends.)
+  static_cast<void>(os::send_message(connection_.get(), wire::encode(message).bytes()));
+}
+
+base::Status Process::on(const wire::MoverBooks& books, os::FileDescriptor file) {
+  if (books_) return base::fail(base::Code::kProtocol, "the daemon gives the books twice");
+  auto opened = Books::open(file.get(), books.slots, books.slots_per_chunk);
+  if (!opened) return tl::unexpected(opened.error());
+  books_.emplace(std::move(*opened));
+  keeper_.emplace(*books_);
+  host_.emplace(driver_, &lender_, &*keeper_);
+  return {};
+}
+
+base::Status Process::on(const wire::MoverHost& host, os::FileDescriptor file) {
+  if (!host_ || host.bytes == 0 || host.bytes % pager::kBlockBytes != 0)
+    return base::fail(base::Code::kProtocol, "the daemon gives host memory before the books, or none");
+  // Huge pages are mapped as such only where addresses are multiples of theirs.
+  void* const room =
+      ::mmap(nullptr, host.bytes + pager::kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) return base::fail_errno(errno, "cannot reserve addresses for host memory");
+  const auto first = reinterpret_cast<std::uintptr_t>(room);
+  const std::uintptr_t at = (first + pager::kBlockBytes - 1) / pager::kBlockBytes * pager::kBlockBytes;
+  if (at != first) ::munmap(room, at - first);
+  if (const std::uintptr_t rest = first + pager::kBlockBytes - at; rest != 0)
+    ::munmap(reinterpret_cast<void*>(at + host.bytes), rest);
+  void* const memory =
+      ::mmap(reinterpret_cast<void*>(at), host.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0);
+  if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map host memory");
+  if (!adopt(*host_, *books_, {static_cast<std::byte*>(memory), host.bytes, host.number}))
+    return base::fail(base::Code::kProtocol, "the books have no room for a chunk of host memory");
+  asked_at_.store(0);
+  return {};
+}
+
+base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connection) {
+  if (!host_) return base::fail(base::Code::kProtocol, "the daemon gives a seat before the books");
+  if (!connection) {
+    seats_.emplace(seat.seat, nullptr);
+    return {};
+  }
+  int count = 0;
+  driver_.cuDeviceGetCount(&count);
+  for (int i = 0; i < count; ++i) {
+    cuda::CUdevice device = 0;
+    cuda::CUuuid uuid{};
+    if (driver_.cuDeviceGet(&device, i) != cuda::CUDA_SUCCESS ||
+        driver_.cuDeviceGetUuid(&uuid, device) != cuda::CUDA_SUCCESS ||
+        std::memcmp(&uuid, seat.gpu_uuid, sizeof seat.gpu_uuid) != 0)
+      continue;
+    auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const auto& one) { return one->device == device; });
+    if (gpu == gpus_.end()) gpu = gpus_.insert(gpu, std::make_unique<Gpu>(*this, device));
+    seats_[seat.seat] = gpu->get();
+    (*gpu)->post(NewSeat{seat.seat, std::move(connection)});
+    return {};
+  }
+  return {};  // the seat sees that its connection is closed
+}
+
+base::Status Process::on(const wire::MoverSeatGone& gone, os::FileDescriptor) {
+  if (!host_) return base::fail(base::Code::kProtocol, "the daemon ends a seat before the books");
+  const auto found = seats_.find(gone.seat);
+  if (found == seats_.end()) return {};
+  if (found->second != nullptr) {
+    found->second->post(SeatGone{gone.seat});
+  } else {
+    forget(gone.seat);
+  }
+  seats_.erase(found);
+  return {};
+}
+
+base::Status Process::on(const wire::MoverSeats&, os::FileDescriptor) {
+  if (!host_) return base::fail(base::Code::kProtocol, "the daemon names no books");
+  for (const SeatNumber seat : books_->owners()) {
+    if (!seats_.contains(seat)) forget(seat);
+  }
+  return {};
+}
+
+// No worker has this seat.
+void Process::forget(SeatNumber seat) {
+  const std::uint32_t count = books_->slots_per_chunk();
+  for (std::uint32_t slot = 0; slot < books_->slots(); ++slot) {
+    if (books_->take(slot, seat)) host_->give(host_->find(slot / count, slot % count));
+  }
+}
+
+base::Status Process::hear() {
+  alignas(8) std::byte buffer[base::kMaxMessageBytes];
+  for (;;) {
+    auto received = os::receive_message(connection_.get(), buffer);
+    if (!received && received.error().system_errno == EAGAIN) return {};
+    if (!received || received->bytes == 0) {
+      has_daemon_ = false;
+      return {};
+    }
+    const auto message = wire::decode_from_movers_daemon(std::span(buffer, received->bytes));
+    if (!message) return tl::unexpected(message.error());
+    GPUMUX_TRY(std::visit([&](const auto& what) { return on(what, std::move(received->fd)); }, *message));
+  }
+}
+
+bool Process::has_seats() {
+  return std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) { return gpu->seats.load() != 0; });
+}
+
+base::Status Process::run() {
+  base::Status done = serve();
+  is_ending_.store(true);
+  return done;
+}
+
+base::Status Process::serve() {
+  while (has_daemon_ || has_seats()) {
+    pollfd polled{has_daemon_ ? connection_.get() : -1, POLLIN, 0};
+    ::poll(&polled, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(kLook).count()));
+    if (has_daemon_) GPUMUX_TRY(hear());
+    look_at_host(os::now());
+  }
+  return {};
+}
+
+Process::~Process() {
+  is_ending_.store(true);
+  gpus_.clear();
+}
+
+// ---- one GPU
+
+Process::Gpu::Gpu(Process& its_process, cuda::CUdevice its_device)
+    : process(its_process),
+      device(its_device),
+      wake(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      thread([this] { run(); }) {}
+
+Process::Gpu::~Gpu() {
+  stopping.store(true);
+  ::eventfd_write(wake.get(), 1);
+  thread.join();
+}
+
+void Process::Gpu::post(Mail one) {
+  if (std::holds_alternative<NewSeat>(one)) seats.fetch_add(1);
+  {
+    const std::lock_guard lock(mutex);
+    mail.push_back(std::move(one));
+  }
+  ::eventfd_write(wake.get(), 1);
+}
+
+void Process::Gpu::run() {
+  pthread_setname_np(pthread_self(), ("gpu-" + std::to_string(device)).c_str());
+  Worker worker(process.driver_, device, *process.host_, *process.books_);
+  while (!stopping.load()) {
+    eventfd_t ignored = 0;
+    ::eventfd_read(wake.get(), &ignored);
+    std::deque<Mail> taken;
+    {
+      const std::lock_guard lock(mutex);
+      taken.swap(mail);
+    }
+    for (Mail& one : taken) {
+      if (auto* const seat = std::get_if<NewSeat>(&one)) worker.add(seat->seat, std::move(seat->connection));
+      if (const auto* const gone = std::get_if<SeatGone>(&one)) worker.remove(gone->seat);
+    }
+    const auto next = worker.step(os::now());
+    // The daemon starts another one, which knows all that was saved.
+    if (worker.is_broken()) ::_exit(3);
+    seats.store(worker.seats());
+    worker.wait(next, wake.get());
+  }
+}
+
+}  // namespace gpumux::mover

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The mover's process: what the daemon says, host memory, and a worker on a thread of its own for each GPU that has a
+// seat.
+//
+// It ends when its daemon is gone and no seat is left. Until then it goes on for the seats that it has.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/result.h"
+#include "cuda/driver.gen.h"
+#include "mover/books.h"
+#include "mover/worker.h"
+#include "os/file_descriptor.h"
+#include "wire/mover_messages.h"
+
+namespace gpumux::mover {
+
+class Process {
+ public:
+  // `connection`: to the daemon.
+  Process(const cuda::Driver& driver, os::FileDescriptor connection)
+      : driver_(driver), connection_(std::move(connection)) {}
+  ~Process();
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  // Until there is nothing more to do. An error: the daemon says what no daemon says, or the driver has no GPU.
+  base::Status run();
+
+ private:
+  struct SeatGone {
+    SeatNumber seat = 0;
+  };
+  struct NewSeat {
+    SeatNumber seat = 0;
+    os::FileDescriptor connection;
+  };
+  using Mail = std::variant<NewSeat, SeatGone>;
+
+  // One GPU's.
+  struct Gpu {
+    Gpu(Process& process, cuda::CUdevice device);
+    ~Gpu();
+    void post(Mail mail);
+    void run();
+
+    Process& process;
+    const cuda::CUdevice device;
+    os::FileDescriptor wake;
+    std::mutex mutex;
+    std::deque<Mail> mail;              // under the mutex
+    std::atomic<std::size_t> seats{0};  // that it has or will have
+    std::atomic<bool> stopping{false};
+    std::thread thread;
+  };
+
+  // Host memory comes from the daemon, and is asked for when it runs out.
+  class Lender final : public pager::HostMemory {
+   public:
+    explicit Lender(Process& process) : process_(process) {}
+    std::optional<pager::HostChunk> lend(std::uint64_t bytes) override;
+    void give_back(const pager::HostChunk& chunk) override;
+
+   private:
+    Process& process_;
+  };
+
+  base::Status serve();
+  base::Status hear();
+  base::Status on(const wire::MoverBooks& books, os::FileDescriptor file);
+  base::Status on(const wire::MoverHost& host, os::FileDescriptor file);
+  base::Status on(const wire::MoverSeat& seat, os::FileDescriptor connection);
+  base::Status on(const wire::MoverSeatGone& gone, os::FileDescriptor);
+  base::Status on(const wire::MoverSeats&, os::FileDescriptor);
+  void forget(SeatNumber seat);
+  template <class Message>
+  void send(const Message& message);
+  bool has_seats();
+  void look_at_host(base::TimePoint now);
+
+  const cuda::Driver& driver_;
+  const os::FileDescriptor connection_;  // also used by the GPUs' threads
+  bool has_daemon_ = true;
+  std::optional<Books> books_;
+  std::optional<BookKeeper> keeper_;
+  Lender lender_{*this};
+  std::optional<pager::HostSlots> host_;
+  std::atomic<std::int64_t> asked_at_{0};  // for host memory, ns
+  std::vector<std::unique_ptr<Gpu>> gpus_;
+  std::map<SeatNumber, Gpu*> seats_;  // null: it has had no connection to this process yet
+  std::atomic<bool> is_ending_{false};
+  std::deque<std::uint64_t> used_lately_;  // the most host memory in use, by second
+  base::TimePoint next_look_{};
+};
+
+}  // namespace gpumux::mover

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mover/process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "os/unix_socket.h"
+#include "sim/cuda/test_driver.h"
+#include "sim/cuda/test_machine.h"
+#include "wire/encode.h"
+
+namespace gpumux::mover {
+namespace {
+
+using sim::simulated_driver;
+
+// The test is the daemon, and each seat.
+class ProcessTest : public sim::SimTest {
+ protected:
+  static constexpr std::uint32_t kSlots = 64;
+  static constexpr std::uint32_t kPerChunk = 4;
+
+  void SetUp() override {
+    SimTest::SetUp();
+    ASSERT_EQ(::ftruncate(books_.get(), static_cast<off_t>(Books::bytes_for(kSlots))), 0);
+    auto [ours, theirs] = pair();
+    daemon_ = std::move(ours);
+    thread_ = std::thread([this, connection = std::make_shared<os::FileDescriptor>(std::move(theirs))] {
+      Process process(simulated_driver(), std::move(*connection));
+      status_ = process.run();
+    });
+  }
+  void TearDown() override {
+    end();
+    SimTest::TearDown();
+  }
+  void end() {
+    daemon_.reset();
+    if (thread_.joinable()) thread_.join();
+  }
+  static std::pair<os::FileDescriptor, os::FileDescriptor> pair() {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    return {os::FileDescriptor(ends[0]), os::FileDescriptor(ends[1])};
+  }
+  template <class Message>
+  void say(const Message& message, int fd = -1) {
+    ASSERT_TRUE(os::send_message(daemon_.get(), wire::encode(message).bytes(), fd));
+  }
+  os::FileDescriptor open_seat(SeatNumber number, int device = 0) {
+    auto [ours, theirs] = pair();
+    cuda::CUuuid uuid{};
+    EXPECT_CUDA(simulated_driver().cuDeviceGetUuid(&uuid, device));
+    wire::MoverSeat seat{.seat = number};
+    std::memcpy(seat.gpu_uuid, &uuid, sizeof uuid);
+    say(seat, theirs.get());
+    return std::move(ours);
+  }
+  void give_host_memory(std::uint64_t number) {
+    const os::FileDescriptor file(::memfd_create("host", MFD_CLOEXEC));
+    ASSERT_EQ(::ftruncate(file.get(), kPerChunk * pager::kBlockBytes), 0);
+    say(wire::MoverHost{.number = number, .bytes = kPerChunk * pager::kBlockBytes}, file.get());
+  }
+  std::optional<wire::ToMoversDaemon> heard() {
+    std::byte buffer[base::kMaxMessageBytes];
+    const auto received = os::receive_message(daemon_.get(), buffer);
+    if (!received || received->bytes == 0) return std::nullopt;
+    return wire::decode_to_movers_daemon(std::span(buffer, received->bytes)).value();
+  }
+  // Answers questions for host memory meanwhile.
+  std::optional<wire::MoverMoved> answer(const os::FileDescriptor& seat) {
+    std::optional<wire::MoverMoved> answer;
+    EXPECT_TRUE(sim::eventually([&] {
+      if (const auto message = heard(); message && std::holds_alternative<wire::MoverHostWanted>(*message))
+        give_host_memory(given_++);
+      alignas(8) std::byte buffer[wire::kMostMoverBytes];
+      const auto received = os::receive_message(seat.get(), buffer);
+      if (!received) return false;
+      if (received->bytes == 0) return true;
+      const auto message = wire::decode_from_mover(std::span(buffer, received->bytes)).value().message;
+      if (message.result == wire::MoverResult::kNoHost) return false;
+      answer = message;
+      return true;
+    }));
+    return answer;
+  }
+  std::optional<wire::MoverMoved> save(const os::FileDescriptor& seat, std::uint32_t blocks) {
+    cuda::CUmemGenericAllocationHandle handle = 0;
+    cuda::CUmemAllocationProp properties{};
+    properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    EXPECT_CUDA(simulated_driver().cuMemCreate(&handle, blocks * pager::kBlockBytes, &properties, 0));
+    int fd = -1;
+    EXPECT_CUDA(simulated_driver().cuMemExportToShareableHandle(&fd, handle,
+                                                                cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+    const os::FileDescriptor memory(fd);
+    alignas(8) std::byte buffer[wire::kMostMoverBytes];
+    EXPECT_TRUE(os::send_message(seat.get(),
+                                 wire::encode_for_mover(wire::MoverSave{.ticket = 1, .chunk = 1, .blocks = blocks},
+                                                        std::vector<wire::MoverBlock>(blocks), buffer),
+                                 memory.get()));
+    const auto answered = answer(seat);
+    EXPECT_CUDA(simulated_driver().cuMemRelease(handle));
+    return answered;
+  }
+
+  os::FileDescriptor books_{::memfd_create("books", MFD_CLOEXEC)};
+  os::FileDescriptor daemon_;
+  std::thread thread_;
+  base::Status status_;
+  std::uint64_t given_ = 0;
+};
+
+TEST_F(ProcessTest, ItAsksForHostMemoryAndFreesWhatASeatHad) {
+  say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
+  const os::FileDescriptor seat = open_seat(7);
+  const auto saved = save(seat, 6);
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(saved->result, wire::MoverResult::kDone);
+  EXPECT_EQ(saved->copied + saved->constant, 6 * pager::kBlockBytes);
+  const Books books = Books::open(books_.get(), kSlots, kPerChunk).value();
+  EXPECT_EQ(books.bytes_of(7), saved->copied);
+  say(wire::MoverSeatGone{.seat = 7});
+  EXPECT_TRUE(sim::eventually([&] { return books.bytes_of(7) == 0; }));
+}
+
+TEST_F(ProcessTest, ItStaysForItsSeatsWhenTheDaemonIsGone) {
+  say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
+  for (; given_ < 4; ++given_) give_host_memory(given_);
+  os::FileDescriptor seat = open_seat(1);
+  ASSERT_TRUE(save(seat, 2));
+  daemon_.reset();
+  const auto saved = save(seat, 2);
+  ASSERT_TRUE(saved);
+  EXPECT_EQ(saved->result, wire::MoverResult::kDone);
+  seat.reset();
+  end();
+  EXPECT_TRUE(status_);
+}
+
+TEST_F(ProcessTest, AGpuThatIsNotThereHasNoSeat) {
+  say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
+  auto [ours, theirs] = pair();
+  say(wire::MoverSeat{.seat = 1}, theirs.get());
+  theirs.reset();
+  EXPECT_FALSE(answer(ours));  // it was closed
+}
+
+TEST_F(ProcessTest, ADaemonThatTalksNonsenseIsLeft) {
+  say(wire::MoverHost{.number = 0, .bytes = pager::kBlockBytes});
+  thread_.join();
+  EXPECT_FALSE(status_);
+}
+
+}  // namespace
+}  // namespace gpumux::mover

@@ -1,0 +1,485 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "mover/worker.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "os/unix_socket.h"
+
+namespace gpumux::mover {
+namespace {
+
+// A sixth of the time that copying a chunk of 64 MiB takes.
+constexpr base::Duration kPoll = std::chrono::microseconds(200);
+// A guess: another program ends, or gives up memory.
+constexpr base::Duration kOpenPause = std::chrono::milliseconds(100);
+// A guess: a chunk of host memory is made, or comes back, in some milliseconds.
+constexpr base::Duration kShortPause = std::chrono::milliseconds(5);
+
+}  // namespace
+
+using cuda::CUresult;
+using pager::Copier;
+using wire::MoverBlock;
+using wire::MoverResult;
+
+namespace {
+
+std::uint32_t number_in(const Books& books, const pager::HostSlot& slot) {
+  return static_cast<std::uint32_t>(slot.chunk->memory.id) * books.slots_per_chunk() + slot.index;
+}
+
+}  // namespace
+
+std::uint32_t Worker::number_of(const pager::HostSlot& slot) const { return number_in(books_, slot); }
+
+pager::HostSlot Worker::slot_of(std::uint32_t number) const {
+  return host_.find(number / books_.slots_per_chunk(), number % books_.slots_per_chunk());
+}
+
+bool adopt(pager::HostSlots& host, Books& books, const pager::HostChunk& chunk) {
+  const std::uint32_t count = books.slots_per_chunk();
+  if (chunk.bytes != count * pager::kBlockBytes || chunk.id >= books.slots() / count) return false;
+  std::vector<bool> used(count);
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto slot = static_cast<std::uint32_t>(chunk.id) * count + i;
+    // A copy to it was under way, and is lost.
+    if (books.state_of(slot) == Books::State::kWriting) books.released(slot);
+    used[i] = books.state_of(slot) != Books::State::kFree;
+  }
+  return host.adopt(chunk, std::move(used));
+}
+
+void BookKeeper::writing(const pager::HostSlot& slot) { books_.writing(number_in(books_, slot)); }
+void BookKeeper::given(const pager::HostSlot& slot) { books_.released(number_in(books_, slot)); }
+
+Worker::Worker(const cuda::Driver& driver, cuda::CUdevice device, pager::HostSlots& host, Books& books)
+    : driver_(driver),
+      device_(device),
+      host_(host),
+      books_(books),
+      copier_(driver, host, {.device = device, .hashing = true, .verify = false, .seed = {}}),
+      owners_(books.owners()),
+      busy_(books.slots()) {}
+
+Worker::~Worker() {
+  copier_.wait();
+  for (Operation& operation : mapped_) let_go(operation);
+  copier_.leave();
+}
+
+// ---- hearing
+
+void Worker::add(SeatNumber number, os::FileDescriptor connection) {
+  Seat& seat = seats_.emplace_back();
+  seat.number = number;
+  seat.connection = std::move(connection);
+}
+
+void Worker::remove(SeatNumber number) {
+  for (Seat& seat : seats_) seat.is_gone = seat.is_gone || seat.number == number;
+  removed_.push_back(number);
+}
+
+void Worker::forget_removed() {
+  std::erase_if(removed_, [this](SeatNumber number) {
+    const auto is_its = [number](const Seat& seat) { return seat.number == number; };
+    if (std::any_of(seats_.begin(), seats_.end(), is_its)) return false;
+    if (owners_.erase(number) == 0) return true;
+    for (std::uint32_t slot = 0; slot < books_.slots(); ++slot) {
+      if (books_.take(slot, number)) host_.give(slot_of(slot));
+    }
+    return true;
+  });
+}
+
+void Worker::hear(Seat& seat) {
+  for (int heard = 0; heard < kMostHeard && queued_.size() < kMostQueued; ++heard) {
+    if (seat.is_gone || !seat.unsent.empty() || seat.unanswered >= kMostUnanswered) return;
+    auto received = os::receive_message(seat.connection.get(), buffer_);
+    if (!received) {
+      seat.is_gone = received.error().system_errno != EAGAIN;
+      return;
+    }
+    const auto message = wire::decode_to_mover(std::span(buffer_, received->bytes));
+    if (!message) {
+      seat.is_gone = true;  // or it says what no seat says
+      return;
+    }
+    std::visit([&](const auto& what) { on(seat, what, message->blocks, std::move(received->fd)); }, message->message);
+  }
+}
+
+// Takes the words of the message as far as the books bear them out. False: a slot is not the seat's.
+bool Worker::take_content(Operation& operation) {
+  const std::vector<MoverBlock>& blocks = operation.said;
+  bool all = true;
+  operation.content.assign(blocks.size(), {});
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    pager::Block& block = operation.content[i];
+    switch (blocks[i].kind) {
+      case MoverBlock::Kind::kNone: break;
+      case MoverBlock::Kind::kConstant:
+        block.kind = pager::Block::Kind::kConstant;
+        block.word = blocks[i].value;
+        break;
+      case MoverBlock::Kind::kSlot: {
+        const bool may = blocks[i].value < busy_.size() && !busy_[blocks[i].value];
+        const auto held = may ? books_.hold(blocks[i].value, operation.owner(i)) : std::nullopt;
+        const pager::HostSlot slot = held ? slot_of(blocks[i].value) : pager::HostSlot{};
+        if (!slot) {
+          all = false;
+          break;
+        }
+        block.kind = pager::Block::Kind::kCopied;
+        block.slot = slot;
+        block.hashed = held->hashed;
+        block.hash = held->hash;
+        operation.named.push_back(blocks[i].value);
+        busy_[blocks[i].value] = true;
+        break;
+      }
+      default: all = false;
+    }
+  }
+  return all;
+}
+
+// No operation works with its slots any more. `is_on_gpu`: what host memory still has of its content are copies.
+void Worker::end(Operation& operation, bool is_on_gpu) {
+  for (const std::uint32_t slot : operation.named) busy_[slot] = false;
+  operation.named.clear();
+  for (std::size_t i = 0; is_on_gpu && i < operation.content.size(); ++i) {
+    const pager::Block& block = operation.content[i];
+    if (block.kind == pager::Block::Kind::kCopied) books_.loaded(number_of(block.slot), operation.owner(i));
+  }
+}
+
+void Worker::queue(Seat& seat, bool is_load, std::uint64_t ticket, std::uint64_t chunk,
+                   std::span<const MoverBlock> blocks, os::FileDescriptor memory) {
+  ++seat.unanswered;
+  Operation& operation = queued_.emplace_back();
+  operation.seat = &seat;
+  operation.ticket = ticket;
+  operation.chunk = chunk;
+  operation.is_load = is_load;
+  operation.memory = std::move(memory);
+  operation.said.assign(blocks.begin(), blocks.end());
+}
+
+void Worker::on(Seat& seat, const wire::MoverSave& save, std::span<const MoverBlock> blocks,
+                os::FileDescriptor memory) {
+  queue(seat, false, save.ticket, save.chunk, blocks, std::move(memory));
+  queued_.back().verifies = save.verify != 0;
+}
+
+void Worker::on(Seat& seat, const wire::MoverLoad& load, std::span<const MoverBlock> blocks,
+                os::FileDescriptor memory) {
+  queue(seat, true, load.ticket, load.chunk, blocks, std::move(memory));
+}
+
+void Worker::on(Seat& seat, const wire::MoverCancel& cancel, std::span<const MoverBlock>, os::FileDescriptor) {
+  for (std::deque<Operation>* const list : {&queued_, &short_}) {
+    const auto found = std::find_if(list->begin(), list->end(), [&](const Operation& one) {
+      return one.seat == &seat && one.ticket == cancel.ticket && !one.is_load;
+    });
+    if (found == list->end()) continue;
+    answer(*found, MoverResult::kFailed, cuda::CUDA_ERROR_NOT_READY);
+    list->erase(found);
+    return;
+  }
+  for (Operation& operation : mapped_) {
+    if (operation.seat == &seat && operation.ticket == cancel.ticket) operation.is_cancelled = true;
+  }
+}
+
+void Worker::on(Seat& seat, const wire::MoverForget& forget, std::span<const MoverBlock> blocks, os::FileDescriptor) {
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+    const std::uint32_t slot = blocks[i].value;
+    const Owner owner{seat.number, forget.chunk, i};
+    if (blocks[i].kind != MoverBlock::Kind::kSlot || slot >= busy_.size() || busy_[slot]) continue;
+    if (forget.are_copies != 0) {
+      books_.loaded(slot, owner);
+    } else if (books_.take(slot, owner)) {
+      host_.give(slot_of(slot));
+    }
+  }
+}
+
+// ---- one chunk
+
+CUresult Worker::open() {
+  if (copier_.context() != nullptr) return cuda::CUDA_SUCCESS;
+  cuda::CUcontext context = nullptr;
+  CUresult result = driver_.cuDevicePrimaryCtxRetain(&context, device_);
+  if (result == cuda::CUDA_SUCCESS) {
+    result = copier_.open(context);
+    if (result != cuda::CUDA_SUCCESS) driver_.cuDevicePrimaryCtxRelease_v2(device_);
+  }
+  if (std::exchange(open_failed_, result) != result && result != cuda::CUDA_SUCCESS)
+    std::fprintf(stderr, "gpumux-mover: no context on device %d: error %u\n", device_, result);
+  return result;
+}
+
+CUresult Worker::map(Operation& operation) {
+  CUresult result = driver_.cuMemImportFromShareableHandle(
+      &operation.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(operation.memory.get())),
+      cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != cuda::CUDA_SUCCESS) return result;
+  // Memory of another kind or GPU may fault, and with it the context in which all seats' memory moves.
+  cuda::CUmemAllocationProp properties{};
+  result = driver_.cuMemGetAllocationPropertiesFromHandle(&properties, operation.handle);
+  if (result == cuda::CUDA_SUCCESS &&
+      (properties.type != cuda::CU_MEM_ALLOCATION_TYPE_PINNED ||
+       properties.location.type != cuda::CU_MEM_LOCATION_TYPE_DEVICE || properties.location.id != device_))
+    result = cuda::CUDA_ERROR_INVALID_VALUE;
+  if (result != cuda::CUDA_SUCCESS) {
+    let_go(operation);
+    return result;
+  }
+  result = driver_.cuMemAddressReserve(&operation.address, operation.bytes(), 0, 0, 0);
+  if (result == cuda::CUDA_SUCCESS) {
+    result = driver_.cuMemMap(operation.address, operation.bytes(), 0, operation.handle, 0);
+    operation.is_mapped = result == cuda::CUDA_SUCCESS;
+  }
+  const cuda::CUmemAccessDesc own{{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_},
+                                  cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (result == cuda::CUDA_SUCCESS) result = driver_.cuMemSetAccess(operation.address, operation.bytes(), &own, 1);
+  if (result != cuda::CUDA_SUCCESS) let_go(operation);
+  return result;
+}
+
+void Worker::let_go(Operation& operation) {
+  if (operation.is_mapped) driver_.cuMemUnmap(operation.address, operation.bytes());
+  if (operation.address != 0) driver_.cuMemAddressFree(operation.address, operation.bytes());
+  if (operation.handle != 0) driver_.cuMemRelease(operation.handle);
+  operation.is_mapped = false;
+  operation.address = 0;
+  operation.handle = 0;
+}
+
+// The next ones of that direction.
+void Worker::begin_next(bool is_load) {
+  auto mapped =
+      std::count_if(mapped_.begin(), mapped_.end(), [&](const Operation& one) { return one.is_load == is_load; });
+  for (auto next = queued_.begin(); next != queued_.end() && static_cast<std::size_t>(mapped) < kMostMapped;) {
+    if (next->is_load != is_load) {
+      ++next;
+      continue;
+    }
+    if (!is_load && copier_.room() < next->said.size()) break;
+    Operation& operation = mapped_.emplace_back(std::move(*next));
+    next = queued_.erase(next);
+    if (begin(operation)) {
+      ++mapped;
+    } else {
+      mapped_.pop_back();
+    }
+  }
+}
+
+// False: it is answered.
+bool Worker::begin(Operation& operation) {
+  const bool is_all_there = take_content(operation);
+  CUresult result = cuda::CUDA_ERROR_NOT_READY;
+  if (operation.is_load && !is_all_there) {
+    end(operation, false);
+    answer(operation, MoverResult::kLost);
+    return false;
+  }
+  if (!operation.seat->is_gone) result = map(operation);
+  if (result != cuda::CUDA_SUCCESS) {
+    end(operation, !operation.is_load);
+    answer(operation, MoverResult::kFailed, result);
+    return false;
+  }
+  if (operation.is_load) {
+    auto& loading = operation.copying.emplace<Copier::Loading>();
+    copier_.load(loading, {.address = operation.address}, operation.content, operation.chunk);  // `look` has its error
+  } else {
+    // Of a copy that the mover has done away with nothing is known, and the block is copied.
+    operation.copying = copier_.save({.address = operation.address}, static_cast<std::uint32_t>(operation.said.size()),
+                                     operation.content, operation.chunk);
+    if (operation.verifies) copier_.verify(std::get<Copier::Saving>(operation.copying));
+  }
+  return true;
+}
+
+Worker::Then Worker::advance(Operation& operation) {
+  const Then then = operation.is_load ? advance_load(operation, std::get<Copier::Loading>(operation.copying))
+                                      : advance_save(operation, std::get<Copier::Saving>(operation.copying));
+  if (then != Then::kGoOn) let_go(operation);
+  return then;
+}
+
+Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) {
+  CUresult error = cuda::CUDA_SUCCESS;
+  Copier::Progress progress = copier_.look(saving, &error);
+  if (progress == Copier::Progress::kWaits) progress = copier_.go_on(saving, true, &error);
+  switch (progress) {
+    case Copier::Progress::kUnderWay:
+    case Copier::Progress::kWaits: return Then::kGoOn;
+    case Copier::Progress::kNoHost:
+      copier_.keep(saving);
+      end(operation, true);
+      return Then::kAgain;
+    case Copier::Progress::kFailed:
+      copier_.keep(saving);
+      end(operation, true);
+      answer(operation, MoverResult::kFailed, error);
+      return Then::kOver;
+    case Copier::Progress::kDone: break;
+  }
+  copier_.commit(saving);
+  owners_.insert(operation.seat->number);
+  end(operation, false);
+  for (std::size_t i = 0; i < operation.content.size(); ++i) {
+    const pager::Block& block = operation.content[i];
+    if (block.kind == pager::Block::Kind::kCopied)
+      books_.written(number_of(block.slot), operation.owner(i), block.hashed, block.hash);
+  }
+  answer(operation, MoverResult::kDone);
+  return Then::kOver;
+}
+
+Worker::Then Worker::advance_load(Operation& operation, Copier::Loading& loading) {
+  CUresult error = cuda::CUDA_SUCCESS;
+  const Copier::Progress progress = copier_.look(loading, &error);
+  if (progress == Copier::Progress::kUnderWay) return Then::kGoOn;
+  const bool is_done = progress == Copier::Progress::kDone;
+  end(operation, false);  // the seat says when it has it: until then this is the only place that counts
+  answer(operation, is_done ? MoverResult::kDone : MoverResult::kFailed, error);
+  return Then::kOver;
+}
+
+// ---- answering
+
+void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
+  let_go(operation);  // before the seat frees the memory, and others are promised it
+  if (result != MoverResult::kNoHost) --operation.seat->unanswered;
+  if (result == MoverResult::kFailed && copier_.context() != nullptr)
+    is_broken_ = is_broken_ || (error != cuda::CUDA_ERROR_NOT_READY && copier_.context_error() == error);
+  if (operation.seat->is_gone) return;
+  std::vector<MoverBlock> blocks;
+  if (!operation.is_load && result == MoverResult::kDone) {
+    blocks.reserve(operation.content.size());
+    for (const pager::Block& block : operation.content) {
+      switch (block.kind) {
+        case pager::Block::Kind::kNone: blocks.push_back({}); break;
+        case pager::Block::Kind::kCopied: blocks.push_back({MoverBlock::Kind::kSlot, number_of(block.slot)}); break;
+        case pager::Block::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.word}); break;
+      }
+    }
+  }
+  wire::MoverMoved moved{.ticket = operation.ticket,
+                         .result = result,
+                         .error = error,
+                         .blocks = static_cast<std::uint32_t>(blocks.size())};
+  if (const auto* const saving = std::get_if<Copier::Saving>(&operation.copying)) {
+    moved.copied = saving->copied();
+    moved.clean = saving->clean();
+    moved.constant = saving->constant();
+    moved.wrong_hashes = saving->wrong_hashes();
+  } else if (const auto* const loading = std::get_if<Copier::Loading>(&operation.copying)) {
+    moved.copied = loading->copied();
+  }
+  send(*operation.seat, wire::encode_for_mover(moved, blocks, buffer_));
+}
+
+void Worker::send(Seat& seat, std::span<const std::byte> bytes) {
+  if (seat.unsent.empty() && os::send_message(seat.connection.get(), bytes)) return;
+  seat.unsent.emplace_back(bytes.begin(), bytes.end());
+}
+
+void Worker::flush(Seat& seat) {
+  while (!seat.unsent.empty()) {
+    if (const auto sent = os::send_message(seat.connection.get(), seat.unsent.front()); !sent) {
+      seat.is_gone = seat.is_gone || sent.error().system_errno != EAGAIN;
+      return;
+    }
+    seat.unsent.pop_front();
+  }
+}
+
+// ---- the loop
+
+void Worker::reclaim(std::size_t slots) {
+  for (std::size_t i = 0; i < slots; ++i) {
+    const auto slot = books_.reclaim(&reclaimed_at_);
+    if (!slot) return;
+    host_.give(slot_of(*slot));
+  }
+}
+
+// An operation that is over leaves the list. One that lacks host memory waits for it.
+void Worker::advance_all(base::TimePoint now) {
+  for (auto at = mapped_.begin(); at != mapped_.end();) {
+    const Then then = advance(*at);
+    if (then == Then::kAgain) {
+      // The daemon has had a moment to give more. From now on copies go that need not be there.
+      if (at->is_short) reclaim(at->said.size());
+      if (at->is_cancelled) {
+        answer(*at, MoverResult::kFailed, cuda::CUDA_ERROR_NOT_READY);
+      } else {
+        if (!std::exchange(at->is_short, true)) answer(*at, MoverResult::kNoHost);
+        if (short_.empty()) try_short_at_ = now + kShortPause;
+        short_.push_back(std::move(*at));
+      }
+    }
+    at = then == Then::kGoOn ? std::next(at) : mapped_.erase(at);
+  }
+}
+
+std::optional<base::Duration> Worker::step(base::TimePoint now) {
+  for (Seat& seat : seats_) {
+    flush(seat);
+    hear(seat);
+  }
+  if (!short_.empty() && now >= try_short_at_) {
+    queued_.insert(queued_.begin(), std::make_move_iterator(short_.begin()), std::make_move_iterator(short_.end()));
+    short_.clear();
+  }
+  // Once two programs share the GPU: when memory has to move it may be too full for a context.
+  if (copier_.context() == nullptr && (!queued_.empty() || (seats_.size() > 1 && now >= open_again_at_))) {
+    open_again_at_ = now + kOpenPause;
+    if (const CUresult result = open(); result != cuda::CUDA_SUCCESS) {
+      for (Operation& operation : queued_) answer(operation, MoverResult::kFailed, result);
+      queued_.clear();
+    }
+  }
+  if (!queued_.empty() || !mapped_.empty()) {
+    const auto current = copier_.enter();
+    begin_next(false);
+    copier_.launch();
+    begin_next(true);
+    advance_all(now);
+  }
+  seats_.remove_if([](const Seat& seat) { return seat.is_gone && seat.unanswered == 0; });
+  if (!removed_.empty()) forget_removed();
+  if (!mapped_.empty() || !queued_.empty()) return kPoll;
+  if (!short_.empty()) return try_short_at_ - now;
+  if (copier_.context() == nullptr && seats_.size() > 1) return kOpenPause;
+  return std::nullopt;
+}
+
+void Worker::wait(std::optional<base::Duration> most, int wake) {
+  std::vector<pollfd> polled{{wake, POLLIN, 0}};
+  for (const Seat& seat : seats_) {
+    const bool is_heard =
+        queued_.size() < kMostQueued && seat.unsent.empty() && seat.unanswered < kMostUnanswered && !seat.is_gone;
+    const int events = (is_heard ? POLLIN : 0) | (seat.unsent.empty() || seat.is_gone ? 0 : POLLOUT);
+    if (events != 0) polled.push_back({seat.connection.get(), static_cast<short>(events), 0});
+  }
+  timespec time{};
+  if (most) {
+    time.tv_sec = static_cast<time_t>(most->count() / 1'000'000'000);
+    time.tv_nsec = static_cast<long>(most->count() % 1'000'000'000);
+  }
+  ::ppoll(polled.data(), polled.size(), most ? &time : nullptr, nullptr);
+}
+
+}  // namespace gpumux::mover

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Moves the content of one GPU's memory for all seats of that GPU.
+//
+//   a Save or Load comes -> queued -> its memory is imported and mapped here -> copied -> let go -> answered
+//                             ^---- there is no host memory: let go, and tried again after a while
+//
+// Each direction is served in the order in which its messages came, from all seats. A few chunks of each are mapped at
+// once, so that the bus is never idle. A seat that does not read its answers is not heard until it does.
+//
+// One thread owns a worker and steps it. Books and slots of host memory are other GPUs' workers', too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_set>
+#include <variant>
+#include <vector>
+
+#include "base/clock.h"
+#include "cuda/driver.gen.h"
+#include "mover/books.h"
+#include "os/file_descriptor.h"
+#include "pager/copier/local_copier.h"
+#include "wire/mover_messages.h"
+
+namespace gpumux::mover {
+
+class Worker {
+ public:
+  // Mapped at once, for each direction. Four copies are under way at once (LocalCopier::kCopiesInFlight); the others
+  // are being hashed, or wait. A guess.
+  static constexpr std::size_t kMostMapped = 8;
+  // Messages of one seat that are not answered. Beyond that it is not heard.
+  static constexpr std::size_t kMostUnanswered = 64;
+  // Messages of one seat that are heard in one step. Then the others have their turn.
+  static constexpr int kMostHeard = 64;
+  // Messages of all seats that wait. Each has a descriptor.
+  static constexpr std::size_t kMostQueued = 512;
+
+  Worker(const cuda::Driver& driver, cuda::CUdevice device, pager::HostSlots& host, Books& books);
+  // Waits for the copies that are under way.
+  ~Worker();
+  Worker(const Worker&) = delete;
+  Worker& operator=(const Worker&) = delete;
+
+  // A seat of this GPU's, and its connection.
+  void add(SeatNumber seat, os::FileDescriptor connection);
+  // The seat's process has ended, and its content in host memory is of no use.
+  void remove(SeatNumber seat);
+  // Hears the seats and goes on with what is under way, without waiting. How long `wait` may wait; nothing: until a
+  // seat says something.
+  std::optional<base::Duration> step(base::TimePoint now);
+  // Until a connection has something for `step`, `most` is over, or `wake` can be read.
+  void wait(std::optional<base::Duration> most, int wake = -1);
+
+  std::size_t seats() const { return seats_.size(); }
+  // The driver answers everything in this context with an error: nothing works before another process.
+  bool is_broken() const { return is_broken_; }
+
+ private:
+  struct Seat {
+    SeatNumber number = 0;
+    os::FileDescriptor connection;
+    std::size_t unanswered = 0;
+    std::deque<std::vector<std::byte>> unsent;
+    bool is_gone = false;
+  };
+  // One chunk on its way.
+  struct Operation {
+    Seat* seat = nullptr;
+    std::uint64_t ticket = 0;
+    std::uint64_t chunk = 0;
+    bool is_load = false;
+    bool verifies = false;
+    bool is_cancelled = false;
+    os::FileDescriptor memory;
+    std::vector<wire::MoverBlock> said;  // what its message says of the content
+    bool is_short = false;               // there was no host memory for it, and its seat knows
+    // From begin() on.
+    pager::Content content;
+    std::vector<std::uint32_t> named;  // the slots that it may work with
+    cuda::CUmemGenericAllocationHandle handle = 0;
+    cuda::CUdeviceptr address = 0;
+    bool is_mapped = false;
+    std::variant<std::monostate, pager::Copier::Saving, pager::Copier::Loading> copying;
+    Owner owner(std::size_t block) const { return {seat->number, chunk, static_cast<std::uint32_t>(block)}; }
+    std::uint64_t bytes() const { return said.size() * pager::kBlockBytes; }
+  };
+
+  void hear(Seat& seat);
+  void on(Seat& seat, const wire::MoverSave& save, std::span<const wire::MoverBlock> blocks, os::FileDescriptor memory);
+  void on(Seat& seat, const wire::MoverLoad& load, std::span<const wire::MoverBlock> blocks, os::FileDescriptor memory);
+  void on(Seat& seat, const wire::MoverForget& forget, std::span<const wire::MoverBlock> blocks,
+          os::FileDescriptor memory);
+  void on(Seat& seat, const wire::MoverCancel& cancel, std::span<const wire::MoverBlock> blocks,
+          os::FileDescriptor memory);
+  void queue(Seat& seat, bool is_load, std::uint64_t ticket, std::uint64_t chunk,
+             std::span<const wire::MoverBlock> blocks, os::FileDescriptor memory);
+  bool take_content(Operation& operation);
+  void end(Operation& operation, bool is_on_gpu);
+  cuda::CUresult open();
+  cuda::CUresult map(Operation& operation);
+  void let_go(Operation& operation);
+  void begin_next(bool is_load);
+  bool begin(Operation& operation);
+  void advance_all(base::TimePoint now);
+  void forget_removed();
+  void reclaim(std::size_t slots);
+  std::uint32_t number_of(const pager::HostSlot& slot) const;
+  pager::HostSlot slot_of(std::uint32_t number) const;
+  enum class Then : std::uint8_t { kGoOn, kAgain, kOver };
+  Then advance(Operation& operation);
+  Then advance_save(Operation& operation, pager::Copier::Saving& saving);
+  Then advance_load(Operation& operation, pager::Copier::Loading& loading);
+  void answer(Operation& operation, wire::MoverResult result, cuda::CUresult error = cuda::CUDA_SUCCESS);
+  void send(Seat& seat, std::span<const std::byte> bytes);
+  void flush(Seat& seat);
+
+  const cuda::Driver& driver_;
+  const cuda::CUdevice device_;
+  pager::HostSlots& host_;
+  Books& books_;
+  pager::LocalCopier copier_;
+  cuda::CUresult open_failed_ = cuda::CUDA_SUCCESS;
+  base::TimePoint open_again_at_{};
+  bool is_broken_ = false;
+  std::list<Seat> seats_;
+  std::deque<Operation> queued_;
+  std::list<Operation> mapped_;
+  std::deque<Operation> short_;  // wait for host memory
+  base::TimePoint try_short_at_{};
+  std::uint32_t reclaimed_at_ = 0;
+  std::vector<SeatNumber> removed_;        // their content goes when nothing works with it
+  std::unordered_set<SeatNumber> owners_;  // seats that may have content
+  std::vector<bool> busy_;                 // slots that an operation works with; no other message of the seat's may
+  alignas(8) std::byte buffer_[wire::kMostMoverBytes];
+};
+
+// The books follow the slots.
+class BookKeeper final : public pager::SlotBooks {
+ public:
+  explicit BookKeeper(Books& books) : books_(books) {}
+  void writing(const pager::HostSlot& slot) override;
+  void given(const pager::HostSlot& slot) override;
+
+ private:
+  Books& books_;
+};
+
+// A chunk of host memory that an earlier mover had, with the slots that the books say are in use. False: the books have
+// no room for it, or it is not usable.
+bool adopt(pager::HostSlots& host, Books& books, const pager::HostChunk& chunk);
+
+}  // namespace gpumux::mover

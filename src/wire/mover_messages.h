@@ -1,0 +1,215 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages between a seat and the node's mover. The daemon gives a seat its connection, and the mover the other end
+// together with the seat's number and GPU. So nothing here says who speaks.
+//
+// Transport as in wire/messages.h: whole messages, SOCK_SEQPACKET. After the struct come `blocks` records of 8 bytes,
+// one for each 2 MiB of the chunk.
+//
+//   seat                                     mover
+//   Save + memory       ------------------>                      bring this chunk's content to host memory
+//   Load + memory       ------------------>                      the other way
+//   Cancel              ------------------>                      of a Save: if it has not begun, it does not
+//   Forget + slots      ------------------>                      not needed any more
+//                       <------------------  Moved + blocks      the answer to Save and Load, in any order
+//
+// The descriptor is one of cuMemExportToShareableHandle. No work writes to a chunk between Save and Moved, and none
+// touches it between Load and Moved.
+//
+// Trust: the mover takes every byte as hostile. A seat reaches host memory only by slots that are its own by the
+// mover's books. The mover's answers are about the seat's own content.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <variant>
+
+#include "base/result.h"
+#include "wire/header.h"
+
+namespace gpumux::wire {
+
+// The most of one chunk: 1 GiB.
+inline constexpr std::uint32_t kMostMoverBlocks = 512;
+
+enum class MoverType : std::uint32_t {
+  kSave = 1,
+  kLoad = 2,
+  kForget = 3,
+  kCancel = 4,
+
+  kMoved = 64,
+};
+
+struct MoverBlock {
+  enum class Kind : std::uint32_t {
+    kNone = 0,      // nothing is known
+    kSlot = 1,      // `value`: the number of the slot of host memory that holds it
+    kConstant = 2,  // `value`: the word that it consists of
+  };
+  Kind kind = Kind::kNone;
+  std::uint32_t value = 0;
+};
+static_assert(sizeof(MoverBlock) == 8);
+
+struct MoverSave {
+  static constexpr MoverType kType = MoverType::kSave;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint64_t ticket = 0;  // the seat's own, as the next
+  std::uint64_t chunk = 0;   // a number that it never uses for another chunk
+  std::uint32_t blocks = 0;
+  std::uint32_t verify = 0;  // 1: compare what is not copied, byte by byte
+};
+
+struct MoverLoad {
+  static constexpr MoverType kType = MoverType::kLoad;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint64_t ticket = 0;
+  std::uint64_t chunk = 0;
+  std::uint32_t blocks = 0;
+  std::uint32_t reserved = 0;
+};
+
+// Of all blocks of the chunk, the ones of kind kSlot.
+struct MoverForget {
+  static constexpr MoverType kType = MoverType::kForget;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t chunk = 0;
+  std::uint32_t blocks = 0;
+  // 1: the GPU has the same content. So the slots are copies, and the mover may do away with them when it likes.
+  std::uint32_t are_copies = 0;
+};
+
+struct MoverCancel {
+  static constexpr MoverType kType = MoverType::kCancel;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t ticket = 0;
+  std::uint32_t blocks = 0;  // none
+  std::uint32_t reserved = 0;
+};
+
+enum class MoverResult : std::uint32_t {
+  kDone = 0,
+  kFailed = 1,  // by the driver; nothing is under way any more, and the content is where it was
+  kNoHost = 2,  // not an answer yet: there is not enough host memory, and the Save waits for it
+  kLost = 3,    // a block that was to be loaded is not the seat's
+};
+
+struct MoverMoved {
+  static constexpr MoverType kType = MoverType::kMoved;
+  static constexpr std::size_t kMinimumBytes = 48;
+  std::uint64_t ticket = 0;
+  MoverResult result = MoverResult::kDone;
+  std::uint32_t error = 0;   // of kFailed: a CUresult
+  std::uint32_t blocks = 0;  // of a Save that is done: where the content is now
+  std::uint32_t wrong_hashes = 0;
+  std::uint64_t copied = 0;  // bytes, as the next
+  std::uint64_t clean = 0;
+  std::uint64_t constant = 0;
+};
+
+using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel>;
+
+// ---- between the daemon and the mover that it has started
+//
+//   daemon                                   mover
+//   MoverBooks + file   ------------------>                      the first one: the books of all slots
+//   MoverHost + file    ------------------>                      a chunk of host memory, known to the books by its
+//   number
+//                       <------------------  MoverHostWanted
+//                       <------------------  MoverHostReturned   the chunk with this number is not used any more
+//   MoverSeat + socket  ------------------>                      a seat, and the mover's end of its connection. Without
+//                                                                one: it has none now
+//   MoverSeats          ------------------>                      all seats were named: content of others is of no use
+//   MoverSeatGone       ------------------>                      its content is of no use any more
+//
+// The daemon keeps a descriptor of the books and of each chunk. So another mover gets all of them.
+
+enum class MoverControlType : std::uint32_t {
+  kBooks = 1,
+  kHost = 2,
+  kSeat = 3,
+  kSeatGone = 4,
+  kSeats = 5,
+
+  kHostWanted = 64,
+  kHostReturned = 65,
+};
+
+struct MoverBooks {
+  static constexpr MoverControlType kType = MoverControlType::kBooks;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t slots = 0;
+  std::uint32_t slots_per_chunk = 0;  // of host memory
+};
+struct MoverHost {
+  static constexpr MoverControlType kType = MoverControlType::kHost;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t number = 0;
+  std::uint64_t bytes = 0;
+};
+struct MoverSeat {
+  static constexpr MoverControlType kType = MoverControlType::kSeat;
+  static constexpr std::size_t kMinimumBytes = 24;
+  std::uint64_t seat = 0;
+  std::uint8_t gpu_uuid[16] = {};
+};
+struct MoverSeatGone {
+  static constexpr MoverControlType kType = MoverControlType::kSeatGone;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t seat = 0;
+};
+struct MoverSeats {
+  static constexpr MoverControlType kType = MoverControlType::kSeats;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t reserved = 0;
+};
+struct MoverHostWanted {
+  static constexpr MoverControlType kType = MoverControlType::kHostWanted;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t bytes = 0;
+};
+struct MoverHostReturned {
+  static constexpr MoverControlType kType = MoverControlType::kHostReturned;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t number = 0;
+};
+using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats>;
+using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned>;
+base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
+base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);
+
+// ---- encoding
+
+// A message and its blocks, in one buffer of the caller's.
+// (A newer peer's structs may be longer.)
+inline constexpr std::size_t kMostMoverBytes =
+    sizeof(Header) + 2 * sizeof(MoverMoved) + kMostMoverBlocks * sizeof(MoverBlock);
+
+// The struct, and its blocks as a view of `bytes`. kProtocol: it is none of these messages, or its lengths disagree.
+struct ToMoverMessage {
+  ToMover message;
+  std::span<const MoverBlock> blocks;
+};
+base::Result<ToMoverMessage> decode_to_mover(std::span<const std::byte> bytes);
+struct FromMoverMessage {
+  MoverMoved message;
+  std::span<const MoverBlock> blocks;
+};
+base::Result<FromMoverMessage> decode_from_mover(std::span<const std::byte> bytes);
+
+// Writes header, struct and blocks into `buffer`, and returns that part of it. REQUIRES: at most kMostMoverBlocks, and
+// as many as the message says; `buffer` has kMostMoverBytes.
+template <class Message>
+std::span<const std::byte> encode_for_mover(const Message& message, std::span<const MoverBlock> blocks,
+                                            std::span<std::byte> buffer) {
+  const std::size_t length = sizeof(Header) + sizeof message + blocks.size_bytes();
+  const Header header{static_cast<std::uint32_t>(Message::kType), static_cast<std::uint32_t>(length)};
+  std::memcpy(buffer.data(), &header, sizeof header);
+  std::memcpy(buffer.data() + sizeof header, &message, sizeof message);
+  if (!blocks.empty()) std::memcpy(buffer.data() + sizeof header + sizeof message, blocks.data(), blocks.size_bytes());
+  return buffer.first(length);
+}
+
+}  // namespace gpumux::wire
