@@ -49,7 +49,7 @@ void look_at_control(std::span<const std::byte> bytes, base::Result<Variant> (*d
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   alignas(8) std::byte copy[2 * wire::kMostMoverBytes];
   if (size > sizeof copy) return 0;
-  std::memcpy(copy, data, size);
+  if (size != 0) std::memcpy(copy, data, size);
   const auto bytes = std::span<const std::byte>(copy, size);
   if (const auto message = wire::decode_to_mover(bytes))
     std::visit([&](const auto& what) { look_at(what, message->blocks, wire::decode_to_mover); }, message->message);

@@ -31,7 +31,7 @@ context=$place/context
 mkdir -p "$context"/{deploy,dist/bin,dist/libexec/gpumux,dist/lib,dist/sim,base}
 cp -r deploy/image "$context/deploy"
 cp "$build"/bin/{gpumux,gpumuxd,gpumux-kubelet-plugin} "$context/dist/bin"
-cp "$build/bin/gpumux-cdi-hook" "$context/dist/libexec/gpumux"
+cp "$build"/bin/{gpumux-cdi-hook,gpumux-mover} "$context/dist/libexec/gpumux"
 cp "$build/lib/libgpumux.so" "$context/dist/lib"
 cp "$build"/lib/sim/{libcuda.so.1,libnvidia-ml.so.1} "$context/dist/sim"
 # The base has no strip.

@@ -68,7 +68,8 @@ class Image(unittest.TestCase):
                 with tarfile.open(fileobj=image.extractfile(name)) as layer:
                     files |= {"/" + member.name.lstrip("./"): member for member in layer if member.isfile()}
         for expected in ("/usr/bin/gpumux", "/usr/bin/gpumuxd", "/usr/bin/gpumux-kubelet-plugin",
-                         "/usr/libexec/gpumux/gpumux-cdi-hook", "/usr/lib/libgpumux.so"):
+                         "/usr/libexec/gpumux/gpumux-cdi-hook", "/usr/libexec/gpumux/gpumux-mover",
+                         "/usr/lib/libgpumux.so"):
             self.assertEqual(files[expected].mode & 0o777, 0o755, expected)
         self.assertFalse([name for name in files if name.endswith(("/sh", "/bash", "/apt-get", "/dpkg"))])
         self.assertLess(len(files), 25, sorted(files))
