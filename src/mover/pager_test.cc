@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <mutex>
 #include <thread>
 
 #include "client/mover_connection.h"
@@ -56,8 +57,20 @@ class PagerByMoverTest : public pager::PagerTest {
     }
     void start() {
       thread = std::thread([this] {
-        while (!stopping) worker.wait(worker.step(sim::now()), wake[0]);
+        while (!stopping) {
+          std::optional<base::Duration> next(std::chrono::milliseconds(1));
+          {
+            const std::lock_guard lock(mutex);
+            if (!is_held) next = worker.step(sim::now());
+          }
+          worker.wait(next, wake[0]);
+        }
       });
+    }
+    // From now on it hears and does nothing, or goes on.
+    void hold(bool holds) {
+      const std::lock_guard lock(mutex);
+      is_held = holds;
     }
     Books books;
     BookKeeper keeper;
@@ -65,6 +78,8 @@ class PagerByMoverTest : public pager::PagerTest {
     Worker worker;
     int wake[2] = {};
     std::atomic<bool> stopping{false};
+    std::mutex mutex;
+    bool is_held = false;
     std::thread thread;
   };
 
@@ -161,8 +176,10 @@ TEST_F(PagerByMoverTest, ASeatThatIsLetInAgainKeepsItsMemory) {
   {
     const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
     ASSERT_NE(job, nullptr);
+    mover_->hold(true);
     job->step();
     seat_.drained = false;  // the mover has been asked
+    mover_->hold(false);
     EXPECT_EQ(run(*job), JobState::kCancelled);
   }
   EXPECT_EQ(pager().evicted_bytes(), 0u);
@@ -184,6 +201,7 @@ TEST_F(PagerByMoverTest, AMoverThatIsKilledLosesNothing) {
     cuda::CUresult error = cuda::CUDA_SUCCESS;
     const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
     ASSERT_NE(job, nullptr);
+    mover_->hold(true);
     job->step();
     mover_.reset();
     EXPECT_EQ(run(*job), JobState::kFailed);
