@@ -269,12 +269,9 @@ settings::QueueSettings LoopDaemon::queue_settings() const {
 void LoopDaemon::open_mover() {
   if (options_.config.mover == settings::Mover::kOff) return;
   const auto executables = os::executable_dir();
-  std::string program = executables ? find_mover_program(*executables) : std::string();
-  if (program.empty()) {
-    log_error("gpumux-mover was not found: programs move their memory themselves");
-    return;
-  }
-  mover_.emplace(io_, host_memory_, std::move(program));
+  auto program = executables ? os::find_own_program(*executables, "gpumux-mover") : executables;
+  if (!program) return log_error("programs move their memory themselves", {{"why", program.error().message()}});
+  mover_.emplace(io_, host_memory_, std::move(*program));
   translator_.set_mover(*mover_);
 }
 

@@ -71,8 +71,8 @@ void Process::look_at_host(base::TimePoint now) {
 
 template <class Message>
 void Process::send(const Message& message) {
-  // If the daemon reads too slowly, host memory is asked for again. (A chunk that was given back meanwhile stays lent
-  // until this process ends.)
+  // A daemon that reads too slowly misses it. This process asks for host memory again. A chunk that it gives back then
+  // stays lent until it ends.
   static_cast<void>(os::send_message(connection_.get(), wire::encode(message).bytes()));
 }
 

@@ -72,7 +72,7 @@ class ProcessTest : public sim::SimTest {
     if (!received || received->bytes == 0) return std::nullopt;
     return wire::decode_to_movers_daemon(std::span(buffer, received->bytes)).value();
   }
-  // Answers questions for host memory meanwhile.
+  // The mover's next answer to the seat. Until it comes, the test gives the host memory that the mover asks for.
   std::optional<wire::MoverMoved> answer(const os::FileDescriptor& seat) {
     std::optional<wire::MoverMoved> answer;
     EXPECT_TRUE(sim::eventually([&] {

@@ -63,6 +63,17 @@ Result<std::string> find_library(const std::string& dir) {
                                          "): install gpumux again, or name the library in GPUMUX_LIBRARY");
 }
 
+Result<std::string> find_own_program(const std::string& dir, const std::string& name) {
+  std::string looked;
+  for (const std::string& folder : {dir, dir + "/../libexec/gpumux", std::string("/usr/local/libexec/gpumux"),
+                                    std::string("/usr/libexec/gpumux")}) {
+    std::string place = folder + "/" + name;
+    if (::access(place.c_str(), X_OK) == 0) return place;
+    looked += (looked.empty() ? "" : ", ") + place;
+  }
+  return base::fail(Code::kNotFound, name + " was not found (looked at " + looked + "): install gpumux again");
+}
+
 std::string private_state_dir(const std::function<const char*(const char*)>& environment) {
   if (const char* named = environment("GPUMUX_STATE_DIR"); named != nullptr && named[0] != '\0') return named;
   if (const char* xdg = environment("XDG_STATE_HOME"); xdg != nullptr && xdg[0] == '/')

@@ -23,6 +23,10 @@ std::vector<std::string> library_places(const std::string& dir);
 // places.
 base::Result<std::string> find_library(const std::string& dir);
 
+// A program that only other programs of ours start, by its file name. Places: the folder of an executable in `dir`
+// (build tree), ../libexec/gpumux from there, and where installations put it. kNotFound names the places.
+base::Result<std::string> find_own_program(const std::string& dir, const std::string& name);
+
 // Where a user's own daemon keeps jobs: GPUMUX_STATE_DIR, else in XDG_STATE_HOME, else in the user's home. Empty: the
 // user has none. `environment`: as getenv.
 std::string private_state_dir(const std::function<const char*(const char*)>& environment);

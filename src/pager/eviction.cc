@@ -102,7 +102,7 @@ bool Eviction::save_next() {
   Entry& entry = window_.back();
   Chunk& chunk = *entry.chunk;
   std::optional<base::NoFork> no_fork;  // a child must not keep the descriptor
-  if (state_.copier().wants() == Copier::Wants::kMemory) no_fork.emplace();
+  if (!state_.copier().needs_context()) no_fork.emplace();
   Place place;
   if (const CUresult result = state_.place_of(chunk, &place); result != cuda::CUDA_SUCCESS) {
     keep(entry);

@@ -547,7 +547,7 @@ Counters Pager::counters() const {
   }
   counters.clean_copies = clean_copies_locked();
   counters.host_used = state_.host.used_bytes();
-  if (state_.copier().wants() == Copier::Wants::kMemory) {
+  if (!state_.copier().needs_context()) {
     for (const auto& [base, range] : state_.table.all()) {
       for (const Chunk& chunk : range->chunks) counters.host_used += chunk.claimed ? 0 : slot_bytes(chunk.content);
     }

@@ -122,7 +122,7 @@ void Restoration::fill() {
       continue;
     }
     std::optional<base::NoFork> no_fork;  // a child must not keep the descriptor
-    if (state_.copier().wants() == Copier::Wants::kMemory) no_fork.emplace();
+    if (!state_.copier().needs_context()) no_fork.emplace();
     Place place;
     result = state_.place_of(chunk, &place);
     if (result != cuda::CUDA_SUCCESS) {

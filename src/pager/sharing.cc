@@ -178,7 +178,7 @@ const char* Pager::check() const {
   const base::Locked locked(state_.mutex);
   std::uint64_t evicted = 0;
   std::uint64_t slots = 0;
-  const bool is_local = state_.copier().wants() == Copier::Wants::kAddress;  // slots of its own
+  const bool is_local = !has_mover();  // slots of its own
   std::size_t mappings = 0;
   const Range* previous = nullptr;
   for (const auto& [base, range] : state_.table.all()) {
@@ -208,7 +208,7 @@ const char* Pager::check() const {
   if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
   if (mappings != state_.mappings.size()) return "mappings are known that no handle has";
   if (const char* wrong = state_.host.check(); wrong != nullptr) return wrong;
-  if (is_local && slots != state_.host.used_bytes()) return "host slots are used by nobody";
+  if (is_local && slots != state_.host.used_bytes()) return "host slots are used that no block has";
   std::uint64_t reusable = 0;
   for (const auto& range : state_.reusable) {
     reusable += range->bytes;

@@ -32,7 +32,7 @@ void State::choose_copier() {
 }
 
 cuda::CUresult State::place_of(Chunk& chunk, Place* place) {
-  if (copier().wants() == Copier::Wants::kMemory) return mapper.lend(chunk, &place->memory);
+  if (!copier().needs_context()) return mapper.lend(chunk, &place->memory);
   const cuda::CUresult result = mapper.reach(chunk);
   place->address = chunk.reach;
   return result;

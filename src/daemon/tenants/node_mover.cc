@@ -2,7 +2,6 @@
 #include "daemon/tenants/node_mover.h"
 
 #include <signal.h>
-#include <spawn.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -17,6 +16,7 @@
 #include "base/limits.h"
 #include "daemon/loop/log.h"
 #include "os/pidfd.h"
+#include "os/spawn.h"
 #include "os/unix_socket.h"
 #include "wire/encode.h"
 
@@ -46,44 +46,7 @@ std::vector<std::string> environment() {
   return kept;
 }
 
-base::Result<pid_t> spawn(const std::string& program, int connection) {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
-  ::posix_spawn_file_actions_adddup2(&actions, connection, STDIN_FILENO);
-  sigset_t none;
-  sigset_t all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  // Signals of a terminal are the daemon's: the mover outlives it for its seats.
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
-  std::string name = "gpumux-mover";
-  const std::array<char*, 2> arguments = {name.data(), nullptr};
-  std::vector<std::string> variables = environment();
-  std::vector<char*> pointers;
-  for (std::string& variable : variables) pointers.push_back(variable.data());
-  pointers.push_back(nullptr);
-  pid_t pid = 0;
-  const int failure = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments.data(), pointers.data());
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) return base::fail_errno(failure, "cannot start " + program);
-  return pid;
-}
-
 }  // namespace
-
-std::string find_mover_program(const std::string& executable_dir) {
-  for (const std::string& folder : {executable_dir, executable_dir + "/../libexec/gpumux",
-                                    std::string("/usr/local/libexec/gpumux"), std::string("/usr/libexec/gpumux")}) {
-    std::string place = folder + "/gpumux-mover";
-    if (::access(place.c_str(), X_OK) == 0) return place;
-  }
-  return {};
-}
 
 NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program)
     : io_(io), host_(host), program_(std::move(program)), socket_(io), again_(io) {
@@ -113,7 +76,8 @@ bool NodeMover::start() {
   }
   os::FileDescriptor ours(ends[0]);
   const os::FileDescriptor theirs(ends[1]);
-  const auto started = spawn(program_, theirs.get());
+  // In a session of its own: a terminal's signals are the daemon's, and the mover outlives it for its seats.
+  const auto started = os::spawn(program_, {"gpumux-mover"}, environment(), theirs.get());
   if (!started) {
     log_error("the mover cannot be started", {{"why", started.error().message()}});
     return false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node's mover (docs/decisions/0039): a process that the daemon starts when the first seat is to be connected to
-// it. The daemon gives it host memory, which it borrows here as a tenant would, and keeps the books. So a mover that is
-// started again knows all content that the last one has saved.
+// The node's mover (docs/decisions/0039) is a process. The daemon starts it for the first seat that is to be connected,
+// borrows host memory for it as for a tenant, and keeps the books. So a mover that is started again knows all content
+// that the last one has saved.
 //
 // On the loop's thread.
 #pragma once
@@ -99,8 +99,5 @@ class NodeMover {
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
   std::map<Seat, os::FileDescriptor> left_;  // of these, whose connection has ended: pidfds
 };
-
-// The first gpumux-mover for an executable in `executable_dir`, as find_runner_program. Empty: there is none.
-std::string find_mover_program(const std::string& executable_dir);
 
 }  // namespace gpumux::daemon

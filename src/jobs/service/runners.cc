@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -12,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <climits>
 #include <map>
@@ -23,6 +21,7 @@
 #include "os/durable_file.h"
 #include "os/installation.h"
 #include "os/pidfd.h"
+#include "os/spawn.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
 
@@ -55,35 +54,14 @@ bool is_there(const os::FileDescriptor& directory, const char* name) {
   return ::fstatat(directory.get(), name, &status, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-// Spawns the runner. The process that posix_spawn starts only detaches the real runner and ends at once: the daemon
-// waits for it, so it leaves no zombie. Our own memory is not copied, however large it is.
+// Spawns the runner. The started process only detaches the real runner and ends at once: the daemon waits for it, so it
+// leaves no zombie. The runner closes all descriptors of ours that are left open. Nothing of the daemon's environment
+// is the runner's or its job's business.
 Status spawn(const std::string& program, int connection) {
-  posix_spawn_file_actions_t actions;
-  posix_spawnattr_t attributes;
-  ::posix_spawn_file_actions_init(&actions);
-  ::posix_spawnattr_init(&attributes);
-  // dup2 within the child: the copy stays open over exec. Everything else of ours is close-on-exec, and the runner
-  // closes what is not.
-  ::posix_spawn_file_actions_adddup2(&actions, connection, STDIN_FILENO);
-  sigset_t none;
-  sigset_t all;
-  ::sigemptyset(&none);
-  ::sigfillset(&all);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setsigdefault(&attributes, &all);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETSID);
-  std::string detach = "--detach";
-  std::string name = "gpumux-runner";
-  const std::array<char*, 3> arguments = {name.data(), detach.data(), nullptr};
-  // Nothing of the daemon's environment is the runner's or its job's business.
-  const std::array<char*, 1> environment = {nullptr};
-  pid_t pid = 0;
-  const int failure = ::posix_spawn(&pid, program.c_str(), &actions, &attributes, arguments.data(), environment.data());
-  ::posix_spawnattr_destroy(&attributes);
-  ::posix_spawn_file_actions_destroy(&actions);
-  if (failure != 0) return base::fail_errno(failure, "cannot start " + program);
+  const auto started = os::spawn(program, {"gpumux-runner", "--detach"}, {}, connection);
+  if (!started) return tl::unexpected(started.error());
   int status = 0;
-  while (::waitpid(pid, &status, 0) < 0) {
+  while (::waitpid(*started, &status, 0) < 0) {
     // ECHILD: the daemon ignores SIGCHLD, and the system has waited for us.
     if (errno != EINTR) return errno == ECHILD ? Status() : base::fail_errno(errno, "cannot wait for " + program);
   }
@@ -191,21 +169,10 @@ Status kill_one_by_one(const std::function<Result<std::string>()>& read_members)
   return {};
 }
 
-Result<std::string> find_runner_program(const std::string& executable_dir) {
-  std::string looked;
-  for (const std::string& folder : {executable_dir, executable_dir + "/../libexec/gpumux",
-                                    std::string("/usr/local/libexec/gpumux"), std::string("/usr/libexec/gpumux")}) {
-    std::string place = folder + "/gpumux-runner";
-    if (::access(place.c_str(), X_OK) == 0) return place;
-    looked += (looked.empty() ? "" : ", ") + place;
-  }
-  return base::fail(Code::kNotFound, "gpumux-runner was not found (looked at " + looked + "): install gpumux again");
-}
-
 Result<RunnerPlaces> runner_places(std::string jobs_dir, bool is_private) {
   const auto executables = os::executable_dir();
   if (!executables) return tl::unexpected(executables.error());
-  auto program = find_runner_program(*executables);
+  auto program = os::find_own_program(*executables, "gpumux-runner");
   if (!program) return tl::unexpected(program.error());
   return RunnerPlaces{.jobs_dir = std::move(jobs_dir),
                       .runner_program = std::move(*program),

@@ -54,12 +54,8 @@ struct RunnerDirectory {
   std::string path;
 };
 
-// The first gpumux-runner for an executable in `executable_dir`: in that folder (build tree), in ../libexec/gpumux,
-// then where packages put it. kNotFound names the places.
-base::Result<std::string> find_runner_program(const std::string& executable_dir);
-
 // With the runner program and the starter of this installation. A private daemon forks. Errors: of
-// find_runner_program().
+// os::find_own_program().
 base::Result<RunnerPlaces> runner_places(std::string jobs_dir, bool is_private);
 
 std::string runner_directory(const RunnerPlaces& places, std::uint64_t job, std::uint32_t attempt);

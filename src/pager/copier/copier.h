@@ -21,8 +21,8 @@ namespace gpumux::pager {
 
 // Where a copier finds a chunk's memory.
 struct Place {
-  cuda::CUdeviceptr address = 0;  // if it wants addresses that its context can reach
-  int memory = -1;                // if it wants a descriptor of the memory; the caller's to close
+  cuda::CUdeviceptr address = 0;  // if it needs a context
+  int memory = -1;                // otherwise: a descriptor, the caller's to close
 };
 
 class Copier {
@@ -32,12 +32,10 @@ class Copier {
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
-  enum class Wants : std::uint8_t { kAddress, kMemory };
-  virtual Wants wants() const = 0;
-
   // ---- the context that it works in
 
-  // Whether it needs one. If not, it never has one, and these calls do nothing.
+  // Whether it needs one, and finds memory by its addresses there. If not, it never has one, these calls do nothing,
+  // and it finds memory by a descriptor.
   virtual bool needs_context() const = 0;
   // Takes `context`, unless it has one. Makes streams, and loads the hash kernel: before memory is short, for a full
   // GPU has no room for it.

@@ -34,7 +34,6 @@ class LocalCopier final : public Copier {
   // As Options::verify, for this one.
   void verify(Saving& saving) { saving.verifies_ = true; }
 
-  Wants wants() const override { return Wants::kAddress; }
   bool needs_context() const override { return true; }
   cuda::CUresult open(cuda::CUcontext context) override { return engine_.open(context); }
   cuda::CUcontext context() const override { return engine_.context(); }

@@ -19,7 +19,6 @@ class MoverCopier final : public Copier {
 
   MoverCopier(const cuda::Driver& driver, MoverLink& link) : driver_(driver), link_(link) {}
 
-  Wants wants() const override { return Wants::kMemory; }
   bool needs_context() const override { return false; }
   cuda::CUresult open(cuda::CUcontext) override { return cuda::CUDA_SUCCESS; }
   cuda::CUcontext context() const override { return nullptr; }
