@@ -4,7 +4,8 @@
 // A revocation may say that work which has not drained after a moment is frozen. Then the first kernel of the stream
 // stops and keeps what is left of it. The seat says GateClosed, Drained (frozen) and Requested. Its next lease thaws
 // it. A collective goes on while none of its ranks is frozen; the other ranks spin. Frozen memory that must leave is
-// thawed behind the closed gate, drains, and moves then. So is a seat that is told to drain after all.
+// thawed behind the closed gate, drains, and moves then. So is a seat that is told to drain after all. With `mover`,
+// memory moves while it is frozen, and nothing is thawed before all of it is back.
 //
 // With `all`, all seats can be frozen and some kernels take seconds or never end. Still every seat gets its turn within
 // a bound that no kernel's length is part of (World::longest_drain).
@@ -37,8 +38,9 @@ void World::choose_interrupts(Job& job) {
       rank->freezing.is_refused = is_refused;
     }
   }
-  // Memory of a kernel that does not end cannot leave the GPU.
-  if (options_.memory || options_.busy_singles || (!is_all && !options_.faults)) return;
+  // Otherwise memory of a kernel that does not end cannot leave the GPU.
+  if ((options_.memory && !(options_.mover && is_all)) || options_.busy_singles || (!is_all && !options_.faults))
+    return;
   if (!interrupt_random_.chance(is_all ? 30 : 10)) return;
   job.longest = interrupt_random_.chance(20) ? kEndless : Duration(interrupt_random_.between(1s, 5s));
 }
@@ -74,7 +76,6 @@ void World::freeze(Rank& rank) {
   if (!rank.freezing.is_frozen) {
     ++outcome_.interruptions;
     rank.freezing.is_frozen = true;
-    rank.freezing.frozen_at = now_;
     if (!rank.stream.empty()) {
       // The others of a collective spin.
       const std::uint32_t collective = rank.stream.front().is_met ? rank.stream.front().collective : 0;
@@ -86,8 +87,9 @@ void World::freeze(Rank& rank) {
     }
   }
   rank.freezing.thaws = false;
+  rank.freezing.frozen_at = now_;
   say_frozen(rank);
-  if (must_evict(rank)) let_drain(rank);
+  if (must_evict(rank)) make_way(rank);
 }
 
 // Its first kernel stops.
@@ -120,13 +122,34 @@ void World::refuse_to_freeze(Rank& rank) {
 // ---- thawing ------------------------------------------------------------------------------------
 
 void World::thaw_for_lease(Rank& rank) {
-  if (!rank.freezing.is_frozen || std::exchange(rank.freezing.thaws, true)) return;
+  if (!rank.freezing.is_frozen || !is_complete(rank) || std::exchange(rank.freezing.thaws, true)) return;
   in(interrupt_random_.between(kShortestThaw, kLongestThaw), [this, &rank] { thaw(rank); });
 }
 
 bool World::must_evict(const Rank& rank) const {
   const SimulatedMemory& memory = rank.memory;
   return options_.memory && memory.is_bounded && memory.resident > 0 && memory.has() > memory.bound.room;
+}
+
+// Nothing of its memory is away, or leaves, that its work may need.
+bool World::is_complete(const Rank& rank) const {
+  if (!options_.mover) return true;
+  const auto& ranks = rank.process->ranks;
+  return has_memory(rank) && std::none_of(ranks.begin(), ranks.end(), [](const auto& one) {
+           return one->memory.job == SimulatedMemory::Job::kOut;
+         });
+}
+
+// Work that waited for it goes on.
+void World::memory_is_back(Process& process) {
+  for (const auto& rank : process.ranks) {
+    if (rank->granted || (rank->freezing.is_frozen && rank->freezing.drains_for.is_unlimited())) thaw_for_lease(*rank);
+  }
+}
+
+// Its memory is to leave.
+void World::make_way(Rank& rank) {
+  if (!options_.mover) let_drain(rank);
 }
 
 // Behind the closed gate, with all that can reach its memory.

@@ -67,6 +67,30 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
         {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .suspensions = true, .interrupts = kAll});
 }
 
+// With a process that moves memory nothing has to drain for that, and kernels of programs with memory may be endless.
+TEST(Interrupts, OfProgramsWhoseMemoryLeavesMeanwhile) {
+  run_seeds(1'340'000, 40, {.steps = 4000, .duration = 20s, .memory = true, .interrupts = kSome, .mover = true});
+  run_seeds(1'350'000, 40,
+            {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .interrupts = kAll, .mover = true});
+  run_seeds(1'360'000, 20,
+            {.steps = 4000,
+             .duration = 20s,
+             .overloaded = true,
+             .memory = true,
+             .suspensions = true,
+             .interrupts = kSome,
+             .mover = true});
+  // A gang of which one member's memory stays is suspended, frozen.
+  run_seeds(80013, 1,
+            {.steps = 6000,
+             .duration = 20s,
+             .overloaded = true,
+             .memory = true,
+             .suspensions = true,
+             .interrupts = kSome,
+             .mover = true});
+}
+
 TEST(Interrupts, HappenTheSameWayAgain) {
   const Options options{.seed = 1'200'001, .steps = 3000, .duration = 30s, .interrupts = kSome, .keep_log = true};
   const Outcome first = simulate(options), second = simulate(options);

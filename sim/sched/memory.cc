@@ -160,7 +160,7 @@ void World::told_room(Rank& rank, const sched::RoomBound& bound) {
   SimulatedMemory& memory = rank.memory;
   memory.is_bounded = true;
   memory.bound = bound;
-  if (must_evict(rank)) let_drain(rank);
+  if (must_evict(rank)) make_way(rank);
   report(rank);
   look(rank, 0ns);
   const bool is_answer = memory.waits && static_cast<std::int32_t>(bound.ticket - memory.ticket) >= 0;
@@ -264,6 +264,7 @@ void World::finish_in(Rank& rank) {
   outcome_.bytes_in += memory.chunk;
   if (memory.evicted == 0) {
     report(rank);
+    memory_is_back(process);
     for (const auto& one : process.ranks) run_thread(*one);
     release_when_idle(rank);
   } else {
@@ -272,10 +273,11 @@ void World::finish_in(Rank& rank) {
   look(rank, 0ns);
 }
 
-// Drained, and with it every seat that reaches its memory.
+// Drained or frozen, and with it every seat that reaches its memory.
 bool World::may_evict(const Rank& rank) const {
-  const auto is_drained = [](const Rank& one) {
-    return !one.granted && !one.open && one.permits == 0 && one.stream.empty();
+  const auto is_drained = [this](const Rank& one) {
+    const bool stands_still = options_.mover && one.freezing.is_frozen && !one.freezing.thaws;
+    return !one.granted && !one.open && one.permits == 0 && (one.stream.empty() || stands_still);
   };
   if (!rank.job->is_gang) return is_drained(rank);
   const auto& ranks = rank.process->ranks;

@@ -319,6 +319,9 @@ class World final : private node::Probe {
   void say_frozen(Rank& rank);
   void refuse_to_freeze(Rank& rank);
   void thaw_for_lease(Rank& rank);
+  bool is_complete(const Rank& rank) const;
+  void memory_is_back(Process& process);
+  void make_way(Rank& rank);
   void let_drain(Rank& rank);
   bool must_evict(const Rank& rank) const;
   void thaw(Rank& rank);

@@ -7,53 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "sched/two_gangs.h"
+#include "sched/freezing_script.h"
 
 namespace gpumux::sched {
 namespace {
 
 using namespace std::chrono_literals;
-
-struct Freezing : Script {
-  explicit Freezing(std::uint32_t gpus = 1, const GpuSettings& settings = fifo()) : Script(gpus, settings) {}
-
-  void open(SeatId s, bool can_freeze = true, std::int32_t priority = 0) {
-    tell(TenantConnected{s.tenant, 0});
-    tell(SeatOpened{.seat = s, .priority = priority, .can_freeze = can_freeze});
-  }
-  std::string frozen(SeatId s) {
-    std::string text;
-    for (const Event& event :
-         {Event(GateClosed{s, epoch(s)}), Event(Drained{s, epoch(s), false, true}), Event(Requested{s})}) {
-      const std::string more = tell(event);
-      text += (text.empty() || more.empty() ? "" : "; ") + more;
-    }
-    return text;
-  }
-  std::string cannot_freeze(SeatId s) { return tell(CannotFreeze{s}); }
-};
-
-// A holds, and B waits.
-struct TwoSeats : Freezing {
-  explicit TwoSeats(const GpuSettings& settings = fifo(), bool can_freeze = true) : Freezing(1, settings) {
-    open(kA, can_freeze);
-    open(kB);
-    request(kA);
-    request(kB);
-  }
-};
-
-// The gang X holds both GPUs, and another seat waits for the first.
-struct FreezingGang : Freezing {
-  explicit FreezingGang(bool can_second_freeze = true) : Freezing(2) {
-    open(kX0);
-    open(kX1, can_second_freeze);
-    for (const SeatId one : {kX0, kX1}) tell(GangJoined{one.tenant, "x", 2});
-    open(kS0);
-    request(kX0);
-    request(kS0);
-  }
-};
 
 // ---- how long a revoked seat drains -------------------------------------------------------------
 
@@ -63,15 +22,15 @@ TEST(Freeze, FollowsADrainOfAMillisecondAtTheEndOfATurn) {
 }
 
 TEST(Freeze, FollowsAShorterDrainForAHigherPriority) {
-  Freezing s;
+  FreezingScript s;
   s.open(kA);
-  s.open(kB, true, 5);
+  s.open(kB, CanFreeze::kMemoryStays, 5);
   s.request(kA);
   EXPECT_EQ(s.request(kB), "revoke 1@0 e1 urgent drains_for=50000ns");
 }
 
 TEST(Freeze, IsNotForASeatThatCannot) {
-  TwoSeats s(fifo(), false);
+  TwoSeats s(fifo(), CanFreeze::kNo);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
 }
 
@@ -148,10 +107,10 @@ TEST(Frozen, IsNextIfItsTurnHasComeAgain) {
   GpuSettings settings = fixed(kUnlimited);
   settings.max_runtime = 10ms;
   settings.overlap = false;
-  Freezing s(1, settings);
+  FreezingScript s(1, settings);
   for (const SeatId one : {kA, kB}) {
     s.tell(TenantConnected{one.tenant, 0});
-    s.tell(SeatOpened{.seat = one, .weight = one == kA ? 4u : 1u, .can_freeze = true});
+    s.tell(SeatOpened{.seat = one, .weight = one == kA ? 4u : 1u, .can_freeze = CanFreeze::kMemoryStays});
     s.request(one);
   }
   std::string turns;
@@ -197,11 +156,12 @@ TEST(Frozen, GoesOnWithALeaseThatIsShared) {
 
 // Programs whose kernels never end share by their weights, for their time is that of their leases.
 TEST(Frozen, SeatsShareTheGpuByTheirWeights) {
-  Freezing s(1, fixed());
+  FreezingScript s(1, fixed());
   const std::vector<SeatId> seats{kA, kB, kC};
   for (const SeatId one : seats) {
     s.tell(TenantConnected{one.tenant, 0});
-    s.tell(SeatOpened{.seat = one, .weight = static_cast<std::uint32_t>(one.tenant.value), .can_freeze = true});
+    s.tell(SeatOpened{
+        .seat = one, .weight = static_cast<std::uint32_t>(one.tenant.value), .can_freeze = CanFreeze::kMemoryStays});
     s.request(one);
   }
   for (int i = 0; i < 30'000; ++i) {
@@ -313,7 +273,7 @@ TEST(FrozenGang, DrainsWhileMemoryIsShortOnAGpuOfIts) {
 
 // Two seats that are revoked become a gang.
 TEST(FrozenGang, ThatJoinsWhileItIsRevokedIsFrozen) {
-  Freezing s(2);
+  FreezingScript s(2);
   for (const SeatId one : {kX0, kX1, kS0, kS1}) s.open(one);
   for (const SeatId one : {kX0, kX1, kS0, kS1}) s.request(one);
   s.wait(10ms);
@@ -335,7 +295,7 @@ TEST(FrozenGang, IsFrozenEvenIfTheNextOneLacksMemorySince) {
 }
 
 TEST(FrozenGang, DrainsByStepsIfAMemberCannotBeFrozen) {
-  FreezingGang s(false);
+  FreezingGang s(CanFreeze::kNo);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
   s.closed(kX0);
   s.closed(kX1);
@@ -410,7 +370,7 @@ TEST(FrozenGang, RunsOnForAMemberThatCannotBeFrozen) {
   FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
-  s.open(kS1, false);
+  s.open(kS1, CanFreeze::kNo);
   s.request(kS1);
   const SeatId late = seat(1, 1);
   s.tell(SeatOpened{.seat = late});
@@ -435,7 +395,7 @@ TEST(FrozenGang, IsFrozenThoughAMemberSaysSoLate) {
 
 // A tenant may say what it likes. It must not keep its lease for that.
 TEST(FrozenGang, IsNotBelievedIfItWasToDrain) {
-  FreezingGang s(false);
+  FreezingGang s(CanFreeze::kNo);
   s.wait(10ms);
   s.closed(kX1);
   EXPECT_EQ(s.frozen(kX0), "");
@@ -488,7 +448,7 @@ TEST(FrozenGang, ThatDrainsBeforeItGetsItsGpusBackDoesNotNeedThem) {
 // ---- after a restart ----------------------------------------------------------------------------
 
 TEST(Frozen, SeatsComeBackDrainingAndSayItAgain) {
-  Freezing s;
+  FreezingScript s;
   s.tell(GrantsHeld{s.now() + 1s});
   s.open(kB);
   s.tell(SeatClaimed{kB, Claim::kHolding, LeaseKind::kExclusive, LeaseEpoch{9}});
@@ -502,7 +462,7 @@ TEST(Frozen, SeatsComeBackDrainingAndSayItAgain) {
 
 // The daemon ended after one member had been frozen, and before the other.
 TEST(FrozenGang, ThatComesBackHalfFrozenIsFrozenAsAWhole) {
-  Freezing s(2);
+  FreezingScript s(2);
   s.tell(GrantsHeld{s.now() + 1s});
   for (const SeatId one : {kX0, kX1}) {
     s.open(one);
@@ -518,12 +478,12 @@ TEST(FrozenGang, ThatComesBackHalfFrozenIsFrozenAsAWhole) {
 
 // The first member is frozen, and alone in its gang, when the second one comes back.
 TEST(FrozenGang, ThatComesBackSuspendedGetsItsGpusBackToDrain) {
-  Freezing s(2);
+  FreezingScript s(2);
   s.tell(GrantsHeld{s.now() + 1s});
   for (const SeatId one : {kX0, kX1}) {
     s.tell(TenantConnected{one.tenant, 1000});
     s.tell(GangJoined{one.tenant, "x", 2});
-    s.tell(SeatOpened{.seat = one, .is_suspended = true, .can_freeze = true});
+    s.tell(SeatOpened{.seat = one, .is_suspended = true, .can_freeze = CanFreeze::kMemoryStays});
     if (one == kX1) break;
     s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
     s.frozen(one);
@@ -546,10 +506,10 @@ TEST(FrozenGang, ThatComesBackSuspendedGetsItsGpusBackToDrain) {
 }
 
 TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainRunsOn) {
-  Freezing s(2);
+  FreezingScript s(2);
   s.tell(GrantsHeld{s.now() + 1s});
   for (const SeatId one : {kX0, kX1}) {
-    s.open(one, one == kX0);
+    s.open(one, one == kX0 ? CanFreeze::kMemoryStays : CanFreeze::kNo);
     s.tell(GangJoined{one.tenant, "x", 2});
     s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
   }

@@ -153,14 +153,14 @@ void Grants::seats_changed(Gpu& gpu) {
   const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : settings.policy;
   if (std::exchange(gpu.policy, policy) != policy) books_.rekey(gpu);
   // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn. Work that is frozen
-  // keeps none waiting, either. It drains where memory has to move.
+  // keeps none waiting, either. Some has to drain where memory moves.
   const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
   gpu.moves_memory = is_memory_away(gpu);
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
     const bool is_below = priority_of(*seat->unit) < highest;
     Limit<Duration> bound;
-    if (is_bounded && (gpu.moves_memory || !can_freeze(*seat->unit)))
+    if (is_bounded && (!can_freeze(*seat->unit) || (gpu.moves_memory && !can_leave_frozen(*seat->unit))))
       bound = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
     if (std::exchange(seat->told_in_flight, bound) != bound) tell_contention(*seat);
   }

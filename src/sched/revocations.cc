@@ -137,12 +137,13 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   command(Revoke{seat.id, seat.epoch, reason, drains_for});
 }
 
-// Memory of frozen work stays where it is, so a unit whose memory the next one needs drains. Frozen work of a single
-// seat can drain later, behind its closed gate. That of a gang cannot, for its kernels wait for each other. So a gang
-// drains as long as memory is short on one of its GPUs.
+// Some units' memory cannot leave while their work is frozen. Such a unit drains if the next one needs its memory.
+// Frozen work of a single seat can drain later, behind its closed gate. That of a gang cannot, for its kernels wait for
+// each other. So a gang drains as long as memory is short on one of its GPUs.
 bool Revocations::may_freeze(const Unit& unit) const {
   // A gang of which only a part could be frozen has overrun.
   if (!can_freeze(unit) || (!unit.single() && has_overrun(unit))) return false;
+  if (can_leave_frozen(unit)) return true;
   return std::none_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
     const Gpu& gpu = *on_gpu.gpu;
     if (!unit.single()) return std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);

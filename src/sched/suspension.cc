@@ -12,9 +12,10 @@
 // Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps.
 // Its process may be frozen only when it has drained.
 //
-// Work that was frozen before must end, too. A single seat's library lets it drain behind the closed gate. The kernels
-// of a gang may wait for each other's submissions. So a frozen gang that is suspended gets another turn, which is
-// revoked at once. Exception: the process of one of its seats may stand still already.
+// Work that is frozen stays so if the seat's memory can leave the GPU all the same. Otherwise it must end. A single
+// seat's library lets it drain behind the closed gate. The kernels of a gang may wait for each other's submissions. So
+// such a gang gets another turn, which is revoked at once. Exception: the process of one of its seats may stand still
+// already.
 #include <algorithm>
 
 #include "sched/state.h"

@@ -63,6 +63,7 @@ struct Freezing {
     kFrozen,  // it stands still in the middle
   };
   Ability ability = Ability::kNone;
+  bool memory_leaves = false;  // while it is frozen, if others need the room
   Work work = Work::kMayNot;
 };
 
@@ -234,12 +235,17 @@ inline bool has_overrun(const Seat& seat) { return seat.stuck && seat.stuck->ove
 inline bool has_overrun(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return has_overrun(seat); });
 }
-// Its work can end only in its next turn: the kernels of its members wait for each other's submissions.
-inline bool is_frozen_gang(const Unit& unit) { return !unit.single() && has_frozen(unit); }
-// Whether it may wait for a lease. A suspended gang may if it is frozen, for it cannot drain without another turn.
+// Whether its memory leaves the GPU while its work is frozen, too.
+inline bool can_leave_frozen(const Unit& unit) {
+  return !any_seat(unit, [](const Seat& seat) { return !seat.freezing.memory_leaves; });
+}
+// Whether its memory cannot leave before its next turn. It has to drain for that, and the kernels of its members wait
+// for each other's submissions.
+inline bool must_run_again(const Unit& unit) { return !unit.single() && has_frozen(unit) && !can_leave_frozen(unit); }
+// Whether it may wait for a lease. A suspended gang may if it needs another turn to leave the GPU.
 inline bool may_wait(const Unit& unit) {
   const auto stands_still = [](const Seat& seat) { return seat.suspension == Suspension::kStandsStill; };
-  return !is_suspended(unit) || (is_frozen_gang(unit) && !any_seat(unit, stands_still));
+  return !is_suspended(unit) || (must_run_again(unit) && !any_seat(unit, stands_still));
 }
 // How many of its seats hold, and do not rest.
 inline std::ptrdiff_t at_work(const Unit& unit) {
@@ -384,11 +390,11 @@ inline bool can_start(const Shape& shape) {
   return std::all_of(shape.gpus().begin(), shape.gpus().end(), [](const Gpu* gpu) { return gpu->can_start(); });
 }
 // Whether its work can be frozen. That of a gang is frozen as a whole, or drains as a whole: kernels of one member may
-// wait for those of another. Memory of frozen work stays where it is, so the seats of a job that is to leave the GPU
-// drain.
+// wait for those of another. The seats of a job that is to leave the GPU drain, unless their memory leaves without
+// that.
 inline bool can_freeze(const Unit& unit) {
   return !any_seat(unit, [](const Seat& seat) {
-    return seat.freezing.ability == Freezing::Ability::kNone || is_suspended(seat) ||
+    return seat.freezing.ability == Freezing::Ability::kNone || (is_suspended(seat) && !seat.freezing.memory_leaves) ||
            seat.gpu->settings.interrupt == settings::Interrupt::kOff;
   });
 }

@@ -251,15 +251,6 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   const base::Standing& standing = session.standing;
   Share share = share_on(session, *gpu);
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
-  leases_.apply(node::SeatOpened{
-      .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
-                session.is_suspended, std::move(share.group), session.peer.account.key(),
-                session.not_interrupted.empty()},
-      .owner = {quota_on(session, *gpu), session.peer.account.key()},
-      .is_new = !may_be_back,
-      .left = take_left(session, *gpu),
-  });
-  send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   if (mover_ != nullptr && session.knows_mover) {
     if (open.has_mover == 0) {
       open_mover(session, slot);
@@ -267,6 +258,17 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       slot.mover = mover_->knows(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
     }
   }
+  auto can_freeze = sched::CanFreeze::kNo;
+  if (session.not_interrupted.empty())
+    can_freeze = slot.mover == Slot::Mover::kNone ? sched::CanFreeze::kMemoryStays : sched::CanFreeze::kMemoryLeaves;
+  leases_.apply(node::SeatOpened{
+      .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
+                session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
+      .owner = {quota_on(session, *gpu), session.peer.account.key()},
+      .is_new = !may_be_back,
+      .left = take_left(session, *gpu),
+  });
+  send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   if (open.state != wire::SeatState::kNone) claim(session, slot, open);
   if (changed_) changed_(session);
   return {};

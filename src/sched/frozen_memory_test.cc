@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goal: where memory can leave beside frozen work, work is frozen whatever its memory has to do. Method: small scripts.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "sched/freezing_script.h"
+
+namespace gpumux::sched {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr CanFreeze kLeaves = CanFreeze::kMemoryLeaves;
+
+TEST(FrozenAndLeaving, IsASeatWhoseMemoryTheNextOneNeeds) {
+  TwoSeats s(fifo(), kLeaves);
+  s.tell(MemoryNeed{kB, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns");
+}
+
+TEST(FrozenAndLeaving, IsAGangWhereMemoryIsShort) {
+  FreezingGang s(kLeaves, kLeaves);
+  s.tell(MemoryNeed{kS0, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns; revoke 2@1 e1 quantum drains_for=1000000ns");
+}
+
+TEST(FrozenAndLeaving, IsNoGangOfWhichAMemberKeepsItsMemory) {
+  FreezingGang s(CanFreeze::kMemoryStays, kLeaves);
+  s.tell(MemoryNeed{kS0, true});
+  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
+}
+
+TEST(FrozenAndLeaving, IsASeatThatIsSuspended) {
+  TwoSeats s(fifo(), kLeaves);
+  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kA}, true}) + ";", "revoke 1@0 e1 suspended drains_for=1000000ns;"));
+  EXPECT_TRUE(says(s.frozen(kA), "grant 2@0 e2 exclusive"));
+  EXPECT_EQ(s.phase(kA), SeatPhase::kSuspended);
+  s.tell(SeatsSuspended{{kA}, false});
+  EXPECT_EQ(s.phase(kA), SeatPhase::kWaiting) << "its work waits to go on";
+}
+
+TEST(FrozenAndLeaving, GivesUpItsMemoryBeforeItsNextTurn) {
+  FreezingGang s(kLeaves, kLeaves);
+  s.wait(10ms);
+  s.frozen(kX0);
+  s.frozen(kX1);
+  std::vector<Turn> turns;
+  s.core().turns(kX0.gpu, turns);
+  const auto its = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.seat == kX0; });
+  ASSERT_NE(its, turns.end());
+  EXPECT_NE(its->kind, TurnKind::kHeldBack);
+}
+
+TEST(FrozenAndLeaving, NeedsNoTurnToBeSuspended) {
+  FreezingGang s(kLeaves, kLeaves);
+  s.wait(10ms);
+  s.frozen(kX0);
+  EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
+  s.tell(SeatsSuspended{{kX0, kX1}, true});
+  EXPECT_EQ(s.drained(kS0), "");
+  EXPECT_EQ(s.wait(50ms), "");
+  for (const SeatId one : {kX0, kX1}) EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
+  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kX0, kX1}, false}), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
+}
+
+TEST(FrozenAndLeaving, IsNotBoundInWhatItQueues) {
+  GpuSettings settings = fifo();
+  settings.in_flight = 5ms;
+  FreezingScript s(1, settings);
+  s.open(kA, kLeaves);
+  s.open(kB, kLeaves);
+  s.request(kA);
+  EXPECT_EQ(s.tell(MemoryNeed{kB, true}), "");
+}
+
+}  // namespace
+}  // namespace gpumux::sched
