@@ -113,6 +113,16 @@ Passed Gate::try_hold(ThreadRecord& thread, std::uint32_t slot) {
   return Passed::kNot;
 }
 
+// A thread that is inside already has its own mark, whatever that is.
+Passed Gate::hold(ThreadRecord& thread, std::uint32_t slot) {
+  if (is_inside(thread, slot)) return Passed::kNested;
+  set_holding(thread, slot, true);  // before it is inside
+  Passed passed = try_hold(thread, slot);
+  if (passed == Passed::kNot) passed = pass(thread, slot);
+  if (passed == Passed::kStranded) set_holding(thread, slot, false);
+  return passed;
+}
+
 void Gate::unbar(std::uint32_t slot) {
   // release: a thread that sees it sees the memory mapped.
   if ((bars_[slot].fetch_and(~kBarred, std::memory_order_acq_rel) & kBarred) != 0)
@@ -161,6 +171,15 @@ bool Gate::is_anybody_inside(std::uint32_t slot) const {
   for (const ThreadRecord* record = first_record(); record != nullptr;
        record = record->next.load(std::memory_order_relaxed)) {
     if ((record->passages[slot].load(std::memory_order_acquire) & 1) != 0) return true;
+  }
+  return false;
+}
+
+bool Gate::is_anybody_holding(std::uint32_t slot) const {
+  for (const ThreadRecord* record = first_record(); record != nullptr;
+       record = record->next.load(std::memory_order_relaxed)) {
+    const bool is_inside = (record->passages[slot].load(std::memory_order_acquire) & 1) != 0;
+    if (is_inside && (record->holds.load(std::memory_order_relaxed) >> slot & 1) != 0) return true;
   }
   return false;
 }

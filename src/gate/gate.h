@@ -109,11 +109,9 @@ class Gate {
   // kNot and kStranded is followed by leave.
   Passed try_hold(ThreadRecord& thread, std::uint32_t slot);
 
-  // Like try_hold, and where memory is away it passes as a submission does, which brings it back.
-  Passed hold(ThreadRecord& thread, std::uint32_t slot) {
-    const Passed passed = try_hold(thread, slot);
-    return passed != Passed::kNot ? passed : pass(thread, slot);
-  }
+  // Like try_hold, and where memory is away it passes as a submission does, which brings it back. Memory stays where it
+  // is even if the seat's work is frozen meanwhile (is_anybody_holding).
+  Passed hold(ThreadRecord& thread, std::uint32_t slot);
 
   // Like try_pass, or by a permit of the stall rule.
   Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
@@ -134,6 +132,7 @@ class Gate {
     std::atomic<std::uint64_t>& passages = thread.passages[slot];
     // release: pairs with the acquire in is_anybody_inside; the driver call is done before the closer goes on.
     passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+    set_holding(thread, slot, false);
   }
 
   // A thread that will not go on before it has passed this gate, asleep or not: waiting() counts it.
@@ -160,6 +159,9 @@ class Gate {
   // The barrier, once for all slots whose word has been cleared; then ask is_anybody_inside until it is false.
   void begin_close();
   bool is_anybody_inside(std::uint32_t slot) const;
+  // Whether one is inside that needs addresses to be real (hold). Any other one submits: of a seat whose channels are
+  // frozen, what it submits stands still.
+  bool is_anybody_holding(std::uint32_t slot) const;
 
   // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. Returns the epoch of
   // the lease that this gives up, never of one that the daemon has given since. Nothing: it is not granted.
@@ -219,6 +221,11 @@ class Gate {
  private:
   const std::atomic<std::uint32_t>& word(std::uint32_t slot) const { return page_.slots[slot].word; }
   std::atomic<std::uint32_t>& word(std::uint32_t slot) { return page_.slots[slot].word; }
+  static void set_holding(ThreadRecord& thread, std::uint32_t slot, bool holds) {
+    const std::uint64_t before = thread.holds.load(std::memory_order_relaxed);  // only this thread writes it
+    const std::uint64_t bit = std::uint64_t{1} << slot;
+    if (((before & bit) != 0) != holds) thread.holds.store(before ^ bit, std::memory_order_relaxed);
+  }
   Passed wait_and_pass(ThreadRecord& thread, std::uint32_t slot);
   void sleep(std::uint32_t slot);
   bool is_open(std::uint32_t slot) const;

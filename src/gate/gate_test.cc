@@ -66,6 +66,26 @@ bool refuse_membarrier() {
   return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
 }
 
+TEST_F(GateTest, TellsThreadsThatNeedMemoryFromThoseThatSubmit) {
+  ThreadRecord& thread = *this_thread();
+  grant(0);
+  ASSERT_EQ(gate.pass(thread, 0), Passed::kHolding);
+  EXPECT_FALSE(gate.is_anybody_holding(0));
+  EXPECT_EQ(gate.hold(thread, 0), Passed::kNested);
+  gate.leave(thread, 0);
+  ASSERT_EQ(gate.hold(thread, 0), Passed::kHolding);
+  EXPECT_TRUE(gate.is_anybody_inside(0));
+  EXPECT_TRUE(gate.is_anybody_holding(0));
+  EXPECT_FALSE(gate.is_anybody_holding(1));
+  gate.leave(thread, 0);
+  EXPECT_FALSE(gate.is_anybody_holding(0));
+  // Without a lease, too.
+  store(0, 0);
+  ASSERT_EQ(gate.hold(thread, 0), Passed::kHolding);
+  EXPECT_TRUE(gate.is_anybody_holding(0));
+  gate.leave(thread, 0);
+}
+
 TEST_F(GateTest, AKernelThatRefusesTheBarrierLaterMakesThreadsFenceThemselves) {
   if (!gate.has_short_way()) GTEST_SKIP() << "it has refused at once";
   enum { kHolds, kNoFilter, kStillShort };

@@ -55,6 +55,8 @@ static_assert(sizeof(StreamMemo) == 64);
 struct alignas(64) ThreadRecord {
   // Passages through each seat's gate: odd while inside. Two more for each submission.
   std::atomic<std::uint64_t> passages[base::kMaxSeatsPerTenant] = {};
+  // Seats, as bits: whether a passage there is a hold (Gate::hold).
+  std::atomic<std::uint64_t> holds = 0;
   std::atomic<ThreadRecord*> next = nullptr;  // set once, before the record is in the list
   std::atomic<bool> taken = false;
 

@@ -295,7 +295,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
     chunk.was_cheap = false;
   }
   range->slab.reset();
-  range->doomed = false;
+  range->doomed = range->is_freed = false;
   std::uint64_t surplus = 0;
   {
     const base::Locked locked(state_.mutex);
@@ -318,16 +318,13 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
     const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
     if (found.range == nullptr || found.range->handle != nullptr || found.base != address || found.range->doomed ||
-        (found.piece != nullptr && found.piece->doomed))
+        (found.piece != nullptr ? found.piece->doomed : found.range->is_freed))
       return cuda::CUDA_ERROR_INVALID_VALUE;
     context = found.range->context;
     id = found.id();
-    if (found.piece != nullptr) {
-      found.piece->doomed = true;
-    } else {
-      state_.set_doomed(*found.range, true);
-    }
+    (found.piece != nullptr ? found.piece->doomed : found.range->is_freed) = true;
   }
+  // The work that is waited for may be frozen. Until it has ended, the memory moves as all other.
   const CUresult waited = wait(argument, context);
   std::unique_ptr<Range> gone;
   {
@@ -337,14 +334,12 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
     if (found.range == nullptr || found.id() != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     Range& range = *found.range;
     if (waited != cuda::CUDA_SUCCESS) {
-      if (found.piece != nullptr) {
-        found.piece->doomed = false;
-      } else {
-        state_.set_doomed(range, false);
-      }
+      (found.piece != nullptr ? found.piece->doomed : range.is_freed) = false;
       return waited;
     }
-    if (found.piece != nullptr) {
+    if (found.piece == nullptr) {
+      state_.set_doomed(range, true);
+    } else {
       range.slab->give(address - range.base);
       // An empty slab that is being moved stays, for the next allocation. A slab that is pinned goes like any other.
       if (!range.slab->empty() || range.claims != 0) {

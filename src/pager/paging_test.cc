@@ -3,6 +3,7 @@
 // no copy are not copied. Freed and taken memory counts at once. No refusal of the driver loses anything. Method:
 // random data, read back bit for bit; the simulated driver's free memory; counters of bytes moved. Each call that a job
 // makes fails, one after the other.
+#include <functional>
 #include <thread>
 
 #include "pager/pager_test_support.h"
@@ -43,6 +44,29 @@ TEST_F(PagingTest, DataComesBackAtTheSameAddress) {
     ASSERT_EQ(read(large, large_data.size()), large_data) << round;
     ASSERT_EQ(read(small, small_data.size()), small_data) << round;
   }
+}
+
+// Work that uses it may be frozen until its memory has moved.
+TEST_F(PagingTest, WhatAThreadWaitsToFreeMovesLikeAllElse) {
+  const auto data = random_words(8 * kMebibyte, 6);
+  const CUdeviceptr freed = get(8 * kMebibyte);
+  write(freed, data);
+  std::function<void()> move = [&] {
+    EXPECT_EQ(release(freed), CUDA_ERROR_INVALID_VALUE) << "a second time";
+    EXPECT_EQ(evict(), JobState::kDone);
+    EXPECT_EQ(used(), 0u);
+    EXPECT_EQ(pager().evicted_bytes(), 8 * kMebibyte) << "it is missing";
+    EXPECT_EQ(restore(), JobState::kDone);
+    EXPECT_EQ(read(freed, data.size()), data);
+    EXPECT_EQ(evict(), JobState::kDone);
+  };
+  const auto wait = [](void* argument, CUcontext) {
+    (*static_cast<const std::function<void()>*>(argument))();
+    return CUDA_SUCCESS;
+  };
+  EXPECT_CUDA(pager().free(freed, wait, &move));
+  EXPECT_EQ(pager().evicted_bytes(), 0u);
+  EXPECT_EQ(pager().counters().host_used, 0u);
 }
 
 TEST_F(PagingTest, UnchangedAndConstantBlocksAreNotCopied) {

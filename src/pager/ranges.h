@@ -54,6 +54,7 @@ struct Range {
   std::vector<cuda::CUdevice> peers;  // devices with rights, other than its own
   std::array<std::uint32_t, kPinReasons> pins{};
   std::uint32_t claims = 0;  // chunks of it that are claimed
+  bool is_freed = false;     // by a thread that waits for work that may still use it
   bool doomed = false;       // being freed: nothing new begins with it
   bool committed = false;    // counted against the commitment
   bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse

@@ -44,6 +44,13 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     virtual void stepped(std::uint32_t slot) = 0;
     // Memory that the seat's work can reach is to move: work that is frozen goes on, and drains.
     virtual void let_drain(std::uint32_t slot) = 0;
+    // Its work is frozen, and stays so for as long as is_memory_away.
+    virtual bool stands_still(std::uint32_t slot) = 0;
+    // That has ended.
+    virtual void memory_came(std::uint32_t slot) = 0;
+    // Returns when its work is not frozen, and it will not be until `let_freeze`. Counted.
+    virtual void hold_off_freezing(std::uint32_t slot) = 0;
+    virtual void let_freeze(std::uint32_t slot) = 0;
     // To the daemon's log and GPUMUX_LOG.
     virtual void note(wire::Severity severity, const std::string& text) = 0;
 
@@ -227,7 +234,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Ends what the gate's pass or hold has begun, with what it returned.
   void leave(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed);
 
-  // Around the end of a context: no job runs between these two.
+  // Around the end of a context: no job runs between these two. Nothing is frozen either: frozen work may need its
+  // memory back before it can end.
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
   // Waits for the work of a context, even if streams capture.
@@ -245,8 +253,12 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     const DeviceMemory* const memory = if_any(slot);
     return memory != nullptr && memory->managed.bytes() != 0;
   }
-  // Memory of the seat, or of a connected one, is beyond its bound. Any thread.
-  bool must_leave(std::uint32_t slot);
+  // Memory of the seat, or of a connected one, is beyond its bound, and cannot leave while their work is frozen. Any
+  // thread.
+  bool must_drain(std::uint32_t slot);
+  // Of a seat whose memory can leave while its work is frozen: something of it, or of a connected seat's, is away or
+  // about to leave. Any thread.
+  bool is_memory_away(std::uint32_t slot) { return gate_.is_barred(slot) && can_leave_frozen(group(slot)); }
 
   // Makes bars follow from what is evicted and being evicted.
   void update_bars(std::uint32_t slot);
@@ -296,6 +308,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
 
  private:
   void let_drain(std::uint64_t group);
+  bool can_leave_frozen(std::uint64_t group);
   using Answer = Remedies::Answer;
   using Part = pager::Bounds::Part;
 

@@ -39,7 +39,7 @@ void Memories::on_room(const wire::Room& room) {
   if (!memory.set_room(room)) return;
   gate_.set_stranded(room.slot, gate::Gate::StrandedBy::kDaemon, room.is_stranded != 0);
   memory.frames.on_room(room);
-  if (memory.pager.bounds().excess() != 0) let_drain(group(room.slot));
+  if (must_drain(room.slot)) let_drain(group(room.slot));
   mover_.wake();
 }
 
@@ -50,8 +50,16 @@ void Memories::let_drain(std::uint64_t group) {
   }
 }
 
-bool Memories::must_leave(std::uint32_t slot) {
+// A process of its own moves the memory of all of them.
+bool Memories::can_leave_frozen(std::uint64_t group) {
+  return first([&](const DeviceMemory& memory) {
+           return (group & slot_bit(memory.slot)) != 0 && !memory.pager.has_mover();
+         }) == nullptr;
+}
+
+bool Memories::must_drain(std::uint32_t slot) {
   const std::uint64_t its = group(slot);
+  if (can_leave_frozen(its)) return false;
   for (std::uint32_t other = 0; other < seats_.count(); ++other) {
     const DeviceMemory* const memory = if_any(other);
     if ((its & slot_bit(other)) != 0 && memory != nullptr && memory->is_bounded() &&

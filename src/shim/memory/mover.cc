@@ -183,11 +183,15 @@ bool Mover::may_evict(std::uint64_t group) const {
   return true;
 }
 
-// No thread inside, and all work done.
+// No thread inside, and all work done. Or the work stands still, and no thread inside needs more than that.
 bool Mover::is_quiet(std::uint64_t group) {
   gate_.begin_close();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (!has(group, slot)) continue;
+    if (memories_.is_memory_away(slot) && memories_.owner().stands_still(slot)) {
+      if (gate_.is_anybody_holding(slot)) return false;
+      continue;
+    }
     if (gate_.is_anybody_inside(slot)) return false;
     if (seats_.streams(slot).poll(false) == gate::WorkState::kRunning) return false;
   }

@@ -88,7 +88,21 @@ void Interrupter::wake(std::uint32_t slot) {
   }
   line->wakes.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
   os::futex_wake(line->wakes, os::FutexScope::kProcess);
-  if (line->frozen.load(std::memory_order_acquire)) os::futex_wake(gate_.lease_word(slot), os::FutexScope::kShared);
+  if (is_frozen(slot)) os::futex_wake(gate_.lease_word(slot), os::FutexScope::kShared);
+}
+
+void Interrupter::memory_came(std::uint32_t slot) {
+  if (is_frozen(slot)) wake(slot);
+}
+
+void Interrupter::hold_off(std::uint32_t slot) {
+  held_off_[slot].fetch_add(1, std::memory_order_seq_cst);
+  while (is_frozen(slot)) {
+    wake(slot);
+    const Line& line = *lines_[slot].load(std::memory_order_acquire);
+    const std::uint32_t seen = line.work.load(std::memory_order_acquire);
+    if (seen != kRuns) os::futex_wait(line.work, seen, kLookAgain, os::FutexScope::kProcess);
+  }
 }
 
 void Interrupter::let_drain(std::uint32_t slot) {
@@ -99,14 +113,19 @@ void Interrupter::let_drain(std::uint32_t slot) {
   }
   // A freeze that is under way finds that (say_frozen), or is seen here.
   Line* const line = lines_[slot].load(std::memory_order_acquire);
-  if (line == nullptr || !line->frozen.load(std::memory_order_seq_cst)) return;
+  if (line == nullptr || line->work.load(std::memory_order_seq_cst) == kRuns) return;
   line->must_drain.store(true, std::memory_order_release);
   wake(slot);
 }
 
 bool Interrupter::is_frozen(std::uint32_t slot) const {
   const Line* const line = lines_[slot].load(std::memory_order_acquire);
-  return line != nullptr && line->frozen.load(std::memory_order_acquire);
+  return line != nullptr && line->work.load(std::memory_order_seq_cst) != kRuns;
+}
+
+bool Interrupter::stands_still(std::uint32_t slot) const {
+  const Line* const line = lines_[slot].load(std::memory_order_acquire);
+  return line != nullptr && line->work.load(std::memory_order_seq_cst) == kFrozen;
 }
 
 void Interrupter::run(Line& line) {
@@ -118,19 +137,20 @@ void Interrupter::run(Line& line) {
     const std::uint32_t seen_word = word.load(std::memory_order_acquire);
     const base::Duration sleep = look_at(line);
     if (sleep == base::Duration::zero()) continue;
-    if (line.frozen.load(std::memory_order_relaxed)) {
+    // With a lease, it waits for memory (memory_came).
+    if (line.work.load(std::memory_order_relaxed) != kRuns && (seen_word & (wire::kGranted | wire::kUngated)) == 0) {
       os::futex_wait(word, seen_word, sleep, os::FutexScope::kShared);
     } else {
       os::futex_wait(line.wakes, seen, sleep, os::FutexScope::kProcess);
     }
   }
-  if (line.frozen.load(std::memory_order_relaxed)) thaw(line);
+  if (line.work.load(std::memory_order_relaxed) != kRuns) thaw(line);
 }
 
 // How long nothing is to be done, unless something changes.
 base::Duration Interrupter::look_at(Line& line) {
-  if (line.frozen.load(std::memory_order_relaxed)) {
-    if (!must_thaw(line) && say_frozen(line)) {
+  if (line.work.load(std::memory_order_relaxed) != kRuns) {
+    if ((!must_thaw(line) && say_frozen(line)) || !begin_thaw(line)) {
       port_.waits_frozen(line.slot);
       return kLookAgain;
     }
@@ -154,7 +174,18 @@ base::Duration Interrupter::look_at(Line& line) {
 
 bool Interrupter::must_thaw(const Line& line) const {
   return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) ||
-         line.must_drain.load(std::memory_order_acquire) || port_.must_drain(line.slot);
+         line.must_drain.load(std::memory_order_acquire) || is_held_off(line.slot) || port_.must_drain(line.slot);
+}
+
+// False: memory is away, and the work stays frozen. Either this sees that memory is about to leave, or who is about to
+// move it sees that the work does not stand still.
+bool Interrupter::begin_thaw(Line& line) {
+  if (line.work.load(std::memory_order_relaxed) != kFrozen) return true;  // it never was as a whole
+  if (port_.is_memory_away(line.slot)) return false;
+  line.work.store(kThawing, std::memory_order_seq_cst);
+  if (!port_.is_memory_away(line.slot)) return true;
+  line.work.store(kFrozen, std::memory_order_seq_cst);
+  return false;
 }
 
 void Interrupter::freeze(Line& line, const Closing& seen) {
@@ -168,19 +199,19 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   if (port_.may_fault(line.slot)) return complain(line, "it uses unified memory");
   line.must_drain.store(false, std::memory_order_relaxed);
   // Before the call: a wish to drain that comes during it is not overlooked.
-  line.frozen.store(true, std::memory_order_seq_cst);
+  line.work.store(kFreezing, std::memory_order_seq_cst);
   // A daemon may not know yet whose memory is to leave.
-  if (port_.must_drain(line.slot)) return line.frozen.store(false, std::memory_order_release);
+  if (port_.must_drain(line.slot) || is_held_off(line.slot)) return runs_again(line);
   if (line.has_frozen) say_closed(line, seen);
   const Channels::Outcome outcome = channels_.freeze(line.gpu);
   if (outcome == Channels::Outcome::kDone) {
     line.has_frozen = true;
-    return;
+    return line.work.store(kFrozen, std::memory_order_seq_cst);
   }
   if (outcome == Channels::Outcome::kStuck) {
     line.must_drain.store(true, std::memory_order_release);  // and so it is thawed, until that works
   } else {
-    line.frozen.store(false, std::memory_order_release);
+    runs_again(line);
   }
   switch (outcome) {
     case Channels::Outcome::kDone:
@@ -239,7 +270,7 @@ void Interrupter::thaw(Line& line) {
     if (!std::exchange(has_complained, true)) complain(line, "the driver refuses to enable its channels again");
     os::futex_wait(line.wakes, line.wakes.load(std::memory_order_acquire), kLookAgain, os::FutexScope::kProcess);
   }
-  line.frozen.store(false, std::memory_order_seq_cst);
+  runs_again(line);
   {
     Seats::Locked seats(seats_);
     std::optional<Closing>& closing = seats[line.slot].closing;
@@ -250,6 +281,11 @@ void Interrupter::thaw(Line& line) {
     }
   }
   drainer_.wake();
+}
+
+void Interrupter::runs_again(Line& line) {
+  line.work.store(kRuns, std::memory_order_seq_cst);
+  os::futex_wake(line.work, os::FutexScope::kProcess);
 }
 
 void Interrupter::complain(const Line& line, const std::string& why) { port_.cannot_interrupt(line.slot, why); }

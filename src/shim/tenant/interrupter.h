@@ -7,13 +7,14 @@
 //
 // clang-format off
 //   revoked, not drained in time -> frozen: GateClosed, Drained (frozen), Request
-//   frozen -> thawed by the next grant; when the seat runs ungated; or, its gate still closed, to drain because memory
-//             must leave
+//   frozen -> thawed by the next grant; when the seat runs ungated; or, its gate still closed, to drain
 // clang-format on
 //
 // A frozen seat waits for its lease as one whose thread waits at the gate. Threads that wait for the GPU wait on. One
-// that is inside the gate, in a launch that finds no room, may stay there: what it submits stands still, too. Memory
-// stays where it is: eviction asks the seat to drain.
+// that is inside the gate, in a launch that finds no room, may stay there: what it submits stands still, too.
+//
+// Where a process of its own moves memory (pager/copier/mover_link.h), that of a frozen seat leaves and comes back, and
+// nothing is thawed before all of it is there. Otherwise eviction asks the seat to drain.
 //
 // Each seat has a thread of its own, which begins when the seat is first revoked that way. The driver's call takes a
 // millisecond, and may wait for other calls. And while a seat is frozen its thread sleeps on the lease word, for grants
@@ -45,8 +46,10 @@ class Interrupter {
     virtual bool may_fault(std::uint32_t slot) = 0;
     // The seat is frozen and has asked for its lease, a while ago or more.
     virtual void waits_frozen(std::uint32_t slot) = 0;
-    // Memory that the seat's work can reach is to leave the GPU.
+    // Memory that the seat's work can reach is to leave the GPU, and cannot while it is frozen.
     virtual bool must_drain(std::uint32_t slot) = 0;
+    // Memory that the seat's work can reach is away, or about to leave, and its work may not go on without it.
+    virtual bool is_memory_away(std::uint32_t slot) = 0;
 
    protected:
     ~Port() = default;
@@ -64,17 +67,34 @@ class Interrupter {
   // was to be frozen is not. Frozen work goes on behind the closed gate and drains.
   void let_drain(std::uint32_t slot);
 
-  // Any thread.
+  // Any thread: memory that was away may be there.
+  void memory_came(std::uint32_t slot);
+
+  // Any thread, without the seats' lock: returns when the seat's work is not frozen, and it will not be until `let`.
+  // Counted.
+  void hold_off(std::uint32_t slot);
+  void let(std::uint32_t slot) { held_off_[slot].fetch_sub(1, std::memory_order_seq_cst); }
+
+  // Any thread: its work is frozen, or is about to be, or is being thawed.
   bool is_frozen(std::uint32_t slot) const;
+  // Any thread: its work is frozen, and stays so for as long as is_memory_away. To be asked after that has begun.
+  bool stands_still(std::uint32_t slot) const;
 
  private:
+  // Of a seat's work. (A thread sleeps on it.)
+  enum Work : std::uint32_t {
+    kRuns,
+    kFreezing,  // or stuck in the middle of that
+    kFrozen,
+    kThawing,
+  };
   // A seat's. All but the atomics are its thread's.
   struct Line {
     Interrupter* owner = nullptr;
     std::uint32_t slot = 0;
     os::Thread thread;
     std::atomic<std::uint32_t> wakes{0};
-    std::atomic<bool> frozen{false};
+    std::atomic<std::uint32_t> work{kRuns};
     std::atomic<bool> must_drain{false};
     std::uint32_t gpu = 0;       // as Channels names it; from the first freeze on
     std::uint64_t tried = 0;     // the last closing that was to be frozen
@@ -90,6 +110,9 @@ class Interrupter {
   void freeze(Line& line, const Closing& seen);
   void say_closed(Line& line, const Closing& seen);
   bool say_frozen(Line& line);
+  bool begin_thaw(Line& line);
+  static void runs_again(Line& line);
+  bool is_held_off(std::uint32_t slot) const { return held_off_[slot].load(std::memory_order_seq_cst) != 0; }
   void thaw(Line& line);
   void complain(const Line& line, const std::string& why);
 
@@ -101,6 +124,7 @@ class Interrupter {
   Channels& channels_;
   const bool has_profiler_;
   std::atomic<bool> stopping_{false};
+  std::array<std::atomic<std::uint32_t>, base::kMaxSeatsPerTenant> held_off_{};
   base::Mutex mutex_;  // making lines
   std::array<std::atomic<Line*>, base::kMaxSeatsPerTenant> lines_{};
 };

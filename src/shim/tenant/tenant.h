@@ -80,12 +80,17 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   // Memories::Owner.
   void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
   void let_drain(std::uint32_t slot) override { interrupter_.let_drain(slot); }
+  bool stands_still(std::uint32_t slot) override { return interrupter_.stands_still(slot); }
+  void memory_came(std::uint32_t slot) override { interrupter_.memory_came(slot); }
+  void hold_off_freezing(std::uint32_t slot) override { interrupter_.hold_off(slot); }
+  void let_freeze(std::uint32_t slot) override { interrupter_.let(slot); }
 
   // Interrupter::Port.
   void cannot_interrupt(std::uint32_t slot, const std::string& why) override;
   bool may_fault(std::uint32_t slot) override { return memories_.has_unified(slot); }
   void waits_frozen(std::uint32_t) override { tell_of_waiting(); }
-  bool must_drain(std::uint32_t slot) override { return memories_.must_leave(slot); }
+  bool must_drain(std::uint32_t slot) override { return memories_.must_drain(slot); }
+  bool is_memory_away(std::uint32_t slot) override { return memories_.is_memory_away(slot); }
 
   // client::SeatPort, on the agent's thread.
   void on_connected(const wire::Welcome& welcome, bool again) override;
