@@ -2,6 +2,7 @@
 """Programs that do not fit together, with `mover = on`: a process of its own moves their memory."""
 
 import os
+import pathlib
 import re
 import signal
 import sys
@@ -89,6 +90,87 @@ class Mover(MemoryTest):
             daemon.kill()
             daemon.start()
         self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+
+
+class Frozen(MemoryTest):
+    """Memory of a program that is frozen in a kernel leaves, and the kernel goes on when it is back."""
+    daemon_settings = {**MemoryTest.daemon_settings, "mover": "on", "overlap": "false"}
+    ballast_kib = 48 << 10  # does not fit beside `large`
+
+    def start_frozen(self, what="wait", **options):
+        return self.start("interrupted", name=what, what=what, ballast_kib=self.ballast_kib, until=self.enough,
+                          **options)
+
+    def seat_of(self, program):
+        return next(seat for seat in self.daemon.api.status()["gpus"][0]["seats"] if seat["pid"] == program.pid)
+
+    def evict(self, what="wait", line="running", **options):
+        """A program in a kernel that does not end has been evicted, for one that has computed the right result."""
+        wanted = self.native(**LARGE)
+        self.daemon = self.start_daemon()
+        program = self.start_frozen(what, **options)
+        program.wait_for_line(line)
+        other = self.start("large", **LARGE).expect_success(timeout=HANG)
+        self.assertEqual(other.field("digest"), wanted)
+        self.assertIsNone(program.code, program.tail())
+        self.assertGreater(self.seat_of(program)["memory"]["moved_out_bytes"], 0)
+        return program
+
+    def finish(self, program):
+        pathlib.Path(self.enough).touch()
+        program.expect_success(timeout=HANG)
+        self.assertEqual(self.daemon.trace.events(event="stall"), [])
+
+    def test_it_makes_way_in_the_middle_of_its_kernel(self):
+        program = self.evict()
+        self.assertTrue(self.daemon.trace.events(event="drained", pid=program.pid, detail="frozen"))
+        self.finish(program)
+
+    def test_several_times(self):
+        program = self.evict()
+        for _ in range(3):
+            self.start("large", **LARGE).expect_success(timeout=HANG)
+        self.finish(program)
+
+    def test_beside_a_thread_that_frees_memory_of_the_kernels(self):
+        self.finish(self.evict("free"))
+
+    def test_beside_a_thread_that_finds_its_stream_full(self):
+        self.finish(self.evict("queue", "queued"))
+
+    def test_it_destroys_its_context(self):
+        go = os.path.join(self.directory, "go")
+        program = self.evict("destroy", go=go)
+        pathlib.Path(go).touch()
+        program.wait_for_line("destroyed")
+        self.finish(program)
+
+    def test_two_in_turn(self):
+        """Neither drains before its kernel is told to end."""
+        self.daemon = self.start_daemon()
+        programs = [self.start_frozen() for _ in range(2)]
+
+        def have_moved():
+            memory = [seat["memory"] for seat in self.daemon.api.status()["gpus"][0]["seats"]]
+            return len(memory) == 2 and all(one["moved_out_bytes"] and one["moved_in_bytes"] for one in memory)
+        self.work_until(have_moved, "both have moved", *programs)
+
+    def test_it_is_killed_while_it_is_away(self):
+        program = self.evict()
+        program.end()
+        self.start("large", **LARGE).expect_success(timeout=HANG)
+
+    def test_the_mover_is_killed(self):
+        self.expect_error("the mover has ended, and is started again")
+        self.expect_error("CUDA error|error 600|cannot bring memory back")
+        program = self.evict()
+        os.kill(int(re.findall(r"the mover is started.* pid=(\d+)", self.daemon.log())[-1]), signal.SIGKILL)
+        self.finish(program)
+
+    def test_the_daemon_is_killed(self):
+        program = self.evict()
+        self.daemon.restart()
+        self.finish(program)
 
 
 if __name__ == "__main__":
