@@ -2,7 +2,8 @@
 """Work that is taken off the GPU in the middle computes the right result, whatever kind of work it is.
 
 Each case of programs/frozen.cu runs for some seconds, with kernels that are longer than a turn. A partner, the case
-`atomic`, wants the GPU all the time.
+`atomic`, wants the GPU all the time. In the part `moved` their memory does not fit together, and the node's mover takes
+it away in the middle of kernels.
 """
 import dataclasses
 import os
@@ -29,6 +30,12 @@ CASES = {"atomic": FREEZES, "cooperative": FREEZES, "clusters": FREEZES, "condit
          "streams": FREEZES, "async-alloc": FREEZES, "fork": FREEZES, "managed": DRAINS, "gpus": MAY_FREEZE,
          "ipc": MAY_FREEZE, "hmm": MAY_FREEZE}
 NAMES = tuple(CASES)
+# Of these, which can have memory before they begin, and which are frozen.
+MOVED = tuple(name for name, how in CASES.items() if how == FREEZES and name != "fork")
+# Two programs with so much memory each do not fit in what another one leaves of the GPU.
+MOVED_GIB, LEFT_GIB = 5, 9
+MOVED_QUANTUM = "50ms"
+HOG_S = 8  # until it has its memory
 DRAINS_BECAUSE = "unified memory"  # of a seat with managed memory
 
 
@@ -109,11 +116,11 @@ def freezes(events, pids=None, besides=(), since_ns=0):
                event.get("pid") not in besides and (pids is None or event.get("pid") in pids))
 
 
-def try_case(session, daemon, program, partner, name):
-    title = f"interrupt {name}"
+def try_case(session, daemon, program, partner, name, part="interrupt", more=()):
+    title = f"{part} {name}"
     begin = time.monotonic_ns()
     seconds = QUICK_CASE_S if session.quick else CASE_S
-    process = Process(session, f"interrupt.{name}", [program, name, str(seconds)], daemon)
+    process = Process(session, f"{part}.{name}", [program, name, str(seconds), *more], daemon)
     try:
         reasons = wait_and_watch(daemon, process, partner, LIMIT_S)
     finally:
@@ -135,8 +142,8 @@ def try_case(session, daemon, program, partner, name):
     return session.add(INFO, f"{title}: freezes", f"{count}{drained}")
 
 
-def start_partner(session, daemon, program, number):
-    partner = Process(session, f"interrupt.partner-{number}", [program, "atomic", str(PARTNER_S)], daemon)
+def start_partner(session, daemon, program, number, part="interrupt", more=()):
+    partner = Process(session, f"{part}.partner-{number}", [program, "atomic", str(PARTNER_S), *more], daemon)
     if daemon.holder(0, {partner.pid}, LIMIT_S) is None:
         partner.end()
         raise Failed(f"the partner never held the GPU: {partner.why()}")
@@ -151,6 +158,45 @@ def end_partner(session, daemon, partner):
     session.check(said is not None and said.is_right, "interrupt: the partner's result is right",
                   f"{said.rounds} rounds of {said.round_ms:.0f} ms, frozen {count} times"
                   if said is not None and said.is_right else why_wrong(partner))
+
+
+def moved_bytes(daemon):
+    return daemon.status()["gpus"][0]["memory"]["moved_out_bytes"]
+
+
+def run_moved(session):
+    """A program without gpumux has most of the GPU. So little has to move for the others."""
+    program = build(session)
+    if program is None:
+        return
+    names = [name for name in MOVED if not session.options.within or name in session.options.within]
+    more = [str(MOVED_GIB)]
+    session.environment["GPUMUX_MOVER"] = "on"
+    try:
+        with Daemon(session, "moved", mode="auto", quantum=MOVED_QUANTUM, interrupt="auto") as daemon:
+            total = daemon.status()["gpus"][0]["memory_total_bytes"] / 2**30
+            hog = Process(session, "moved.hog", [program, "hold", str(PARTNER_S), f"{total - LEFT_GIB:.1f}"])
+            time.sleep(HOG_S)
+            partner = start_partner(session, daemon, program, 0, "moved", more)
+            try:
+                for name in names:
+                    if session.left() < LIMIT_S:
+                        session.add(SKIP, f"moved {name}", "out of time")
+                        continue
+                    if partner.process.poll() is not None:
+                        session.check(False, f"moved: the partner lives on before {name}", why_wrong(partner))
+                        break
+                    before = moved_bytes(daemon)
+                    try_case(session, daemon, program, partner, name, "moved", more)
+                    moved = (moved_bytes(daemon) - before) / 2**30
+                    session.check(moved > 1, f"moved {name}: memory moved", f"{moved:.1f} GiB out")
+                end_partner(session, daemon, partner)
+            finally:
+                for process in (partner, hog):
+                    if process.process.poll() is None:
+                        process.end()
+    finally:
+        session.environment.pop("GPUMUX_MOVER", None)
 
 
 def run_interrupt(session):

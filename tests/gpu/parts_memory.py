@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
 import json
+import os
+import signal
 import statistics
 import subprocess
 import time
@@ -261,6 +263,66 @@ def handed_over(session):
                 session.add(INFO, f"{title}: until both have ended", f"{took:.2f} s")
 
 
+def children(pid, name):
+    """The processes called `name` that `pid` started, in /proc."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{entry}/stat") as file:
+                before, after = file.read().rsplit(")", 1)
+        except OSError:
+            continue
+        if int(after.split()[1]) == pid and before.split("(", 1)[1] == name[:15]:
+            found.append(int(entry))
+    return found
+
+
+def by_mover(session):
+    """Two programs that change hands, whose memory they move themselves and one process moves, in turn. Then the same
+    while that process is killed again and again."""
+    if "large-moved" not in session.natives:
+        native_of(session, "large-moved", large(session, "--share", "0.6", "--seconds", "5"))
+    alone = session.natives["large-moved"]["steady_s"]
+    argv = large(session, "--share", "0.6", "--steps", str(session.natives["large-moved"]["steps"]))
+    members = [(f"large{i}", "large-moved", argv, {}) for i in range(2)]
+    try:
+        for turn in range(2):
+            for mover in ("off", "on"):
+                session.environment["GPUMUX_MOVER"] = mover
+                title = f"two-of-60-mover-{mover}-{turn + 1}"
+                took = at_once(session, title, members, 120, mode="auto", quantum="1s")
+                if took:
+                    session.add(INFO, f"{title}: until both have ended", f"{took:.2f} s; alone twice {2 * alone:.2f} s")
+        mover_killed(session, argv)
+    finally:
+        session.environment.pop("GPUMUX_MOVER", None)
+
+
+def mover_killed(session, argv):
+    title = "mover killed in a switch"
+    with Daemon(session, "mover-killed", mode="auto", quantum="500ms") as daemon, \
+            Group(session, "mover-killed", daemon) as group:
+        for i in range(2):
+            group.add(f"large{i}", argv)
+        group.wait_ready()
+        group.go()
+        kills = 0
+        pids = {member.pid for member in group.members}
+        while all(member.process.poll() is None for member in group.members) and kills < 5 and session.left() > 20:
+            time.sleep(0.7)
+            try:
+                switch_under_way(daemon, pids, 5)
+            except Failed:
+                break
+            for pid in children(daemon.process.pid, "gpumux-mover"):
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+        group.wait(90)
+        for member in group.members:
+            same(session, f"{title}: {member.name.split('-')[-1]}", "large-moved", member)
+        session.check(kills > 0, f"{title}: it was", f"{kills} times")
+
+
 def switch_under_way(daemon, pids, seconds):
     """(who gives memory up, who gets it) of `pids`, while memory moves; none moved in time: Failed.
 
@@ -404,7 +466,7 @@ def told(session):
 
 
 PARTS = {"told": told, "three": three_programs, "jax": jax_preallocated, "allocators": allocators, "kinds": kinds,
-         "killed": killed, "handed": handed_over, "five": five_trainings, "cold": cold_start}
+         "killed": killed, "handed": handed_over, "mover": by_mover, "five": five_trainings, "cold": cold_start}
 
 
 def run_memory(session):

@@ -9,7 +9,8 @@ DIR gets table.txt, summary.json (both after every line) and raw.tar.gz (every p
 traces). A check that cannot run here is SKIP with its reason. A part that fails or takes too long is FAIL, and the next
 one goes on. Exit status: 0 no FAIL, 1 some, 2 wrong usage.
 
-Parts: doors, same, robust, tools, memory, jobs, mps, figures, sharing, saturating, interrupt on one GPU; two on two.
+Parts: doors, same, robust, tools, memory, jobs, mps, figures, sharing, saturating, interrupt, moved on one GPU; two on
+two.
 `same` runs first natively, which others compare with. `mps` needs an ordinary user. Part samples runs only if it is
 named, with --samples FOLDER.
 """
@@ -39,13 +40,13 @@ import sharing  # noqa: E402
 from support import FAIL, SKIP, Daemon, Failed, Session, run  # noqa: E402
 
 ONE_GPU_PARTS = ("doors", "same", "robust", "tools", "memory", "jobs", "mps", "figures", "sharing", "saturating",
-                 "interrupt")
+                 "interrupt", "moved")
 # Only where they are asked for: they need what this repository does not have.
 OTHER_PARTS = ("samples",)
 # The workloads that each part runs natively first, to compare with.
 WORKLOADS_OF = {"doors": (), "same": tuple(parts_same.PYTHON_WORKLOADS), "robust": ("transformer", "resnet"),
                 "tools": (), "memory": (), "jobs": (), "mps": (), "figures": ("transformer", "graphs"),
-                "sharing": ("transformer",), "saturating": (), "interrupt": (), "samples": (),
+                "sharing": ("transformer",), "saturating": (), "interrupt": (), "moved": (), "samples": (),
                 "two": ()}
 ONE_GPU_BUDGET_S, TWO_GPU_BUDGET_S, QUICK_BUDGET_S = 540, 360, 180
 
@@ -111,7 +112,7 @@ def main():
                         "memory " + ", ".join(parts_memory.PARTS) + "; of jobs " +
                         ", ".join(part.__name__ for part in parts_jobs.PARTS) +
                         "; of mps " + ", ".join(parts_mps.NAMES) +
-                        "; of interrupt " + ", ".join(parts_interrupt.NAMES) +
+                        "; of interrupt and moved " + ", ".join(parts_interrupt.NAMES) +
                         "; of samples " + ", ".join(parts_samples.NAMES) +
                         "; of two " + ", ".join(parts_two.NAMES) +
                         "; of figures and sharing the functions of bench/gpu")
@@ -162,6 +163,7 @@ def main():
                                ("figures", figures.run_figures), ("sharing", sharing.run_sharing),
                                ("saturating", sharing.run_saturating),
                                ("interrupt", parts_interrupt.run_interrupt),
+                               ("moved", parts_interrupt.run_moved),
                                ("samples", parts_samples.run_samples),
                                ("two", parts_two.run_two_gpus)):
                 if name in chosen:

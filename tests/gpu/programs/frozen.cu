@@ -2,11 +2,12 @@
 // GPU work of one kind, with a result that is known to the last word. parts_interrupt.py runs each case under gpumux,
 // which takes its kernels off the GPU in their middle.
 //
-//   frozen CASE SECONDS [quiet]
+//   frozen CASE SECONDS [quiet | GIB]
 //
 // Prints one line: `CASE: rounds=N wrong=W ms=M`, with the average time of a round in M. The exit status is 1 if W is
 // not 0. If the GPU, the driver or the toolkit lacks a feature that the case needs, the line is `CASE: not here: WHY`
-// and the exit status 77. SIGTERM ends the program after the current round. `quiet`: no line.
+// and the exit status 77. SIGTERM ends the program after the current round. `quiet`: no line. GIB: so much memory
+// beside, which is filled before and compared at the end. The case `hold` has only that.
 //
 // Kernels take some 20 to 200 ms. Each kernel ends by itself: it counts loops, or stops waiting after kMostWaitNs.
 //
@@ -210,6 +211,8 @@ struct Buffer {
         expected(seeded(static_cast<std::size_t>(blocks) * kThreads, seed)),
         device(new_memory<Word>(expected.size())) {
     CHECK(cudaMemcpy(device, expected.data(), bytes(), cudaMemcpyHostToDevice));
+    // The call returns before the last piece has come, and streams that do not block would not wait for it.
+    CHECK(cudaDeviceSynchronize());
   }
   std::size_t bytes() const { return expected.size() * sizeof(Word); }
   void launch(const Work& work, cudaStream_t stream, const Word* extra = nullptr, Word extra_value = 0) {
@@ -292,6 +295,7 @@ void atomic(Run& run) {
   for (unsigned i = 0; i < kBins; ++i) amounts[i] = 7 * i + 1;
   Word* const table = new_memory<Word>(kBins);
   CHECK(cudaMemcpy(table, amounts.data(), kBins * sizeof(Word), cudaMemcpyHostToDevice));
+  CHECK(cudaDeviceSynchronize());  // as in Buffer
   cudaResourceDesc resource{};
   resource.resType = cudaResourceTypeLinear;
   resource.res.linear.devPtr = table;
@@ -347,6 +351,7 @@ void cooperative(Run& run) {
   const std::size_t all = expected.size();
   Word* ring = new_memory<Word>(2 * all);
   CHECK(cudaMemcpy(ring, expected.data(), all * sizeof(Word), cudaMemcpyHostToDevice));
+  CHECK(cudaDeviceSynchronize());  // as in Buffer
   int phases = kPhases;
   long loops = loops_of(20.0 / kPhases);
   const cudaStream_t stream = new_stream();
@@ -1020,6 +1025,7 @@ void ipc(Run& run) {
   const std::vector<Word> data = seeded(static_cast<std::size_t>(kSharedBlocks) * kThreads, kSharedSeed);
   Word* const words = new_memory<Word>(kData + data.size());
   CHECK(cudaMemcpy(words + kData, data.data(), data.size() * sizeof(Word), cudaMemcpyHostToDevice));
+  CHECK(cudaDeviceSynchronize());  // as in Buffer
   cudaEvent_t event = nullptr;
   NEED(cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventInterprocess));
   NEED(cudaIpcGetMemHandle(&shared.memory, words));
@@ -1049,6 +1055,34 @@ void ipc(Run& run) {
   run.wrong += has_done_well(child) ? 0 : 1;
 }
 
+void hold(Run& run) {
+  while (run.next()) ::usleep(10'000);
+}
+
+// Memory that no kernel of the case uses. No two words of a block are alike.
+struct Ballast {
+  explicit Ballast(std::size_t bytes) : count(bytes / sizeof(Word)) {
+    if (count == 0) return;
+    start();
+    data = new_memory<Word>(count);
+    write_pattern<<<processors(), kThreads>>>(data, count, kSalt);
+    CHECK(cudaGetLastError());
+    CHECK(cudaDeviceSynchronize());
+  }
+  long wrong() const {
+    if (count == 0) return 0;
+    CHECK(cudaSetDevice(0));
+    Word* const found = new_memory<Word>(1);
+    compare_pattern<<<processors(), kThreads>>>(data, count, kSalt, found);
+    CHECK(cudaGetLastError());
+    CHECK(cudaDeviceSynchronize());
+    return static_cast<long>(read_word(found, nullptr));
+  }
+  static constexpr Word kSalt = 41;
+  std::size_t count;
+  Word* data = nullptr;
+};
+
 struct Case {
   const char* name;
   void (*function)(Run&);
@@ -1071,13 +1105,14 @@ constexpr Case kCases[] = {
     {"hmm", hmm},
     {"async-alloc", asyncalloc},
     {"ipc", ipc},
+    {"hold", hold},
 };
 
 }  // namespace
 
 int main(int count, char** arguments) {
   if (count < 3) {
-    std::fprintf(stderr, "usage: frozen CASE SECONDS [quiet]\n");
+    std::fprintf(stderr, "usage: frozen CASE SECONDS [quiet | GIB]\n");
     return 2;
   }
   g_case = arguments[1];
@@ -1087,7 +1122,9 @@ int main(int count, char** arguments) {
   std::signal(SIGTERM, [](int) { g_is_stopped = 1; });
   for (const Case& one : kCases) {
     if (g_case != one.name) continue;
+    const Ballast ballast(count > 3 ? std::size_t(std::atof(arguments[3]) * (1 << 30)) : 0);
     one.function(run);
+    run.wrong += ballast.wrong();
     if (!is_quiet) {
       std::printf("%s: rounds=%ld wrong=%ld ms=%.1f\n", one.name, run.rounds, run.wrong,
                   seconds_since(run.begin) * 1e3 / static_cast<double>(run.rounds));
