@@ -167,21 +167,31 @@ void Gate::begin_close() {
   full_fence();  // the other half of theirs
 }
 
-bool Gate::is_anybody_inside(std::uint32_t slot) const {
+namespace {
+
+template <class Is>
+bool is_any_inside(std::uint32_t slot, Is is) {
   for (const ThreadRecord* record = first_record(); record != nullptr;
        record = record->next.load(std::memory_order_relaxed)) {
-    if ((record->passages[slot].load(std::memory_order_acquire) & 1) != 0) return true;
+    // The thread has said what it does before it was inside. acquire: pairs with its leaving.
+    if ((record->passages[slot].load(std::memory_order_acquire) & 1) != 0 && is(*record)) return true;
   }
   return false;
 }
 
+}  // namespace
+
+bool Gate::is_anybody_inside(std::uint32_t slot) const {
+  return is_any_inside(slot, [](const ThreadRecord&) { return true; });
+}
+
 bool Gate::is_anybody_holding(std::uint32_t slot) const {
-  for (const ThreadRecord* record = first_record(); record != nullptr;
-       record = record->next.load(std::memory_order_relaxed)) {
-    const bool is_inside = (record->passages[slot].load(std::memory_order_acquire) & 1) != 0;
-    if (is_inside && (record->holds.load(std::memory_order_relaxed) >> slot & 1) != 0) return true;
-  }
-  return false;
+  return is_any_inside(
+      slot, [&](const ThreadRecord& one) { return (one.holds.load(std::memory_order_relaxed) >> slot & 1) != 0; });
+}
+
+bool Gate::is_anybody_looking_up(std::uint32_t slot) const {
+  return is_any_inside(slot, [](const ThreadRecord& one) { return one.is_looking_up.load(std::memory_order_relaxed); });
 }
 
 std::optional<std::uint64_t> Gate::close_if_granted(std::uint32_t slot) {

@@ -79,6 +79,21 @@ inline void leave_directly(std::atomic<std::uint64_t>& passages) {
   passages.store(passages.load(std::memory_order_relaxed) + 1, std::memory_order_release);
 }
 
+// For as long as this lives, the thread's call names addresses, which the driver looks up soon after it has passed.
+class LookingUp {
+ public:
+  explicit LookingUp(ThreadRecord* thread) : thread_(thread) { set(true); }
+  ~LookingUp() { set(false); }
+  LookingUp(const LookingUp&) = delete;
+  LookingUp& operator=(const LookingUp&) = delete;
+
+ private:
+  void set(bool is_so) {
+    if (thread_ != nullptr) thread_->is_looking_up.store(is_so, std::memory_order_relaxed);
+  }
+  ThreadRecord* const thread_;
+};
+
 class Gate {
  public:
   // `page`: the process's lease page, zeroed, valid as long as the gate. `request` asks the daemon for a lease. A
@@ -159,9 +174,10 @@ class Gate {
   // The barrier, once for all slots whose word has been cleared; then ask is_anybody_inside until it is false.
   void begin_close();
   bool is_anybody_inside(std::uint32_t slot) const;
-  // Whether one is inside that needs addresses to be real (hold). Any other one submits: of a seat whose channels are
-  // frozen, what it submits stands still.
+  // Whether one is inside that needs addresses to be real until it leaves (hold), or only at first (LookingUp). Any
+  // other one launches: of a seat whose channels are frozen, what it submits stands still.
   bool is_anybody_holding(std::uint32_t slot) const;
+  bool is_anybody_looking_up(std::uint32_t slot) const;
 
   // Clears kGranted of the seat's own accord, if the word still is what the daemon last stored. Returns the epoch of
   // the lease that this gives up, never of one that the daemon has given since. Nothing: it is not granted.

@@ -79,6 +79,14 @@ TEST_F(GateTest, TellsThreadsThatNeedMemoryFromThoseThatSubmit) {
   EXPECT_FALSE(gate.is_anybody_holding(1));
   gate.leave(thread, 0);
   EXPECT_FALSE(gate.is_anybody_holding(0));
+  {
+    const LookingUp looking_up(&thread);
+    EXPECT_FALSE(gate.is_anybody_looking_up(0)) << "it is not inside";
+    ASSERT_EQ(gate.pass(thread, 0), Passed::kHolding);
+    EXPECT_TRUE(gate.is_anybody_looking_up(0));
+    EXPECT_FALSE(gate.is_anybody_holding(0));
+    gate.leave(thread, 0);
+  }
   // Without a lease, too.
   store(0, 0);
   ASSERT_EQ(gate.hold(thread, 0), Passed::kHolding);

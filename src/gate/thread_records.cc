@@ -31,6 +31,7 @@ void give_back(void* pointer) {
     if ((count & 1) != 0) passages.store(count + 1, std::memory_order_release);
   }
   record->holds.store(0, std::memory_order_relaxed);
+  record->is_looking_up.store(false, std::memory_order_relaxed);
   record->taken.store(false, std::memory_order_release);  // pairs with the acquiring exchange in take_free_record
 }
 

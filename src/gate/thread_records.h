@@ -57,6 +57,7 @@ struct alignas(64) ThreadRecord {
   std::atomic<std::uint64_t> passages[base::kMaxSeatsPerTenant] = {};
   // Seats, as bits: whether a passage there is a hold (Gate::hold).
   std::atomic<std::uint64_t> holds = 0;
+  std::atomic<bool> is_looking_up = false;
   std::atomic<ThreadRecord*> next = nullptr;  // set once, before the record is in the list
   std::atomic<bool> taken = false;
 

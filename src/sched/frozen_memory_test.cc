@@ -65,6 +65,30 @@ TEST(FrozenAndLeaving, NeedsNoTurnToBeSuspended) {
   EXPECT_TRUE(says(s.tell(SeatsSuspended{{kX0, kX1}, false}), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
 }
 
+// One member's driver refuses: its work runs on, and waits for that of the other one.
+TEST(FrozenAndLeaving, NeedsATurnToBeSuspendedIfAMemberRunsOn) {
+  FreezingGang s(kLeaves, kLeaves);
+  s.wait(10ms);
+  s.frozen(kX0);
+  EXPECT_EQ(s.cannot_freeze(kX1), "");
+  EXPECT_EQ(s.closed(kX1), "");
+  EXPECT_EQ(s.wait(2ms), "grant 5@0 e2 exclusive contended");
+  s.tell(SeatsSuspended{{kX0, kX1}, true});
+  EXPECT_TRUE(says(s.drained(kS0),
+                   "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive; revoke 1@0 e3 suspended; revoke 2@1 e2 suspended"));
+  for (const SeatId one : {kX0, kX1}) {
+    s.closed(one);
+    s.drained(one);
+  }
+  for (const SeatId one : {kX0, kX1}) EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
+}
+
+// The other one's memory stays, and its run goes on.
+TEST(FrozenAndLeaving, DrainsForASuspensionIfAMembersMemoryStays) {
+  FreezingGang s(CanFreeze::kMemoryStays, kLeaves);
+  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kX0}, true}), "revoke 1@0 e1 suspended; revoke 2@1 e1 suspended"));
+}
+
 TEST(FrozenAndLeaving, IsNotBoundInWhatItQueues) {
   GpuSettings settings = fifo();
   settings.in_flight = 5ms;

@@ -239,9 +239,11 @@ inline bool has_overrun(const Unit& unit) {
 inline bool can_leave_frozen(const Unit& unit) {
   return !any_seat(unit, [](const Seat& seat) { return !seat.freezing.memory_leaves; });
 }
-// Whether its memory cannot leave before its next turn. It has to drain for that, and the kernels of its members wait
-// for each other's submissions.
-inline bool must_run_again(const Unit& unit) { return !unit.single() && has_frozen(unit) && !can_leave_frozen(unit); }
+// Whether its memory cannot leave before its next turn. Some of it has to drain for that, and the kernels of its
+// members wait for each other's submissions.
+inline bool must_run_again(const Unit& unit) {
+  return !unit.single() && has_frozen(unit) && !(can_leave_frozen(unit) && !any_seat(unit, runs_on));
+}
 // Whether it may wait for a lease. A suspended gang may if it needs another turn to leave the GPU.
 inline bool may_wait(const Unit& unit) {
   const auto stands_still = [](const Seat& seat) { return seat.suspension == Suspension::kStandsStill; };
@@ -394,7 +396,8 @@ inline bool can_start(const Shape& shape) {
 // that.
 inline bool can_freeze(const Unit& unit) {
   return !any_seat(unit, [](const Seat& seat) {
-    return seat.freezing.ability == Freezing::Ability::kNone || (is_suspended(seat) && !seat.freezing.memory_leaves) ||
+    return seat.freezing.ability == Freezing::Ability::kNone ||
+           (is_suspended(*seat.unit) && !seat.freezing.memory_leaves) ||
            seat.gpu->settings.interrupt == settings::Interrupt::kOff;
   });
 }

@@ -138,6 +138,12 @@ class Frozen(MemoryTest):
     def test_beside_a_thread_that_finds_its_stream_full(self):
         self.finish(self.evict("queue", "queued"))
 
+    def test_beside_a_thread_that_copies(self):
+        self.finish(self.evict("copy"))
+
+    def test_beside_a_thread_that_waits_in_a_copy(self):
+        self.finish(self.evict("download"))
+
     def test_it_destroys_its_context(self):
         go = os.path.join(self.directory, "go")
         program = self.evict("destroy", go=go)

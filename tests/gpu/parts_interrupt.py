@@ -10,6 +10,7 @@ import os
 import re
 import time
 
+from parts_jobs import JobsDaemon, log_of, spans_in_trace, told
 from parts_same import find_nvcc
 from support import HERE, INFO, SKIP, Daemon, Failed, Process
 
@@ -29,13 +30,14 @@ CASES = {"atomic": FREEZES, "cooperative": FREEZES, "clusters": FREEZES, "condit
          "devicelaunch": FREEZES, "callback": FREEZES, "contexts": FREEZES, "green": FREEZES, "copies": FREEZES,
          "streams": FREEZES, "async-alloc": FREEZES, "fork": FREEZES, "managed": DRAINS, "gpus": MAY_FREEZE,
          "ipc": MAY_FREEZE, "hmm": MAY_FREEZE}
-NAMES = tuple(CASES)
+NAMES = tuple(CASES) + ("long",)
 # Of these, which can have memory before they begin, and which are frozen.
 MOVED = tuple(name for name, how in CASES.items() if how == FREEZES and name != "fork")
 # Two programs with so much memory each do not fit in what another one leaves of the GPU.
-MOVED_GIB, LEFT_GIB = 5, 9
+MOVED_GIB, LEFT_GIB = 4, 9
 MOVED_QUANTUM = "50ms"
 HOG_S = 8  # until it has its memory
+SUSPENSIONS = 5
 DRAINS_BECAUSE = "unified memory"  # of a seat with managed memory
 
 
@@ -195,8 +197,53 @@ def run_moved(session):
                 for process in (partner, hog):
                     if process.process.poll() is None:
                         process.end()
+        if not session.options.within or "long" in session.options.within:
+            suspended_in_a_kernel(session, program)
     finally:
         session.environment.pop("GPUMUX_MOVER", None)
+
+
+def wait_for(session, what, is_so, seconds=LIMIT_S):
+    end = time.monotonic() + min(seconds, session.left())
+    while not is_so():
+        if time.monotonic() > end:
+            raise Failed(f"not in time: {what}")
+        time.sleep(0.005)
+
+
+def suspended_in_a_kernel(session, program):
+    """A job whose kernel lasts 20 s is suspended a few times, and gives up its memory each time."""
+    title = "moved: a job in a kernel of 20 s"
+    with JobsDaemon(session, "moved-jobs", mode="serial", interrupt="auto") as daemon:
+        job = daemon.submit("long", [program, "long", "1", str(MOVED_GIB)])
+
+        def grants():
+            return sum(event["event"] in ("grant", "complete") for event in daemon.trace())
+
+        def is_in_state(state):
+            return lambda: daemon.job(job.id)["state"] == state
+
+        wait_for(session, "it has its memory",
+                 lambda: any((seat.get("memory") or {}).get("allocated_bytes", 0) > MOVED_GIB << 30
+                             for seat in daemon.status()["gpus"][0]["seats"]))
+        time.sleep(1)
+        for _ in range(SUSPENSIONS):
+            daemon.command("suspend", job.id)
+            wait_for(session, "it is suspended", is_in_state("suspended"))
+            before = grants()
+            daemon.command("resume", job.id)
+            wait_for(session, "it goes on", lambda: grants() > before)
+            time.sleep(0.5)
+        job.wait(LIMIT_S + 20)
+        with open(log_of(daemon, "long"), errors="replace") as file:
+            said = file.read().strip()
+        session.check("rounds=1 wrong=0" in said, f"{title}: right result", said[-100:])
+        events = daemon.trace()
+        pids = {event.get("pid") for event in events} - {None}
+        frozen = [event for event in events if event["event"] == "drained" and event.get("detail") == "frozen"]
+        session.check(len(frozen) >= SUSPENSIONS, f"{title}: frozen at each suspension", f"{len(frozen)} times")
+        session.add(INFO, f"{title}: from suspend to frozen", told(spans_in_trace(events, pids, "suspend", "drained")))
+        session.add(INFO, f"{title}: from suspend to evicted", told(spans_in_trace(events, pids, "suspend", "evicted")))
 
 
 def run_interrupt(session):
@@ -204,7 +251,7 @@ def run_interrupt(session):
     if program is None:
         return
     end = time.monotonic() + PART_S
-    names = [name for name in NAMES if not session.options.within or name in session.options.within]
+    names = [name for name in CASES if not session.options.within or name in session.options.within]
     shown = [name for name in names if is_shown_here(session, program, name)]
     if not shown:
         return

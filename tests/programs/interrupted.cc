@@ -10,6 +10,8 @@
 //             with a new context
 //   free      frees, in another thread, memory that is still to be written to
 //   queue     submits, in another thread, more than a stream has room for
+//   copy      copies, in another thread, until it is to end
+//   download  copies, in another thread, behind the kernels to memory of its own
 //
 // It has --ballast-kib of memory beside, whose content is checked at the end.
 //
@@ -66,6 +68,30 @@ class Work {
     while (flags_[0] == 0) ::usleep(kLook);
   }
   void tell() { flags_[1] = 1; }
+  void download() {
+    use();
+    std::vector<std::uint32_t> words(kElements);
+    GPUMUX_CALL(api_.cuMemcpyDtoHAsync_v2(words.data(), data_, kElements * 4, stream_));
+    GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
+    for (const std::uint32_t word : words) {
+      if (word != increments_) wrong("a word that was copied behind the kernels");
+    }
+  }
+  void copy(const Options& options) {
+    use();
+    constexpr std::size_t kBytes = 1 << 16;
+    CUdeviceptr buffer = 0;
+    void* host = nullptr;
+    CUstream stream = nullptr;
+    GPUMUX_CALL(api_.cuMemAlloc_v2(&buffer, kBytes));
+    GPUMUX_CALL(api_.cuMemHostAlloc(&host, kBytes, 0));
+    GPUMUX_CALL(api_.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    while (!options.may_end()) {
+      GPUMUX_CALL(api_.cuMemcpyHtoDAsync_v2(buffer, host, kBytes, stream));
+      GPUMUX_CALL(api_.cuMemcpyDtoHAsync_v2(host, buffer, kBytes, stream));
+    }
+    GPUMUX_CALL(api_.cuStreamSynchronize(stream));
+  }
   void free_data() {
     use();
     GPUMUX_CALL(api_.cuMemFree_v2(data_));
@@ -185,12 +211,16 @@ int main(int argc, char** argv) {
     works.clear();
     works.push_back(std::make_unique<Work>(api, 0));
     works.back()->start();
-  } else if (what == "free" || what == "queue") {
+  } else if (what == "free" || what == "queue" || what == "copy" || what == "download") {
     other = std::thread([&] {
       if (what == "free") {
         works.front()->free_data();
-      } else {
+      } else if (what == "queue") {
         works.front()->submit_more();
+      } else if (what == "download") {
+        works.front()->download();
+      } else {
+        works.front()->copy(options);
       }
     });
   } else if (what != "wait") {

@@ -258,9 +258,12 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       slot.mover = mover_->knows(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
     }
   }
+  // One that is back without a mover may have content in host memory of its own, and goes on moving that by itself.
+  const bool is_back = open.state != wire::SeatState::kNone;
+  const bool is_moved = slot.mover != Slot::Mover::kNone && (open.has_mover != 0 || !is_back);
   auto can_freeze = sched::CanFreeze::kNo;
   if (session.not_interrupted.empty())
-    can_freeze = slot.mover == Slot::Mover::kNone ? sched::CanFreeze::kMemoryStays : sched::CanFreeze::kMemoryLeaves;
+    can_freeze = is_moved ? sched::CanFreeze::kMemoryLeaves : sched::CanFreeze::kMemoryStays;
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Contexts. Creating one opens the seat of its GPU, so that the daemon knows a tenant before its first work. Destroying
 // one forgets its streams, and counts as work on the GPU until it is over.
+#include <array>
+#include <atomic>
+
 #include "cuda/current_context.h"
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
@@ -42,10 +45,20 @@ CUresult create(CUdevice device, CUcontext* context, CUresult (*function)(Parame
   return created(create(device, [=] { return function(arguments...); }), device, context);
 }
 
+// How often the program has retained a device's primary context, and not released it.
+constexpr int kMostDevices = 256;
+std::array<std::atomic<int>, kMostDevices> g_retained{};
+void count_retained(CUdevice device, int more) {
+  if (device >= 0 && device < kMostDevices) g_retained[static_cast<std::size_t>(device)] += more;
+}
+bool is_last_release(CUdevice device) {
+  return device < 0 || device >= kMostDevices || g_retained[static_cast<std::size_t>(device)] <= 1;
+}
+
 // Runs a destruction; `gone` decides after it which context, if any, has died by it. `certain`: the context that is
-// sure to die by it; null: that is known only afterwards.
+// sure to die by it; null: that is known only afterwards. `may_die` false: most likely none dies.
 template <class Destroy, class Gone>
-CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gone) {
+CUresult tear_down(CUdevice device, CUcontext certain, bool may_die, Destroy destroy, Gone gone) {
   Tenant* const mine = tenant_if_any();
   const auto slot = mine != nullptr ? mine->seat_of_device(device) : std::nullopt;
   if (!slot) return destroy();
@@ -53,6 +66,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   gate::InFlight& in_flight = mine->seats().in_flight(*slot);
   Memories& memories = mine->memories();
   DeviceMemory& memory = memories.of(*slot);
+  if (may_die) mine->hold_off_freezing(*slot);
   // No job runs until `resume`. The context's memory goes while it can still be spoken to, and its work is over.
   memories.pause(*slot);
   if (certain != nullptr && (memory.has_anything() || memories.has_pools())) {
@@ -79,6 +93,7 @@ CUresult tear_down(CUdevice device, CUcontext certain, Destroy destroy, Gone gon
   if (dead != nullptr) in_flight.forget_context(dead, gate::InFlight::Context::kGone);
   gate::forget_memos();
   memories.resume(*slot);
+  if (may_die) mine->let_freeze(*slot);
   mine->drainer().wake();
   return result;
 }
@@ -111,7 +126,7 @@ CUresult destroy_context(CUcontext context, Destroy destroy) {
   const CUdevice device = device_of(context);
   // The driver refuses to destroy a primary context so.
   if (tenant_if_any() == nullptr || device < 0 || primary_context(device) == context) return destroy();
-  return tear_down(device, context, destroy,
+  return tear_down(device, context, true, destroy,
                    [&](CUresult result) { return result == CUDA_SUCCESS ? context : nullptr; });
 }
 
@@ -120,9 +135,11 @@ enum class Leave { kRelease, kReset };
 CUresult leave_primary(CUdevice device, Leave how, CUresult (*leave)(CUdevice)) {
   // Asked now: once it is gone, no call tells which it was.
   const CUcontext context = tenant_if_any() != nullptr ? primary_context(device) : nullptr;
+  const bool may_die = how == Leave::kReset || is_last_release(device);
   return tear_down(
-      device, how == Leave::kReset ? context : nullptr, [&] { return leave(device); },
-      [&](CUresult) -> CUcontext {
+      device, how == Leave::kReset ? context : nullptr, may_die, [&] { return leave(device); },
+      [&](CUresult result) -> CUcontext {
+        if (how == Leave::kRelease && result == CUDA_SUCCESS) count_retained(device, -1);
         unsigned int flags = 0;
         int active = 0;
         const bool known = driver().cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS;
@@ -167,7 +184,9 @@ CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flags, CUdevice de
                 vdp_get_proc_address);
 }
 CUresult cuDevicePrimaryCtxRetain(CUcontext* context, CUdevice device) {
-  return create(device, context, driver().cuDevicePrimaryCtxRetain, context, device);
+  const CUresult result = create(device, context, driver().cuDevicePrimaryCtxRetain, context, device);
+  if (result == CUDA_SUCCESS) count_retained(device, 1);
+  return result;
 }
 CUresult cuGreenCtxCreate(CUgreenCtx* context, CUdevResourceDesc descriptor, CUdevice device, unsigned int flags) {
   const CUresult result = create(device, [=] { return driver().cuGreenCtxCreate(context, descriptor, device, flags); });
@@ -185,7 +204,8 @@ CUresult cuCtxDestroy_v2(CUcontext context) {
 CUresult cuCtxDetach(CUcontext context) {
   // A context that was attached more often than detached (cuCtxAttach) lives on.
   return tear_down(
-      tenant_if_any() != nullptr ? device_of(context) : -1, nullptr, [&] { return driver().cuCtxDetach(context); },
+      tenant_if_any() != nullptr ? device_of(context) : -1, nullptr, true,
+      [&] { return driver().cuCtxDetach(context); },
       [&](CUresult result) { return result == CUDA_SUCCESS && device_of(context) < 0 ? context : nullptr; });
 }
 

@@ -234,6 +234,11 @@ class CopyWait {
 // The result of an entry that the program's driver does not have.
 inline constexpr cuda::CUresult kNoSuchEntry = cuda::CUDA_ERROR_NOT_FOUND;
 
+// Whether the driver looks addresses up while the thread is in the call.
+template <class... Parameters>
+inline constexpr bool kLooksUp = kNamesAddresses<Parameters...> ||
+                                 (std::is_same_v<Parameters, cuda::CUstreamBatchMemOpParams*> || ...);
+
 // All that a submission may need.
 template <class... Parameters>
 inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
@@ -247,10 +252,22 @@ inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresul
       return cuda::CUDA_ERROR_INVALID_VALUE;
     reach_memory(where.stream, arguments...);
   }
-  const Passage passage(where, [&] { return work_kind(entry, arguments...); });
-  if (passage.is_stranded()) [[unlikely]]
-    return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  return function(arguments...);
+  const auto call = [&] {
+    const gate::LookingUp looking_up(kLooksUp<Parameters...> ? gate::this_thread() : nullptr);
+    const Passage passage(where, [&] { return work_kind(entry, arguments...); });
+    if (passage.is_stranded()) [[unlikely]]
+      return cuda::CUDA_ERROR_OUT_OF_MEMORY;
+    return function(arguments...);
+  };
+  if constexpr (!kLooksUp<Parameters...>) return call();
+  // A thread that came late to the lookup finds that the memory has left (shim/memory/mover.h, kLookUpPatience). A bar
+  // makes a new generation.
+  for (;;) {
+    const std::uint64_t generation = gate::memo_generation();
+    const cuda::CUresult result = call();
+    if (result != cuda::CUDA_ERROR_INVALID_VALUE || generation == gate::memo_generation()) [[likely]]
+      return result;
+  }
 }
 
 template <class... Parameters>
@@ -359,6 +376,7 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
     return kNoSuchEntry;
   const base::NoCancellation whole_call;
   if (!are_within(arguments...)) return cuda::CUDA_ERROR_INVALID_VALUE;
+  const gate::LookingUp looking_up(gate::this_thread());
   SeveralPassages passages(tenant());
   passages.add_stream(where.stream);
   for (const cuda::CUcontext context : where.contexts) passages.add_context(context);

@@ -398,14 +398,10 @@ CUresult Memories::close_handle(cuda::CUdeviceptr address) {
   return free(*opened.memory, opened.base);
 }
 
-void Memories::pause(std::uint32_t slot) {
-  owner_.hold_off_freezing(slot);
-  mover_.pause(slot);
-}
+void Memories::pause(std::uint32_t slot) { mover_.pause(slot); }
 
 void Memories::resume(std::uint32_t slot) {
   mover_.resume(slot);
-  owner_.let_freeze(slot);
   update_bars(slot);
   if (DeviceMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
   mover_.wake();

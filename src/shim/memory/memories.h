@@ -48,9 +48,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     virtual bool stands_still(std::uint32_t slot) = 0;
     // That has ended.
     virtual void memory_came(std::uint32_t slot) = 0;
-    // Returns when its work is not frozen, and it will not be until `let_freeze`. Counted.
-    virtual void hold_off_freezing(std::uint32_t slot) = 0;
-    virtual void let_freeze(std::uint32_t slot) = 0;
+    // Its work is frozen, or is about to be, or is being thawed.
+    virtual bool is_frozen(std::uint32_t slot) = 0;
     // To the daemon's log and GPUMUX_LOG.
     virtual void note(wire::Severity severity, const std::string& text) = 0;
 
@@ -234,8 +233,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Ends what the gate's pass or hold has begun, with what it returned.
   void leave(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed);
 
-  // Around the end of a context: no job runs between these two. Nothing is frozen either: frozen work may need its
-  // memory back before it can end.
+  // Around the end of a context: no job runs between these two.
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
   // Waits for the work of a context, even if streams capture.
@@ -256,9 +254,14 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Memory of the seat, or of a connected one, is beyond its bound, and cannot leave while their work is frozen. Any
   // thread.
   bool must_drain(std::uint32_t slot);
-  // Of a seat whose memory can leave while its work is frozen: something of it, or of a connected seat's, is away or
-  // about to leave. Any thread.
-  bool is_memory_away(std::uint32_t slot) { return gate_.is_barred(slot) && can_leave_frozen(group(slot)); }
+  // Something of its memory, or of a connected seat's, is away or about to leave, and may have left while its work was
+  // frozen. Any thread.
+  bool is_memory_away(std::uint32_t slot);
+  // Whether the memory of these seats can leave while their work is frozen: a process of its own moves all of it. Any
+  // thread.
+  bool can_leave_frozen(std::uint64_t group);
+  // The seats' memory must leave, and their work may be frozen: it goes on and drains. Not the mover's thread's bar.
+  void let_drain(std::uint64_t group);
 
   // Makes bars follow from what is evicted and being evicted.
   void update_bars(std::uint32_t slot);
@@ -307,8 +310,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void give_segment(std::uint32_t slot, cuda::CUdeviceptr address) override;
 
  private:
-  void let_drain(std::uint64_t group);
-  bool can_leave_frozen(std::uint64_t group);
   using Answer = Remedies::Answer;
   using Part = pager::Bounds::Part;
 

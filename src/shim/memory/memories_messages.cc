@@ -50,7 +50,14 @@ void Memories::let_drain(std::uint64_t group) {
   }
 }
 
-// A process of its own moves the memory of all of them.
+bool Memories::is_memory_away(std::uint32_t slot) {
+  if (!gate_.is_barred(slot)) return false;
+  const std::uint64_t its = group(slot);
+  return first([&](const DeviceMemory& memory) {
+           return (its & slot_bit(memory.slot)) != 0 && memory.pager.has_mover();
+         }) != nullptr;
+}
+
 bool Memories::can_leave_frozen(std::uint64_t group) {
   return first([&](const DeviceMemory& memory) {
            return (group & slot_bit(memory.slot)) != 0 && !memory.pager.has_mover();

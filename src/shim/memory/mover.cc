@@ -160,7 +160,8 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
     return std::nullopt;
   }
   std::optional<base::Duration> next = memory.expire_asking(time);
-  if (!memory.pager.has_mover() && !moving.has_job() && !is_frozen(memory.slot)) memory.pager.use_mover();
+  if (!memory.pager.has_mover() && !moving.has_job() && !memories_.owner().is_frozen(memory.slot))
+    memory.pager.use_mover();
   // Streams and the hash kernel, while there is room for them. If that fails, the first job tries again.
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
       !moving.has_tried_to_prepare && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
@@ -184,12 +185,13 @@ bool Mover::may_evict(std::uint64_t group) const {
 }
 
 // No thread inside, and all work done. Or the work stands still, and no thread inside needs more than that.
-bool Mover::is_quiet(std::uint64_t group) {
+bool Mover::is_quiet(std::uint64_t group, LookUps look_ups) {
   gate_.begin_close();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (!has(group, slot)) continue;
-    if (memories_.is_memory_away(slot) && memories_.owner().stands_still(slot)) {
+    if (memories_.can_leave_frozen(group) && memories_.owner().stands_still(slot)) {
       if (gate_.is_anybody_holding(slot)) return false;
+      if (look_ups == LookUps::kMayBeUnderWay && gate_.is_anybody_looking_up(slot)) return false;
       continue;
     }
     if (gate_.is_anybody_inside(slot)) return false;
@@ -214,8 +216,9 @@ Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Mo
   if (step) return view;
   if (view.excess != 0 || view.evicted == 0 || view.is_broken) memory.frames.drop();
   if (view.excess == 0 || view.is_broken) return view;
-  // Freed memory goes, even of a holder: nothing uses it.
-  if (memory.trim(view.excess) != 0) moving.reports.hurry();
+  // Freed memory goes, even of a holder: nothing uses it. That asks the driver about the program's streams, which may
+  // answer only when frozen work goes on.
+  if (!memories_.owner().is_frozen(slot) && memory.trim(view.excess) != 0) moving.reports.hurry();
   view.excess = memory.pager.bounds().excess();
   // Before the look: it sees a drain that is over by then, or that drain wakes us.
   waits_for_drain_.store(true, std::memory_order_seq_cst);
@@ -260,6 +263,7 @@ Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
 std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
                                           base::TimePoint time) {
   const Move::View view = view_of(memory, moving, failed);
+  end_hopeless_wait(memory);
   const bool was_stranded = moving.move.is_stranded();
   const Move::Decision next = moving.move.next(view, time);
   strand(memory, was_stranded, moving.move.is_stranded());
@@ -309,6 +313,19 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
   return next.again;
 }
 
+// A thread that comes to the gate of a stranded seat gets an error. Work that is frozen has no thread there: without
+// its memory it faults, and so its program gets one, too.
+void Mover::end_hopeless_wait(const DeviceMemory& memory) {
+  const std::uint32_t slot = memory.slot;
+  const bool waits = gate_.is_stranded(slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot)) &&
+                     memories_.owner().stands_still(slot) && !memories_.is_broken(slot);
+  if (!waits) return;
+  memories_.owner().note(wire::Severity::kError,
+                         "memory that work needs which was interrupted cannot come back to the GPU: the work goes on "
+                         "without it, and fails");
+  memories_.set_broken(slot);
+}
+
 // Work of connected seats may reach this seat's memory, and waits for it. Each try strands them again, for another seat
 // of the group may have taken it back since.
 void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded) {
@@ -333,7 +350,10 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
   }
   // A seat that is connected after this finds itself barred.
   const std::uint64_t group = memories_.group(memory.slot);
-  if (!is_quiet(group)) return Move::kDrainLook;
+  const bool has_waited = moving.unquiet_since && time - *moving.unquiet_since >= kLookUpPatience;
+  if (!is_quiet(group, has_waited ? LookUps::kAreOver : LookUps::kMayBeUnderWay))
+    return make_quiet(memory, moving, time);
+  moving.unquiet_since.reset();
   moving.door->group = group;
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   moving.host.begin_eviction(memory.pager.host_used_bytes());
@@ -341,6 +361,28 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
   moving.eviction = memory.pager.begin_eviction(*moving.door, bytes, &error);
   if (moving.eviction != nullptr) return 0ns;
   return move(memory, moving, Move::Step{.is_sticky = is_sticky(memory, error), .error = error}, time);
+}
+
+// While the gate is barred nothing is thawed. So frozen work that has to go on first finds it open.
+std::optional<base::Duration> Mover::make_quiet(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
+  const std::uint64_t group = memories_.group(memory.slot);
+  if (!is_any_frozen(group)) {
+    moving.unquiet_since.reset();
+    return Move::kDrainLook;
+  }
+  end_eviction(memory, moving);
+  if (!moving.unquiet_since) moving.unquiet_since = time;
+  if (time - *moving.unquiet_since < kQuietPatience) return Move::kDrainLook;
+  moving.unquiet_since.reset();
+  memories_.let_drain(group);
+  return kFrozenLook;
+}
+
+bool Mover::is_any_frozen(std::uint64_t group) const {
+  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
+    if (has(group, slot) && memories_.owner().is_frozen(slot)) return true;
+  }
+  return false;
 }
 
 void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
@@ -406,7 +448,8 @@ std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& mov
     }
     case HostAhead::Act::kShare: share_host(memory); break;
   }
-  if (next.forget != HostAhead::Forget::kNotNow && is_frozen(memory.slot)) {
+  // Unregistering host memory waits for all work then, and the mover serves other seats, too.
+  if (next.forget != HostAhead::Forget::kNotNow && memories_.owner().is_frozen(memory.slot)) {
     next.forget = HostAhead::Forget::kNotNow;
     if (memory.lender.has_any()) next.again = sooner(next.again, kFrozenLook);
   }
@@ -414,13 +457,6 @@ std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& mov
   const bool forgot = next.forget != HostAhead::Forget::kNotNow && memory.lender.forget_one();
   round_.forgets = round_.forgets || forgot || (is_leaving && next.forget != HostAhead::Forget::kUnused);
   return forgot ? 0ns : next.again;
-}
-
-// Unregistering host memory waits for all work then, and the mover serves other seats, too.
-bool Mover::is_frozen(std::uint32_t slot) {
-  Seats::Locked seats(seats_);
-  const std::optional<Closing>& closing = seats[slot].closing;
-  return closing && closing->phase == Closing::Phase::kFrozen;
 }
 
 // Gives back what the seat could do without: what other seats wait for, as far as it is here, and what it may not keep.
@@ -493,7 +529,7 @@ std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving
                            .has_changed = memory.changed.load(std::memory_order_acquire)},
                           time);
   if (!due || *due > 0ns) return due;
-  memory.count_pools();
+  if (!memories_.owner().is_frozen(memory.slot)) memory.count_pools();  // as above
   // Before it is counted: what changes from here on is reported the next time.
   memory.changed.store(false, std::memory_order_seq_cst);
   const std::uint32_t flags =

@@ -90,6 +90,13 @@ class Mover {
   // waits for anything to move (sched: kRoomPatience), so that other seats can make way before.
   static constexpr base::Duration kGiveUpAfter = std::chrono::seconds(10);
 
+  // Threads inside may be in the way of an eviction beside frozen work. One that is to look addresses up in the driver
+  // does so at once, or waits there for that very work, with the lookup behind it. A guess: longer than a turn of the
+  // kernel's scheduler. A later lookup fails, and the call is made again.
+  static constexpr base::Duration kLookUpPatience = std::chrono::milliseconds(3);
+  // One that needs addresses for longer may wait for that work, too. Then it goes on and drains. A guess.
+  static constexpr base::Duration kQuietPatience = std::chrono::milliseconds(100);
+
   // The gate is shut for an eviction.
   class Door final : public pager::DrainedSeat {
    public:
@@ -111,9 +118,10 @@ class Mover {
     std::optional<Door> door;
     std::unique_ptr<pager::Eviction> eviction;
     std::unique_ptr<pager::Restoration> restoration;
-    HiddenClaim hidden;                 // for memory that waits to be restored
-    bool has_tried_to_prepare = false;  // and failed
-    std::uint32_t paused = 0;           // under Mover::pause_mutex_, as the next
+    HiddenClaim hidden;                            // for memory that waits to be restored
+    bool has_tried_to_prepare = false;             // and failed
+    std::optional<base::TimePoint> unquiet_since;  // a thread is in the way of an eviction beside frozen work
+    std::uint32_t paused = 0;                      // under Mover::pause_mutex_, as the next
     bool idle = true;
     std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
     std::atomic<std::uint64_t> to_leave{0};    // the same, of managed memory
@@ -135,16 +143,19 @@ class Mover {
                                      base::TimePoint now);
   std::optional<base::Duration> begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
                                                base::TimePoint now);
+  void end_hopeless_wait(const DeviceMemory& memory);
   void strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded);
   void end_eviction(DeviceMemory& memory, Moving& moving);
   static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
   std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  bool is_frozen(std::uint32_t slot);
   void share_host(DeviceMemory& memory);
   std::optional<base::Duration> move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
-  bool is_quiet(std::uint64_t group);
+  enum class LookUps : std::uint8_t { kMayBeUnderWay, kAreOver };
+  bool is_quiet(std::uint64_t group, LookUps look_ups);
+  bool is_any_frozen(std::uint64_t group) const;
+  std::optional<base::Duration> make_quiet(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   static bool is_sticky(DeviceMemory& memory, cuda::CUresult error);
 
   const cuda::Driver& driver_;

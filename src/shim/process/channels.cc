@@ -120,7 +120,8 @@ void Channels::made(int descriptor, const Object& object) {
   if (gpu == nullptr) return;
   has_seen_channels_ = true;
   if (!gpu->is_frozen) return;
-  // If that is refused, work of this one channel may run while the others stand still. Its memory is there.
+  // If that is refused, work of this one channel may run while the others stand still. It has none yet, and only a
+  // thread that is inside the gate already could give it some.
   cuda::NV2080_CTRL_FIFO_DISABLE_CHANNELS_PARAMS parameters{};
   parameters.bDisable = 1;
   parameters.numChannels = 1;

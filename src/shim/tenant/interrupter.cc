@@ -98,7 +98,6 @@ void Interrupter::memory_came(std::uint32_t slot) {
 void Interrupter::hold_off(std::uint32_t slot) {
   held_off_[slot].fetch_add(1, std::memory_order_seq_cst);
   while (is_frozen(slot)) {
-    wake(slot);
     const Line& line = *lines_[slot].load(std::memory_order_acquire);
     const std::uint32_t seen = line.work.load(std::memory_order_acquire);
     if (seen != kRuns) os::futex_wait(line.work, seen, kLookAgain, os::FutexScope::kProcess);
@@ -150,12 +149,15 @@ void Interrupter::run(Line& line) {
 // How long nothing is to be done, unless something changes.
 base::Duration Interrupter::look_at(Line& line) {
   if (line.work.load(std::memory_order_relaxed) != kRuns) {
-    if ((!must_thaw(line) && say_frozen(line)) || !begin_thaw(line)) {
-      port_.waits_frozen(line.slot);
-      return kLookAgain;
+    const bool goes_on = must_thaw(line) || !say_frozen(line, Stays::kIfItMay);
+    if (goes_on && begin_thaw(line)) {
+      thaw(line);
+      return base::Duration::zero();
     }
-    thaw(line);
-    return base::Duration::zero();
+    // Its memory is away. The daemon gets an answer, and a request, all the same.
+    if (goes_on) say_frozen(line, Stays::kAnyway);
+    port_.waits_frozen(line.slot);
+    return kLookAgain;
   }
   std::optional<Closing> seen;
   {
@@ -174,7 +176,7 @@ base::Duration Interrupter::look_at(Line& line) {
 
 bool Interrupter::must_thaw(const Line& line) const {
   return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) ||
-         line.must_drain.load(std::memory_order_acquire) || is_held_off(line.slot) || port_.must_drain(line.slot);
+         line.must_drain.load(std::memory_order_acquire) || port_.must_drain(line.slot);
 }
 
 // False: memory is away, and the work stays frozen. Either this sees that memory is about to leave, or who is about to
@@ -183,6 +185,7 @@ bool Interrupter::begin_thaw(Line& line) {
   if (line.work.load(std::memory_order_relaxed) != kFrozen) return true;  // it never was as a whole
   if (port_.is_memory_away(line.slot)) return false;
   line.work.store(kThawing, std::memory_order_seq_cst);
+  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with the barrier between the bar and stands_still
   if (!port_.is_memory_away(line.slot)) return true;
   line.work.store(kFrozen, std::memory_order_seq_cst);
   return false;
@@ -236,7 +239,7 @@ void Interrupter::say_closed(Line& line, const Closing& seen) {
 }
 
 // Answers the revocation that there is, if it has not been answered. False: the seat is to drain, or goes on.
-bool Interrupter::say_frozen(Line& line) {
+bool Interrupter::say_frozen(Line& line, Stays stays) {
   const std::uint32_t slot = line.slot;
   // As in the drainer: said before the agent can answer a later Revoke.
   client::Agent::Announcement ordered(agent_);
@@ -250,7 +253,8 @@ bool Interrupter::say_frozen(Line& line) {
     line.asked_at = os::now();
     return ordered.send(wire::Request{.slot = slot}), true;
   }
-  if (!closing.freeze_after || (closing.phase != kClosing && closing.phase != kDraining)) return false;
+  const bool may_stay = closing.freeze_after && (closing.phase == kClosing || closing.phase == kDraining);
+  if (!may_stay && stays == Stays::kIfItMay) return false;
   // A thread may be inside still. Whatever it submits stands still.
   if (closing.phase == kClosing) {
     ordered.send(wire::GateClosed{.slot = slot, .epoch = closing.epoch});

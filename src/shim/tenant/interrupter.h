@@ -71,7 +71,7 @@ class Interrupter {
   void memory_came(std::uint32_t slot);
 
   // Any thread, without the seats' lock: returns when the seat's work is not frozen, and it will not be until `let`.
-  // Counted.
+  // Frozen work waits for its next lease. Counted.
   void hold_off(std::uint32_t slot);
   void let(std::uint32_t slot) { held_off_[slot].fetch_sub(1, std::memory_order_seq_cst); }
 
@@ -109,7 +109,8 @@ class Interrupter {
   bool must_thaw(const Line& line) const;
   void freeze(Line& line, const Closing& seen);
   void say_closed(Line& line, const Closing& seen);
-  bool say_frozen(Line& line);
+  enum class Stays : std::uint8_t { kIfItMay, kAnyway };
+  bool say_frozen(Line& line, Stays stays);
   bool begin_thaw(Line& line);
   static void runs_again(Line& line);
   bool is_held_off(std::uint32_t slot) const { return held_off_[slot].load(std::memory_order_seq_cst) != 0; }

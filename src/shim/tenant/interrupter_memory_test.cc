@@ -59,6 +59,23 @@ TEST_F(InterrupterTest, FrozenWorkWaitsForItsMemoryWhenItIsGranted) {
   EXPECT_FALSE(interrupter->stands_still(0));
 }
 
+// An eviction begins just when the work is about to be thawed.
+TEST_F(InterrupterTest, WorkIsNotThawedWhenItsMemoryIsAboutToLeave) {
+  make_channel();
+  revoke(kEpoch, 0ns);
+  expect_frozen(kEpoch);
+  complaints.memory_leaves_at_look = 2;
+  grant(kEpoch + 1);
+  interrupter->wake(0);
+  EXPECT_TRUE(sim::eventually([this] { return complaints.memory_is_away.load(); }));
+  EXPECT_TRUE(sim::eventually([this] { return interrupter->stands_still(0); }));
+  EXPECT_TRUE(stays_frozen());
+  EXPECT_EQ(module.thaws, 0);
+  complaints.memory_is_away = false;
+  interrupter->memory_came(0);
+  EXPECT_TRUE(is_thawed());
+}
+
 TEST_F(InterrupterTest, WorkThatLosesItsLeaseBeforeItsMemoryCameIsFrozenStill) {
   make_channel();
   revoke(kEpoch, 0ns);
@@ -70,12 +87,14 @@ TEST_F(InterrupterTest, WorkThatLosesItsLeaseBeforeItsMemoryCameIsFrozenStill) {
   revoke(kEpoch + 1, 1h);
   expect_frozen(kEpoch + 1);
   EXPECT_EQ(module.thaws, 0);
-  // Not even to drain.
+  // Not even to drain. The daemon gets an answer all the same.
   revoke(kEpoch + 1, std::nullopt);
-  EXPECT_EQ(next_answer(), "closed 8");
-  EXPECT_TRUE(stays_frozen());
+  expect_frozen(kEpoch + 1);
   complaints.memory_is_away = false;
   interrupter->memory_came(0);
+  EXPECT_TRUE(stays_frozen()) << "it waits for its turn";
+  grant(kEpoch + 2);
+  interrupter->wake(0);
   EXPECT_TRUE(is_thawed());
 }
 
@@ -83,33 +102,27 @@ TEST_F(InterrupterTest, NothingIsFrozenWhileFreezingIsHeldOff) {
   make_channel();
   revoke(kEpoch, 0ns);
   expect_frozen(kEpoch);
-  interrupter->hold_off(0);  // returns when it is thawed
-  EXPECT_FALSE(module.is_frozen);
-  grant(kEpoch + 1);
-  revoke(kEpoch + 1, 0ns);
-  EXPECT_EQ(next_answer(), "closed 8");
-  finish();
-  EXPECT_EQ(next_answer(), "drained 8");
-  EXPECT_EQ(module.freezes, 1);
-  interrupter->let(0);
-}
-
-TEST_F(InterrupterTest, HoldingOffWaitsForMemory) {
-  make_channel();
-  revoke(kEpoch, 0ns);
-  expect_frozen(kEpoch);
-  complaints.memory_is_away = true;
   std::atomic<bool> held{false};
   std::thread waiting([&] {
     interrupter->hold_off(0);
     held = true;
   });
-  EXPECT_TRUE(stays_frozen());
+  EXPECT_TRUE(stays_frozen()) << "it waits for its turn";
+  EXPECT_FALSE(held);
+  complaints.memory_is_away = true;
+  grant(kEpoch + 1);
+  interrupter->wake(0);
+  EXPECT_TRUE(stays_frozen()) << "and for its memory";
   EXPECT_FALSE(held);
   complaints.memory_is_away = false;
   interrupter->memory_came(0);
   waiting.join();
-  EXPECT_TRUE(held);
+  EXPECT_FALSE(module.is_frozen);
+  revoke(kEpoch + 1, 0ns);
+  EXPECT_EQ(next_answer(), "closed 8");
+  finish();
+  EXPECT_EQ(next_answer(), "drained 8");
+  EXPECT_EQ(module.freezes, 1);
   interrupter->let(0);
 }
 

@@ -59,7 +59,10 @@ class Complaints final : public Interrupter::Port {
     all_.push_back(why);
   }
   bool must_drain(std::uint32_t) override { return memory_must_leave; }
-  bool is_memory_away(std::uint32_t) override { return memory_is_away; }
+  bool is_memory_away(std::uint32_t) override {
+    if (memory_leaves_at_look > 0 && --memory_leaves_at_look == 0) memory_is_away = true;
+    return memory_is_away;
+  }
   bool may_fault(std::uint32_t) override { return uses_unified_memory; }
   void waits_frozen(std::uint32_t) override {}
   std::vector<std::string> all() {
@@ -69,6 +72,7 @@ class Complaints final : public Interrupter::Port {
 
   std::atomic<bool> memory_must_leave{false};
   std::atomic<bool> memory_is_away{false};
+  std::atomic<int> memory_leaves_at_look{0};  // the first, the second; 0: at none
   std::atomic<bool> uses_unified_memory{false};
 
  private:

@@ -74,6 +74,10 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
 
   void close_after_fork();
 
+  // Around a call that waits for the seat's work while no memory of it moves: frozen work may need its memory back.
+  void hold_off_freezing(std::uint32_t slot) { interrupter_.hold_off(slot); }
+  void let_freeze(std::uint32_t slot) { interrupter_.let(slot); }
+
   // While there is any, no thread passes by the short way.
   Captures& captures() { return captures_; }
 
@@ -82,8 +86,7 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   void let_drain(std::uint32_t slot) override { interrupter_.let_drain(slot); }
   bool stands_still(std::uint32_t slot) override { return interrupter_.stands_still(slot); }
   void memory_came(std::uint32_t slot) override { interrupter_.memory_came(slot); }
-  void hold_off_freezing(std::uint32_t slot) override { interrupter_.hold_off(slot); }
-  void let_freeze(std::uint32_t slot) override { interrupter_.let(slot); }
+  bool is_frozen(std::uint32_t slot) override { return interrupter_.is_frozen(slot); }
 
   // Interrupter::Port.
   void cannot_interrupt(std::uint32_t slot, const std::string& why) override;

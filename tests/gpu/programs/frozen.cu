@@ -9,7 +9,7 @@
 // and the exit status 77. SIGTERM ends the program after the current round. `quiet`: no line. GIB: so much memory
 // beside, which is filled before and compared at the end. The case `hold` has only that.
 //
-// Kernels take some 20 to 200 ms. Each kernel ends by itself: it counts loops, or stops waiting after kMostWaitNs.
+// Kernels take some 20 to 200 ms, and those of the case `long` 20 s. Each kernel ends by itself: it counts loops, or stops waiting after kMostWaitNs.
 //
 //   nvcc -std=c++17 -O2 -rdc=true -arch=sm_90 frozen.cu -lcudadevrt -lcuda -o frozen
 #include <cooperative_groups.h>
@@ -1055,6 +1055,17 @@ void ipc(Run& run) {
   run.wrong += has_done_well(child) ? 0 : 1;
 }
 
+// One kernel lasts much longer than anybody waits.
+void long_kernel(Run& run) {
+  start();
+  Buffer buffer(2 * processors(), 23);
+  const cudaStream_t stream = new_stream();
+  while (run.next()) {
+    buffer.launch(work_of(20'000), stream);
+    run.wrong += buffer.wrong(stream);
+  }
+}
+
 void hold(Run& run) {
   while (run.next()) ::usleep(10'000);
 }
@@ -1106,6 +1117,7 @@ constexpr Case kCases[] = {
     {"async-alloc", asyncalloc},
     {"ipc", ipc},
     {"hold", hold},
+    {"long", long_kernel},
 };
 
 }  // namespace
