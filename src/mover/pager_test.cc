@@ -191,6 +191,47 @@ TEST_F(PagerByMoverTest, ASeatThatIsLetInAgainKeepsItsMemory) {
   EXPECT_EQ(read(address, 16 * kMebibyte), words);
 }
 
+// The mover is stopped, or slow: its copies go on into memory that nothing else has.
+TEST_F(PagerByMoverTest, FreeingDoesNotWaitForTheMover) {
+  const auto words = random_words(8 * kMebibyte, 6);
+  for (const bool is_load : {false, true}) {
+    const cuda::CUdeviceptr kept = get(8 * kMebibyte);
+    const cuda::CUdeviceptr freed = get(8 * kMebibyte);
+    write(kept, words);
+    write(freed, words);
+    if (is_load) {
+      ASSERT_EQ(evict(), JobState::kDone);
+    }
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    std::unique_ptr<pager::Eviction> eviction;
+    std::unique_ptr<pager::Restoration> restoration;
+    mover_->hold(true);
+    if (is_load) {
+      restoration = pager().begin_restoration(&error);
+      EXPECT_FALSE(is_over(restoration->step()));
+    } else {
+      eviction = pager().begin_eviction(seat_, UINT64_MAX, &error);
+      EXPECT_FALSE(is_over(eviction->step()));
+    }
+    const std::uint64_t used = pager().bounds().used();
+    ASSERT_CUDA(release(freed));
+    EXPECT_EQ(release(freed), cuda::CUDA_ERROR_INVALID_VALUE);
+    EXPECT_EQ(pager().bounds().used(), used) << "no other seat may have it yet";
+    EXPECT_EQ(pager().bounds().committed(), 8 * kMebibyte) << "its program may have as much again";
+    mover_->hold(false);
+    EXPECT_EQ(is_load ? run(*restoration) : run(*eviction), JobState::kDone);
+    restoration.reset();
+    eviction.reset();
+    ASSERT_STREQ(pager().check(), nullptr);
+    ASSERT_EQ(restore(), JobState::kDone);
+    EXPECT_EQ(pager().bounds().used(), 8 * kMebibyte);
+    EXPECT_EQ(read(kept, 8 * kMebibyte), words);
+    ASSERT_CUDA(release(kept));
+    pager().trim(UINT64_MAX);
+    EXPECT_TRUE(sim::eventually([&] { return mover_->host.used_bytes() == 0; }));
+  }
+}
+
 TEST_F(PagerByMoverTest, AMoverThatIsKilledLosesNothing) {
   const cuda::CUdeviceptr address = get(24 * kMebibyte);
   const auto words = random_words(24 * kMebibyte, 4);

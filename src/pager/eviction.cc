@@ -29,6 +29,7 @@ void Eviction::plan(std::uint64_t bytes) {
 
 JobState Eviction::step() {
   if (stage_ == Stage::kOver) return outcome_;
+  state_.retry_stuck();
   starved_ = false;
   taken_off_ = 0;
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);

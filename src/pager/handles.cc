@@ -133,22 +133,18 @@ CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationPr
   return cuda::CUDA_SUCCESS;
 }
 
-// With the lock held; lets go of it while a chunk is claimed. Takes the range out of the table if the program has no
-// reference to the handle and no mapping of it. False: it has.
+// With the lock held. Takes the range out of the table if the program has no reference to the handle and no mapping of
+// it. False: it has, or a job works on it, after which it goes.
 bool Pager::let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) {
   const auto is_over = [](const Range& range) {
     return range.handle->references == 0 && range.handle->mappings.empty();
   };
-  Range* range = state_.table.by_id(handle);
+  Range* const range = state_.table.by_id(handle);
   if (range == nullptr || !is_over(*range)) return false;
-  range = state_.claim_all(handle);
-  if (range == nullptr) return false;
-  state_.unclaim_all(*range);
-  // While this thread waited another one may have mapped it, or have been here.
-  if (!is_over(*range)) return false;
+  if (range->doomed) return false;  // another thread has been here
   state_.set_doomed(*range, true);
-  *gone = state_.table.remove(*range);
-  return true;
+  *gone = state_.remove(*range);
+  return *gone != nullptr;
 }
 
 CUresult Pager::release_handle(std::uint64_t handle) {

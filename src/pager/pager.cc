@@ -350,10 +350,9 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
       open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), &range), open_slabs_.end());
       state_.set_doomed(range, true);
     }
-    Range* unclaimed = state_.wait_for_claims(range.id);
-    if (unclaimed == nullptr) return cuda::CUDA_SUCCESS;  // context_going was faster
-    gone = state_.table.remove(*unclaimed);
+    gone = state_.remove(range);
   }
+  if (gone == nullptr) return cuda::CUDA_SUCCESS;
   discard(std::move(gone));
   return cuda::CUDA_SUCCESS;
 }
@@ -370,23 +369,15 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
       while (state_.job_running) state_.mutex.wait();
       state_.job_running = true;  // the copier is ours until it has left
     }
-    // The table changes while a claim is waited for. All ranges are found by one look at it, and a second look finds
-    // what has come since.
-    std::vector<std::uint64_t> ids;
-    do {
-      ids.clear();
-      for (const auto& [base, range] : state_.table.all()) {
-        if (range->context != context) continue;
-        state_.set_doomed(*range, true);
-        ids.push_back(range->id);
-      }
-      for (const std::uint64_t id : ids) {
-        Range* const next = state_.wait_for_claims(id);
-        if (next == nullptr) continue;
-        open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), next), open_slabs_.end());
-        gone.push_back(state_.table.remove(*next));
-      }
-    } while (!ids.empty());
+    std::vector<Range*> its;
+    for (const auto& [base, range] : state_.table.all()) {
+      if (range->context == context && !range->freed) its.push_back(range.get());
+    }
+    for (Range* const range : its) {
+      state_.set_doomed(*range, true);
+      open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), range), open_slabs_.end());
+      if (auto removed = state_.remove(*range)) gone.push_back(std::move(removed));
+    }
   }
   for (auto& range : gone) state_.destroy(std::move(range));
   if (!leave) return;

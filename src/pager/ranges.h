@@ -56,6 +56,7 @@ struct Range {
   std::uint32_t claims = 0;  // chunks of it that are claimed
   bool is_freed = false;     // by a thread that waits for work that may still use it
   bool doomed = false;       // being freed: nothing new begins with it
+  bool freed = false;        // its program does not wait for it: it goes when its last claim ends
   bool committed = false;    // counted against the commitment
   bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse
   std::unique_ptr<Slab> slab;

@@ -16,6 +16,7 @@ Restoration::~Restoration() {
 
 JobState Restoration::step() {
   if (stage_ == Stage::kOver) return outcome_;
+  state_.retry_stuck();
   starved_ = false;
   attached_ = 0;
   if (state_.cancel_jobs.load()) stop(JobState::kCancelled);

@@ -39,6 +39,7 @@ cuda::CUresult State::place_of(Chunk& chunk, Place* place) {
 }
 
 void State::end_job() {
+  retry_stuck();
   const base::Locked locked(mutex);
   job_running = false;
   mutex.wake_all();
@@ -52,7 +53,15 @@ void State::claim(Range& range, Chunk& chunk) {
 void State::unclaim(Range& range, Chunk& chunk) {
   chunk.claimed = false;
   --range.claims;
+  if (range.freed && range.claims == 0) stuck.push_back(table.remove(range));
   mutex.wake_all();
+}
+
+std::unique_ptr<Range> State::remove(Range& range) {
+  if (range.claims == 0) return table.remove(range);
+  range.freed = true;
+  uncommit(range);  // the program may allocate as much again
+  return nullptr;
 }
 
 Range* State::wait_for_claims(std::uint64_t id) {

@@ -7,8 +7,10 @@
 // claimed chunk; a range with claims is not destroyed. So there are three kinds of waiting:
 //
 //   - for the lock: always short;
-//   - for a claim to end (mutex.wait): a thread that frees a range or changes its peers waits for the job that works on
-//     it. Jobs wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped;
+//   - for a claim to end (mutex.wait): a thread that changes a range's peers or mappings waits for the job that works
+//   on
+//     it. A thread that frees a range does not wait: the range goes when its last claim ends (State::remove). Jobs wait
+//     for no thread: they skip what is claimed and drop what is doomed, each time they are stepped;
 //   - for a whole job to end, which is cancelled: a thread that destroys the context in which the jobs' copies run.
 //
 // The waiter holds nothing then, and is not inside the gate: the thread that steps a job closes gates too.
@@ -44,7 +46,8 @@ struct State {
   // Freed, still mapped, ready to be allocated again; the oldest first. Not in the table.
   std::vector<std::unique_ptr<Range>> reusable GPUMUX_GUARDED_BY(mutex);
   std::uint64_t reusable_bytes GPUMUX_GUARDED_BY(mutex) = 0;
-  // Freed, but the driver refused to take the memory back. Tried again at every occasion.
+  // Freed, but a job worked on it, or the driver refused to take the memory back. Tried again at every occasion, of
+  // which each step of a job is one.
   std::vector<std::unique_ptr<Range>> stuck GPUMUX_GUARDED_BY(mutex);
   // Where handles of the program's are mapped: the mapping's address, and the range's id.
   std::map<cuda::CUdeviceptr, std::uint64_t> mappings GPUMUX_GUARDED_BY(mutex);
@@ -83,6 +86,9 @@ struct State {
   // Waits until no chunk of the range is claimed, and claims all of them; null: it is gone.
   Range* claim_all(std::uint64_t id) GPUMUX_REQUIRES(mutex);
   void unclaim_all(Range& range) GPUMUX_REQUIRES(mutex);
+  // Takes a doomed range out of the table, for the caller to discard. Null: a chunk of it is claimed. Then it stays,
+  // and goes when its last claim ends.
+  std::unique_ptr<Range> remove(Range& range) GPUMUX_REQUIRES(mutex);
   // A doomed range no longer holds its program up; a range that is spared after all does again.
   void set_doomed(Range& range, bool doomed) GPUMUX_REQUIRES(mutex);
   // The same when a device may reach a handle's memory, or no longer may.
