@@ -69,6 +69,7 @@ void host_memory_fields(Reader& reader, HostMemory& memory) {
   reader.read("lent_bytes", memory.lent);
   reader.read("kind", memory.kind);
   reader.read("why_no_tmpfs", memory.why_no_tmpfs);
+  reader.read("why_no_mover", memory.why_no_mover);
   reader.read("made_bytes", memory.made);
   reader.read("made_ns", memory.making);
 }

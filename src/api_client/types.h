@@ -122,6 +122,7 @@ struct HostMemory {
   std::uint64_t lent = 0;
   std::string kind{};          // tmpfs, huge_page_pool, memfd; empty: not known
   std::string why_no_tmpfs{};  // empty: there is one
+  std::string why_no_mover{};  // empty: one serves, or none is needed
   std::uint64_t made = 0;      // bytes so far
   base::Duration making{};     // of all threads together
 };

@@ -307,13 +307,14 @@ TEST_F(StatusTest, MemoryIsShownWhereItIsKnown) {
   memory.resident = 50ull << 30;
   memory.wanted = 70ull << 30;
   snapshot.host_memory = {.budget = 100ull << 30, .lent = 10ull << 30};
+  snapshot.host_memory.why_no_mover = "gpumux-mover ends before it serves";
   std::string all;
   for (const std::string& line : status_lines(snapshot, Output{})) all += line + "\n";
   SCOPED_TRACE(all);
   for (const char* said :
        {"auto (now serial), fair", "auto: their memory does not fit together: they take turns", "60.0 GiB", "50.0 GiB",
         "moved so far: 40.0 GiB out", "10.0 GiB unchanged", "train.py (4711) and another do not fit",
-        "waits for room: 70.0 GiB", "10.0 GiB lent of 100 GiB"}) {
+        "waits for room: 70.0 GiB", "10.0 GiB lent of 100 GiB", "leaves its GPU: gpumux-mover ends before it serves"}) {
     EXPECT_NE(all.find(said), std::string::npos) << said;
   }
   for (std::size_t columns = 20; columns <= 200; ++columns) {

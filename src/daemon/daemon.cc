@@ -270,8 +270,15 @@ void LoopDaemon::open_mover() {
   if (options_.config.mover == settings::Mover::kOff) return;
   const auto executables = os::executable_dir();
   auto program = executables ? os::find_own_program(*executables, "gpumux-mover") : executables;
-  if (!program) return log_error("programs move their memory themselves", {{"why", program.error().message()}});
+  if (!program) {
+    log_error("programs move their memory themselves", {{"why", program.error().message()}});
+    return translator_.set_why_no_mover(program.error().message());
+  }
   mover_.emplace(io_, host_memory_, std::move(*program));
+  mover_->on_why_not([this] {
+    translator_.set_why_no_mover(mover_->why_not());
+    asio::post(io_, [this] { settled(); });
+  });
   translator_.set_mover(*mover_);
 }
 

@@ -180,6 +180,7 @@ bool Process::has_seats() {
 }
 
 base::Status Process::run() {
+  send(wire::MoverReady{});
   base::Status done = serve();
   is_ending_.store(true);
   return done;

@@ -117,6 +117,7 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel>;
 //   MoverBooks + file   ------------------>                      the first one: the books of all slots
 //   MoverHost + file    ------------------>                      a chunk of host memory, known to the books by its
 //   number
+//                       <------------------  MoverReady          it has the driver
 //                       <------------------  MoverHostWanted
 //                       <------------------  MoverHostReturned   the chunk with this number is not used any more
 //   MoverSeat + socket  ------------------>                      a seat, and the mover's end of its connection. Without
@@ -135,6 +136,7 @@ enum class MoverControlType : std::uint32_t {
 
   kHostWanted = 64,
   kHostReturned = 65,
+  kReady = 66,
 };
 
 struct MoverBooks {
@@ -175,8 +177,13 @@ struct MoverHostReturned {
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t number = 0;
 };
+struct MoverReady {
+  static constexpr MoverControlType kType = MoverControlType::kReady;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t reserved = 0;
+};
 using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats>;
-using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned>;
+using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);
 

@@ -4,12 +4,14 @@
 import os
 import pathlib
 import re
+import shutil
 import signal
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(__file__), ".."))
 
+from framework import paths
 from framework.case import main
 from framework.memory import LARGE, MemoryTest
 from framework.waiting import HANG, wait_until
@@ -81,6 +83,42 @@ class Mover(MemoryTest):
         finally:
             os.kill(mover, signal.SIGCONT)
         self.work_until(self.turns_of(daemon, 2), "turns", *programs)
+
+    def test_one_that_cannot_start_is_said_and_no_program_waits_for_it(self):
+        self.expect_error("the mover cannot be started")
+        folder = os.path.join(self.directory, "bin")
+        os.mkdir(folder)
+        shutil.copy(paths.DAEMON, folder)
+        os.symlink(os.path.join(os.path.dirname(paths.DAEMON), "gpumux-runner"), os.path.join(folder, "gpumux-runner"))
+        program, starts = os.path.join(folder, "gpumux-mover"), os.path.join(self.directory, "starts")
+        with open(program, "w") as script:
+            script.write(f"#!/bin/sh\necho >> {starts}\nexit 1\n")
+        os.chmod(program, 0o755)
+        daemon = self.start_daemon(program=os.path.join(folder, "gpumuxd"))
+
+        def why():
+            return daemon.api.status()["host_memory"]["why_no_mover"]
+        first = self.start("large", until=self.enough, **LARGE)
+        wait_until(why, HANG, "the daemon says so")
+        with open(starts) as lines:
+            before = len(lines.readlines())
+
+        def has_been_tried():
+            with open(starts) as lines:
+                return len(lines.readlines()) >= before + 2
+        wait_until(has_been_tried, HANG, "it is tried again")
+        self.assertEqual(daemon.log().count("the mover cannot be started"), 1)
+        second = self.start("large", **LARGE)
+        second.wait(timeout=HANG)
+        self.assertIn("cuMemAlloc_v2(&block.data, block.count * 4) gave 2", second.tail(20))
+        memory = daemon.api.status()["gpus"][0]["seats"][0]["memory"]
+        self.assertGreater(memory["unpageable"]["no_mover"], 48 << 20)
+        # Without a moment in which there is none.
+        shutil.copy(os.path.join(os.path.dirname(paths.DAEMON), "gpumux-mover"), program + ".new")
+        os.rename(program + ".new", program)
+        wait_until(lambda: not why(), HANG, "it serves")
+        others = self.started(1)
+        self.work_until(self.turns_of(daemon, 2), "turns", first, *others)
 
     def test_the_daemon_is_killed(self):
         daemon = self.start_daemon()

@@ -94,9 +94,11 @@ class GpumuxTest(unittest.TestCase):
 
     # ---- starting things
 
-    def start_daemon(self, name="gpumuxd", runtime_dir=None, machine=None, arguments=(), state_dir=None, **settings):
+    def start_daemon(self, name="gpumuxd", runtime_dir=None, machine=None, arguments=(), state_dir=None, program=None,
+                     **settings):
         daemon = Daemon(machine or self.machine, runtime_dir or self.runtime_dir, {**self.daemon_settings, **settings},
                         arguments, name, state_dir)
+        daemon.program = program or daemon.program
         self.daemons.append(daemon)
         return daemon.start()
 

@@ -34,6 +34,7 @@ class Daemon:
         self.name = name
         self.private = True
         self.make_process = Process
+        self.program = paths.DAEMON
         self.state_dir = state_dir or f"{self.runtime_dir}.state"
         self.trace_path = f"{self.runtime_dir}.trace"
         self.processes = []
@@ -59,7 +60,7 @@ class Daemon:
         """Returns when it serves; raises if it ends or says nothing."""
         self.trace.expect_a_new_daemon()
         reading, writing = os.pipe()
-        command = [paths.DAEMON, *(["--private"] if self.private else []), "--runtime-dir", self.runtime_dir,
+        command = [self.program, *(["--private"] if self.private else []), "--runtime-dir", self.runtime_dir,
                    "--notify-fd", str(writing), "--trace", self.trace_path, "--state-dir", self.state_dir,
                    *self.arguments]
         process = self.make_process(command, self.environment(), name=self.name, pass_fds=(writing,))

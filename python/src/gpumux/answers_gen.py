@@ -306,6 +306,7 @@ class HostMemory(TypedDict):
     is_short: bool
     kind: str
     why_no_tmpfs: str
+    why_no_mover: str
     made_bytes: int
     made_ns: int
 

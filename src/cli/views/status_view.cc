@@ -314,6 +314,10 @@ std::vector<std::string> status_lines(const api_client::Snapshot& snapshot, cons
   for (const api_client::MpsServer& server : snapshot.mps_servers)
     lines.add(server.state == "faulted" || server.state == "died" ? Colour::kRed : Colour::kNone, mps_line(server), 0);
   const api_client::HostMemory& host = snapshot.host_memory;
+  if (!host.why_no_mover.empty()) {
+    lines.part();
+    lines.add(Colour::kRed, "No program's memory leaves its GPU: " + host.why_no_mover, 0);
+  }
   if (host.lent > 0 && gpus.empty()) {
     lines.part();
     lines.add(Colour::kNone,

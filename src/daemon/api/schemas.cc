@@ -76,7 +76,7 @@ constexpr std::array kSchemas{
     Schema{"HostMemory",
            "budget_bytes: int, lent_bytes: int, ready_bytes: int, leaving_bytes: int, loans: int, loans_kept: int, "
            "handed_on_bytes: int, waits: int, waited_ns: int, is_short: bool, kind: text, why_no_tmpfs: text, "
-           "made_bytes: int, made_ns: int"},
+           "why_no_mover: text, made_bytes: int, made_ns: int"},
     Schema{"Tenants", "tenants: Tenant[], more: bool"},
     Schema{
         "Tenant",

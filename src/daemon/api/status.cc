@@ -97,9 +97,13 @@ Json memory_json(const SeatStatus& seat) {
       "exported", "imported", "registered", "mapped", "pool", "graph", "array", "managed", "other"};
   const sched::MemoryReport& report = seat.memory.report;
   Json unpageable = Json::object();
+  std::uint64_t said = 0;
   for (std::size_t i = 0; i < kReasons.size(); ++i) {
     if (seat.said.unpageable[i] > 0) unpageable[std::string(kReasons[i])] = seat.said.unpageable[i];
+    if (i != static_cast<std::size_t>(wire::Unpageable::kManaged)) said += seat.said.unpageable[i];
   }
+  // The daemon counts all that the seat has as unpageable while no mover serves.
+  if (report.unpageable > said) unpageable["no_mover"] = report.unpageable - said;
   Json json{{"allocated_bytes", report.allocated},
             {"resident_bytes", report.resident},
             {"evicted_bytes", report.evicted},
@@ -219,6 +223,7 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   snapshot.host_loans = host.loans();
   snapshot.host_made = host.made();
   snapshot.host_why_not = host.files().why_not();
+  snapshot.why_no_mover = translator.why_no_mover();
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     gpu.memory = leases.memory().view(view.gpu);
@@ -379,6 +384,7 @@ Json StatusRenderer::render(const StatusSnapshot& snapshot) {
                 {"is_short", snapshot.host_is_short},
                 {"kind", snapshot.host_made.kind ? name_of(*snapshot.host_made.kind) : ""},
                 {"why_no_tmpfs", snapshot.host_why_not},
+                {"why_no_mover", snapshot.why_no_mover},
                 {"made_bytes", snapshot.host_made.bytes},
                 {"made_ns", snapshot.host_made.took.count()}}}};
 }

@@ -56,6 +56,7 @@ struct StatusSnapshot {
   HostLoans host_loans{};
   HostMade host_made{};
   std::string host_why_not{};  // why it is not of a tmpfs of the daemon's own
+  std::string why_no_mover{};
 
   void hide_names_but_of(uid_t uid);
 };

@@ -26,8 +26,10 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
-// One that ends at once is not started without a pause. A guess.
-constexpr auto kRestartPause = 500ms;
+// Before the next start of a mover that has served, and the longest after failures. Both are guesses: a start costs
+// half a second of one core, and a person who has put it right waits half a minute at most.
+constexpr base::Duration kRestartPause = 500ms;
+constexpr base::Duration kLongestRestartPause = 30s;
 // A mover that does not read gets no further seats: those move their memory themselves. A seat costs two messages at
 // most. A guess.
 constexpr std::size_t kMostUnsent = 1024;
@@ -49,42 +51,43 @@ std::vector<std::string> environment() {
 }  // namespace
 
 NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program)
-    : io_(io), host_(host), program_(std::move(program)), socket_(io), again_(io) {
+    : io_(io), host_(host), program_(std::move(program)), socket_(io), again_(io), pause_(kRestartPause) {
   host_.has({kBorrower, 0}, host_.budget());
 }
 
-NodeMover::~NodeMover() { has_ended(); }
+NodeMover::~NodeMover() {
+  // It goes on without this daemon, unless it has ended by now.
+  std::visit(
+      [](const auto& state) {
+        if constexpr (requires { state.process; }) {
+          if (state.process != 0) ::waitpid(state.process, nullptr, WNOHANG);
+        }
+      },
+      state_);
+}
 
 // ---- the process
 
-bool NodeMover::start() {
-  if (socket_.is_open()) return true;
-  if (is_pausing_) return false;
+base::Result<pid_t> NodeMover::start() {
   if (!books_) {
     slots_ =
         static_cast<std::uint32_t>((host_.budget() / host_.chunk_bytes() + 1) * (host_.chunk_bytes() / kSlotBytes));
-    books_ = os::FileDescriptor(::memfd_create("gpumux-books", MFD_CLOEXEC));
-    if (!books_ || ::ftruncate(books_.get(), static_cast<off_t>(slots_ * kMostBytesPerSlot)) != 0) {
-      log_error("cannot make the books of host memory", {{"why", std::strerror(errno)}});
-      return false;
-    }
+    os::FileDescriptor books(::memfd_create("gpumux-books", MFD_CLOEXEC));
+    if (!books || ::ftruncate(books.get(), static_cast<off_t>(slots_ * kMostBytesPerSlot)) != 0)
+      return base::fail_errno(errno, "cannot make the books of host memory");
+    books_ = std::move(books);
   }
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
-    log_error("the mover cannot be started", {{"why", std::strerror(errno)}});
-    return false;
-  }
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
+    return base::fail_errno(errno, "cannot make a connection to the mover");
   os::FileDescriptor ours(ends[0]);
   const os::FileDescriptor theirs(ends[1]);
   // In a session of its own: a terminal's signals are the daemon's, and the mover outlives it for its seats.
   const auto started = os::spawn(program_, {"gpumux-mover"}, environment(), theirs.get());
-  if (!started) {
-    log_error("the mover cannot be started", {{"why", started.error().message()}});
-    return false;
-  }
-  process_ = *started;
+  if (!started) return started;
+  state_ = Starting{*started};
   socket_.assign(ours.release());
-  log_info("the mover is started", {{"pid", process_}});
+  log_info("the mover is started", {{"pid", *started}});
   send(wire::MoverBooks{.slots = slots_,
                         .slots_per_chunk = static_cast<std::uint32_t>(host_.chunk_bytes() / kSlotBytes)},
        books_.get());
@@ -92,40 +95,75 @@ bool NodeMover::start() {
   for (const auto& [seat, number] : numbers_) send(wire::MoverSeat{.seat = number});
   send(wire::MoverSeats{});
   wait_read();
-  return true;
+  return started;
 }
 
-bool NodeMover::has_ended() {
-  if (process_ != 0 && ::waitpid(process_, nullptr, WNOHANG) != 0) process_ = 0;
-  return process_ == 0;
+void NodeMover::on(const wire::MoverReady&) {
+  auto* const starting = std::get_if<Starting>(&state_);
+  if (starting == nullptr) return;
+  state_ = Serving{starting->process};
+  pause_ = kRestartPause;
+  if (!why_not_.empty()) {
+    log_info("the mover serves again");
+    why_not_.clear();
+    on_why_not_();
+  }
+  on_serving_();
 }
 
 // Two movers must not have the same slots: the next one is started when this one has ended, with its copies.
 void NodeMover::lost(std::string_view why) {
-  log_error("the mover has ended, and is started again", {{"pid", process_}, {"why", why}});
   socket_.close();
   unsent_.clear();
-  if (process_ != 0) ::kill(process_, SIGKILL);
-  is_pausing_ = true;
-  restart();
+  connected_.clear();
+  if (const auto* const serving = std::get_if<Serving>(&state_)) {
+    log_error("the mover has ended, and is started again", {{"pid", serving->process}, {"why", why}});
+    ::kill(serving->process, SIGKILL);
+    rest(serving->process);
+  } else if (const auto* const starting = std::get_if<Starting>(&state_)) {
+    ::kill(starting->process, SIGKILL);
+    const pid_t process = starting->process;
+    fail(program_ + " ends before it serves, and has said why on the daemon's standard error");
+    rest(process);
+  }
 }
 
-void NodeMover::restart() {
-  again_.expires_after(kRestartPause);
+void NodeMover::fail(std::string why) {
+  pause_ = std::min<base::Duration>(2 * pause_, kLongestRestartPause);
+  if (why_not_.empty()) {
+    log_error("the mover cannot be started: until it can, the memory of its seats stays where it is", {{"why", why}});
+    why_not_ = std::move(why);
+    on_why_not_();
+  }
+}
+
+void NodeMover::rest(pid_t process) {
+  state_ = Resting{process};
+  again_.expires_after(pause_);
   again_.async_wait([this](const boost::system::error_code& error) {
-    if (error) return;
-    if (!has_ended()) return restart();
-    is_pausing_ = false;
-    if (!start()) {
-      is_pausing_ = true;
-      return restart();
-    }
-    on_restarted_();
+    if (!error) rested();
   });
 }
 
+void NodeMover::rested() {
+  auto* const resting = std::get_if<Resting>(&state_);
+  if (resting->process != 0 && ::waitpid(resting->process, nullptr, WNOHANG) == 0) return rest(resting->process);
+  const auto started = start();
+  if (started) return;
+  fail(started.error().message());
+  rest(0);
+}
+
 os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu) {
-  if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || !start()) return {};
+  if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || std::holds_alternative<Resting>(state_))
+    return {};
+  if (std::holds_alternative<None>(state_)) {
+    if (const auto started = start(); !started) {
+      fail(started.error().message());
+      rest(0);
+      return {};
+    }
+  }
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return {};
   os::FileDescriptor theirs(ends[0]);
@@ -135,6 +173,7 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
   wire::MoverSeat message{.seat = known->second};
   std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
   send(message, -1, std::move(theirs));
+  connected_.insert(seat);
   return os::FileDescriptor(ends[1]);
 }
 
@@ -144,8 +183,9 @@ bool NodeMover::knows(const Seat& seat) {
 }
 
 void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
-  if (socket_.is_open()) send(wire::MoverSeatGone{.seat = seat->second});
+  if (is_running()) send(wire::MoverSeatGone{.seat = seat->second});
   left_.erase(seat->first);
+  connected_.erase(seat->first);
   numbers_.erase(seat);
 }
 
@@ -173,7 +213,7 @@ void NodeMover::lent(const HostLoan& loan, int) {
   std::uint64_t number = 0;
   while (loans_.contains(number)) ++number;
   loans_[number] = loan.id;
-  if (socket_.is_open()) send_chunk(number, loan.id);
+  if (is_running()) send_chunk(number, loan.id);
 }
 
 void NodeMover::send_chunk(std::uint64_t number, std::uint64_t loan) {

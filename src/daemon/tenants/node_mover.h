@@ -3,6 +3,15 @@
 // borrows host memory for it as for a tenant, and keeps the books. So a mover that is started again knows all content
 // that the last one has saved.
 //
+//   None --connect--> Starting --MoverReady--> Serving
+//                        ^  |                     |
+//                        |  +----it has ended-----+
+//                        |            v
+//                        +--pause-- Resting
+//
+// A mover that ends while it is Starting has *failed*. The daemon starts the next one after a pause that doubles with
+// each failure. Until a mover is Serving the memory of connected seats cannot leave its GPU (why_not).
+//
 // On the loop's thread.
 #pragma once
 
@@ -15,12 +24,16 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/ids.h"
+#include "base/result.h"
 #include "daemon/tenants/host_memory.h"
 #include "os/file_descriptor.h"
 #include "wire/mover_messages.h"
@@ -38,8 +51,12 @@ class NodeMover {
   NodeMover(const NodeMover&) = delete;
   NodeMover& operator=(const NodeMover&) = delete;
 
-  // Another one is started after its end: every seat needs another connection.
-  void on_restarted(std::function<void()> callback) { on_restarted_ = std::move(callback); }
+  // A mover serves: every seat that it does not have needs a connection.
+  void on_serving(std::function<void()> callback) { on_serving_ = std::move(callback); }
+  // why_not() has changed.
+  void on_why_not(std::function<void()> callback) { on_why_not_ = std::move(callback); }
+  // Why no mover can be started, for people. Empty: one serves, or none has failed since one did.
+  const std::string& why_not() const { return why_not_; }
 
   // A seat of a process. It has its content even if its connection to the daemon ends and comes back.
   struct Seat {
@@ -50,6 +67,8 @@ class NodeMover {
   };
   // The seat's end of a new connection. None: it cannot be started now, which the log says.
   os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu);
+  // Whether the seat has a connection to this mover, as far as the daemon can tell.
+  bool has_connection(const Seat& seat) const { return connected_.contains(seat); }
   // Whether it has been connected, and may have content.
   bool knows(const Seat& seat);
   // The seat is closed.
@@ -68,9 +87,24 @@ class NodeMover {
     os::FileDescriptor own;
   };
 
-  bool start();
+  struct None {};
+  struct Starting {
+    pid_t process = 0;
+  };
+  struct Serving {
+    pid_t process = 0;
+  };
+  // `process`: the last mover, until it has ended. 0: it has, or could not be made.
+  struct Resting {
+    pid_t process = 0;
+  };
+
+  base::Result<pid_t> start();
+  bool is_running() const { return socket_.is_open(); }
   void lost(std::string_view why);
-  void restart();
+  void rest(pid_t process);
+  void fail(std::string why);
+  void rested();
   void forget(std::map<Seat, std::uint64_t>::iterator seat);
   void hear();
   void wait_read();
@@ -81,22 +115,25 @@ class NodeMover {
   void send_chunk(std::uint64_t number, std::uint64_t loan);
   void on(const wire::MoverHostWanted& wanted);
   void on(const wire::MoverHostReturned& returned);
-  bool has_ended();
+  void on(const wire::MoverReady& ready);
 
   boost::asio::io_context& io_;
   HostMemory& host_;
   const std::string program_;
-  std::function<void()> on_restarted_ = [] {};
+  std::function<void()> on_serving_ = [] {};
+  std::function<void()> on_why_not_ = [] {};
   os::FileDescriptor books_;
   std::uint32_t slots_ = 0;
   std::map<std::uint64_t, std::uint64_t> loans_;  // by the chunk's number in the books
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer again_;
   std::deque<Unsent> unsent_;
-  pid_t process_ = 0;  // 0: none
-  bool is_pausing_ = false;
+  std::variant<None, Starting, Serving, Resting> state_;
+  base::Duration pause_;  // before the next start
+  std::string why_not_;
   std::uint64_t last_number_ = 0;
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
+  std::set<Seat> connected_;                 // of these, to the mover that runs
   std::map<Seat, os::FileDescriptor> left_;  // of these, whose connection has ended: pidfds
 };
 

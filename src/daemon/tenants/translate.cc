@@ -74,13 +74,25 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
 
 void Translator::set_mover(NodeMover& mover) {
   mover_ = &mover;
-  mover.on_restarted([this] {
+  mover.on_serving([this] {
     for (const auto& [id, session] : sessions_) {
       for (const auto& [number, slot] : session->slots()) {
-        if (slot.mover == Slot::Mover::kOurs) open_mover(*session, *session->slot(number));
+        if (slot.mover == Slot::Mover::kOurs && !mover_->has_connection(mover_seat(*session, slot)))
+          open_mover(*session, *session->slot(number));
       }
     }
   });
+}
+
+void Translator::set_why_no_mover(std::string why) {
+  why_no_mover_ = std::move(why);
+  for (const auto& [id, session] : sessions_) {
+    for (const auto& [number, slot] : session->slots()) {
+      const auto view = leases_.memory().view(seat_of(*session, slot));
+      if (slot.mover == Slot::Mover::kOurs && view && view->speaks)
+        on(*session, *session->slot(number), wire::Memory(slot.memory));
+    }
+  }
 }
 
 void Translator::settled() {

@@ -61,6 +61,10 @@ class Translator {
 
   // From now on seats are connected to the node's mover. Before the first tenant.
   void set_mover(NodeMover& mover);
+  // Why no mover serves; empty: one does, or none is needed yet. The memory of seats that are connected to it counts as
+  // unpageable until it does. To be followed by Leases::rest.
+  void set_why_no_mover(std::string why);
+  const std::string& why_no_mover() const { return why_no_mover_; }
 
   // About once a second: a tenant that was asked for host memory that others wait for, and gives none, is asked no
   // more.
@@ -265,6 +269,7 @@ class Translator {
   Trials& trials_;
   HostMemory& host_;
   NodeMover* mover_ = nullptr;  // none: programs move their memory themselves
+  std::string why_no_mover_;
   Frames frames_{most_frames()};
   bool tenants_return_ = false;
   const AccessRules& access_;

@@ -91,6 +91,9 @@ void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
     if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
     report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
   }
+  // No other seat can be promised what nothing can take off the GPU.
+  if (slot.mover == Slot::Mover::kOurs && !why_no_mover_.empty())
+    report.unpageable += std::min(std::exchange(report.resident, 0), ~std::uint64_t{0} - report.unpageable);
   const base::SeatId seat = seat_of(session, slot);
   host_.uses({session.id, memory.slot}, memory.host_used, leases_.memory().may_be_back(seat));
   leases_.apply(node::MemoryReported{seat, report});

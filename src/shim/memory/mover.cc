@@ -266,7 +266,7 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
   end_hopeless_wait(memory);
   const bool was_stranded = moving.move.is_stranded();
   const Move::Decision next = moving.move.next(view, time);
-  strand(memory, was_stranded, moving.move.is_stranded());
+  strand(memory, was_stranded, moving.move.is_stranded(), view);
   cuda::CUresult error = cuda::CUDA_SUCCESS;
   switch (next.act) {
     case Move::Act::kWait: break;
@@ -328,17 +328,20 @@ void Mover::end_hopeless_wait(const DeviceMemory& memory) {
 
 // Work of connected seats may reach this seat's memory, and waits for it. Each try strands them again, for another seat
 // of the group may have taken it back since.
-void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded) {
+void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded, const Move::View& view) {
   if (!was_stranded && !is_stranded) return;
   const std::uint64_t group = memories_.group(memory.slot);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (has(group, slot)) gate_.set_stranded(slot, gate::Gate::StrandedBy::kDriver, is_stranded);
   }
   if (was_stranded) return;
-  memories_.owner().note(wire::Severity::kWarning,
-                         "the driver has no memory for the " + std::to_string(memory.pager.evicted_bytes()) +
-                             " bytes that wait to come back to the GPU, although they have room there: the program's "
-                             "next work on them fails with CUDA_ERROR_OUT_OF_MEMORY");
+  const bool has_no_mover = view.step && view.step->error == cuda::CUDA_ERROR_NOT_READY;
+  memories_.owner().note(
+      wire::Severity::kWarning,
+      std::string(has_no_mover ? "the node's mover does not run for the " : "the driver has no memory for the ") +
+          std::to_string(memory.pager.evicted_bytes()) +
+          " bytes that wait to come back to the GPU, although they have room there: the program's "
+          "next work on them fails with CUDA_ERROR_OUT_OF_MEMORY");
 }
 
 std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,

@@ -144,7 +144,7 @@ class Mover {
   std::optional<base::Duration> begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
                                                base::TimePoint now);
   void end_hopeless_wait(const DeviceMemory& memory);
-  void strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded);
+  void strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded, const Move::View& view);
   void end_eviction(DeviceMemory& memory, Moving& moving);
   static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
   std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);

@@ -74,6 +74,8 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
     case JobState::kFailed:
       if (step.is_sticky) return {Act::kBreak};
       if (gives_up(view, now)) return {Act::kGiveUp};
+      // The node's mover is gone, and may not come back.
+      if (step.error == cuda::CUDA_ERROR_NOT_READY) count_refusal(view, now);
       return {Act::kWait, later(now)};
     case JobState::kStarved:
       // Room that was claimed lacks because the driver has refused it.

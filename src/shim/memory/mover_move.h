@@ -7,8 +7,8 @@
 //
 // A job that lacks what another process has to give up first, or that failed, is tried again, later each time. A
 // program that waits for it, with the lease, waits no longer than View::patience. Then its context is called broken if
-// the job failed. If the driver has no memory, the seat is stranded, until something has come back. The mover's thread
-// owns a Move.
+// the job failed. If the driver has no memory, or the node's mover is gone, the seat is stranded, until something has
+// come back. The mover's thread owns a Move.
 #pragma once
 
 #include <cstdint>
@@ -80,7 +80,8 @@ class Move {
   void claimed(base::TimePoint now) { phase_.claimed_at = now; }
   // Since when the job that is wanted has lacked memory, or failed.
   std::optional<base::TimePoint> starved_since() const { return phase_.starved_since; }
-  // The driver has no memory for what the program waits for, and nothing has come for View::patience.
+  // The driver has no memory for what the program waits for, or the node's mover does not bring it back. Nothing has
+  // come for View::patience.
   bool is_stranded() const { return is_stranded_; }
   bool is_stuck(base::TimePoint now) const {
     return phase_.way != Way::kReturning && phase_.starved_since && now - *phase_.starved_since > kStuckAfter;

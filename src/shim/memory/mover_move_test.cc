@@ -37,6 +37,7 @@ View broken(View view) {
 }
 constexpr Step kSticky{.is_sticky = true, .error = cuda::CUDA_ERROR_ILLEGAL_ADDRESS};
 constexpr Step kFails{.error = cuda::CUDA_ERROR_UNKNOWN};
+constexpr Step kHasNoMover{.error = cuda::CUDA_ERROR_NOT_READY};
 constexpr Step kIsRefused{.state = JobState::kStarved};
 
 struct Row {
@@ -269,6 +270,22 @@ TEST(Move, StrandsAProgramThatTheDriverRefusesForTooLong) {
   move.next(waited_for(kIsRefused), time);
   move.next(waited_for(kIsRefused), time + 1h);
   EXPECT_FALSE(move.is_stranded());
+}
+
+// The mover cannot be started: without an error its programs would wait for ever.
+TEST(Move, StrandsASeatThatHasNoMover) {
+  Move move;
+  base::TimePoint time = at(0ms);
+  const auto fail = [&](base::Duration duration, const View& view) {
+    for (const base::TimePoint end = time + duration; time < end; time += 10ms) move.next(view, time);
+  };
+  move.next(away(), time);
+  fail(2 * kPatience, returning(kHasNoMover));
+  EXPECT_FALSE(move.is_stranded()) << "its program does not wait for it";
+  fail(kPatience + 50ms, waited_for(kHasNoMover));
+  EXPECT_TRUE(move.is_stranded());
+  move.next(waited_for({.state = JobState::kRunning, .moved = 1}), time);
+  EXPECT_FALSE(move.is_stranded()) << "another one is there";
 }
 
 TEST(Move, ClaimsMemoryThatTheDriverDoesNotHave) {
