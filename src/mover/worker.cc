@@ -75,6 +75,8 @@ Worker::~Worker() {
 // ---- hearing
 
 void Worker::add(SeatNumber number, os::FileDescriptor connection) {
+  // A seat has one connection. It has lost the earlier one, or does not need it any more.
+  for (Seat& seat : seats_) seat.is_gone = seat.is_gone || seat.number == number;
   Seat& seat = seats_.emplace_back();
   seat.number = number;
   seat.connection = std::move(connection);
@@ -262,18 +264,26 @@ void Worker::let_go(Operation& operation) {
   operation.handle = 0;
 }
 
+// The first message of the seat whose last one began before those of the others. End: there is none.
+std::deque<Worker::Operation>::iterator Worker::next_queued(bool is_load) {
+  auto next = queued_.end();
+  for (auto at = queued_.begin(); at != queued_.end(); ++at) {
+    if (at->is_load == is_load && (next == queued_.end() || at->seat->turn(is_load) < next->seat->turn(is_load)))
+      next = at;
+  }
+  return next;
+}
+
 // The next ones of that direction.
 void Worker::begin_next(bool is_load) {
   auto mapped =
       std::count_if(mapped_.begin(), mapped_.end(), [&](const Operation& one) { return one.is_load == is_load; });
-  for (auto next = queued_.begin(); next != queued_.end() && static_cast<std::size_t>(mapped) < kMostMapped;) {
-    if (next->is_load != is_load) {
-      ++next;
-      continue;
-    }
-    if (!is_load && copier_.room() < next->said.size()) break;
+  while (static_cast<std::size_t>(mapped) < kMostMapped) {
+    const auto next = next_queued(is_load);
+    if (next == queued_.end() || (!is_load && copier_.room() < next->said.size())) break;
+    next->seat->turn(is_load) = ++turn_;
     Operation& operation = mapped_.emplace_back(std::move(*next));
-    next = queued_.erase(next);
+    queued_.erase(next);
     if (begin(operation)) {
       ++mapped;
     } else {
@@ -342,6 +352,8 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
     if (block.kind == pager::Block::Kind::kCopied)
       books_.written(number_of(block.slot), operation.owner(i), block.hashed, block.hash);
   }
+  // The seat does not hear of it, so the GPU's memory counts.
+  if (operation.seat->is_gone) end(operation, true);
   answer(operation, MoverResult::kDone);
   return Then::kOver;
 }
@@ -439,6 +451,7 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
     flush(seat);
     hear(seat);
   }
+  if (!seats_.empty()) seats_.splice(seats_.end(), seats_, seats_.begin());
   if (!short_.empty() && now >= try_short_at_) {
     queued_.insert(queued_.begin(), std::make_move_iterator(short_.begin()), std::make_move_iterator(short_.end()));
     short_.clear();

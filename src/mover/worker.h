@@ -4,8 +4,9 @@
 //   a Save or Load comes -> queued -> its memory is imported and mapped here -> copied -> let go -> answered
 //                             ^---- there is no host memory: let go, and tried again after a while
 //
-// Each direction is served in the order in which its messages came, from all seats. A few chunks of each are mapped at
-// once, so that the bus is never idle. A seat that does not read its answers is not heard until it does.
+// Each direction is served seat by seat in turn, and a seat's messages in the order in which they came. A few chunks of
+// each direction are mapped at once, so that the bus is never idle. A seat that does not read its answers is not heard
+// until it does.
 //
 // One thread owns a worker and steps it. Books and slots of host memory are other GPUs' workers', too.
 #pragma once
@@ -67,6 +68,9 @@ class Worker {
     SeatNumber number = 0;
     os::FileDescriptor connection;
     std::size_t unanswered = 0;
+    std::uint64_t saved_at = 0;  // when its last Save began, by Worker::turn_; the next one for Loads
+    std::uint64_t loaded_at = 0;
+    std::uint64_t& turn(bool is_load) { return is_load ? loaded_at : saved_at; }
     std::deque<std::vector<std::byte>> unsent;
     bool is_gone = false;
   };
@@ -106,6 +110,7 @@ class Worker {
   cuda::CUresult open();
   cuda::CUresult map(Operation& operation);
   void let_go(Operation& operation);
+  std::deque<Operation>::iterator next_queued(bool is_load);
   void begin_next(bool is_load);
   bool begin(Operation& operation);
   void advance_all(base::TimePoint now);
@@ -129,7 +134,8 @@ class Worker {
   cuda::CUresult open_failed_ = cuda::CUDA_SUCCESS;
   base::TimePoint open_again_at_{};
   bool is_broken_ = false;
-  std::list<Seat> seats_;
+  std::list<Seat> seats_;  // the next one that is heard first
+  std::uint64_t turn_ = 0;
   std::deque<Operation> queued_;
   std::list<Operation> mapped_;
   std::deque<Operation> short_;  // wait for host memory

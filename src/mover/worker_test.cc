@@ -286,6 +286,61 @@ TEST_F(WorkerTest, AStaleNameReachesNothing) {
   release(other);
 }
 
+// The earlier connection is closed, and the content is still the seat's.
+TEST_F(WorkerTest, ASeatThatIsConnectedAgain) {
+  const os::FileDescriptor first = connect(1);
+  Memory memory = make(1);
+  const auto content = words(memory.bytes, 7);
+  write(memory, content);
+  const Answer saved = save(first, memory);
+  ASSERT_EQ(saved.moved.result, MoverResult::kDone);
+  const os::FileDescriptor second = connect(1);
+  worker_->step(sim::now());
+  EXPECT_EQ(worker_->seats(), 1u);
+  std::byte byte;
+  EXPECT_EQ(::recv(first.get(), &byte, 1, MSG_DONTWAIT), 0);
+  write(memory, words(memory.bytes, 8));
+  ASSERT_EQ(load(second, memory, saved.blocks).moved.result, MoverResult::kDone);
+  EXPECT_EQ(read(memory), content);
+  release(memory);
+}
+
+// Attack: a seat fills the queue, so that the others wait.
+TEST_F(WorkerTest, SeatsAreServedInTurn) {
+  const os::FileDescriptor greedy = connect(1);
+  const os::FileDescriptor modest = connect(2);
+  Memory memory = make(1);
+  write(memory, words(memory.bytes, 9));
+  constexpr std::uint64_t kMany = 40;
+  const auto ask = [&](const os::FileDescriptor& seat, std::uint64_t ticket) {
+    const std::vector<MoverBlock> blocks(1);
+    say(seat, wire::MoverSave{.ticket = ticket, .chunk = ticket, .blocks = 1}, blocks, exported(memory).get());
+  };
+  for (std::uint64_t i = 0; i < kMany; ++i) ask(greedy, i + 1);
+  worker_->step(sim::now());
+  ask(modest, 1);
+  std::size_t answered = 0;
+  const auto count = [&] {
+    std::byte answer[wire::kMostMoverBytes];
+    while (::recv(greedy.get(), answer, sizeof answer, MSG_DONTWAIT) > 0) ++answered;
+  };
+  ASSERT_TRUE(sim::eventually([&] {
+    worker_->step(sim::now());
+    std::byte byte;
+    if (::recv(modest.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0) return true;
+    count();
+    return false;
+  }));
+  // Some were mapped before it came, and some of these rounds begin at the same time.
+  EXPECT_LE(answered, 3 * Worker::kMostMapped);
+  EXPECT_TRUE(sim::eventually([&] {
+    worker_->step(sim::now());
+    count();
+    return answered == kMany;
+  }));
+  release(memory);
+}
+
 TEST_F(WorkerTest, ASlotThatIsNamedTwiceIsUsedOnce) {
   const os::FileDescriptor seat = connect(1);
   Memory memory = make(2);
