@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A seat's connection to the node's mover (wire/mover_messages.h). The daemon gives it, and gives another one if the
-// mover has been started again.
+// mover has been started again, or the seat has lost it.
 //
 // The agent's thread: offer, withdraw. One thread that steps the seat's jobs: the functions of pager::MoverLink. Any:
 // forget.
@@ -36,6 +36,11 @@ class MoverConnection final : public pager::MoverLink {
   void close_after_fork();
 
   bool is_offered() const override { return connections_.load(std::memory_order_acquire) != 0; }
+  // The number of its loss, if the connection is lost; otherwise 0.
+  std::uint64_t lost() const {
+    const std::uint64_t number = connection();
+    return number % 2 == 0 ? number : 0;
+  }
   std::uint64_t connection() const override { return connections_.load(std::memory_order_acquire); }
   bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;
   bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;

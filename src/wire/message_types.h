@@ -28,6 +28,7 @@ enum class Type : std::uint32_t {
   kFrameFreed = 19,
   kFrameWanted = 20,
   kMpsAsked = 21,
+  kMoverWanted = 22,
 
   kWelcome = 64,
   kRefused = 65,

@@ -29,6 +29,7 @@
 //   HostForgotten       ------------------>
 //                       <------------------  HostSpare           the most unneeded host memory that it may keep
 //                       <------------------  MoverOpened + socket the seat's connection to the node's mover
+//   MoverWanted         ------------------>                      that connection is lost; answered by another one
 //   FrameGiven + frame  ------------------>                      physical memory that it has evicted, for others
 //                       <------------------  FrameLent + frame
 //   FrameFreed          ------------------>                      it has freed it, or has no use for it
@@ -533,9 +534,18 @@ struct MpsAnswered {
 };
 static_assert(sizeof(MpsAnswered) == 248);
 
+// The seat's connection to the mover is lost, e.g. because the program has closed its descriptor. Without a mover the
+// daemon does not answer: every seat gets a connection when one serves again.
+struct MoverWanted {
+  static constexpr Type kType = Type::kMoverWanted;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t slot = 0;
+  std::uint32_t reserved = 0;
+};
+
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
                                    GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten,
-                                   Measured, FrameGiven, FrameFreed, FrameWanted, MpsAsked>;
+                                   Measured, FrameGiven, FrameFreed, FrameWanted, MpsAsked, MoverWanted>;
 // Carries a frame's descriptor. It is the seat's from now on, ahead of the room that goes with it, and the seat
 // restores into it. The seat must write all of it before the program can read it. The seat answers FrameFreed for a
 // frame that it does not use. Of no bytes: answers FrameWanted, without a descriptor if there is none any more.

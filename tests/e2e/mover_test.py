@@ -84,6 +84,15 @@ class Mover(MemoryTest):
             os.kill(mover, signal.SIGCONT)
         self.work_until(self.turns_of(daemon, 2), "turns", *programs)
 
+    def test_a_program_closes_its_connection(self):
+        daemon = self.start_daemon()
+        programs = [*self.started(1, close_mover=1), *self.started(1)]
+
+        def has_closed_some():
+            return programs[0].count("closed") and int(programs[0].field("closed")) >= 3
+        self.work_until(has_closed_some, "it has closed three", *programs)
+        self.assertEqual(len(self.movers(daemon)), 1)
+
     def test_one_that_cannot_start_is_said_and_no_program_waits_for_it(self):
         self.expect_error("the mover cannot be started")
         folder = os.path.join(self.directory, "bin")

@@ -9,6 +9,10 @@
 // words are alike, in --ballast-pieces N allocations. --export 1: at the end the blocks can be opened by other
 // processes. --bare-children 1: after each round a child that no handler of fork knows of ends by exit(). --fill-kib N:
 // it allocates pieces of this size at the beginning until one is refused, says how much it had, and frees them.
+// --close-mover 1: after each round it closes its connection to the node's mover, as a program that closes all its
+// descriptors does.
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -127,6 +131,7 @@ class Large {
     }
     check_sum(blocks_[number % blocks_.size()]);
     if (options_.flag("bare-children")) end_bare_child();
+    if (options_.flag("close-mover")) close_mover();
   }
 
   std::uint64_t finish() {
@@ -197,6 +202,26 @@ class Large {
     GPUMUX_CALL(api_.cuStreamSynchronize(stream_));
   }
 
+  // A pair of sockets that another process has made, with whole messages: nothing else that it has is that.
+  static void close_mover() {
+    for (int fd = 0; fd < 1024; ++fd) {
+      int type = 0;
+      sockaddr_un name{};
+      ucred peer{};
+      socklen_t type_bytes = sizeof type;
+      socklen_t name_bytes = sizeof name;
+      socklen_t peer_bytes = sizeof peer;
+      if (::getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &type_bytes) != 0 || type != SOCK_SEQPACKET ||
+          ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &peer_bytes) != 0 || peer.pid == ::getpid() ||
+          ::getpeername(fd, reinterpret_cast<sockaddr*>(&name), &name_bytes) != 0 ||
+          name_bytes > sizeof name.sun_family)
+        continue;
+      ::close(fd);
+      ++closed_;
+    }
+    say("closed=%d", closed_);
+  }
+
   // From the device's pool, in the order of the stream.
   bool is_async() const { return options_.text("allocator") == "async"; }
 
@@ -248,6 +273,7 @@ class Large {
     if (sum != checksum_of(block.value, block.count)) wrong("a checksum of " + std::to_string(block.value));
   }
 
+  static inline int closed_ = 0;
   const Api& api_;
   const Options& options_;
   Kernels kernels_;
@@ -279,6 +305,7 @@ int main(int argc, char** argv) {
                          {"watch", "0"},
                          {"bare-children", "0"},
                          {"fill-kib", "0"},
+                         {"close-mover", "0"},
                          {"hold", "0"}});
   const int code = run_in_rounds<Large>(options);
   if (options.number("hold") != 0) ::sleep(static_cast<unsigned>(options.number("hold")));

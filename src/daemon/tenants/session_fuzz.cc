@@ -36,7 +36,7 @@ constexpr std::size_t kPageBytes = 8192;
 constexpr uid_t kUser = 1000;
 constexpr char kRun[] = "r";
 // Of messages from tenants, those that are none of theirs included.
-constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kFrameWanted) + 1;
+constexpr std::uint32_t kTypes = static_cast<std::uint32_t>(wire::Type::kMoverWanted) + 1;
 
 class ManualClock final : public base::Clock {
  public:

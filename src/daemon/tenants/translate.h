@@ -205,6 +205,7 @@ class Translator {
   void on(Session& session, Slot& slot, const wire::Memory& memory);
   void on(Session& session, Slot& slot, const wire::Measured& measured);
   void on(Session& session, Slot& slot, const wire::FrameFreed& freed);
+  void on(Session& session, Slot& slot, const wire::MoverWanted& wanted);
 
   void ask_measure(base::SeatId seat, std::uint32_t question);
   void lend_frames(Session& session, Slot& slot);

@@ -343,6 +343,10 @@ void Translator::open_mover(Session& session, Slot& slot) {
   send(session, wire::MoverOpened{.slot = slot.number}, connection.get());
 }
 
+void Translator::on(Session& session, Slot& slot, const wire::MoverWanted&) {
+  if (slot.mover != Slot::Mover::kNone && mover_ != nullptr) open_mover(session, slot);
+}
+
 void Translator::send_loan(const HostLoan& loan, int fd) {
   if (loan.seat.tenant == NodeMover::kBorrower) return mover_->lent(loan, fd);
   if (Session* const session = find(loan.seat.tenant))

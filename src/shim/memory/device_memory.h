@@ -45,7 +45,8 @@ class DeviceMemory {
   const cuda::CUdevice device;
   HostLender lender;
   SeatFrames frames;
-  client::MoverConnection mover;  // the node's
+  client::MoverConnection mover;      // the node's
+  std::uint64_t asked_for_mover = 0;  // for which loss of its connection; the mover's thread's
   pager::Pager pager;
   Pools pools;  // stream-ordered allocation, out of the pager's memory
   ManagedMemory managed;

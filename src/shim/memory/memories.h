@@ -282,6 +282,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame);
   void on_host_forget(const wire::HostForget& forget);
   void on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection);
+  // Asks the daemon for another connection to the node's mover, once for each that is lost. The mover's thread.
+  void tend_connection(DeviceMemory& memory);
   bool has_mover(std::uint32_t slot) {
     DeviceMemory* const memory = if_any(slot);
     return memory != nullptr && memory->mover.is_connected();

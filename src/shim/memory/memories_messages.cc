@@ -142,6 +142,12 @@ bool Memories::send_report(DeviceMemory& memory, std::uint32_t flags) {
          announcement.send(memory.report(gate_.is_granted(slot) ? gate_.epoch(slot) : 0, flags));
 }
 
+void Memories::tend_connection(DeviceMemory& memory) {
+  if (const std::uint64_t lost = memory.mover.lost(); lost != memory.asked_for_mover) {
+    if (send(memory.slot, wire::MoverWanted{.slot = memory.slot})) memory.asked_for_mover = lost;
+  }
+}
+
 bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
   return send(slot, wire::HostWanted{.slot = slot, .bytes = bytes});
 }

@@ -166,6 +166,7 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
   if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
       !moving.has_tried_to_prepare && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
     moving.has_tried_to_prepare = true;
+  memories_.tend_connection(memory);
   const std::optional<base::Duration> job = move(memory, moving, std::nullopt, time);
   if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
   next = sooner(next, tend_host(memory, moving, time));
