@@ -42,9 +42,10 @@ pager::Content content_of(std::span<const MoverBlock> blocks) {
 
 }  // namespace
 
-void MoverConnection::offer(os::FileDescriptor socket) {
+void MoverConnection::offer(os::FileDescriptor socket, std::uint32_t number) {
   const base::Locked locked(mutex_);
   if (socket_) lose();
+  number_.store(number, std::memory_order_relaxed);
   socket_ = os::KeptDescriptor(std::move(socket));
   connections_.fetch_add(1, std::memory_order_release);
   send_unsaid();

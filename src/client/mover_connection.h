@@ -29,7 +29,9 @@ class MoverConnection final : public pager::MoverLink {
   MoverConnection& operator=(const MoverConnection&) = delete;
 
   // A connection. An earlier one is closed.
-  void offer(os::FileDescriptor socket);
+  // `number`: the daemon's.
+  void offer(os::FileDescriptor socket, std::uint32_t number = 0);
+  std::uint32_t number() const { return number_.load(std::memory_order_relaxed); }
   // Whether there is one, and the mover at its end has not gone. Any thread.
   bool is_connected();
   // In a forked child: the parent's connection is not the child's.
@@ -58,6 +60,7 @@ class MoverConnection final : public pager::MoverLink {
 
   const bool verifies_;
   std::atomic<std::uint64_t> connections_{0};  // begun and lost; odd: there is one
+  std::atomic<std::uint32_t> number_{0};       // of the latest one
   base::Mutex mutex_;
   os::KeptDescriptor socket_ GPUMUX_GUARDED_BY(mutex_);
   std::vector<std::vector<std::byte>> unsaid_ GPUMUX_GUARDED_BY(mutex_);  // messages about forgotten content, in order

@@ -274,12 +274,13 @@ void LoopDaemon::open_mover() {
     log_error("programs move their memory themselves", {{"why", program.error().message()}});
     return translator_.set_why_no_mover(program.error().message());
   }
-  mover_.emplace(io_, host_memory_, std::move(*program));
+  mover_.emplace(io_, host_memory_, std::move(*program), options_.runtime_dir + "/mover.sock");
   mover_->on_why_not([this] {
     translator_.set_why_no_mover(mover_->why_not());
     asio::post(io_, [this] { settled(); });
   });
   translator_.set_mover(*mover_);
+  mover_->take_over();
 }
 
 void LoopDaemon::open_jobs() {

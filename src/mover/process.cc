@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
@@ -27,6 +28,8 @@ constexpr std::uint64_t kAskFor = 512 * pager::kMebibyte;
 // The daemon may have none. A guess.
 constexpr base::Duration kAskAgain = 20ms;
 constexpr base::Duration kLook = 1s;
+// For a daemon that does not read what it has come for, ms. A guess: it reads nothing else then.
+constexpr int kHandOver = 10'000;
 // Longer than a round of turns, as the daemon's own (daemon/tenants/host_memory.h).
 constexpr std::size_t kKeptLooks = 60;
 
@@ -46,6 +49,10 @@ void Process::Lender::give_back(const pager::HostChunk& chunk) {
   if (process_.is_ending_.load()) return;  // it has content, which the next mover needs
   process_.host_->unregister(chunk.address, chunk.bytes);
   ::munmap(chunk.address, chunk.bytes);
+  {
+    const std::lock_guard lock(process_.connection_mutex_);
+    process_.host_files_.erase(chunk.id);
+  }
   process_.send(wire::MoverHostReturned{.number = chunk.id});
 }
 
@@ -73,13 +80,64 @@ template <class Message>
 void Process::send(const Message& message) {
   // A daemon that reads too slowly misses it. This process asks for host memory again. A chunk that it gives back then
   // stays lent until it ends.
-  static_cast<void>(os::send_message(connection_.get(), wire::encode(message).bytes()));
+  const std::lock_guard lock(connection_mutex_);
+  if (connection_) static_cast<void>(os::send_message(connection_.get(), wire::encode(message).bytes()));
+}
+
+bool Process::has_daemon() {
+  const std::lock_guard lock(connection_mutex_);
+  return static_cast<bool>(connection_);
+}
+
+void Process::leave_daemon() {
+  const std::lock_guard lock(connection_mutex_);
+  connection_.reset();
+}
+
+// To the next daemon, which reads all of it before it says anything.
+base::Status Process::hand_over(int daemon) {
+  const auto say = [&](const auto& message, int file) -> base::Status {
+    for (;;) {
+      const auto sent = os::send_message(daemon, wire::encode(message).bytes(), file);
+      if (sent || sent.error().system_errno != EAGAIN) return sent;
+      pollfd polled{daemon, POLLOUT, 0};
+      if (::poll(&polled, 1, kHandOver) == 0) return base::fail(base::Code::kTimeout, "the next daemon does not read");
+    }
+  };
+  if (books_) {
+    GPUMUX_TRY(say(wire::MoverBooks{.slots = books_->slots(), .slots_per_chunk = books_->slots_per_chunk()},
+                   books_file_.get()));
+    const std::uint64_t bytes = books_->slots_per_chunk() * pager::kBlockBytes;
+    for (const auto& [number, file] : host_files_)
+      GPUMUX_TRY(say(wire::MoverHost{.number = number, .bytes = bytes}, file.get()));
+    for (const auto& [number, known] : seats_) GPUMUX_TRY(say(known.seat, -1));
+  }
+  return say(wire::MoverReady{}, -1);
+}
+
+// The next daemon has the lock of the folder that the door is in. So the last one is gone, even if it is still heard.
+void Process::open_door() {
+  os::FileDescriptor next = os::accept_connection(door_.get());
+  const auto peer = next ? os::peer_credentials(next.get()) : base::Result<os::PeerCredentials>({});
+  if (!next || !peer || peer->uid != ::geteuid()) return;
+  {
+    // No chunk goes back between the look at it and the daemon's next word.
+    const std::lock_guard lock(connection_mutex_);
+    connection_.reset();
+    if (const base::Status done = hand_over(next.get()); !done) {
+      std::fprintf(stderr, "gpumux-mover: the next daemon does not take over: %s\n", done.error().message().c_str());
+      return;
+    }
+    connection_ = std::move(next);
+  }
+  asked_at_.store(0);
 }
 
 base::Status Process::on(const wire::MoverBooks& books, os::FileDescriptor file) {
   if (books_) return base::fail(base::Code::kProtocol, "the daemon gives the books twice");
   auto opened = Books::open(file.get(), books.slots, books.slots_per_chunk);
   if (!opened) return tl::unexpected(opened.error());
+  books_file_ = std::move(file);
   books_.emplace(std::move(*opened));
   keeper_.emplace(*books_);
   host_.emplace(driver_, &lender_, &*keeper_);
@@ -103,6 +161,10 @@ base::Status Process::on(const wire::MoverHost& host, os::FileDescriptor file) {
   if (memory == MAP_FAILED) return base::fail_errno(errno, "cannot map host memory");
   if (!adopt(*host_, *books_, {static_cast<std::byte*>(memory), host.bytes, host.number}))
     return base::fail(base::Code::kProtocol, "the books have no room for a chunk of host memory");
+  {
+    const std::lock_guard lock(connection_mutex_);
+    host_files_[host.number] = std::move(file);
+  }
   asked_at_.store(0);
   return {};
 }
@@ -110,7 +172,7 @@ base::Status Process::on(const wire::MoverHost& host, os::FileDescriptor file) {
 base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connection) {
   if (!host_) return base::fail(base::Code::kProtocol, "the daemon gives a seat before the books");
   if (!connection) {
-    seats_.emplace(seat.seat, nullptr);
+    seats_.try_emplace(seat.seat, Known{nullptr, seat});
     return {};
   }
   int count = 0;
@@ -124,7 +186,7 @@ base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connect
       continue;
     auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const auto& one) { return one->device == device; });
     if (gpu == gpus_.end()) gpu = gpus_.insert(gpu, std::make_unique<Gpu>(*this, device));
-    seats_[seat.seat] = gpu->get();
+    seats_[seat.seat] = {gpu->get(), seat};
     (*gpu)->post(NewSeat{seat.seat, std::move(connection)});
     return {};
   }
@@ -135,8 +197,8 @@ base::Status Process::on(const wire::MoverSeatGone& gone, os::FileDescriptor) {
   if (!host_) return base::fail(base::Code::kProtocol, "the daemon ends a seat before the books");
   const auto found = seats_.find(gone.seat);
   if (found == seats_.end()) return {};
-  if (found->second != nullptr) {
-    found->second->post(SeatGone{gone.seat});
+  if (found->second.gpu != nullptr) {
+    found->second.gpu->post(SeatGone{gone.seat});
   } else {
     forget(gone.seat);
   }
@@ -166,7 +228,7 @@ base::Status Process::hear() {
     auto received = os::receive_message(connection_.get(), buffer);
     if (!received && received.error().system_errno == EAGAIN) return {};
     if (!received || received->bytes == 0) {
-      has_daemon_ = false;
+      leave_daemon();
       return {};
     }
     const auto message = wire::decode_from_movers_daemon(std::span(buffer, received->bytes));
@@ -187,10 +249,11 @@ base::Status Process::run() {
 }
 
 base::Status Process::serve() {
-  while (has_daemon_ || has_seats()) {
-    pollfd polled{has_daemon_ ? connection_.get() : -1, POLLIN, 0};
-    ::poll(&polled, 1, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(kLook).count()));
-    if (has_daemon_) GPUMUX_TRY(hear());
+  while (has_daemon() || has_seats()) {
+    pollfd polled[]{{connection_.get(), POLLIN, 0}, {door_.get(), POLLIN, 0}};
+    ::poll(polled, 2, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(kLook).count()));
+    if (has_daemon()) GPUMUX_TRY(hear());
+    if (polled[1].revents != 0) open_door();
     look_at_host(os::now());
   }
   return {};

@@ -2,7 +2,8 @@
 // The mover's process: what the daemon says, host memory, and a worker on a thread of its own for each GPU that has a
 // seat.
 //
-// It ends when its daemon is gone and no seat is left. Until then it goes on for the seats that it has.
+// When its daemon is gone it goes on for the seats that it has, and listens for the next daemon, which it hands over
+// all that the last one has given it. It ends when it has neither a daemon nor a seat.
 #pragma once
 
 #include <atomic>
@@ -30,9 +31,9 @@ namespace gpumux::mover {
 
 class Process {
  public:
-  // `connection`: to the daemon.
-  Process(const cuda::Driver& driver, os::FileDescriptor connection)
-      : driver_(driver), connection_(std::move(connection)) {}
+  // `connection`: to the daemon. `door`: where the next one connects; it may be none.
+  Process(const cuda::Driver& driver, os::FileDescriptor connection, os::FileDescriptor door = {})
+      : driver_(driver), door_(std::move(door)), connection_(std::move(connection)) {}
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -89,18 +90,29 @@ class Process {
   template <class Message>
   void send(const Message& message);
   bool has_seats();
+  void open_door();
+  base::Status hand_over(int daemon);
+  bool has_daemon();
+  void leave_daemon();
   void look_at_host(base::TimePoint now);
 
   const cuda::Driver& driver_;
-  const os::FileDescriptor connection_;  // also used by the GPUs' threads
-  bool has_daemon_ = true;
+  const os::FileDescriptor door_;
+  std::mutex connection_mutex_;
+  os::FileDescriptor connection_;  // under the mutex; none: the daemon is gone
+  os::FileDescriptor books_file_;
   std::optional<Books> books_;
+  std::map<std::uint64_t, os::FileDescriptor> host_files_;  // by the chunk's number, under the mutex
   std::optional<BookKeeper> keeper_;
   Lender lender_{*this};
   std::optional<pager::HostSlots> host_;
   std::atomic<std::int64_t> asked_at_{0};  // for host memory, ns
   std::vector<std::unique_ptr<Gpu>> gpus_;
-  std::map<SeatNumber, Gpu*> seats_;  // null: it has had no connection to this process yet
+  struct Known {
+    Gpu* gpu = nullptr;  // null: it has had no connection to this process yet
+    wire::MoverSeat seat;
+  };
+  std::map<SeatNumber, Known> seats_;
   std::atomic<bool> is_ending_{false};
   std::deque<std::uint64_t> used_lately_;  // the most host memory in use, by second
   base::TimePoint next_look_{};

@@ -31,7 +31,7 @@ class ProcessTest : public sim::SimTest {
     auto [ours, theirs] = pair();
     daemon_ = std::move(ours);
     thread_ = std::thread([this, connection = std::make_shared<os::FileDescriptor>(std::move(theirs))] {
-      Process process(simulated_driver(), std::move(*connection));
+      Process process(simulated_driver(), std::move(*connection), os::listen_seqpacket(door_, 0600, 1).value());
       status_ = process.run();
     });
   }
@@ -110,6 +110,7 @@ class ProcessTest : public sim::SimTest {
     return answered;
   }
 
+  const std::string door_ = "@gpumux-mover-test-" + std::to_string(::getpid());
   os::FileDescriptor books_{::memfd_create("books", MFD_CLOEXEC)};
   os::FileDescriptor daemon_;
   std::thread thread_;
@@ -142,6 +143,41 @@ TEST_F(ProcessTest, ItStaysForItsSeatsWhenTheDaemonIsGone) {
   seat.reset();
   end();
   EXPECT_TRUE(status_);
+}
+
+TEST_F(ProcessTest, TheNextDaemonGetsAllThatTheLastOneGave) {
+  say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
+  give_host_memory(given_++);
+  const os::FileDescriptor seat = open_seat(7);
+  const auto saved = save(seat, 2);
+  ASSERT_TRUE(saved);
+  const std::uint64_t given = given_;
+  daemon_ = std::move(*os::connect_seqpacket(door_));
+  std::uint64_t chunks = 0;
+  std::vector<std::uint64_t> seats;
+  std::optional<Books> books;
+  EXPECT_TRUE(sim::eventually([&] {
+    std::byte buffer[base::kMaxMessageBytes];
+    const auto received = os::receive_message(daemon_.get(), buffer);
+    if (!received || received->bytes == 0) return false;
+    const auto message = wire::decode_to_movers_daemon(std::span(buffer, received->bytes)).value();
+    if (std::holds_alternative<wire::MoverBooks>(message))
+      books.emplace(Books::open(received->fd.get(), kSlots, kPerChunk).value());
+    if (const auto* const host = std::get_if<wire::MoverHost>(&message)) {
+      EXPECT_EQ(host->bytes, kPerChunk * pager::kBlockBytes);
+      EXPECT_TRUE(received->fd);
+      ++chunks;
+    }
+    if (const auto* const one = std::get_if<wire::MoverSeat>(&message)) seats.push_back(one->seat);
+    return std::holds_alternative<wire::MoverReady>(message);
+  }));
+  EXPECT_EQ(chunks, given);
+  EXPECT_EQ(seats, std::vector<std::uint64_t>{7});
+  ASSERT_TRUE(books);
+  EXPECT_EQ(books->bytes_of(7), saved->copied);
+  // It serves this one as it did the last one.
+  say(wire::MoverSeatGone{.seat = 7});
+  EXPECT_TRUE(sim::eventually([&] { return books->bytes_of(7) == 0; }));
 }
 
 TEST_F(ProcessTest, AGpuThatIsNotThereHasNoSeat) {

@@ -540,7 +540,7 @@ struct MoverWanted {
   static constexpr Type kType = Type::kMoverWanted;
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t number = 0;  // MoverOpened's; if the daemon has given a newer one since, it does not answer
 };
 
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
@@ -565,7 +565,7 @@ struct MoverOpened {
   static constexpr Type kType = Type::kMoverOpened;
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
+  std::uint32_t number = 0;  // of the connection; grows
 };
 
 using DaemonMessage =

@@ -117,7 +117,7 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel>;
 //   MoverBooks + file   ------------------>                      the first one: the books of all slots
 //   MoverHost + file    ------------------>                      a chunk of host memory, known to the books by its
 //   number
-//                       <------------------  MoverReady          it has the driver
+//                       <------------------  MoverReady          it has the driver, and has handed over all that it has
 //                       <------------------  MoverHostWanted
 //                       <------------------  MoverHostReturned   the chunk with this number is not used any more
 //   MoverSeat + socket  ------------------>                      a seat, and the mover's end of its connection. Without
@@ -125,7 +125,12 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel>;
 //   MoverSeats          ------------------>                      all seats were named: content of others is of no use
 //   MoverSeatGone       ------------------>                      its content is of no use any more
 //
-// The daemon keeps a descriptor of the books and of each chunk. So another mover gets all of them.
+// The daemon keeps a descriptor of the books and of each chunk. So another mover gets all of them. A mover that has
+// lost its daemon listens for the next one, and keeps the same descriptors for it:
+//
+//   daemon                                   mover
+//                       <------------------  MoverBooks + file, MoverHost + file, MoverSeat: of each that it has
+//                       <------------------  MoverReady
 
 enum class MoverControlType : std::uint32_t {
   kBooks = 1,
@@ -156,6 +161,10 @@ struct MoverSeat {
   static constexpr std::size_t kMinimumBytes = 24;
   std::uint64_t seat = 0;
   std::uint8_t gpu_uuid[16] = {};
+  // By which the daemon knows it again (daemon/tenants/node_mover.h).
+  std::uint64_t process_start = 0;
+  std::uint32_t pid = 0;
+  std::uint32_t slot = 0;
 };
 struct MoverSeatGone {
   static constexpr MoverControlType kType = MoverControlType::kSeatGone;
@@ -183,7 +192,7 @@ struct MoverReady {
   std::uint64_t reserved = 0;
 };
 using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats>;
-using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady>;
+using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);
 

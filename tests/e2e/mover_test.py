@@ -138,6 +138,22 @@ class Mover(MemoryTest):
             daemon.start()
         self.work_until(self.turns_of(daemon, 3), "turns", *programs)
 
+    def test_the_next_daemon_takes_it_over(self):
+        self.expect_error("the mover has ended, and is started again")
+        self.expect_error("CUDA error|error 600|cannot bring memory back")
+        daemon = self.start_daemon()
+        programs = self.started(2)
+        for kills in range(1, 4):
+            wait_until(lambda: len(self.movers(daemon)) == kills, HANG, "another one is started")
+            mover = self.movers(daemon)[-1]
+            wait_until(self.turns_of(daemon, 2), HANG, "turns")
+            daemon.kill()
+            daemon.start()
+            wait_until(lambda: f"mover serves pid={mover}" in daemon.log(), HANG, "it is taken over")
+            # This daemon has the content that it saved.
+            os.kill(mover, signal.SIGKILL)
+        self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+
 
 class Frozen(MemoryTest):
     """Memory of a program that is frozen in a kernel leaves, and the kernel goes on when it is back."""

@@ -159,6 +159,22 @@ void HostMemory::wanted(const HostSeat& seat, std::uint64_t bytes, std::string_v
   if (!requests_.empty()) on_awaited_();
 }
 
+std::optional<std::uint64_t> HostMemory::adopt(const HostSeat& seat, os::FileDescriptor memory, std::string_view domain,
+                                               const Account& account) {
+  if (!HostFiles::is_whole(memory.get(), chunk_bytes_)) return std::nullopt;
+  Borrower& borrower = borrowers_[seat.tenant];
+  borrower.domain = domain;
+  borrower.account = account;
+  HostChunk& chunk = chunks_.add();
+  chunk.memory = std::move(memory);
+  chunks_.move(chunk, State::kReady);
+  chunk.borrower = seat;
+  chunk.account = account;
+  chunk.domain = domain;
+  chunks_.move(chunk, State::kLent);
+  return chunk.id;
+}
+
 // Null: no chunk of the seat's trust domain is free. `kept`: the seat has this chunk mapped.
 HostChunk* HostMemory::find_handed_on(const HostSeat& seat, const Borrower& borrower, bool may_grow, bool& kept) {
   for (;;) {

@@ -126,6 +126,10 @@ class HostMemory {
   // `bytes`: the seat's memory that may be evicted or is. A seat of which nothing was said borrows nothing.
   void has(const HostSeat& seat, std::uint64_t bytes) { seats_.has(seat, bytes); }
   void closed(const HostSeat& seat);
+  // Memory that an earlier daemon has lent to the seat, and that is lent from now on as `wanted` lends. Its number;
+  // none: it is not a whole chunk.
+  std::optional<std::uint64_t> adopt(const HostSeat& seat, os::FileDescriptor memory, std::string_view domain,
+                                     const Account& account);
   // `domain`: the tenant's trust_domain. `account`: the account that the loans count for; always the same for a tenant.
   void wanted(const HostSeat& seat, std::uint64_t bytes, std::string_view domain, const Account& account);
   // `kept`: it is still mapped there. An id that is not lent to this tenant is ignored.

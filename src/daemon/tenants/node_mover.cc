@@ -15,6 +15,7 @@
 
 #include "base/limits.h"
 #include "daemon/loop/log.h"
+#include "daemon/peers/process_info.h"
 #include "os/pidfd.h"
 #include "os/spawn.h"
 #include "os/unix_socket.h"
@@ -50,8 +51,14 @@ std::vector<std::string> environment() {
 
 }  // namespace
 
-NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program)
-    : io_(io), host_(host), program_(std::move(program)), socket_(io), again_(io), pause_(kRestartPause) {
+NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program, std::string door)
+    : io_(io),
+      host_(host),
+      program_(std::move(program)),
+      door_(std::move(door)),
+      socket_(io),
+      again_(io),
+      pause_(kRestartPause) {
   host_.has({kBorrower, 0}, host_.budget());
 }
 
@@ -59,16 +66,29 @@ NodeMover::~NodeMover() {
   // It goes on without this daemon, unless it has ended by now.
   std::visit(
       [](const auto& state) {
-        if constexpr (requires { state.process; }) {
-          if (state.process != 0) ::waitpid(state.process, nullptr, WNOHANG);
-        }
+        if constexpr (requires { state.process; }) state.process.has_ended();
       },
       state_);
 }
 
 // ---- the process
 
-base::Result<pid_t> NodeMover::start() {
+bool NodeMover::Process::has_ended() const {
+  if (pid == 0) return true;
+  const pid_t reaped = ::waitpid(pid, nullptr, WNOHANG);
+  // An earlier daemon's is no child of this one.
+  return reaped == pid || (reaped < 0 && (!pidfd || os::has_ended(pidfd.get())));
+}
+
+void NodeMover::Process::kill() const {
+  if (pidfd) {
+    static_cast<void>(os::kill_process(pidfd.get()));
+  } else if (pid != 0) {
+    ::kill(pid, SIGKILL);
+  }
+}
+
+base::Status NodeMover::start() {
   if (!books_) {
     slots_ =
         static_cast<std::uint32_t>((host_.budget() / host_.chunk_bytes() + 1) * (host_.chunk_bytes() / kSlotBytes));
@@ -83,32 +103,106 @@ base::Result<pid_t> NodeMover::start() {
   os::FileDescriptor ours(ends[0]);
   const os::FileDescriptor theirs(ends[1]);
   // In a session of its own: a terminal's signals are the daemon's, and the mover outlives it for its seats.
-  const auto started = os::spawn(program_, {"gpumux-mover"}, environment(), theirs.get());
-  if (!started) return started;
-  state_ = Starting{*started};
+  const auto started = os::spawn(program_, {"gpumux-mover", door_}, environment(), theirs.get());
+  if (!started) return tl::unexpected(started.error());
+  auto pidfd = os::open_pidfd(*started);
+  state_ = Starting{{*started, pidfd ? std::move(*pidfd) : os::FileDescriptor()}};
   socket_.assign(ours.release());
   log_info("the mover is started", {{"pid", *started}});
   send(wire::MoverBooks{.slots = slots_,
                         .slots_per_chunk = static_cast<std::uint32_t>(host_.chunk_bytes() / kSlotBytes)},
        books_.get());
   for (const auto& [number, loan] : loans_) send_chunk(number, loan);
-  for (const auto& [seat, number] : numbers_) send(wire::MoverSeat{.seat = number});
+  for (const auto& [seat, number] : numbers_) send(describe(seat, number));
   send(wire::MoverSeats{});
   wait_read();
-  return started;
+  return {};
 }
 
-void NodeMover::on(const wire::MoverReady&) {
-  auto* const starting = std::get_if<Starting>(&state_);
-  if (starting == nullptr) return;
-  state_ = Serving{starting->process};
+wire::MoverSeat NodeMover::describe(const Seat& seat, std::uint64_t number) {
+  return {.seat = number,
+          .process_start = seat.process_start,
+          .pid = static_cast<std::uint32_t>(seat.pid),
+          .slot = seat.slot};
+}
+
+// ---- taking over
+
+void NodeMover::take_over() {
+  auto connection = os::connect_seqpacket(door_);
+  if (!connection) return;  // it left none
+  const auto peer = os::peer_credentials(connection->get());
+  if (!peer || peer->uid != ::geteuid()) {
+    log_error("a process of another user listens for the mover's next daemon", {{"door", door_}});
+    return;
+  }
+  auto process = os::peer_process(connection->get(), peer->pid);
+  log_info("an earlier daemon's mover is taken over", {{"pid", peer->pid}});
+  state_ = TakingOver{{peer->pid, process ? std::move(process->pidfd) : os::FileDescriptor()}};
+  socket_.assign(connection->release());
+  wait_read();
+}
+
+void NodeMover::on(const wire::MoverBooks& books, os::FileDescriptor file) {
+  if (!std::holds_alternative<TakingOver>(state_) || books_) return lost("it hands over books that it has not got");
+  if (books.slots_per_chunk != host_.chunk_bytes() / kSlotBytes)
+    return lost("its host memory is of chunks of another size, for the budget has changed");
+  slots_ = books.slots;
+  books_ = std::move(file);
+}
+
+void NodeMover::on(const wire::MoverHost& host, os::FileDescriptor file) {
+  if (!std::holds_alternative<TakingOver>(state_)) return lost("it gives host memory");
+  const auto loan = host_.adopt({kBorrower, 0}, std::move(file), "mover", Account::of_user(::geteuid()));
+  if (!loan) return lost("it hands over host memory that is not whole");
+  loans_[host.number] = *loan;
+}
+
+void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
+  if (!std::holds_alternative<TakingOver>(state_)) return lost("it names a seat");
+  const Seat seat{static_cast<pid_t>(message.pid), message.process_start, message.slot};
+  numbers_[seat] = message.seat;
+  connected_.insert(seat);
+  last_number_ = std::max(last_number_, message.seat);
+  // Until its process connects again.
+  auto process = os::open_pidfd(seat.pid);
+  const auto info = process_info(seat.pid);
+  const bool is_its = process && info && info->start_time == seat.process_start;
+  left_[seat] = is_its ? std::move(*process) : os::FileDescriptor();
+}
+
+// The mover keeps its content, and goes on for its seats.
+void NodeMover::drop() {
+  host_.gone(kBorrower);  // no other seat gets the chunks, and they are not emptied
+  host_.has({kBorrower, 0}, host_.budget());
+  loans_.clear();
+  numbers_.clear();
+  left_.clear();
+  books_.reset();
+  waiting_.clear();
+  state_ = None{};
+}
+
+// ---- its end
+
+void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
+  if (auto* const starting = std::get_if<Starting>(&state_)) {
+    state_ = Serving{std::move(starting->process)};
+  } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
+    log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", numbers_.size()}});
+    state_ = Serving{std::move(taken->process)};
+  } else {
+    return;
+  }
   pause_ = kRestartPause;
   if (!why_not_.empty()) {
     log_info("the mover serves again");
     why_not_.clear();
     on_why_not_();
   }
+  for (const Seat& seat : waiting_) connected_.erase(seat);
   on_serving_();
+  waiting_.clear();
 }
 
 // Two movers must not have the same slots: the next one is started when this one has ended, with its copies.
@@ -116,15 +210,17 @@ void NodeMover::lost(std::string_view why) {
   socket_.close();
   unsent_.clear();
   connected_.clear();
-  if (const auto* const serving = std::get_if<Serving>(&state_)) {
-    log_error("the mover has ended, and is started again", {{"pid", serving->process}, {"why", why}});
-    ::kill(serving->process, SIGKILL);
-    rest(serving->process);
-  } else if (const auto* const starting = std::get_if<Starting>(&state_)) {
-    ::kill(starting->process, SIGKILL);
-    const pid_t process = starting->process;
+  if (auto* const serving = std::get_if<Serving>(&state_)) {
+    log_error("the mover has ended, and is started again", {{"pid", serving->process.pid}, {"why", why}});
+    serving->process.kill();
+    rest(std::move(serving->process));
+  } else if (auto* const starting = std::get_if<Starting>(&state_)) {
+    starting->process.kill();
     fail(program_ + " ends before it serves, and has said why on the daemon's standard error");
-    rest(process);
+    rest(std::move(std::get<Starting>(state_).process));
+  } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
+    log_error("the earlier daemon's mover is not taken over", {{"pid", taken->process.pid}, {"why", why}});
+    drop();
   }
 }
 
@@ -137,8 +233,8 @@ void NodeMover::fail(std::string why) {
   }
 }
 
-void NodeMover::rest(pid_t process) {
-  state_ = Resting{process};
+void NodeMover::rest(Process process) {
+  state_ = Resting{std::move(process)};
   again_.expires_after(pause_);
   again_.async_wait([this](const boost::system::error_code& error) {
     if (!error) rested();
@@ -146,21 +242,25 @@ void NodeMover::rest(pid_t process) {
 }
 
 void NodeMover::rested() {
-  auto* const resting = std::get_if<Resting>(&state_);
-  if (resting->process != 0 && ::waitpid(resting->process, nullptr, WNOHANG) == 0) return rest(resting->process);
+  auto& resting = std::get<Resting>(state_);
+  if (!resting.process.has_ended()) return rest(std::move(resting.process));
   const auto started = start();
   if (started) return;
   fail(started.error().message());
-  rest(0);
+  rest({});
 }
 
 os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu) {
   if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || std::holds_alternative<Resting>(state_))
     return {};
+  if (is_taking_over()) {
+    waiting_.insert(seat);
+    return {};
+  }
   if (std::holds_alternative<None>(state_)) {
     if (const auto started = start(); !started) {
       fail(started.error().message());
-      rest(0);
+      rest({});
       return {};
     }
   }
@@ -170,22 +270,23 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
   left_.erase(seat);
   auto known = numbers_.find(seat);
   if (known == numbers_.end()) known = numbers_.emplace(seat, ++last_number_).first;
-  wire::MoverSeat message{.seat = known->second};
+  wire::MoverSeat message = describe(seat, known->second);
   std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
   send(message, -1, std::move(theirs));
   connected_.insert(seat);
   return os::FileDescriptor(ends[1]);
 }
 
-bool NodeMover::knows(const Seat& seat) {
+bool NodeMover::is_back(const Seat& seat) {
   left_.erase(seat);
-  return numbers_.contains(seat);
+  return numbers_.contains(seat) || is_taking_over();
 }
 
 void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
   if (is_running()) send(wire::MoverSeatGone{.seat = seat->second});
   left_.erase(seat->first);
   connected_.erase(seat->first);
+  waiting_.erase(seat->first);
   numbers_.erase(seat);
 }
 
@@ -212,6 +313,8 @@ void NodeMover::lent(const HostLoan& loan, int) {
   if (loan.bytes == 0) return;  // it asks again
   std::uint64_t number = 0;
   while (loans_.contains(number)) ++number;
+  // The books are an earlier daemon's, with a smaller budget.
+  if ((number + 1) * (host_.chunk_bytes() / kSlotBytes) > slots_) return host_.returned(kBorrower, loan.id, false);
   loans_[number] = loan.id;
   if (is_running()) send_chunk(number, loan.id);
 }
@@ -220,13 +323,13 @@ void NodeMover::send_chunk(std::uint64_t number, std::uint64_t loan) {
   send(wire::MoverHost{.number = number, .bytes = host_.chunk_bytes()}, host_.descriptor_of(loan));
 }
 
-void NodeMover::on(const wire::MoverHostWanted& wanted) {
+void NodeMover::on(const wire::MoverHostWanted& wanted, os::FileDescriptor) {
   const std::uint64_t most = std::min<std::uint64_t>(wanted.bytes, kMaxHostRequests / 2 * host_.chunk_bytes());
   for (std::uint64_t bytes = 0; bytes < most; bytes += host_.chunk_bytes())
     host_.wanted({kBorrower, 0}, host_.chunk_bytes(), "mover", Account::of_user(::geteuid()));
 }
 
-void NodeMover::on(const wire::MoverHostReturned& returned) {
+void NodeMover::on(const wire::MoverHostReturned& returned, os::FileDescriptor) {
   const auto found = loans_.find(returned.number);
   if (found == loans_.end()) return;
   host_.returned(kBorrower, found->second, false);
@@ -268,13 +371,14 @@ void NodeMover::wait_read() {
 void NodeMover::hear() {
   std::array<std::byte, base::kMaxMessageBytes> buffer;
   for (;;) {
-    const auto received = os::receive_message(socket_.native_handle(), buffer);
+    auto received = os::receive_message(socket_.native_handle(), buffer);
     if (!received && received.error().system_errno == EAGAIN) return wait_read();
     if (!received) return lost(received.error().message());
     if (received->bytes == 0) return lost("it closed its connection");
     const auto message = wire::decode_to_movers_daemon(std::span(buffer).first(received->bytes));
     if (!message) return lost(message.error().message());
-    std::visit([this](const auto& what) { on(what); }, *message);
+    std::visit([&](const auto& what) { on(what, std::move(received->fd)); }, *message);
+    if (!socket_.is_open()) return;
   }
 }
 

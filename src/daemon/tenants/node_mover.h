@@ -12,6 +12,10 @@
 // A mover that ends while it is Starting has *failed*. The daemon starts the next one after a pause that doubles with
 // each failure. Until a mover is Serving the memory of connected seats cannot leave its GPU (why_not).
 //
+// A mover outlives its daemon for its seats. The next daemon of the same folder takes it over (TakingOver): the mover
+// hands over the books, all host memory and its seats, and then it is Serving. The kernel says that the mover is of the
+// daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
+//
 // On the loop's thread.
 #pragma once
 
@@ -45,11 +49,15 @@ class NodeMover {
   // Its name among tenants that borrow host memory. No tenant has it.
   static constexpr base::TenantId kBorrower{~std::uint64_t{0}};
 
-  // `program`: e.g. /usr/libexec/gpumux/gpumux-mover.
-  NodeMover(boost::asio::io_context& io, HostMemory& host, std::string program);
+  // `program`: e.g. /usr/libexec/gpumux/gpumux-mover. `door`: the socket where a mover listens for its next daemon.
+  // REQUIRES: the caller holds the lock of the door's folder.
+  NodeMover(boost::asio::io_context& io, HostMemory& host, std::string program, std::string door);
   ~NodeMover();
   NodeMover(const NodeMover&) = delete;
   NodeMover& operator=(const NodeMover&) = delete;
+
+  // Takes over the mover that an earlier daemon has left, if there is one. Before the first tenant.
+  void take_over();
 
   // A mover serves: every seat that it does not have needs a connection.
   void on_serving(std::function<void()> callback) { on_serving_ = std::move(callback); }
@@ -65,12 +73,14 @@ class NodeMover {
     std::uint32_t slot = 0;
     auto operator<=>(const Seat&) const = default;
   };
-  // The seat's end of a new connection. None: it cannot be started now, which the log says.
+  // The seat's end of a new connection. None: not now. A seat that it knows gets one when a mover serves.
   os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu);
   // Whether the seat has a connection to this mover, as far as the daemon can tell.
   bool has_connection(const Seat& seat) const { return connected_.contains(seat); }
-  // Whether it has been connected, and may have content.
-  bool knows(const Seat& seat);
+  // Whether the seat has been connected to this mover and may have content there, or waits until it is taken over.
+  bool knows(const Seat& seat) const { return numbers_.contains(seat) || waiting_.contains(seat); }
+  // The seat's process has connected again, with a connection to a mover. False: this daemon's mover is another one.
+  bool is_back(const Seat& seat);
   // The seat is closed.
   void closed(const Seat& seat);
   // The process's connection to the daemon has ended. Its content goes when the process has ended.
@@ -87,22 +97,34 @@ class NodeMover {
     os::FileDescriptor own;
   };
 
+  // Its number, and a pidfd if the kernel has such. 0: none.
+  struct Process {
+    pid_t pid = 0;
+    os::FileDescriptor pidfd;
+    bool has_ended() const;
+    void kill() const;
+  };
   struct None {};
   struct Starting {
-    pid_t process = 0;
+    Process process;
+  };
+  struct TakingOver {
+    Process process;
   };
   struct Serving {
-    pid_t process = 0;
+    Process process;
   };
-  // `process`: the last mover, until it has ended. 0: it has, or could not be made.
+  // `process`: the last mover, until it has ended.
   struct Resting {
-    pid_t process = 0;
+    Process process;
   };
 
-  base::Result<pid_t> start();
+  bool is_taking_over() const { return std::holds_alternative<TakingOver>(state_); }
+  base::Status start();
   bool is_running() const { return socket_.is_open(); }
   void lost(std::string_view why);
-  void rest(pid_t process);
+  void rest(Process process);
+  void drop();
   void fail(std::string why);
   void rested();
   void forget(std::map<Seat, std::uint64_t>::iterator seat);
@@ -113,13 +135,18 @@ class NodeMover {
   template <class Message>
   void send(const Message& message, int lent = -1, os::FileDescriptor own = {});
   void send_chunk(std::uint64_t number, std::uint64_t loan);
-  void on(const wire::MoverHostWanted& wanted);
-  void on(const wire::MoverHostReturned& returned);
-  void on(const wire::MoverReady& ready);
+  void on(const wire::MoverHostWanted& wanted, os::FileDescriptor);
+  void on(const wire::MoverHostReturned& returned, os::FileDescriptor);
+  void on(const wire::MoverReady& ready, os::FileDescriptor);
+  void on(const wire::MoverBooks& books, os::FileDescriptor file);
+  void on(const wire::MoverHost& host, os::FileDescriptor file);
+  void on(const wire::MoverSeat& seat, os::FileDescriptor);
+  static wire::MoverSeat describe(const Seat& seat, std::uint64_t number);
 
   boost::asio::io_context& io_;
   HostMemory& host_;
   const std::string program_;
+  const std::string door_;
   std::function<void()> on_serving_ = [] {};
   std::function<void()> on_why_not_ = [] {};
   os::FileDescriptor books_;
@@ -128,12 +155,13 @@ class NodeMover {
   boost::asio::posix::stream_descriptor socket_;
   boost::asio::steady_timer again_;
   std::deque<Unsent> unsent_;
-  std::variant<None, Starting, Serving, Resting> state_;
+  std::variant<None, Starting, TakingOver, Serving, Resting> state_;
   base::Duration pause_;  // before the next start
   std::string why_not_;
   std::uint64_t last_number_ = 0;
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
   std::set<Seat> connected_;                 // of these, to the mover that runs
+  std::set<Seat> waiting_;                   // for a connection, until the mover is taken over
   std::map<Seat, os::FileDescriptor> left_;  // of these, whose connection has ended: pidfds
 };
 

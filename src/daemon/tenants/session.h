@@ -61,6 +61,7 @@ struct Slot {
   // The mover that its content goes through.
   enum class Mover : std::uint8_t { kNone, kOurs, kEarlierDaemons };
   Mover mover = Mover::kNone;
+  std::uint32_t mover_connection = 0;  // the number of the latest that it was given here; 0: none
 };
 
 // The MPS server that a process is a client of.

@@ -77,8 +77,13 @@ void Translator::set_mover(NodeMover& mover) {
   mover.on_serving([this] {
     for (const auto& [id, session] : sessions_) {
       for (const auto& [number, slot] : session->slots()) {
-        if (slot.mover == Slot::Mover::kOurs && !mover_->has_connection(mover_seat(*session, slot)))
+        const NodeMover::Seat seat = mover_seat(*session, slot);
+        if (slot.mover != Slot::Mover::kOurs || mover_->has_connection(seat)) continue;
+        if (mover_->knows(seat)) {
           open_mover(*session, *session->slot(number));
+        } else {
+          session->slot(number)->mover = Slot::Mover::kEarlierDaemons;
+        }
       }
     }
   });
@@ -267,7 +272,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     if (open.has_mover == 0) {
       open_mover(session, slot);
     } else {
-      slot.mover = mover_->knows(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
+      slot.mover = mover_->is_back(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
     }
   }
   // One that is back without a mover may have content in host memory of its own, and goes on moving that by itself.

@@ -271,6 +271,7 @@ class Translator {
   HostMemory& host_;
   NodeMover* mover_ = nullptr;  // none: programs move their memory themselves
   std::string why_no_mover_;
+  std::uint32_t mover_connections_ = 0;  // that were given
   Frames frames_{most_frames()};
   bool tenants_return_ = false;
   const AccessRules& access_;

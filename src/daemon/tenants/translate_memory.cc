@@ -336,14 +336,17 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::ExpectEvic
 }
 
 void Translator::open_mover(Session& session, Slot& slot) {
-  const os::FileDescriptor connection =
-      mover_->connect(mover_seat(session, slot), leases_.gpus()[slot.gpu.value].info.uuid);
+  const NodeMover::Seat seat = mover_seat(session, slot);
+  const os::FileDescriptor connection = mover_->connect(seat, leases_.gpus()[slot.gpu.value].info.uuid);
+  // One that has content, or waits, gets a connection when a mover serves.
+  if (mover_->knows(seat)) slot.mover = Slot::Mover::kOurs;
   if (!connection) return;
-  slot.mover = Slot::Mover::kOurs;
-  send(session, wire::MoverOpened{.slot = slot.number}, connection.get());
+  slot.mover_connection = ++mover_connections_;
+  send(session, wire::MoverOpened{.slot = slot.number, .number = slot.mover_connection}, connection.get());
 }
 
-void Translator::on(Session& session, Slot& slot, const wire::MoverWanted&) {
+void Translator::on(Session& session, Slot& slot, const wire::MoverWanted& wanted) {
+  if (slot.mover_connection != 0 && wanted.number != slot.mover_connection) return;  // the next one is on its way
   if (slot.mover != Slot::Mover::kNone && mover_ != nullptr) open_mover(session, slot);
 }
 

@@ -90,7 +90,7 @@ void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor fra
 
 void Memories::on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection) {
   if (opened.slot >= seats_.count() || !connection) return;
-  of(opened.slot).mover.offer(std::move(connection));
+  of(opened.slot).mover.offer(std::move(connection), opened.number);
   mover_.wake();
 }
 
@@ -144,7 +144,8 @@ bool Memories::send_report(DeviceMemory& memory, std::uint32_t flags) {
 
 void Memories::tend_connection(DeviceMemory& memory) {
   if (const std::uint64_t lost = memory.mover.lost(); lost != memory.asked_for_mover) {
-    if (send(memory.slot, wire::MoverWanted{.slot = memory.slot})) memory.asked_for_mover = lost;
+    if (send(memory.slot, wire::MoverWanted{.slot = memory.slot, .number = memory.mover.number()}))
+      memory.asked_for_mover = lost;
   }
 }
 
