@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "base/no_fork.h"
 #include "os/unix_socket.h"
 
 namespace gpumux::client {
@@ -58,7 +59,10 @@ bool MoverConnection::is_connected() {
   return socket >= 0 && ::recv(socket, &byte, 1, MSG_PEEK | MSG_DONTWAIT) != 0;
 }
 
-void MoverConnection::close_after_fork() GPUMUX_NO_THREAD_SAFETY_ANALYSIS { socket_.reset(); }
+void MoverConnection::close_after_fork() GPUMUX_NO_THREAD_SAFETY_ANALYSIS {
+  socket_.reset();
+  memory_.close_after_fork();
+}
 
 void MoverConnection::lose() {
   if (!socket_ && !socket_.is_lost()) return;
@@ -86,12 +90,14 @@ void MoverConnection::send_unsaid() {
   unsaid_.erase(unsaid_.begin(), unsaid_.begin() + static_cast<std::ptrdiff_t>(said));
 }
 
-bool MoverConnection::save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) {
+bool MoverConnection::save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory,
+                           bool may_keep) {
   const base::Locked locked(mutex_);
   return send(wire::MoverSave{.ticket = ticket,
                               .chunk = chunk,
                               .blocks = static_cast<std::uint32_t>(content.size()),
-                              .verify = verifies_ ? 1u : 0u},
+                              .verify = verifies_ ? 1u : 0u,
+                              .may_keep = may_keep ? 1u : 0u},
               content, memory);
 }
 
@@ -108,14 +114,31 @@ void MoverConnection::cancel(std::uint64_t ticket) {
 
 void MoverConnection::forget(std::uint64_t chunk, const pager::Content& content, bool are_copies) {
   const base::Locked locked(mutex_);
-  const wire::MoverForget message{
-      .chunk = chunk, .blocks = static_cast<std::uint32_t>(content.size()), .are_copies = are_copies ? 1u : 0u};
+  send_or_keep(
+      wire::MoverForget{
+          .chunk = chunk, .blocks = static_cast<std::uint32_t>(content.size()), .are_copies = are_copies ? 1u : 0u},
+      content);
+}
+
+template <class Message>
+void MoverConnection::send_or_keep(const Message& message, const pager::Content& content) {
   if (send(message, content, -1)) return;
   const auto bytes = wire::encode_for_mover(message, blocks_of(content), buffer_);
   unsaid_.emplace_back(bytes.begin(), bytes.end());
 }
 
+void MoverConnection::give(std::uint64_t ticket, bool is_released) {
+  const base::Locked locked(mutex_);
+  send_or_keep(wire::MoverGiven{.ticket = ticket, .is_released = is_released ? 1u : 0u}, {});
+}
+
+void MoverConnection::make_way(std::uint64_t bytes) {
+  const base::Locked locked(mutex_);
+  send(wire::MoverMakeWay{.bytes = bytes}, {}, -1);  // lost: the seat asks again while it lacks memory
+}
+
 std::optional<pager::MoverLink::Answer> MoverConnection::next() {
+  const base::NoFork no_fork;  // a child must not keep the memory that comes along
   const base::Locked locked(mutex_);
   send_unsaid();
   const int socket = socket_.get();
@@ -123,7 +146,7 @@ std::optional<pager::MoverLink::Answer> MoverConnection::next() {
     lose();
     return std::nullopt;
   }
-  const auto received = os::receive_message(socket, buffer_);
+  auto received = os::receive_message(socket, buffer_);
   if (!received && received.error().system_errno == EAGAIN) return std::nullopt;
   const auto message = received && received->bytes != 0
                            ? wire::decode_from_mover(std::span(buffer_, received->bytes))
@@ -135,9 +158,12 @@ std::optional<pager::MoverLink::Answer> MoverConnection::next() {
   const wire::MoverMoved& moved = message->message;
   Answer answer;
   answer.ticket = moved.ticket;
+  answer.is_kept = moved.is_kept != 0;
+  if (const auto number = memory_.keep(std::move(received->fd))) answer.frame = pager::KeptFrame{&memory_, *number};
   switch (moved.result) {
     case wire::MoverResult::kDone: answer.result = Answer::Result::kDone; break;
     case wire::MoverResult::kNoHost: answer.result = Answer::Result::kNoHost; break;
+    case wire::MoverResult::kNoFrame: answer.result = Answer::Result::kNoFrame; break;
     case wire::MoverResult::kLost: answer.result = Answer::Result::kLost; break;
     default: answer.result = Answer::Result::kFailed;
   }

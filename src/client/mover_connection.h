@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/lock.h"
+#include "client/kept_memory.h"
 #include "os/file_descriptor.h"
 #include "os/kept_descriptor.h"
 #include "pager/copier/mover_link.h"
@@ -44,10 +45,14 @@ class MoverConnection final : public pager::MoverLink {
     return number % 2 == 0 ? number : 0;
   }
   std::uint64_t connection() const override { return connections_.load(std::memory_order_acquire); }
-  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;
+  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory,
+            bool may_keep) override;
   bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;
   void cancel(std::uint64_t ticket) override;
   void forget(std::uint64_t chunk, const pager::Content& content, bool are_copies) override;
+  void give(std::uint64_t ticket, bool is_released) override;
+  void make_way(std::uint64_t bytes) override;
+  bool may_keep_frame() override { return memory_.has_space(); }
   std::optional<Answer> next() override;
   void wait() override;
 
@@ -56,14 +61,17 @@ class MoverConnection final : public pager::MoverLink {
   bool send(const Message& message, const pager::Content& content, int memory) GPUMUX_REQUIRES(mutex_);
   bool send_bytes(std::span<const std::byte> bytes, int memory) GPUMUX_REQUIRES(mutex_);
   void send_unsaid() GPUMUX_REQUIRES(mutex_);
+  template <class Message>
+  void send_or_keep(const Message& message, const pager::Content& content) GPUMUX_REQUIRES(mutex_);
   void lose() GPUMUX_REQUIRES(mutex_);
 
   const bool verifies_;
+  KeptMemory memory_;                          // outlives connections
   std::atomic<std::uint64_t> connections_{0};  // begun and lost; odd: there is one
   std::atomic<std::uint32_t> number_{0};       // of the latest one
   base::Mutex mutex_;
   os::KeptDescriptor socket_ GPUMUX_GUARDED_BY(mutex_);
-  std::vector<std::vector<std::byte>> unsaid_ GPUMUX_GUARDED_BY(mutex_);  // messages about forgotten content, in order
+  std::vector<std::vector<std::byte>> unsaid_ GPUMUX_GUARDED_BY(mutex_);  // messages that may come late, in order
   alignas(8) std::byte buffer_[wire::kMostMoverBytes] GPUMUX_GUARDED_BY(mutex_);
 };
 

@@ -21,7 +21,7 @@ using sim::simulated_driver;
 
 class PagerByMoverTest : public pager::PagerTest {
  protected:
-  static constexpr std::uint32_t kSlots = 256;
+  static constexpr std::uint32_t kSlots = 512;
 
   // Host memory that outlives a mover, as the daemon's does.
   class Files final : public pager::HostMemory {
@@ -61,7 +61,7 @@ class PagerByMoverTest : public pager::PagerTest {
           std::optional<base::Duration> next(std::chrono::milliseconds(1));
           {
             const std::lock_guard lock(mutex);
-            if (!is_held) next = worker.step(sim::now());
+            if (!is_held) next = worker.step(now ? *now : sim::now());
           }
           worker.wait(next, wake[0]);
         }
@@ -80,6 +80,7 @@ class PagerByMoverTest : public pager::PagerTest {
     std::atomic<bool> stopping{false};
     std::mutex mutex;
     bool is_held = false;
+    std::optional<base::TimePoint> now;  // its time stands still
     std::thread thread;
   };
 
@@ -96,11 +97,14 @@ class PagerByMoverTest : public pager::PagerTest {
   }
   void start() {
     mover_ = std::make_unique<Mover>(files_, books_file_.get());
+    connect(1, connection_, 0);
+    mover_->start();
+  }
+  void connect(SeatNumber seat, client::MoverConnection& connection, Domain domain) {
     int ends[2];
     ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    mover_->worker.add(1, os::FileDescriptor(ends[0]));
-    mover_->start();
-    connection_.offer(os::FileDescriptor(ends[1]));
+    mover_->worker.add(seat, os::FileDescriptor(ends[0]), domain);
+    connection.offer(os::FileDescriptor(ends[1]));
   }
   std::vector<std::uint32_t> read(cuda::CUdeviceptr from, std::size_t bytes) {
     std::vector<std::uint32_t> words(bytes / 4);
@@ -272,6 +276,184 @@ TEST_F(PagerByMoverTest, WithoutHostMemoryItStarves) {
   ASSERT_EQ(evict(), JobState::kDone);
   ASSERT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(address, 48 * kMebibyte), words);
+}
+
+// ---- frames
+
+// Two programs that change places on a GPU with memory for one of them and a chunk, as the daemon has them: what one
+// has left is the other's room. The mover's time stands still, so no frame goes because a machine is slow.
+class PagersByMoverTest : public PagerByMoverTest {
+ protected:
+  static constexpr std::uint64_t kChunk = base::kLeastFrameBytes;
+  static constexpr std::uint64_t kAll = 3 * kChunk;
+
+  void SetUp() override {
+    PagerByMoverTest::SetUp();
+    files_.most = 2 * kAll / pager::kHostChunkBytes;
+    options_.chunk_bytes = kChunk;
+    options_.reuse_bytes = 0;
+  }
+  void TearDown() override {
+    others_.reset();
+    EXPECT_CUDA(simulated_driver().cuMemFree_v2(hog_));
+    PagerByMoverTest::TearDown();
+  }
+  // The mover, with both seats in domains.
+  void start_with(Domain mine, Domain others) {
+    mover_ = std::make_unique<Mover>(files_, books_file_.get());
+    connect(1, connection_, mine);
+    connect(2, others_connection_, others);
+    mover_->now = sim::now();
+    mover_->start();
+  }
+  pager::Pager& others() {
+    if (others_ == nullptr) {
+      pager::Options options = options_;
+      options.mover = &others_connection_;
+      others_ = std::make_unique<pager::Pager>(pager::faulty_driver(), options);
+    }
+    return *others_;
+  }
+  // Both programs have written all of their memory. The second one is on the GPU.
+  void write_both() {
+    const std::uint64_t rest = (sim::free_bytes() - kAll - kChunk) / pager::kBlockBytes * pager::kBlockBytes;
+    ASSERT_CUDA(simulated_driver().cuMemAlloc_v2(&hog_, rest));
+    mine_ = get(kAll);
+    write(mine_, content(true));
+    ASSERT_EQ(evict(), JobState::kDone);
+    ASSERT_CUDA(others().allocate(context_, kAll, Placement::kResident, &its_));
+    write(its_, content(false));
+  }
+  const std::vector<std::uint32_t>& content(bool is_mine) {
+    static const auto mine = random_words(kAll, 1), its = random_words(kAll, 2);
+    return is_mine ? mine : its;
+  }
+  void expect_content(bool is_mine) { EXPECT_TRUE(read(is_mine ? mine_ : its_, kAll) == content(is_mine)); }
+  void change_places(pager::Pager& out, pager::Pager& in) {
+    EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto leaving = out.begin_eviction(seat_, UINT64_MAX, &error);
+    in.bounds().set(kAll - out.bounds().used(), pager::Bounds::kNone);
+    const auto coming = in.begin_restoration(&error);
+    ASSERT_NE(leaving, nullptr);
+    ASSERT_NE(coming, nullptr);
+    JobState left = JobState::kRunning, came = JobState::kRunning;
+    while (!is_over(left) || !is_over(came)) {
+      if (!is_over(left)) left = leaving->step();
+      in.bounds().set(kAll - out.bounds().used(), pager::Bounds::kNone);
+      if (!is_over(came)) came = coming->step();
+      EXPECT_LE(in.bounds().used() + out.bounds().used(), kAll);
+      sim::sleep_until(sim::now() + base::Duration(50'000));
+    }
+    EXPECT_EQ(left, JobState::kDone);
+    EXPECT_EQ(came, JobState::kDone);
+    EXPECT_STREQ(in.check(), nullptr);
+    EXPECT_STREQ(out.check(), nullptr);
+  }
+  // The second program leaves, and comes back.
+  void change_places_twice() {
+    change_places(others(), pager());
+    expect_content(true);
+    change_places(pager(), others());
+    expect_content(false);
+  }
+  static std::uint64_t made() { return pager::the_faults()["cuMemCreate"]->calls; }
+
+  client::MoverConnection others_connection_{false};
+  std::unique_ptr<pager::Pager> others_;
+  cuda::CUdeviceptr hog_ = 0;
+  cuda::CUdeviceptr mine_ = 0;
+  cuda::CUdeviceptr its_ = 0;
+};
+
+TEST_F(PagersByMoverTest, MemoryGoesFromOneToTheOther) {
+  start_with(1, 1);
+  write_both();
+  const std::uint64_t before = made();
+  for (int turn = 0; turn < 2; ++turn) change_places_twice();
+  EXPECT_EQ(made(), before);
+  EXPECT_EQ(pager().counters().moved.handed_over, 2 * kAll);
+  EXPECT_EQ(others().counters().moved.handed_over, 2 * kAll);
+  // Memory that came from the other program is freed with the allocation.
+  const std::uint64_t free = sim::free_bytes();
+  ASSERT_CUDA(others().free(its_, &synchronize, nullptr));
+  EXPECT_EQ(sim::free_bytes(), free + kAll);
+}
+
+TEST_F(PagersByMoverTest, BetweenDomainsMemoryIsMadeAnew) {
+  start_with(1, 2);
+  write_both();
+  const std::uint64_t before = made();
+  change_places_twice();
+  EXPECT_EQ(made(), before + 2 * kAll / kChunk);
+  EXPECT_EQ(pager().counters().moved.handed_over + others().counters().moved.handed_over, 0u);
+}
+
+// Memory that came from another process can be exported, and then it goes to no seat.
+TEST_F(PagersByMoverTest, MemoryThatCameFromAnotherProcessIsExported) {
+  start_with(1, 1);
+  write_both();
+  change_places(others(), pager());
+  ASSERT_EQ(pager().counters().moved.handed_over, kAll);
+  std::vector<pager::ExportedPiece> pieces;
+  std::uint64_t offset = 0;
+  ASSERT_CUDA(pager().export_pieces(mine_, &pieces, &offset));
+  cuda::CUdeviceptr opened = 0;
+  ASSERT_CUDA(pager().import_pieces(context_, pieces, &opened));
+  for (const pager::ExportedPiece& piece : pieces) ::close(piece.fd);
+  EXPECT_TRUE(read(opened, kAll) == content(true));
+  EXPECT_CUDA(release(opened));
+  EXPECT_CUDA(pager().unpin(mine_, pager::PinReason::kExported));
+  const std::uint64_t before = made();
+  change_places(pager(), others());
+  EXPECT_EQ(made(), before + kAll / kChunk);
+  expect_content(false);
+}
+
+// Whatever the driver refuses on the way costs at most the handing over.
+TEST_F(PagersByMoverTest, NothingIsLostWhateverFails) {
+  start_with(1, 1);
+  write_both();
+  for (const char* const name : {"cuMemImportFromShareableHandle", "cuMemMap", "cuMemSetAccess"}) {
+    pager::Fault& fault = *pager::the_faults()[name];
+    fault.code = cuda::CUDA_ERROR_UNKNOWN;
+    fault.fail_at = fault.calls + 1;
+    change_places_twice();
+    EXPECT_GE(fault.calls, fault.fail_at) << name;
+  }
+}
+
+// In the middle of a switch: each chunk is on the GPU as before, or in host memory.
+TEST_F(PagersByMoverTest, AMoverThatIsKilledLosesNoContent) {
+  start_with(1, 1);
+  write_both();
+  change_places_twice();
+  {
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto leaving = others().begin_eviction(seat_, UINT64_MAX, &error);
+    pager().bounds().set(kAll, pager::Bounds::kNone);
+    ASSERT_NE(leaving, nullptr);
+    while (leaving->freed_bytes() == 0) {
+      leaving->step();
+      sim::sleep_until(sim::now() + base::Duration(50'000));
+    }
+    pager().bounds().set(kAll - others().bounds().used(), pager::Bounds::kNone);
+    const auto coming = pager().begin_restoration(&error);
+    ASSERT_NE(coming, nullptr);
+    mover_->hold(true);
+    coming->step();  // it asks for a frame
+    mover_.reset();
+    EXPECT_EQ(run(*coming), JobState::kFailed);
+    for (JobState left = leaving->step(); !is_over(left); left = leaving->step()) leaving->cancel();
+  }
+  EXPECT_STREQ(pager().check(), nullptr);
+  EXPECT_STREQ(others().check(), nullptr);
+  EXPECT_EQ(pager().bounds().used(), 0u);
+  start_with(1, 1);
+  others().bounds().set(kAll, pager::Bounds::kNone);
+  ASSERT_EQ(restore(others()), JobState::kDone);
+  expect_content(false);
+  change_places_twice();
 }
 
 }  // namespace

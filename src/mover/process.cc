@@ -187,7 +187,7 @@ base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connect
     auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const auto& one) { return one->device == device; });
     if (gpu == gpus_.end()) gpu = gpus_.insert(gpu, std::make_unique<Gpu>(*this, device));
     seats_[seat.seat] = {gpu->get(), seat};
-    (*gpu)->post(NewSeat{seat.seat, std::move(connection)});
+    (*gpu)->post(NewSeat{seat.seat, std::move(connection), seat.domain});
     return {};
   }
   return {};  // the seat sees that its connection is closed
@@ -299,7 +299,8 @@ void Process::Gpu::run() {
       taken.swap(mail);
     }
     for (Mail& one : taken) {
-      if (auto* const seat = std::get_if<NewSeat>(&one)) worker.add(seat->seat, std::move(seat->connection));
+      if (auto* const seat = std::get_if<NewSeat>(&one))
+        worker.add(seat->seat, std::move(seat->connection), seat->domain);
       if (const auto* const gone = std::get_if<SeatGone>(&one)) worker.remove(gone->seat);
     }
     const auto next = worker.step(os::now());

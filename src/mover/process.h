@@ -48,6 +48,7 @@ class Process {
   struct NewSeat {
     SeatNumber seat = 0;
     os::FileDescriptor connection;
+    Domain domain = 0;
   };
   using Mail = std::variant<NewSeat, SeatGone>;
 

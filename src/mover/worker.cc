@@ -74,11 +74,12 @@ Worker::~Worker() {
 
 // ---- hearing
 
-void Worker::add(SeatNumber number, os::FileDescriptor connection) {
+void Worker::add(SeatNumber number, os::FileDescriptor connection, Domain domain) {
   // A seat has one connection. It has lost the earlier one, or does not need it any more.
   for (Seat& seat : seats_) seat.is_gone = seat.is_gone || seat.number == number;
   Seat& seat = seats_.emplace_back();
   seat.number = number;
+  seat.domain = domain;
   seat.connection = std::move(connection);
 }
 
@@ -161,33 +162,69 @@ void Worker::end(Operation& operation, bool is_on_gpu) {
   }
 }
 
-void Worker::queue(Seat& seat, bool is_load, std::uint64_t ticket, std::uint64_t chunk,
-                   std::span<const MoverBlock> blocks, os::FileDescriptor memory) {
+Worker::Operation& Worker::add_to(std::deque<Operation>& list, Seat& seat, Operation::Kind kind, std::uint64_t ticket,
+                                  std::uint64_t chunk, std::span<const MoverBlock> blocks) {
   ++seat.unanswered;
-  Operation& operation = queued_.emplace_back();
+  Operation& operation = list.emplace_back();
   operation.seat = &seat;
   operation.ticket = ticket;
   operation.chunk = chunk;
-  operation.is_load = is_load;
-  operation.memory = std::move(memory);
+  operation.kind = kind;
   operation.said.assign(blocks.begin(), blocks.end());
+  return operation;
 }
 
 void Worker::on(Seat& seat, const wire::MoverSave& save, std::span<const MoverBlock> blocks,
                 os::FileDescriptor memory) {
-  queue(seat, false, save.ticket, save.chunk, blocks, std::move(memory));
-  queued_.back().verifies = save.verify != 0;
+  const auto kind = save.may_keep != 0 ? Operation::Kind::kSaveToKeep : Operation::Kind::kSave;
+  Operation& operation = add_to(queued_, seat, kind, save.ticket, save.chunk, blocks);
+  operation.memory = std::move(memory);
+  operation.verifies = save.verify != 0;
 }
 
 void Worker::on(Seat& seat, const wire::MoverLoad& load, std::span<const MoverBlock> blocks,
                 os::FileDescriptor memory) {
-  queue(seat, true, load.ticket, load.chunk, blocks, std::move(memory));
+  if (memory) {
+    add_to(queued_, seat, Operation::Kind::kLoad, load.ticket, load.chunk, blocks).memory = std::move(memory);
+  } else {
+    add_to(asked_, seat, Operation::Kind::kLoadIntoFrame, load.ticket, load.chunk, blocks);
+  }
+}
+
+// A seat has room for a frame only after the giver has given it. But its message may be heard first, as that is another
+// connection. So it is refused when all seats have been heard once more.
+void Worker::match_asks() {
+  std::deque<Operation> rest;
+  for (std::deque<Operation>* const list : {&asking_, &asked_}) {
+    for (Operation& ask : *list) {
+      if (std::optional<Mapping> frame = frames_.take(ask.seat->domain, ask.bytes())) {
+        ask.mapping.emplace(std::move(*frame));
+        queued_.push_back(std::move(ask));
+      } else if (list == &asked_) {
+        rest.push_back(std::move(ask));
+      } else {
+        // The seat makes its memory. If that is what the driver lacks, it is in frames of other sizes or domains.
+        frames_.make_way(ask.bytes());
+        answer(ask, MoverResult::kNoFrame);
+      }
+    }
+  }
+  asked_.clear();
+  asking_ = std::move(rest);
+}
+
+void Worker::on(Seat& seat, const wire::MoverGiven& given, std::span<const MoverBlock>, os::FileDescriptor) {
+  frames_.answered(seat.number, given.ticket, given.is_released != 0);
+}
+
+void Worker::on(Seat&, const wire::MoverMakeWay& need, std::span<const MoverBlock>, os::FileDescriptor) {
+  frames_.make_way(need.bytes);
 }
 
 void Worker::on(Seat& seat, const wire::MoverCancel& cancel, std::span<const MoverBlock>, os::FileDescriptor) {
   for (std::deque<Operation>* const list : {&queued_, &short_}) {
     const auto found = std::find_if(list->begin(), list->end(), [&](const Operation& one) {
-      return one.seat == &seat && one.ticket == cancel.ticket && !one.is_load;
+      return one.seat == &seat && one.ticket == cancel.ticket && !one.is_load();
     });
     if (found == list->end()) continue;
     answer(*found, MoverResult::kFailed, cuda::CUDA_ERROR_NOT_READY);
@@ -200,6 +237,7 @@ void Worker::on(Seat& seat, const wire::MoverCancel& cancel, std::span<const Mov
 }
 
 void Worker::on(Seat& seat, const wire::MoverForget& forget, std::span<const MoverBlock> blocks, os::FileDescriptor) {
+  seat.away.forgotten(forget.chunk);
   for (std::uint32_t i = 0; i < blocks.size(); ++i) {
     const std::uint32_t slot = blocks[i].value;
     const Owner owner{seat.number, forget.chunk, i};
@@ -227,48 +265,35 @@ CUresult Worker::open() {
   return result;
 }
 
-CUresult Worker::map(Operation& operation) {
-  CUresult result = driver_.cuMemImportFromShareableHandle(
-      &operation.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(operation.memory.get())),
-      cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-  if (result != cuda::CUDA_SUCCESS) return result;
-  // Memory of another kind or GPU may fault, and with it the context in which all seats' memory moves.
-  cuda::CUmemAllocationProp properties{};
-  result = driver_.cuMemGetAllocationPropertiesFromHandle(&properties, operation.handle);
-  if (result == cuda::CUDA_SUCCESS &&
-      (properties.type != cuda::CU_MEM_ALLOCATION_TYPE_PINNED ||
-       properties.location.type != cuda::CU_MEM_LOCATION_TYPE_DEVICE || properties.location.id != device_))
-    result = cuda::CUDA_ERROR_INVALID_VALUE;
-  if (result != cuda::CUDA_SUCCESS) {
-    let_go(operation);
-    return result;
-  }
-  result = driver_.cuMemAddressReserve(&operation.address, operation.bytes(), 0, 0, 0);
-  if (result == cuda::CUDA_SUCCESS) {
-    result = driver_.cuMemMap(operation.address, operation.bytes(), 0, operation.handle, 0);
-    operation.is_mapped = result == cuda::CUDA_SUCCESS;
-  }
-  const cuda::CUmemAccessDesc own{{cuda::CU_MEM_LOCATION_TYPE_DEVICE, device_},
-                                  cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  if (result == cuda::CUDA_SUCCESS) result = driver_.cuMemSetAccess(operation.address, operation.bytes(), &own, 1);
-  if (result != cuda::CUDA_SUCCESS) let_go(operation);
-  return result;
+void Worker::let_go(Operation& operation) {
+  if (!operation.mapping) return;
+  operation.memory = std::move(*operation.mapping).let_go();
+  operation.mapping.reset();
 }
 
-void Worker::let_go(Operation& operation) {
-  if (operation.is_mapped) driver_.cuMemUnmap(operation.address, operation.bytes());
-  if (operation.address != 0) driver_.cuMemAddressFree(operation.address, operation.bytes());
-  if (operation.handle != 0) driver_.cuMemRelease(operation.handle);
-  operation.is_mapped = false;
-  operation.address = 0;
-  operation.handle = 0;
+// A seat of the same trust domain has a chunk of that size in host memory, beyond those that frames are kept for.
+bool Worker::is_awaited(const Operation& saved) const {
+  const Domain domain = saved.seat->domain;
+  if (domain == 0 || frames_.is_full()) return false;
+  std::size_t away = 0;
+  for (const Seat& seat : seats_) {
+    if (&seat != saved.seat && seat.domain == domain && !seat.is_gone)
+      away += seat.away.count(static_cast<std::uint32_t>(saved.said.size()));
+  }
+  return away > frames_.count(domain, saved.bytes());
+}
+
+bool Worker::moves(Domain domain) const {
+  const auto is_its = [domain](const Operation& one) { return one.seat->domain == domain; };
+  return std::any_of(asking_.begin(), asking_.end(), is_its) || std::any_of(queued_.begin(), queued_.end(), is_its) ||
+         std::any_of(mapped_.begin(), mapped_.end(), is_its);
 }
 
 // The first message of the seat whose last one began before those of the others. End: there is none.
 std::deque<Worker::Operation>::iterator Worker::next_queued(bool is_load) {
   auto next = queued_.end();
   for (auto at = queued_.begin(); at != queued_.end(); ++at) {
-    if (at->is_load == is_load && (next == queued_.end() || at->seat->turn(is_load) < next->seat->turn(is_load)))
+    if (at->is_load() == is_load && (next == queued_.end() || at->seat->turn(is_load) < next->seat->turn(is_load)))
       next = at;
   }
   return next;
@@ -277,7 +302,7 @@ std::deque<Worker::Operation>::iterator Worker::next_queued(bool is_load) {
 // The next ones of that direction.
 void Worker::begin_next(bool is_load) {
   auto mapped =
-      std::count_if(mapped_.begin(), mapped_.end(), [&](const Operation& one) { return one.is_load == is_load; });
+      std::count_if(mapped_.begin(), mapped_.end(), [&](const Operation& one) { return one.is_load() == is_load; });
   while (static_cast<std::size_t>(mapped) < kMostMapped) {
     const auto next = next_queued(is_load);
     if (next == queued_.end() || (!is_load && copier_.room() < next->said.size())) break;
@@ -296,32 +321,37 @@ void Worker::begin_next(bool is_load) {
 bool Worker::begin(Operation& operation) {
   const bool is_all_there = take_content(operation);
   CUresult result = cuda::CUDA_ERROR_NOT_READY;
-  if (operation.is_load && !is_all_there) {
+  if (operation.is_load() && !is_all_there) {
     end(operation, false);
     answer(operation, MoverResult::kLost);
     return false;
   }
-  if (!operation.seat->is_gone) result = map(operation);
+  if (operation.mapping) {
+    result = cuda::CUDA_SUCCESS;
+  } else if (!operation.seat->is_gone) {
+    result = Mapping::make(driver_, device_, std::move(operation.memory), operation.bytes(), &operation.mapping);
+  }
   if (result != cuda::CUDA_SUCCESS) {
-    end(operation, !operation.is_load);
+    end(operation, !operation.is_load());
     answer(operation, MoverResult::kFailed, result);
     return false;
   }
-  if (operation.is_load) {
+  const pager::Place place{.address = operation.mapping->address()};
+  if (operation.is_load()) {
     auto& loading = operation.copying.emplace<Copier::Loading>();
-    copier_.load(loading, {.address = operation.address}, operation.content, operation.chunk);  // `look` has its error
+    copier_.load(loading, place, operation.content, operation.chunk);  // `look` has its error
   } else {
     // Of a copy that the mover has done away with nothing is known, and the block is copied.
-    operation.copying = copier_.save({.address = operation.address}, static_cast<std::uint32_t>(operation.said.size()),
-                                     operation.content, operation.chunk);
+    operation.copying =
+        copier_.save(place, static_cast<std::uint32_t>(operation.said.size()), operation.content, operation.chunk);
     if (operation.verifies) copier_.verify(std::get<Copier::Saving>(operation.copying));
   }
   return true;
 }
 
 Worker::Then Worker::advance(Operation& operation) {
-  const Then then = operation.is_load ? advance_load(operation, std::get<Copier::Loading>(operation.copying))
-                                      : advance_save(operation, std::get<Copier::Saving>(operation.copying));
+  const Then then = operation.is_load() ? advance_load(operation, std::get<Copier::Loading>(operation.copying))
+                                        : advance_save(operation, std::get<Copier::Saving>(operation.copying));
   if (then != Then::kGoOn) let_go(operation);
   return then;
 }
@@ -338,13 +368,14 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
       end(operation, true);
       return Then::kAgain;
     case Copier::Progress::kFailed:
+    case Copier::Progress::kNoFrame:
       copier_.keep(saving);
       end(operation, true);
       answer(operation, MoverResult::kFailed, error);
       return Then::kOver;
     case Copier::Progress::kDone: break;
   }
-  copier_.commit(saving);
+  copier_.commit(saving, true);
   owners_.insert(operation.seat->number);
   end(operation, false);
   for (std::size_t i = 0; i < operation.content.size(); ++i) {
@@ -371,13 +402,21 @@ Worker::Then Worker::advance_load(Operation& operation, Copier::Loading& loading
 // ---- answering
 
 void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
+  const bool is_saved = !operation.is_load() && result == MoverResult::kDone;
+  const bool is_kept =
+      is_saved && operation.kind == Operation::Kind::kSaveToKeep && !operation.seat->is_gone && is_awaited(operation);
+  if (is_kept) {
+    frames_.offer(operation.seat->number, operation.ticket, operation.seat->domain, std::move(*operation.mapping));
+    operation.mapping.reset();
+  }
   let_go(operation);  // before the seat frees the memory, and others are promised it
   if (result != MoverResult::kNoHost) --operation.seat->unanswered;
   if (result == MoverResult::kFailed && copier_.context() != nullptr)
     is_broken_ = is_broken_ || (error != cuda::CUDA_ERROR_NOT_READY && copier_.context_error() == error);
   if (operation.seat->is_gone) return;
   std::vector<MoverBlock> blocks;
-  if (!operation.is_load && result == MoverResult::kDone) {
+  if (is_saved) {
+    operation.seat->away.saved(operation.chunk, static_cast<std::uint32_t>(operation.said.size()));
     blocks.reserve(operation.content.size());
     for (const pager::Block& block : operation.content) {
       switch (block.kind) {
@@ -390,7 +429,8 @@ void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
   wire::MoverMoved moved{.ticket = operation.ticket,
                          .result = result,
                          .error = error,
-                         .blocks = static_cast<std::uint32_t>(blocks.size())};
+                         .blocks = static_cast<std::uint32_t>(blocks.size()),
+                         .is_kept = is_kept ? 1u : 0u};
   if (const auto* const saving = std::get_if<Copier::Saving>(&operation.copying)) {
     moved.copied = saving->copied();
     moved.clean = saving->clean();
@@ -399,17 +439,20 @@ void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
   } else if (const auto* const loading = std::get_if<Copier::Loading>(&operation.copying)) {
     moved.copied = loading->copied();
   }
-  send(*operation.seat, wire::encode_for_mover(moved, blocks, buffer_));
+  const bool is_theirs = operation.kind == Operation::Kind::kLoadIntoFrame && result == MoverResult::kDone;
+  os::FileDescriptor frame = is_theirs ? std::move(operation.memory) : os::FileDescriptor();
+  send(*operation.seat, wire::encode_for_mover(moved, blocks, buffer_), std::move(frame));
 }
 
-void Worker::send(Seat& seat, std::span<const std::byte> bytes) {
-  if (seat.unsent.empty() && os::send_message(seat.connection.get(), bytes)) return;
-  seat.unsent.emplace_back(bytes.begin(), bytes.end());
+void Worker::send(Seat& seat, std::span<const std::byte> bytes, os::FileDescriptor memory) {
+  if (seat.unsent.empty() && os::send_message(seat.connection.get(), bytes, memory.get())) return;
+  seat.unsent.push_back({{bytes.begin(), bytes.end()}, std::move(memory)});
 }
 
 void Worker::flush(Seat& seat) {
   while (!seat.unsent.empty()) {
-    if (const auto sent = os::send_message(seat.connection.get(), seat.unsent.front()); !sent) {
+    const Unsent& next = seat.unsent.front();
+    if (const auto sent = os::send_message(seat.connection.get(), next.bytes, next.memory.get()); !sent) {
       seat.is_gone = seat.is_gone || sent.error().system_errno != EAGAIN;
       return;
     }
@@ -452,6 +495,7 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
     hear(seat);
   }
   if (!seats_.empty()) seats_.splice(seats_.end(), seats_, seats_.begin());
+  match_asks();
   if (!short_.empty() && now >= try_short_at_) {
     queued_.insert(queued_.begin(), std::make_move_iterator(short_.begin()), std::make_move_iterator(short_.end()));
     short_.clear();
@@ -471,12 +515,19 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
     begin_next(true);
     advance_all(now);
   }
+  for (const Seat& seat : seats_) {
+    if (seat.is_gone) frames_.gone(seat.number);
+  }
+  const auto look_at_frames = frames_.look(now, [this](Domain domain) { return moves(domain); });
   seats_.remove_if([](const Seat& seat) { return seat.is_gone && seat.unanswered == 0; });
   if (!removed_.empty()) forget_removed();
+  if (!asking_.empty()) return base::Duration(0);
   if (!mapped_.empty() || !queued_.empty()) return kPoll;
-  if (!short_.empty()) return try_short_at_ - now;
-  if (copier_.context() == nullptr && seats_.size() > 1) return kOpenPause;
-  return std::nullopt;
+  std::optional<base::Duration> next;
+  if (copier_.context() == nullptr && seats_.size() > 1) next = kOpenPause;
+  if (!short_.empty()) next = try_short_at_ - now;
+  if (look_at_frames) next = std::min(next.value_or(Frames::kPatience), *look_at_frames - now);
+  return next;
 }
 
 void Worker::wait(std::optional<base::Duration> most, int wake) {

@@ -4,6 +4,10 @@
 //   a Save or Load comes -> queued -> its memory is imported and mapped here -> copied -> let go -> answered
 //                             ^---- there is no host memory: let go, and tried again after a while
 //
+// The memory of a chunk that is saved stays mapped if a seat of the same trust domain has a chunk of that size in host
+// memory (frames.h). A Load without memory goes into such a frame. So nothing is mapped for it here, and the driver
+// scrubs nothing.
+//
 // Each direction is served seat by seat in turn, and a seat's messages in the order in which they came. A few chunks of
 // each direction are mapped at once, so that the bus is never idle. A seat that does not read its answers is not heard
 // until it does.
@@ -25,6 +29,8 @@
 #include "base/clock.h"
 #include "cuda/driver.gen.h"
 #include "mover/books.h"
+#include "mover/frames.h"
+#include "mover/mapping.h"
 #include "os/file_descriptor.h"
 #include "pager/copier/local_copier.h"
 #include "wire/mover_messages.h"
@@ -50,7 +56,7 @@ class Worker {
   Worker& operator=(const Worker&) = delete;
 
   // A seat of this GPU's, and its connection.
-  void add(SeatNumber seat, os::FileDescriptor connection);
+  void add(SeatNumber seat, os::FileDescriptor connection, Domain domain = 0);
   // The seat's process has ended, and its content in host memory is of no use.
   void remove(SeatNumber seat);
   // Hears the seats and goes on with what is under way, without waiting. How long `wait` may wait; nothing: until a
@@ -60,37 +66,51 @@ class Worker {
   void wait(std::optional<base::Duration> most, int wake = -1);
 
   std::size_t seats() const { return seats_.size(); }
+  // The frames that it keeps, or has offered to keep.
+  std::size_t frames() const { return frames_.size(); }
   // The driver answers everything in this context with an error: nothing works before another process.
   bool is_broken() const { return is_broken_; }
 
  private:
+  struct Unsent {
+    std::vector<std::byte> bytes;
+    os::FileDescriptor memory;
+  };
   struct Seat {
     SeatNumber number = 0;
     os::FileDescriptor connection;
+    Domain domain = 0;
+    Away away;
     std::size_t unanswered = 0;
     std::uint64_t saved_at = 0;  // when its last Save began, by Worker::turn_; the next one for Loads
     std::uint64_t loaded_at = 0;
     std::uint64_t& turn(bool is_load) { return is_load ? loaded_at : saved_at; }
-    std::deque<std::vector<std::byte>> unsent;
+    std::deque<Unsent> unsent;
     bool is_gone = false;
   };
   // One chunk on its way.
   struct Operation {
+    enum class Kind : std::uint8_t {
+      kSave,
+      kSaveToKeep,  // the mover may keep the memory
+      kLoad,
+      kLoadIntoFrame,  // the memory is the seat's when it is loaded
+    };
+    bool is_load() const { return kind >= Kind::kLoad; }
+
     Seat* seat = nullptr;
     std::uint64_t ticket = 0;
     std::uint64_t chunk = 0;
-    bool is_load = false;
+    Kind kind = Kind::kSave;
     bool verifies = false;
     bool is_cancelled = false;
-    os::FileDescriptor memory;
+    os::FileDescriptor memory;  // while it is not mapped
+    std::optional<Mapping> mapping;
     std::vector<wire::MoverBlock> said;  // what its message says of the content
     bool is_short = false;               // there was no host memory for it, and its seat knows
     // From begin() on.
     pager::Content content;
     std::vector<std::uint32_t> named;  // the slots that it may work with
-    cuda::CUmemGenericAllocationHandle handle = 0;
-    cuda::CUdeviceptr address = 0;
-    bool is_mapped = false;
     std::variant<std::monostate, pager::Copier::Saving, pager::Copier::Loading> copying;
     Owner owner(std::size_t block) const { return {seat->number, chunk, static_cast<std::uint32_t>(block)}; }
     std::uint64_t bytes() const { return said.size() * pager::kBlockBytes; }
@@ -103,14 +123,20 @@ class Worker {
           os::FileDescriptor memory);
   void on(Seat& seat, const wire::MoverCancel& cancel, std::span<const wire::MoverBlock> blocks,
           os::FileDescriptor memory);
-  void queue(Seat& seat, bool is_load, std::uint64_t ticket, std::uint64_t chunk,
-             std::span<const wire::MoverBlock> blocks, os::FileDescriptor memory);
+  void on(Seat& seat, const wire::MoverGiven& given, std::span<const wire::MoverBlock> blocks,
+          os::FileDescriptor memory);
+  void on(Seat& seat, const wire::MoverMakeWay& need, std::span<const wire::MoverBlock> blocks,
+          os::FileDescriptor memory);
+  static Operation& add_to(std::deque<Operation>& list, Seat& seat, Operation::Kind kind, std::uint64_t ticket,
+                           std::uint64_t chunk, std::span<const wire::MoverBlock> blocks);
+  void match_asks();
   bool take_content(Operation& operation);
   void end(Operation& operation, bool is_on_gpu);
   cuda::CUresult open();
-  cuda::CUresult map(Operation& operation);
-  void let_go(Operation& operation);
+  static void let_go(Operation& operation);
   std::deque<Operation>::iterator next_queued(bool is_load);
+  bool is_awaited(const Operation& saved) const;
+  bool moves(Domain domain) const;
   void begin_next(bool is_load);
   bool begin(Operation& operation);
   void advance_all(base::TimePoint now);
@@ -123,7 +149,7 @@ class Worker {
   Then advance_save(Operation& operation, pager::Copier::Saving& saving);
   Then advance_load(Operation& operation, pager::Copier::Loading& loading);
   void answer(Operation& operation, wire::MoverResult result, cuda::CUresult error = cuda::CUDA_SUCCESS);
-  void send(Seat& seat, std::span<const std::byte> bytes);
+  void send(Seat& seat, std::span<const std::byte> bytes, os::FileDescriptor memory = {});
   void flush(Seat& seat);
 
   const cuda::Driver& driver_;
@@ -136,9 +162,12 @@ class Worker {
   bool is_broken_ = false;
   std::list<Seat> seats_;  // the next one that is heard first
   std::uint64_t turn_ = 0;
+  std::deque<Operation> asked_;   // loads into frames that were heard in this step
+  std::deque<Operation> asking_;  // in the step before
   std::deque<Operation> queued_;
   std::list<Operation> mapped_;
   std::deque<Operation> short_;  // wait for host memory
+  Frames frames_;
   base::TimePoint try_short_at_{};
   std::uint32_t reclaimed_at_ = 0;
   std::vector<SeatNumber> removed_;        // their content goes when nothing works with it

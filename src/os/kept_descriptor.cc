@@ -17,6 +17,10 @@ namespace {
 // copies it. The last eighth is a guess: few programs have that many files open.
 constexpr rlim_t kMostNumbers = 1024;
 
+// Above the limit. An H200's memory is 1,128 chunks of 128 MiB. A fork copies a table of that many numbers in
+// microseconds.
+constexpr rlim_t kMostAbove = 2048;
+
 int first_high_number() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return 0;
@@ -29,14 +33,35 @@ bool look_at(int fd, struct stat* status) { return ::syscall(SYS_fstat, fd, stat
 
 }  // namespace
 
-KeptDescriptor::KeptDescriptor(FileDescriptor fd) {
+bool KeptDescriptor::look(int fd) {
   struct stat status {};
-  if (!fd || !look_at(fd.get(), &status)) return;
+  if (fd < 0 || !look_at(fd, &status)) return false;
+  device_ = status.st_dev;
+  inode_ = status.st_ino;
+  return true;
+}
+
+KeptDescriptor::KeptDescriptor(FileDescriptor fd) {
+  if (!look(fd.get())) return;
   // Without a free high number it stays where it is.
   const int moved = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, first_high_number());
   fd_ = moved >= 0 ? moved : fd.release();
-  device_ = status.st_dev;
-  inode_ = status.st_ino;
+}
+
+// The kernel looks at the limit when it gives a number, and not later.
+KeptDescriptor KeptDescriptor::above_the_limit(FileDescriptor fd) {
+  KeptDescriptor kept;
+  rlimit limit{};
+  if (!kept.look(fd.get()) || ::getrlimit(RLIMIT_NOFILE, &limit) != 0) return kept;
+  const rlim_t first = std::min(limit.rlim_cur, kMostNumbers);
+  const rlimit raised{std::min(limit.rlim_max, first + kMostAbove), limit.rlim_max};
+  const bool raises = raised.rlim_cur > limit.rlim_cur && ::setrlimit(RLIMIT_NOFILE, &raised) == 0;
+  kept.fd_ = ::fcntl(fd.get(), F_DUPFD_CLOEXEC, static_cast<int>(first));
+  // The program may have set a limit of its own in the meantime.
+  rlimit now{};
+  if (raises && ::getrlimit(RLIMIT_NOFILE, &now) == 0 && now.rlim_cur == raised.rlim_cur)
+    ::setrlimit(RLIMIT_NOFILE, &limit);
+  return kept;
 }
 
 KeptDescriptor& KeptDescriptor::operator=(KeptDescriptor&& other) noexcept {

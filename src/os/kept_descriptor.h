@@ -24,6 +24,9 @@ class KeptDescriptor {
   KeptDescriptor() = default;
   // Takes ownership, and moves it to a high number if there is one.
   explicit KeptDescriptor(FileDescriptor fd);
+  // The same for descriptors that may be hundreds, and leave the program's own numbers to it: above its limit
+  // (RLIMIT_NOFILE), if the hard limit allows that. None: it does not. The program's limit is higher for a moment.
+  static KeptDescriptor above_the_limit(FileDescriptor fd);
   KeptDescriptor(KeptDescriptor&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), device_(other.device_), inode_(other.inode_) {}
   KeptDescriptor& operator=(KeptDescriptor&& other) noexcept;
@@ -44,6 +47,8 @@ class KeptDescriptor {
   void reset() { static_cast<void>(release()); }
 
  private:
+  bool look(int fd);
+
   int fd_ = -1;
   dev_t device_ = 0;
   ino_t inode_ = 0;

@@ -76,25 +76,36 @@ CUresult Mapper::show(const Chunk& chunk, View& view) const {
   return result;
 }
 
-// Memory of the program's own properties is its own, and what another process owns is that one's.
-bool Mapper::may_be_frame(const Chunk& chunk) const {
-  return frames_ != nullptr && chunk.as == nullptr && chunk.owner == Chunk::Owner::kSeat;
+// The daemon's keeper of frames takes memory that it has lent, or that was made here.
+bool Mapper::may_be_given(const Chunk& chunk) const {
+  return frames_ != nullptr && may_be_frame(chunk) && (!chunk.frame || chunk.frame->keeper == frames_) &&
+         frames_->wants(chunk.frame ? chunk.frame->number : 0, chunk.bytes);
+}
+
+CUresult Mapper::import_memory(int fd, cuda::CUmemGenericAllocationHandle* handle) const {
+  return driver_.cuMemImportFromShareableHandle(handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)),
+                                                cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+}
+
+// None: there is none, or the driver does not import it.
+std::optional<KeptFrame> Mapper::take_frame(std::uint64_t bytes, cuda::CUmemGenericAllocationHandle* handle) const {
+  std::optional<Frames::Lent> lent;
+  {
+    const base::NoFork no_fork;
+    lent = frames_->take(bytes);
+    if (!lent) return std::nullopt;
+    const CUresult result = import_memory(lent->fd, handle);
+    ::close(lent->fd);
+    if (result == cuda::CUDA_SUCCESS) return KeptFrame{frames_, lent->number};
+  }
+  frames_->freed(lent->number);
+  return std::nullopt;
 }
 
 CUresult Mapper::make(Chunk& chunk, Content content) const {
   if (content == Content::kOverwritten && frames_ != nullptr) {
-    const base::NoFork no_fork;
-    if (const std::optional<Frames::Lent> lent = frames_->take(chunk.bytes)) {
-      const CUresult result = driver_.cuMemImportFromShareableHandle(
-          &chunk.handle, reinterpret_cast<void*>(static_cast<std::intptr_t>(lent->fd)),
-          cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
-      ::close(lent->fd);
-      if (result == cuda::CUDA_SUCCESS) {
-        chunk.frame = lent->number;
-        return result;
-      }
-      frames_->freed(lent->number);
-    }
+    chunk.frame = take_frame(chunk.bytes, &chunk.handle);
+    if (chunk.frame) return cuda::CUDA_SUCCESS;
   }
   cuda::CUmemAllocationProp wanted = chunk.as != nullptr ? *chunk.as : properties();
   // The node's mover must be given it, whatever the program wants of it.
@@ -103,10 +114,30 @@ CUresult Mapper::make(Chunk& chunk, Content content) const {
   return driver_.cuMemCreate(&chunk.handle, chunk.bytes, &wanted, 0);
 }
 
+CUresult Mapper::adopt(Chunk& chunk, const KeptFrame& frame, const std::vector<cuda::CUdevice>& peers) const {
+  CUresult result = cuda::CUDA_ERROR_INVALID_VALUE;  // the program has closed the descriptor
+  {
+    const base::NoFork no_fork;
+    if (const int fd = frame.keeper->descriptor(frame.number); fd >= 0) {
+      result = import_memory(fd, &chunk.handle);
+      ::close(fd);
+    }
+  }
+  if (result != cuda::CUDA_SUCCESS) {
+    frame.keeper->freed(frame.number);
+    give_room(chunk);
+    return result;
+  }
+  chunk.frame = frame;
+  chunk.step = Chunk::Step::kCreated;
+  result = map_home(chunk, peers);
+  if (result != cuda::CUDA_SUCCESS) detach(chunk);
+  return result;
+}
+
 // Its handle, which nothing is mapped from.
 CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
-  bool is_given =
-      fate == Fate::kHandedOver && may_be_frame(chunk) && frames_->wants(chunk.frame.value_or(0), chunk.bytes);
+  bool is_given = fate == Fate::kHandedOver && may_be_given(chunk);
   std::optional<base::NoFork> no_fork;
   int fd = -1;
   if (is_given && !chunk.frame) {
@@ -124,12 +155,12 @@ CUresult Mapper::let_go(Chunk& chunk, Fate fate) const {
   chunk.step = Chunk::Step::kNone;
   chunk.handle = 0;
   chunk.owner = Chunk::Owner::kSeat;
-  const std::optional<std::uint64_t> frame = std::exchange(chunk.frame, std::nullopt);
+  const std::optional<KeptFrame> frame = std::exchange(chunk.frame, std::nullopt);
   // Before the room is another seat's: a seat that hears of that looks for the frame.
   if (is_given) {
-    frames_->give(frame.value_or(0), chunk.bytes, fd);
+    frames_->give(frame ? frame->number : 0, chunk.bytes, fd);
   } else if (frame) {
-    frames_->freed(*frame);
+    frame->keeper->freed(frame->number);
   }
   if (took_room) bounds_.give(chunk.bytes);
   return cuda::CUDA_SUCCESS;
@@ -144,7 +175,7 @@ CUresult Mapper::lend(const Chunk& chunk, int* fd) const {
   if (!chunk.frame) {
     return driver_.cuMemExportToShareableHandle(fd, chunk.handle, cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   }
-  *fd = frames_->descriptor(*chunk.frame);
+  *fd = chunk.frame->keeper->descriptor(chunk.frame->number);
   return *fd >= 0 ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_NOT_SUPPORTED;
 }
 

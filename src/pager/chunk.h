@@ -24,6 +24,7 @@
 #include "cuda/driver.gen.h"
 #include "pager/bounds.h"
 #include "pager/copier/content.h"
+#include "pager/copier/frame_keeper.h"
 #include "pager/frames.h"
 #include "pager/sizes.h"
 
@@ -64,8 +65,8 @@ struct Chunk {
     kForeign,  // another process: it takes none of the seat's room
   };
   Owner owner = Owner::kSeat;
-  // The number under which its memory was taken from Options::frames; none: made here.
-  std::optional<std::uint64_t> frame;
+  // None: its memory was made here.
+  std::optional<KeptFrame> frame;
   ChunkPlace place = ChunkPlace::kNowhere;
   // A thread works on it without holding the pager's lock. No other thread touches it until that is over.
   bool claimed = false;
@@ -108,6 +109,15 @@ class Mapper {
   enum class Content : std::uint8_t { kAny, kOverwritten };
   cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, Content content = Content::kAny) const;
 
+  // For memory that another process has made: takes the room for it, or gives that back.
+  bool take_room(const Chunk& chunk) const { return bounds_.take(chunk.bytes); }
+  void give_room(const Chunk& chunk) const { bounds_.give(chunk.bytes); }
+  // Maps that memory, which has the chunk's content. REQUIRES: its room is taken, and the chunk has no memory. If it
+  // fails, memory and room are given back.
+  cuda::CUresult adopt(Chunk& chunk, const KeptFrame& frame, const std::vector<cuda::CUdevice>& peers) const;
+  // No process but the seat and the node's mover has its memory, and the program did not choose its properties.
+  bool may_be_frame(const Chunk& chunk) const { return chunk.as == nullptr && chunk.owner == Chunk::Owner::kSeat; }
+
   // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. If it fails and
   // the chunk is still complete, the program sees no change. If it fails otherwise, the next call does the rest.
   // kHandedOver: the memory goes to a seat that waits for it, if there is one.
@@ -136,7 +146,9 @@ class Mapper {
  private:
   cuda::CUresult make(Chunk& chunk, Content content) const;
   cuda::CUresult let_go(Chunk& chunk, Fate fate) const;
-  bool may_be_frame(const Chunk& chunk) const;
+  std::optional<KeptFrame> take_frame(std::uint64_t bytes, cuda::CUmemGenericAllocationHandle* handle) const;
+  cuda::CUresult import_memory(int fd, cuda::CUmemGenericAllocationHandle* handle) const;
+  bool may_be_given(const Chunk& chunk) const;
   cuda::CUresult map_home(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
   cuda::CUresult show(const Chunk& chunk, View& view) const;
 

@@ -158,7 +158,8 @@ bool Eviction::advance(Entry& entry) {
       // The host memory that is left is for the chunk that has begun to take it.
       starved_ = true;
       return true;
-    case Progress::kFailed: keep(entry); return false;
+    case Progress::kFailed:
+    case Progress::kNoFrame: keep(entry); return false;
     case Progress::kDone: break;
   }
   if (entry.saving->copied() == 0 && taken_off_ >= kChunksPerStep) return true;
@@ -185,7 +186,7 @@ void Eviction::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   const base::Locked locked(state_.mutex);
   if (entry.saving) {
-    state_.copier().commit(*entry.saving);
+    state_.copier().commit(*entry.saving, !chunk.has_memory());
     state_.moved.out += entry.saving->copied();
     state_.moved.saved_clean += entry.saving->clean();
     state_.moved.saved_constant += entry.saving->constant();

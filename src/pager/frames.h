@@ -12,12 +12,13 @@
 #include <optional>
 
 #include "base/frame_sizes.h"
+#include "pager/copier/frame_keeper.h"
 
 namespace gpumux::pager {
 
 // The keeper of frames, between seats that may see each other's data. The thread that steps jobs calls it, without the
 // pager's lock. Any thread that frees calls `freed`. No call waits.
-class Frames {
+class Frames : public FrameKeeper {
  public:
   struct Lent {
     std::uint64_t number = 0;
@@ -36,11 +37,7 @@ class Frames {
   virtual std::optional<Lent> take(std::uint64_t bytes) = 0;
   // None of the frames that could be taken is of any use.
   virtual void drop() = 0;
-  // The seat has freed a frame that it had taken. Forgetting the frame frees its memory.
-  virtual void freed(std::uint64_t number) = 0;
-  // A descriptor of a frame that this seat has taken, for another process to import. The caller closes it. Negative:
-  // there is none any more. From then on no seat gets the frame.
-  virtual int descriptor(std::uint64_t number) = 0;
+  // `freed`: forgetting the frame frees its memory. `descriptor`: from then on no seat gets the frame.
 
  protected:
   ~Frames() = default;

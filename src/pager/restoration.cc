@@ -101,48 +101,114 @@ void Restoration::fill() {
   while (window_.size() < kRestoredInFlight && attached_ < kChunksPerStep) {
     Entry entry;
     if (!claim_next(&entry)) return;
-    Chunk& chunk = *entry.chunk;
-    // A chunk that was never written shows what its memory held before, which has to be nothing of another seat's.
-    const auto content = chunk.fits_frames() ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
-    CUresult result = state_.mapper.attach(chunk, entry.peers, content);
-    // Freed memory that is kept for reuse is the first to go.
-    while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0)
-      result = state_.mapper.attach(chunk, entry.peers, content);
-    // The memory of its last owner may not have come back yet; later.
-    starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
-    lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
-    if (result != cuda::CUDA_SUCCESS) {
-      if (!starved_) fail(result);
-      const base::Locked locked(state_.mutex);
-      state_.unclaim(*entry.range, chunk);
-      return;
+    switch (fits_kept_frames(*entry.chunk) ? begin_in_frame(entry) : begin(entry)) {
+      case Begun::kUnderWay: window_.push_back(std::move(entry)); break;
+      case Begun::kOver: break;
+      case Begun::kRefused: return;
     }
-    ++attached_;
-    if (!chunk.has_content()) {
-      commit(entry);
-      continue;
-    }
+    if (is_stopping()) return;
+  }
+}
+
+// The node's mover may keep memory of that size, and copies all of the chunk's content into it.
+bool Restoration::fits_kept_frames(const Chunk& chunk) {
+  return chunk.has_content() && chunk.fits_frames() && !chunk.has_memory() && base::frame_size(chunk.bytes) != 0 &&
+         state_.copier().may_have_frames();
+}
+
+// Freed memory that is kept for reuse is the first to go.
+template <class Take>
+CUresult Restoration::with_room(const Chunk& chunk, Take take) {
+  CUresult result = take();
+  while (result == cuda::CUDA_ERROR_OUT_OF_MEMORY && state_.trim(chunk.bytes) != 0) result = take();
+  return result;
+}
+
+Restoration::Begun Restoration::begin_in_frame(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  const auto take_room = [&] {
+    return state_.mapper.take_room(chunk) ? cuda::CUDA_SUCCESS : cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  };
+  CUresult result = with_room(chunk, take_room);
+  if (result != cuda::CUDA_SUCCESS) return refused(entry, result);
+  entry.stage = Entry::Stage::kIntoFrame;
+  result = state_.copier().load(entry.loading, {}, chunk.content, chunk.number);
+  if (result != cuda::CUDA_SUCCESS) fail(result);
+  return Begun::kUnderWay;
+}
+
+Restoration::Begun Restoration::begin(Entry& entry) {
+  Chunk& chunk = *entry.chunk;
+  entry.stage = Entry::Stage::kIntoOwn;
+  // A chunk that was never written shows what its memory held before, which has to be nothing of another seat's.
+  const auto content = chunk.fits_frames() ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
+  CUresult result = with_room(chunk, [&] { return state_.mapper.attach(chunk, entry.peers, content); });
+  if (result != cuda::CUDA_SUCCESS) return refused(entry, result);
+  ++attached_;
+  if (!chunk.has_content()) {
+    commit(entry);
+    return Begun::kOver;
+  }
+  {
     std::optional<base::NoFork> no_fork;  // a child must not keep the descriptor
     if (!state_.copier().needs_context()) no_fork.emplace();
     Place place;
     result = state_.place_of(chunk, &place);
-    if (result != cuda::CUDA_SUCCESS) {
-      fail(result);
-      undo(entry);
-      return;
+    if (result == cuda::CUDA_SUCCESS) {
+      entry.loading = {};
+      const CUresult loads = state_.copier().load(entry.loading, place, chunk.content, chunk.number);
+      if (loads != cuda::CUDA_SUCCESS) fail(loads);
     }
-    result = state_.copier().load(entry.loading, place, chunk.content, chunk.number);
     if (place.memory >= 0) ::close(place.memory);
-    if (result != cuda::CUDA_SUCCESS) fail(result);
-    window_.push_back(std::move(entry));
-    if (is_stopping()) return;
   }
+  if (result == cuda::CUDA_SUCCESS) return Begun::kUnderWay;
+  fail(result);
+  undo(entry);
+  return Begun::kRefused;
+}
+
+Restoration::Begun Restoration::refused(Entry& entry, CUresult result) {
+  Chunk& chunk = *entry.chunk;
+  // The memory of its last owner may not have come back yet; later.
+  starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
+  lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
+  if (starved_ && !lacks_room_) state_.copier().make_way(chunk.bytes);
+  if (!starved_) fail(result);
+  const base::Locked locked(state_.mutex);
+  state_.unclaim(*entry.range, chunk);
+  return Begun::kRefused;
 }
 
 // False: the entry is over.
 bool Restoration::advance(Entry& entry) {
   CUresult error = cuda::CUDA_SUCCESS;
-  switch (state_.copier().look(entry.loading, &error)) {
+  const Copier::Progress progress = state_.copier().look(entry.loading, &error);
+  if (entry.stage == Entry::Stage::kIntoOwn) return advance_own(entry, progress, error);
+  switch (progress) {
+    case Copier::Progress::kNoFrame: break;
+    case Copier::Progress::kDone: {
+      if (!entry.loading.frame()) break;
+      ++attached_;
+      if (state_.mapper.adopt(*entry.chunk, *entry.loading.frame(), entry.peers) == cuda::CUDA_SUCCESS) {
+        commit(entry);
+        return false;
+      }
+      // It has given its room back.
+      entry.stage = Entry::Stage::kIntoOwn;
+      break;
+    }
+    default: return advance_own(entry, progress, error);
+  }
+  if (is_stopping()) {
+    undo(entry);
+    return false;
+  }
+  if (entry.stage == Entry::Stage::kIntoFrame) state_.mapper.give_room(*entry.chunk);
+  return begin(entry) == Begun::kUnderWay;
+}
+
+bool Restoration::advance_own(Entry& entry, Copier::Progress progress, CUresult error) {
+  switch (progress) {
     case Copier::Progress::kDone: commit(entry); return false;
     case Copier::Progress::kFailed:
       fail(error);
@@ -167,6 +233,7 @@ void Restoration::commit(Entry& entry) {
 // The content is still in host memory; the device's memory goes again.
 void Restoration::undo(Entry& entry) {
   Chunk& chunk = *entry.chunk;
+  if (entry.stage == Entry::Stage::kIntoFrame) state_.mapper.give_room(chunk);
   state_.mapper.detach(chunk);
   const base::Locked locked(state_.mutex);
   state_.unclaim(*entry.range, chunk);

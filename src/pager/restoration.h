@@ -2,6 +2,8 @@
 // Bringing a seat's memory back to the GPU, at the same addresses, chunk by chunk.
 //
 //   claim ... create, map, rights ... load from host memory (copier/copier.h) ... say so
+//   claim ... have it loaded into a frame ... import, map, rights ................. say so
+//                 \-- there is none: as above
 //
 // Needs no drained seat: no thread can use what is not there. It takes no more than the seat's bound allows, and goes
 // on when that is raised. So memory that another seat gives up piece by piece is taken piece by piece.
@@ -37,6 +39,11 @@ class Restoration : public Job {
 
  private:
   struct Entry {
+    enum class Stage : std::uint8_t {
+      kIntoFrame,  // it has its room, and no memory yet
+      kIntoOwn,
+    };
+    Stage stage = Stage::kIntoOwn;
     Range* range = nullptr;
     Chunk* chunk = nullptr;
     std::vector<cuda::CUdevice> peers;
@@ -47,7 +54,19 @@ class Restoration : public Job {
   bool claim_next(Entry* entry);
   bool claim_locked(base::FrameSizes sizes, Entry* entry) GPUMUX_REQUIRES(state_.mutex);
   bool nothing_evicted();
+  enum class Begun : std::uint8_t {
+    kUnderWay,
+    kOver,     // nothing was to be copied
+    kRefused,  // it is not claimed any more
+  };
+  bool fits_kept_frames(const Chunk& chunk);
+  template <class Take>
+  cuda::CUresult with_room(const Chunk& chunk, Take take);
+  Begun begin_in_frame(Entry& entry);
+  Begun begin(Entry& entry);
+  Begun refused(Entry& entry, cuda::CUresult result);
   bool advance(Entry& entry);
+  bool advance_own(Entry& entry, Copier::Progress progress, cuda::CUresult error);
   void commit(Entry& entry);
   void undo(Entry& entry);
 

@@ -32,7 +32,10 @@ void State::choose_copier() {
 }
 
 cuda::CUresult State::place_of(Chunk& chunk, Place* place) {
-  if (!copier().needs_context()) return mapper.lend(chunk, &place->memory);
+  if (!copier().needs_context()) {
+    place->may_keep = mapper.may_be_frame(chunk) && base::frame_size(chunk.bytes) != 0;
+    return mapper.lend(chunk, &place->memory);
+  }
   const cuda::CUresult result = mapper.reach(chunk);
   place->address = chunk.reach;
   return result;

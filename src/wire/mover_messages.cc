@@ -44,6 +44,8 @@ base::Result<ToMoverMessage> decode_to_mover(std::span<const std::byte> bytes) {
     case MoverType::kLoad: return to_mover<MoverLoad>(body);
     case MoverType::kForget: return to_mover<MoverForget>(body);
     case MoverType::kCancel: return to_mover<MoverCancel>(body);
+    case MoverType::kGiven: return to_mover<MoverGiven>(body);
+    case MoverType::kMakeWay: return to_mover<MoverMakeWay>(body);
     case MoverType::kMoved: break;
   }
   return base::fail(base::Code::kProtocol, "a message of type " + std::to_string(header->type) + " for the mover");

@@ -12,8 +12,17 @@
 //   Forget + slots      ------------------>                      not needed any more
 //                       <------------------  Moved + blocks      the answer to Save and Load, in any order
 //
+//   Load                ------------------>                      the same into memory that the mover keeps: a frame
+//                       <------------------  Moved + memory      it is the seat's from now on
+//   Given               ------------------>                      the answer to a Moved that says that the mover keeps
+//                                                                the memory: the seat has released it, or goes on
+//   MakeWay             ------------------>                      the driver has no memory for the seat: frames go
+//
 // The descriptor is one of cuMemExportToShareableHandle. No work writes to a chunk between Save and Moved, and none
 // touches it between Load and Moved.
+//
+// Frames go from seat to seat only within a trust domain, which the daemon says (MoverSeat): the giver could have kept
+// a mapping.
 //
 // Trust: the mover takes every byte as hostile. A seat reaches host memory only by slots that are its own by the
 // mover's books. The mover's answers are about the seat's own content.
@@ -38,6 +47,8 @@ enum class MoverType : std::uint32_t {
   kLoad = 2,
   kForget = 3,
   kCancel = 4,
+  kGiven = 5,
+  kMakeWay = 6,
 
   kMoved = 64,
 };
@@ -60,6 +71,10 @@ struct MoverSave {
   std::uint64_t chunk = 0;   // a number that it never uses for another chunk
   std::uint32_t blocks = 0;
   std::uint32_t verify = 0;  // 1: compare what is not copied, byte by byte
+  // 1: the seat is to release the memory when it is saved, and no process but the seat and the mover has it. So the
+  // mover may keep it.
+  std::uint32_t may_keep = 0;
+  std::uint32_t reserved = 0;
 };
 
 struct MoverLoad {
@@ -89,11 +104,28 @@ struct MoverCancel {
   std::uint32_t reserved = 0;
 };
 
+struct MoverGiven {
+  static constexpr MoverType kType = MoverType::kGiven;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t ticket = 0;       // of the Save
+  std::uint32_t blocks = 0;       // none
+  std::uint32_t is_released = 0;  // 0: the memory is still the seat's, and its content counts
+};
+
+struct MoverMakeWay {
+  static constexpr MoverType kType = MoverType::kMakeWay;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t bytes = 0;
+  std::uint32_t blocks = 0;  // none
+  std::uint32_t reserved = 0;
+};
+
 enum class MoverResult : std::uint32_t {
   kDone = 0,
-  kFailed = 1,  // by the driver; nothing is under way any more, and the content is where it was
-  kNoHost = 2,  // not an answer yet: there is not enough host memory, and the Save waits for it
-  kLost = 3,    // a block that was to be loaded is not the seat's
+  kFailed = 1,   // by the driver; nothing is under way any more, and the content is where it was
+  kNoHost = 2,   // not an answer yet: there is not enough host memory, and the Save waits for it
+  kLost = 3,     // a block that was to be loaded is not the seat's
+  kNoFrame = 4,  // of a Load without memory: the mover keeps none of that size for the seat
 };
 
 struct MoverMoved {
@@ -107,9 +139,11 @@ struct MoverMoved {
   std::uint64_t copied = 0;  // bytes, as the next
   std::uint64_t clean = 0;
   std::uint64_t constant = 0;
+  std::uint32_t is_kept = 0;  // of a Save: 1: the mover keeps the memory, if Given says that the seat has released it
+  std::uint32_t reserved = 0;
 };
 
-using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel>;
+using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, MoverGiven, MoverMakeWay>;
 
 // ---- between the daemon and the mover that it has started
 //
@@ -165,6 +199,7 @@ struct MoverSeat {
   std::uint64_t process_start = 0;
   std::uint32_t pid = 0;
   std::uint32_t slot = 0;
+  std::uint64_t domain = 0;  // seats of one trust domain have the same one; 0: the seat gets and gives no frames
 };
 struct MoverSeatGone {
   static constexpr MoverControlType kType = MoverControlType::kSeatGone;

@@ -2,7 +2,8 @@
 """Memory that is handed over: what one program evicts is what the next one gets (docs/decisions/0015).
 
 Goal: programs whose memory is handed over read what they have written, beside killed programs and after a daemon's
-restart. Method: as in memory_test.py; the daemon says how much it has handed over.
+restart. It holds whether the daemon or the node's mover keeps the memory in between. Method: as in memory_test.py; the
+daemon says how much was handed over.
 """
 
 import os
@@ -86,6 +87,11 @@ class HandedOver(GpumuxTest):
                        lambda: f"the first program gets on; it said {programs[0].tail()}")
             daemon.restart()
         self.finish(programs, wanted)
+
+
+class HandedOverByMover(HandedOver):
+    """The same where the node's mover keeps the memory in between (docs/decisions/0039)."""
+    daemon_settings = {**HandedOver.daemon_settings, "mover": "on"}
 
 
 if __name__ == "__main__":

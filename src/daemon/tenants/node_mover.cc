@@ -250,7 +250,7 @@ void NodeMover::rested() {
   rest({});
 }
 
-os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu) {
+os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain) {
   if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || std::holds_alternative<Resting>(state_))
     return {};
   if (is_taking_over()) {
@@ -272,6 +272,11 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
   if (known == numbers_.end()) known = numbers_.emplace(seat, ++last_number_).first;
   wire::MoverSeat message = describe(seat, known->second);
   std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
+  if (!domain.empty()) {
+    const auto [its, is_new] = domains_.emplace(domain, last_domain_ + 1);
+    if (is_new) ++last_domain_;
+    message.domain = its->second;
+  }
   send(message, -1, std::move(theirs));
   connected_.insert(seat);
   return os::FileDescriptor(ends[1]);
@@ -288,6 +293,7 @@ void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
   connected_.erase(seat->first);
   waiting_.erase(seat->first);
   numbers_.erase(seat);
+  if (numbers_.empty()) domains_.clear();
 }
 
 void NodeMover::closed(const Seat& seat) {

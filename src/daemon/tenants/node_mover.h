@@ -73,8 +73,9 @@ class NodeMover {
     std::uint32_t slot = 0;
     auto operator<=>(const Seat&) const = default;
   };
-  // The seat's end of a new connection. None: not now. A seat that it knows gets one when a mover serves.
-  os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu);
+  // The seat's end of a new connection. None: not now. A seat that it knows gets one when a mover serves. `domain`: seats
+  // of one trust domain hand physical memory over to each other; empty: this one does not.
+  os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain);
   // Whether the seat has a connection to this mover, as far as the daemon can tell.
   bool has_connection(const Seat& seat) const { return connected_.contains(seat); }
   // Whether the seat has been connected to this mover and may have content there, or waits until it is taken over.
@@ -159,6 +160,8 @@ class NodeMover {
   base::Duration pause_;  // before the next start
   std::string why_not_;
   std::uint64_t last_number_ = 0;
+  std::map<std::string, std::uint64_t> domains_;  // of the seats, by number
+  std::uint64_t last_domain_ = 0;
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
   std::set<Seat> connected_;                 // of these, to the mover that runs
   std::set<Seat> waiting_;                   // for a connection, until the mover is taken over

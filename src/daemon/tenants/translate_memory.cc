@@ -337,7 +337,9 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::ExpectEvic
 
 void Translator::open_mover(Session& session, Slot& slot) {
   const NodeMover::Seat seat = mover_seat(session, slot);
-  const os::FileDescriptor connection = mover_->connect(seat, leases_.gpus()[slot.gpu.value].info.uuid);
+  const auto& gpu = leases_.gpus()[slot.gpu.value];
+  const os::FileDescriptor connection =
+      mover_->connect(seat, gpu.info.uuid, gpu.settings.hand_over ? session.trust_domain : std::string());
   // One that has content, or waits, gets a connection when a mover serves.
   if (mover_->knows(seat)) slot.mover = Slot::Mover::kOurs;
   if (!connection) return;

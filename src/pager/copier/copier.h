@@ -11,18 +11,21 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
 #include "pager/copier/content.h"
+#include "pager/copier/frame_keeper.h"
 
 namespace gpumux::pager {
 
 // Where a copier finds a chunk's memory.
 struct Place {
   cuda::CUdeviceptr address = 0;  // if it needs a context
-  int memory = -1;                // otherwise: a descriptor, the caller's to close
+  int memory = -1;                // otherwise: a descriptor, the caller's to close. Of a load: none means a frame
+  bool may_keep = false;          // of a save: the mover may keep the memory for another seat
 };
 
 class Copier {
@@ -59,7 +62,8 @@ class Copier {
     kWaits,   // for `go_on`
     kNoHost,  // the same, for there is not enough host memory now; of a MoverCopier's: for host memory
     kDone,
-    kFailed,  // nothing is under way any more
+    kFailed,   // nothing is under way any more
+    kNoFrame,  // of a load into a frame: there is none, and nothing is under way
   };
   // One chunk on its way to host memory, from `save` to `commit` or `keep`.
   class Saving {
@@ -102,6 +106,7 @@ class Copier {
     bool is_cancelled_ = false;
     std::uint64_t ticket_ = 0;
     std::uint64_t chunk_ = 0;
+    bool is_kept_ = false;
     Content saved_;
   };
   // The most blocks that the next `save` may have.
@@ -117,8 +122,8 @@ class Copier {
   virtual Progress go_on(Saving& saving, bool may_copy, cuda::CUresult* error) = 0;
   // It need not be saved any more: if it has not begun, it does not. `look` says when it is over.
   virtual void cancel(Saving& saving) = 0;
-  // Of kDone: the content is as saved from now on.
-  virtual void commit(Saving& saving) = 0;
+  // Of kDone: the content is as saved from now on. `is_released`: this process has nothing of the memory any more.
+  virtual void commit(Saving& saving, bool is_released) = 0;
   // The save is given up. Blocks that were unchanged in host memory stay known.
   virtual void keep(Saving& saving) = 0;
 
@@ -128,6 +133,8 @@ class Copier {
   class Loading {
    public:
     std::uint64_t copied() const { return copied_; }  // bytes
+    // Of kDone, into a frame: the memory. None: it did not arrive.
+    const std::optional<KeptFrame>& frame() const { return frame_; }
 
    private:
     friend class LocalCopier;
@@ -136,10 +143,15 @@ class Copier {
     cuda::CUresult error_ = cuda::CUDA_SUCCESS;
     cuda::CUevent event_ = nullptr;
     std::uint64_t ticket_ = 0;
+    std::optional<KeptFrame> frame_;
   };
+  // Whether a load into a frame may find one, and this process can keep one more.
+  virtual bool may_have_frames() = 0;
+  // The driver has no memory for the seat, although the seat has room: frames of that many bytes go.
+  virtual void make_way(std::uint64_t bytes) = 0;
   // Begins to write what was saved. An error: `look` says kFailed when what was begun has ended.
   virtual cuda::CUresult load(Loading& loading, const Place& place, const Content& content, std::uint64_t chunk) = 0;
-  // kUnderWay, kDone or kFailed.
+  // kUnderWay, kDone, kFailed or kNoFrame.
   virtual Progress look(Loading& loading, cuda::CUresult* error) = 0;
 
   // The content is where it belongs: the saved content is a copy from now on.

@@ -272,7 +272,7 @@ void LocalCopier::count(Saving& saving) {
   }
 }
 
-void LocalCopier::commit(Saving& saving) {
+void LocalCopier::commit(Saving& saving, bool) {
   end(saving);
   Content& content = *saving.content_;
   content.resize(saving.blocks_.size());

@@ -49,8 +49,10 @@ class LocalCopier final : public Copier {
   Progress look(Saving& saving, cuda::CUresult* error) override;
   Progress go_on(Saving& saving, bool may_copy, cuda::CUresult* error) override;
   void cancel(Saving&) override {}
-  void commit(Saving& saving) override;
+  void commit(Saving& saving, bool is_released) override;
   void keep(Saving& saving) override;
+  bool may_have_frames() override { return false; }
+  void make_way(std::uint64_t) override {}
   cuda::CUresult load(Loading& loading, const Place& place, const Content& content, std::uint64_t) override;
   Progress look(Loading& loading, cuda::CUresult* error) override;
   void loaded(const Content&, std::uint64_t) override {}

@@ -14,6 +14,7 @@ CUresult error_of(const MoverLink::Answer& answer) {
   switch (answer.result) {
     case Result::kDone: return cuda::CUDA_SUCCESS;
     case Result::kNoHost:
+    case Result::kNoFrame:
     case Result::kFailed: return answer.error != cuda::CUDA_SUCCESS ? answer.error : cuda::CUDA_ERROR_UNKNOWN;
     case Result::kLost: break;
   }
@@ -23,15 +24,19 @@ CUresult error_of(const MoverLink::Answer& answer) {
 }  // namespace
 
 std::uint64_t MoverCopier::next_ticket() {
-  hear();
+  note_connection();
   return ++last_ticket_;
 }
 
-void MoverCopier::hear() {
+void MoverCopier::note_connection() {
   if (const std::uint64_t now = link_.connection(); now != connection_) {
     connection_ = now;
     lost_ = last_ticket_;
   }
+}
+
+void MoverCopier::hear() {
+  note_connection();
   while (auto answer = link_.next()) answers_.insert_or_assign(answer->ticket, std::move(*answer));
 }
 
@@ -63,7 +68,7 @@ Copier::Saving MoverCopier::save(const Place& place, std::uint32_t blocks, Conte
   ++asked_;
   Content known = content;
   known.resize(blocks);
-  if (link_.save(saving.ticket_, chunk, known, place.memory)) return saving;
+  if (link_.save(saving.ticket_, chunk, known, place.memory, place.may_keep)) return saving;
   saving.stage_ = Stage::kFailed;
   saving.error_ = cuda::CUDA_ERROR_NOT_READY;
   return saving;
@@ -84,6 +89,7 @@ Copier::Progress MoverCopier::look(Saving& saving, CUresult* error) {
     saving.clean_ = answer->clean;
     saving.constant_ = answer->constant;
     saving.wrong_hashes_ = answer->wrong_hashes;
+    saving.is_kept_ = answer->is_kept;
   }
   if (saving.stage_ == Stage::kDone) return Progress::kDone;
   // One that was cancelled has not failed.
@@ -95,14 +101,16 @@ void MoverCopier::cancel(Saving& saving) {
   if (!std::exchange(saving.is_cancelled_, true)) link_.cancel(saving.ticket_);
 }
 
-void MoverCopier::commit(Saving& saving) {
+void MoverCopier::commit(Saving& saving, bool is_released) {
   --asked_;
+  if (saving.is_kept_) link_.give(saving.ticket_, is_released);
   *saving.content_ = std::move(saving.saved_);
 }
 
 void MoverCopier::keep(Saving& saving) {
   --asked_;
   if (saving.stage_ != Stage::kDone) return;
+  if (saving.is_kept_) link_.give(saving.ticket_, false);
   // The mover has it, and may do away with it: the GPU's memory counts.
   *saving.content_ = std::move(saving.saved_);
   link_.forget(saving.chunk_, *saving.content_, true);
@@ -118,6 +126,8 @@ Copier::Progress MoverCopier::look(Loading& loading, CUresult* error) {
   if (loading.error_ == cuda::CUDA_SUCCESS) {
     const auto answer = answer_to(loading.ticket_);
     if (!answer) return Progress::kUnderWay;
+    if (answer->result == Result::kNoFrame) return Progress::kNoFrame;
+    loading.frame_ = answer->frame;
     loading.error_ = error_of(*answer);
     loading.copied_ = answer->copied;
   }

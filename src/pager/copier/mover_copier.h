@@ -34,8 +34,10 @@ class MoverCopier final : public Copier {
   Progress look(Saving& saving, cuda::CUresult* error) override;
   Progress go_on(Saving& saving, bool, cuda::CUresult* error) override { return look(saving, error); }
   void cancel(Saving& saving) override;
-  void commit(Saving& saving) override;
+  void commit(Saving& saving, bool is_released) override;
   void keep(Saving& saving) override;
+  bool may_have_frames() override { return link_.may_keep_frame(); }
+  void make_way(std::uint64_t bytes) override { link_.make_way(bytes); }
   cuda::CUresult load(Loading& loading, const Place& place, const Content& content, std::uint64_t chunk) override;
   Progress look(Loading& loading, cuda::CUresult* error) override;
   void loaded(const Content& content, std::uint64_t chunk) override { link_.forget(chunk, content, true); }
@@ -45,6 +47,7 @@ class MoverCopier final : public Copier {
   using Stage = Saving::Stage;
   std::optional<MoverLink::Answer> answer_to(std::uint64_t ticket);
   std::uint64_t next_ticket();
+  void note_connection();
   void hear();
 
   const cuda::Driver& driver_;

@@ -8,13 +8,14 @@
 
 #include "cuda/driver.gen.h"
 #include "pager/copier/content.h"
+#include "pager/copier/frame_keeper.h"
 
 namespace gpumux::pager {
 
 class MoverLink {
  public:
   struct Answer {
-    enum class Result : std::uint8_t { kDone, kFailed, kNoHost, kLost };
+    enum class Result : std::uint8_t { kDone, kFailed, kNoHost, kLost, kNoFrame };
     std::uint64_t ticket = 0;
     Result result = Result::kDone;              // kNoHost: another answer follows
     cuda::CUresult error = cuda::CUDA_SUCCESS;  // of kFailed
@@ -23,19 +24,27 @@ class MoverLink {
     std::uint64_t clean = 0;
     std::uint64_t constant = 0;
     std::uint32_t wrong_hashes = 0;
+    bool is_kept = false;            // of a save: the mover waits for `give`
+    std::optional<KeptFrame> frame;  // of a load without memory: the memory
   };
 
   // A mover has been offered to this seat. From then on there is one, now or later.
   virtual bool is_offered() const = 0;
   // Counts connections. Questions on an earlier one get no answer.
   virtual std::uint64_t connection() const = 0;
-  // False: it cannot be reached now. `memory`: a descriptor of the chunk's, that stays the caller's.
-  virtual bool save(std::uint64_t ticket, std::uint64_t chunk, const Content& content, int memory) = 0;
+  // False: it cannot be reached now. `memory`: a descriptor of the chunk's, that stays the caller's. `may_keep`: the
+  // mover may keep the memory. Negative memory of a load: into memory that the mover keeps.
+  virtual bool save(std::uint64_t ticket, std::uint64_t chunk, const Content& content, int memory, bool may_keep) = 0;
   virtual bool load(std::uint64_t ticket, std::uint64_t chunk, const Content& content, int memory) = 0;
   virtual void cancel(std::uint64_t ticket) = 0;
   // Any thread; never waits. It may be said later.
   virtual void forget(std::uint64_t chunk, const Content& content, bool are_copies) = 0;
-  // The next answer, without waiting.
+  // The answer to is_kept. `is_released`: this process has nothing of the memory any more.
+  virtual void give(std::uint64_t ticket, bool is_released) = 0;
+  virtual void make_way(std::uint64_t bytes) = 0;
+  // Whether this process can keep the memory of one more load without memory.
+  virtual bool may_keep_frame() = 0;
+  // The next answer, without waiting. Not inside base::NoFork.
   virtual std::optional<Answer> next() = 0;
   // Until there may be one, or the connection is lost.
   virtual void wait() = 0;
