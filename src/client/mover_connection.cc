@@ -159,6 +159,7 @@ std::optional<pager::MoverLink::Answer> MoverConnection::next() {
   Answer answer;
   answer.ticket = moved.ticket;
   answer.is_kept = moved.is_kept != 0;
+  answer.frames = moved.frames;
   if (const auto number = memory_.keep(std::move(received->fd))) answer.frame = pager::KeptFrame{&memory_, *number};
   switch (moved.result) {
     case wire::MoverResult::kDone: answer.result = Answer::Result::kDone; break;

@@ -50,6 +50,15 @@ void Frames::gone(SeatNumber giver) {
   frames_.remove_if([giver](const Frame& frame) { return frame.state == State::kOffered && frame.giver == giver; });
 }
 
+base::FrameSizes Frames::sizes(Domain domain) const {
+  base::FrameSizes sizes = 0;
+  for (const Frame& frame : frames_) {
+    if (domain != 0 && frame.state == State::kKept && frame.domain == domain)
+      sizes |= base::frame_size(frame.memory.bytes());
+  }
+  return sizes;
+}
+
 std::size_t Frames::count(Domain domain, std::uint64_t bytes) const {
   return static_cast<std::size_t>(std::count_if(frames_.begin(), frames_.end(), [&](const Frame& frame) {
     return frame.domain == domain && frame.memory.bytes() == bytes;

@@ -21,6 +21,7 @@
 #include <unordered_map>
 
 #include "base/clock.h"
+#include "base/frame_sizes.h"
 #include "mover/books.h"
 #include "mover/mapping.h"
 #include "wire/mover_messages.h"
@@ -53,6 +54,8 @@ class Frames {
   // The giver's connection has ended: what it was to say never comes.
   void gone(SeatNumber giver);
 
+  // Of kept ones.
+  base::FrameSizes sizes(Domain domain) const;
   // Offered ones included.
   std::size_t count(Domain domain, std::uint64_t bytes) const;
   std::size_t size() const { return frames_.size(); }

@@ -227,6 +227,24 @@ TEST_F(FramesTest, FramesMakeWayForOtherMemory) {
   EXPECT_EQ(free_bytes(), before);
 }
 
+TEST_F(FramesTest, TheTakerHearsOfOtherSizes) {
+  constexpr std::uint32_t kSmall = base::kLeastFrameBytes / pager::kBlockBytes;
+  const os::FileDescriptor giver = connect(1, kDomain), taker = connect(2, kDomain), other = connect(3, kDomain + 1);
+  put_away(taker, std::vector<std::uint32_t>(base::kLeastFrameBytes / 4, 5), 1);
+  const Answer away = put_away(taker, words(pager::kBlockBytes, 2), 2);
+  Memory memory = make(kSmall);
+  const Answer saved = save_to_keep(giver, memory);
+  ASSERT_EQ(saved.moved.is_kept, 1u);
+  EXPECT_EQ(saved.moved.frames, 0u) << "not given yet";
+  release(memory);
+  give(giver, saved);
+  Memory block = make(1);
+  EXPECT_EQ(save(taker, block, {}, 3).moved.frames, base::frame_size(base::kLeastFrameBytes));
+  EXPECT_EQ(save(other, block).moved.frames, 0u);
+  EXPECT_EQ(load_into_frame(taker, away.blocks, 2).moved.frames, 0u) << "it has made way";
+  release(block);
+}
+
 // The giver's program runs again: what it writes must not be lost, and nothing is loaded there.
 TEST_F(FramesTest, AGiverThatGoesOnKeepsItsMemory) {
   const os::FileDescriptor giver = connect(1, kDomain), taker = connect(2, kDomain);

@@ -430,7 +430,8 @@ void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
                          .result = result,
                          .error = error,
                          .blocks = static_cast<std::uint32_t>(blocks.size()),
-                         .is_kept = is_kept ? 1u : 0u};
+                         .is_kept = is_kept ? 1u : 0u,
+                         .frames = frames_.sizes(operation.seat->domain)};
   if (const auto* const saving = std::get_if<Copier::Saving>(&operation.copying)) {
     moved.copied = saving->copied();
     moved.clean = saving->clean();

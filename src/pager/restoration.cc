@@ -66,7 +66,8 @@ bool Restoration::claim_next(Entry* entry) {
   const base::FrameSizes at_hand = frames != nullptr ? frames->at_hand() : 0;
   {
     const base::Locked locked(state_.mutex);
-    if (at_hand != 0 && claim_locked(at_hand, entry)) return true;
+    const base::FrameSizes sizes = at_hand | state_.copier().frames_at_hand();
+    if (sizes != 0 && claim_locked(sizes, entry)) return true;
     if (!claim_locked(0, entry)) return false;
   }
   // The driver must get this memory back before the seat can have it in another form.

@@ -34,6 +34,7 @@
 #include <span>
 #include <variant>
 
+#include "base/frame_sizes.h"
 #include "base/result.h"
 #include "wire/header.h"
 
@@ -141,6 +142,7 @@ struct MoverMoved {
   std::uint64_t constant = 0;
   std::uint32_t is_kept = 0;  // of a Save: 1: the mover keeps the memory, if Given says that the seat has released it
   std::uint32_t reserved = 0;
+  base::FrameSizes frames = 0;  // sizes of which the mover keeps memory for the seat's domain
 };
 
 using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, MoverGiven, MoverMakeWay>;

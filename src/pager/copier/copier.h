@@ -14,6 +14,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/frame_sizes.h"
 #include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
 #include "pager/copier/content.h"
@@ -147,6 +148,8 @@ class Copier {
   };
   // Whether a load into a frame may find one, and this process can keep one more.
   virtual bool may_have_frames() = 0;
+  // Sizes of which there was one lately: these chunks go first.
+  virtual base::FrameSizes frames_at_hand() const = 0;
   // The driver has no memory for the seat, although the seat has room: frames of that many bytes go.
   virtual void make_way(std::uint64_t bytes) = 0;
   // Begins to write what was saved. An error: `look` says kFailed when what was begun has ended.

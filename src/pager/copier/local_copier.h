@@ -52,6 +52,7 @@ class LocalCopier final : public Copier {
   void commit(Saving& saving, bool is_released) override;
   void keep(Saving& saving) override;
   bool may_have_frames() override { return false; }
+  base::FrameSizes frames_at_hand() const override { return 0; }
   void make_way(std::uint64_t) override {}
   cuda::CUresult load(Loading& loading, const Place& place, const Content& content, std::uint64_t) override;
   Progress look(Loading& loading, cuda::CUresult* error) override;

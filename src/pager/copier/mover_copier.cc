@@ -32,12 +32,16 @@ void MoverCopier::note_connection() {
   if (const std::uint64_t now = link_.connection(); now != connection_) {
     connection_ = now;
     lost_ = last_ticket_;
+    frames_ = 0;
   }
 }
 
 void MoverCopier::hear() {
   note_connection();
-  while (auto answer = link_.next()) answers_.insert_or_assign(answer->ticket, std::move(*answer));
+  while (auto answer = link_.next()) {
+    frames_ = answer->frames;
+    answers_.insert_or_assign(answer->ticket, std::move(*answer));
+  }
 }
 
 // Nothing: it is not there yet.

@@ -37,6 +37,7 @@ class MoverCopier final : public Copier {
   void commit(Saving& saving, bool is_released) override;
   void keep(Saving& saving) override;
   bool may_have_frames() override { return link_.may_keep_frame(); }
+  base::FrameSizes frames_at_hand() const override { return frames_; }
   void make_way(std::uint64_t bytes) override { link_.make_way(bytes); }
   cuda::CUresult load(Loading& loading, const Place& place, const Content& content, std::uint64_t chunk) override;
   Progress look(Loading& loading, cuda::CUresult* error) override;
@@ -55,6 +56,7 @@ class MoverCopier final : public Copier {
   std::uint64_t connection_ = 0;
   std::uint64_t last_ticket_ = 0;
   std::uint64_t lost_ = 0;                              // tickets up to this one get no answer
+  base::FrameSizes frames_ = 0;                         // as the last answer said
   std::uint32_t asked_ = 0;                             // saves
   std::map<std::uint64_t, MoverLink::Answer> answers_;  // that came and were not looked at, by ticket
 };

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/frame_sizes.h"
 #include "cuda/driver.gen.h"
 #include "pager/copier/content.h"
 #include "pager/copier/frame_keeper.h"
@@ -24,6 +25,7 @@ class MoverLink {
     std::uint64_t clean = 0;
     std::uint64_t constant = 0;
     std::uint32_t wrong_hashes = 0;
+    base::FrameSizes frames = 0;     // sizes of which the mover keeps memory for this seat
     bool is_kept = false;            // of a save: the mover waits for `give`
     std::optional<KeptFrame> frame;  // of a load without memory: the memory
   };
