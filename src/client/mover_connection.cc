@@ -72,7 +72,7 @@ void MoverConnection::lose() {
 
 bool MoverConnection::send_bytes(std::span<const std::byte> bytes, int memory) {
   const int socket = socket_.get();
-  if (socket < 0) return false;
+  if (socket < 0) return lose(), false;  // the program has closed it
   const auto sent = os::send_message(socket, bytes, memory);
   if (!sent && sent.error().system_errno != EAGAIN) lose();
   return sent.has_value();

@@ -164,6 +164,7 @@ void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
   numbers_[seat] = message.seat;
   connected_.insert(seat);
   last_number_ = std::max(last_number_, message.seat);
+  last_domain_ = std::max(last_domain_, message.domain);  // no domain of this daemon's has its number
   // Until its process connects again.
   auto process = os::open_pidfd(seat.pid);
   const auto info = process_info(seat.pid);

@@ -73,8 +73,8 @@ class NodeMover {
     std::uint32_t slot = 0;
     auto operator<=>(const Seat&) const = default;
   };
-  // The seat's end of a new connection. None: not now. A seat that it knows gets one when a mover serves. `domain`: seats
-  // of one trust domain hand physical memory over to each other; empty: this one does not.
+  // The seat's end of a new connection. None: not now. A seat that it knows gets one when a mover serves. `domain`:
+  // seats of one trust domain hand physical memory over to each other; empty: this one does not.
   os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain);
   // Whether the seat has a connection to this mover, as far as the daemon can tell.
   bool has_connection(const Seat& seat) const { return connected_.contains(seat); }
