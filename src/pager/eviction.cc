@@ -81,7 +81,7 @@ bool Eviction::claim_next(std::uint32_t most_blocks) {
   const base::Locked locked(state_.mutex);
   for (; next_ < plan_.size(); ++next_) {
     Range* range = state_.table.by_id(plan_[next_].range);
-    if (range == nullptr || range->doomed || range->waiters != 0 || range->pinned()) continue;
+    if (range == nullptr || range->is_doomed() || range->waiters != 0 || range->pinned()) continue;
     Chunk& chunk = range->chunks[plan_[next_].chunk];
     if (chunk.place != ChunkPlace::kDevice || chunk.claimed) continue;
     if (chunk.block_count() > most_blocks) return false;
@@ -137,7 +137,7 @@ bool Eviction::advance(Entry& entry) {
   bool doomed = false;
   {
     const base::Locked locked(state_.mutex);
-    doomed = entry.range->doomed || (waits && entry.range->waiters != 0);
+    doomed = entry.range->is_doomed() || (waits && entry.range->waiters != 0);
   }
   if (is_short) {
     starved_ = true;

@@ -141,8 +141,8 @@ bool Pager::let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) {
   };
   Range* const range = state_.table.by_id(handle);
   if (range == nullptr || !is_over(*range)) return false;
-  if (range->doomed) return false;  // another thread has been here
-  state_.set_doomed(*range, true);
+  if (range->is_doomed()) return false;  // another thread has been here
+  state_.doom(*range);
   *gone = state_.remove(*range);
   return *gone != nullptr;
 }
@@ -152,7 +152,7 @@ CUresult Pager::release_handle(std::uint64_t handle) {
   {
     const base::Locked locked(state_.mutex);
     Range* range = state_.table.by_id(handle);
-    if (range == nullptr || range->handle == nullptr || range->doomed || range->handle->references == 0)
+    if (range == nullptr || range->handle == nullptr || range->is_doomed() || range->handle->references == 0)
       return cuda::CUDA_ERROR_INVALID_VALUE;
     --range->handle->references;
     if (!let_go_locked(handle, &gone)) return cuda::CUDA_SUCCESS;
@@ -164,7 +164,7 @@ CUresult Pager::release_handle(std::uint64_t handle) {
 CUresult Pager::retain_handle(cuda::CUdeviceptr address, std::uint64_t* handle) {
   const base::Locked locked(state_.mutex);
   const Found found = find_mapping_locked(address);
-  if (found.range == nullptr || found.range->doomed) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (found.range == nullptr || found.range->is_doomed()) return cuda::CUDA_ERROR_INVALID_VALUE;
   ++found.range->handle->references;
   *handle = found.range->id;
   return cuda::CUDA_SUCCESS;
@@ -173,7 +173,7 @@ CUresult Pager::retain_handle(cuda::CUdeviceptr address, std::uint64_t* handle) 
 bool Pager::find_handle(std::uint64_t handle, std::uint64_t* bytes, cuda::CUmemAllocationProp* properties) const {
   const base::Locked locked(state_.mutex);
   const Range* range = state_.table.by_id(handle);
-  if (range == nullptr || range->handle == nullptr || range->doomed) return false;
+  if (range == nullptr || range->handle == nullptr || range->is_doomed()) return false;
   *bytes = range->bytes;
   *properties = range->handle->properties;
   return true;

@@ -229,7 +229,7 @@ CUresult Pager::allocate_packed(cuda::CUcontext context, std::size_t bytes, Plac
         open_slabs_.erase(open_slabs_.begin() + static_cast<std::ptrdiff_t>(i));
         continue;
       }
-      if (range.context != context || range.doomed) continue;
+      if (range.context != context || range.is_doomed()) continue;
       // A seat that holds a lease gets memory that is resident.
       if (placement == Placement::kResident && range.chunks.front().place != ChunkPlace::kDevice) continue;
       if (take(range)) return cuda::CUDA_SUCCESS;
@@ -295,7 +295,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
     chunk.was_cheap = false;
   }
   range->slab.reset();
-  range->doomed = range->is_freed = false;
+  range->life = Range::Life::kUsed;
   std::uint64_t surplus = 0;
   {
     const base::Locked locked(state_.mutex);
@@ -317,12 +317,16 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   {
     const base::Locked locked(state_.mutex);
     const Found found = find_locked(address);
-    if (found.range == nullptr || found.range->handle != nullptr || found.base != address || found.range->doomed ||
-        (found.piece != nullptr ? found.piece->doomed : found.range->is_freed))
+    if (found.range == nullptr || found.range->handle != nullptr || found.base != address || found.range->is_doomed() ||
+        (found.piece != nullptr ? found.piece->doomed : found.range->life == Range::Life::kAwaited))
       return cuda::CUDA_ERROR_INVALID_VALUE;
     context = found.range->context;
     id = found.id();
-    (found.piece != nullptr ? found.piece->doomed : found.range->is_freed) = true;
+    if (found.piece != nullptr) {
+      found.piece->doomed = true;
+    } else {
+      found.range->life = Range::Life::kAwaited;
+    }
   }
   // The work that is waited for may be frozen. Until it has ended, the memory moves as all other.
   const CUresult waited = wait(argument, context);
@@ -334,11 +338,15 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
     if (found.range == nullptr || found.id() != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     Range& range = *found.range;
     if (waited != cuda::CUDA_SUCCESS) {
-      (found.piece != nullptr ? found.piece->doomed : range.is_freed) = false;
+      if (found.piece != nullptr) {
+        found.piece->doomed = false;
+      } else if (!range.is_doomed()) {
+        range.life = Range::Life::kUsed;
+      }
       return waited;
     }
     if (found.piece == nullptr) {
-      state_.set_doomed(range, true);
+      state_.doom(range);
     } else {
       range.slab->give(address - range.base);
       // An empty slab that is being moved stays, for the next allocation. A slab that is pinned goes like any other.
@@ -348,7 +356,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
         return cuda::CUDA_SUCCESS;
       }
       open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), &range), open_slabs_.end());
-      state_.set_doomed(range, true);
+      state_.doom(range);
     }
     gone = state_.remove(range);
   }
@@ -371,10 +379,10 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
     }
     std::vector<Range*> its;
     for (const auto& [base, range] : state_.table.all()) {
-      if (range->context == context && !range->freed) its.push_back(range.get());
+      if (range->context == context && range->life != Range::Life::kLeaving) its.push_back(range.get());
     }
     for (Range* const range : its) {
-      state_.set_doomed(*range, true);
+      state_.doom(*range);
       open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), range), open_slabs_.end());
       if (auto removed = state_.remove(*range)) gone.push_back(std::move(removed));
     }

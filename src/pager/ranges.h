@@ -54,18 +54,23 @@ struct Range {
   std::vector<cuda::CUdevice> peers;  // devices with rights, other than its own
   std::array<std::uint32_t, kPinReasons> pins{};
   std::uint32_t claims = 0;  // chunks of it that are claimed
-  bool is_freed = false;     // by a thread that waits for work that may still use it
-  bool doomed = false;       // being freed: nothing new begins with it
-  bool freed = false;        // its program does not wait for it: it goes when its last claim ends
-  bool committed = false;    // counted against the commitment
-  bool foreign = false;      // another process's memory: has no handles of ours, goes without being kept for reuse
+  enum class Life : std::uint8_t {
+    kUsed,
+    kAwaited,  // a thread waits for work that may still use it, and then frees it
+    kDoomed,   // being freed: nothing new begins with it
+    kLeaving,  // the same, and it goes when its last claim ends
+  };
+  Life life = Life::kUsed;
+  bool committed = false;  // counted against the commitment
+  bool foreign = false;    // another process's memory: has no handles of ours, goes without being kept for reuse
   std::unique_ptr<Slab> slab;
   std::unique_ptr<ProgramHandle> handle;  // of cuMemCreate; then `base` is known to the pager alone
   // Work may reach it, so no thread may submit while it is evicted. Memory that no work can reach may stay away.
   bool needed = true;
   std::uint32_t waiters = 0;  // threads that wait for claims to end: jobs begin nothing new with it
 
-  bool holds_up() const { return needed && !doomed; }
+  bool is_doomed() const { return life >= Life::kDoomed; }
+  bool holds_up() const { return needed && !is_doomed(); }
   bool pinned() const;
   // Resident bytes.
   std::uint64_t resident_bytes() const;

@@ -11,7 +11,7 @@ namespace gpumux::pager {
 using cuda::CUresult;
 
 CUresult Pager::pin_locked(const Found& found, PinReason reason) {
-  if (found.range == nullptr || found.range->doomed) return cuda::CUDA_ERROR_INVALID_VALUE;
+  if (found.range == nullptr || found.range->is_doomed()) return cuda::CUDA_ERROR_INVALID_VALUE;
   Range& range = *found.range;
   // A chunk that is being moved is on neither side.
   if (range.claims != 0 || range.resident_bytes() != range.bytes) return cuda::CUDA_ERROR_NOT_READY;

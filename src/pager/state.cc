@@ -56,13 +56,13 @@ void State::claim(Range& range, Chunk& chunk) {
 void State::unclaim(Range& range, Chunk& chunk) {
   chunk.claimed = false;
   --range.claims;
-  if (range.freed && range.claims == 0) stuck.push_back(table.remove(range));
+  if (range.life == Range::Life::kLeaving && range.claims == 0) stuck.push_back(table.remove(range));
   mutex.wake_all();
 }
 
 std::unique_ptr<Range> State::remove(Range& range) {
   if (range.claims == 0) return table.remove(range);
-  range.freed = true;
+  range.life = Range::Life::kLeaving;
   uncommit(range);  // the program may allocate as much again
   return nullptr;
 }
@@ -82,7 +82,7 @@ Range* State::claim_all(std::uint64_t id) {
   range = wait_for_claims(id);
   if (range == nullptr) return nullptr;
   --range->waiters;
-  if (range->doomed) return nullptr;
+  if (range->is_doomed()) return nullptr;
   for (Chunk& chunk : range->chunks) claim(*range, chunk);
   return range;
 }
@@ -91,9 +91,9 @@ void State::unclaim_all(Range& range) {
   for (Chunk& chunk : range.chunks) unclaim(range, chunk);
 }
 
-void State::set_doomed(Range& range, bool doomed) {
+void State::doom(Range& range) {
   const bool before = range.holds_up();
-  range.doomed = doomed;
+  range.life = Range::Life::kDoomed;
   count_evicted(range, before);
 }
 

@@ -8,9 +8,8 @@
 //
 //   - for the lock: always short;
 //   - for a claim to end (mutex.wait): a thread that changes a range's peers or mappings waits for the job that works
-//   on
-//     it. A thread that frees a range does not wait: the range goes when its last claim ends (State::remove). Jobs wait
-//     for no thread: they skip what is claimed and drop what is doomed, each time they are stepped;
+//     on it. A thread that frees a range does not wait: the range goes when its last claim ends (State::remove). Jobs
+//     wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped;
 //   - for a whole job to end, which is cancelled: a thread that destroys the context in which the jobs' copies run.
 //
 // The waiter holds nothing then, and is not inside the gate: the thread that steps a job closes gates too.
@@ -89,9 +88,9 @@ struct State {
   // Takes a doomed range out of the table, for the caller to discard. Null: a chunk of it is claimed. Then it stays,
   // and goes when its last claim ends.
   std::unique_ptr<Range> remove(Range& range) GPUMUX_REQUIRES(mutex);
-  // A doomed range no longer holds its program up; a range that is spared after all does again.
-  void set_doomed(Range& range, bool doomed) GPUMUX_REQUIRES(mutex);
-  // The same when a device may reach a handle's memory, or no longer may.
+  // A doomed range no longer holds its program up.
+  void doom(Range& range) GPUMUX_REQUIRES(mutex);
+  // Nor does a handle's memory that no device may reach. That has changed.
   void update_needed(Range& range) GPUMUX_REQUIRES(mutex);
   // The chunks that an eviction of `bytes` takes, in its order. First come chunks that no device can reach, then the
   // cheapest, which needed no copy the last time. Within each kind they go by address. `each` gets the range and the
@@ -121,7 +120,7 @@ void State::for_victims(std::uint64_t bytes, Each each) const {
   enum class Rank { kUnneeded, kCheap, kOther };
   for (const Rank rank : {Rank::kUnneeded, Rank::kCheap, Rank::kOther}) {
     for (const auto& [base, range] : table.all()) {
-      if (range->doomed || range->foreign || range->pinned()) continue;
+      if (range->is_doomed() || range->foreign || range->pinned()) continue;
       for (std::uint32_t i = 0; i < range->chunks.size() && chosen < bytes; ++i) {
         const Chunk& chunk = range->chunks[i];
         const Rank its = !range->needed ? Rank::kUnneeded : chunk.was_cheap ? Rank::kCheap : Rank::kOther;
