@@ -17,6 +17,11 @@ std::optional<std::uint64_t> KeptMemory::keep(os::FileDescriptor memory) {
     return std::nullopt;
   }
   const base::Locked locked(mutex_);
+  // The kernel gives a number that is free: the program has closed the one that had it. All memory of a driver may look
+  // like the same file, so nothing else would tell.
+  for (auto& [number, other] : kept_) {
+    if (other.has_number(kept.get())) other.forget();
+  }
   kept_.emplace(++last_, std::move(kept));
   return last_;
 }

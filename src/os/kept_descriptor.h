@@ -43,6 +43,10 @@ class KeptDescriptor {
   bool is_same(int fd) const;
   // Gives ownership away. None if it is lost.
   FileDescriptor release();
+  // Whether this is its number, lost or not.
+  bool has_number(int number) const { return fd_ == number; }
+  // It is known to be lost. Nothing is closed.
+  void forget() { fd_ = -1; }
   // Closes it, unless it is lost.
   void reset() { static_cast<void>(release()); }
 

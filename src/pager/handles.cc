@@ -133,15 +133,20 @@ CUresult Pager::create_handle(std::uint64_t bytes, const cuda::CUmemAllocationPr
   return cuda::CUDA_SUCCESS;
 }
 
-// With the lock held. Takes the range out of the table if the program has no reference to the handle and no mapping of
-// it. False: it has, or a job works on it, after which it goes.
+// With the lock held; lets go of it while another thread of the program's works on it. Takes the range out of the table
+// if the program has no reference to the handle and no mapping of it. False: it has, or a job works on it, after which
+// it goes.
 bool Pager::let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) {
   const auto is_over = [](const Range& range) {
     return range.handle->references == 0 && range.handle->mappings.empty();
   };
-  Range* const range = state_.table.by_id(handle);
-  if (range == nullptr || !is_over(*range)) return false;
-  if (range->is_doomed()) return false;  // another thread has been here
+  Range* range = state_.table.by_id(handle);
+  while (range != nullptr && range->is_held) {
+    state_.mutex.wait();
+    range = state_.table.by_id(handle);
+  }
+  // While this thread waited another one may have mapped it, or have been here.
+  if (range == nullptr || !is_over(*range) || range->is_doomed()) return false;
   state_.doom(*range);
   *gone = state_.remove(*range);
   return *gone != nullptr;

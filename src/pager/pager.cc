@@ -333,7 +333,11 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   std::unique_ptr<Range> gone;
   {
     const base::Locked locked(state_.mutex);
-    const Found found = find_locked(address);
+    Found found = find_locked(address);
+    while (found.range != nullptr && found.range->is_held) {
+      state_.mutex.wait();
+      found = find_locked(address);
+    }
     // Another thread may have destroyed its context since, and the address may be another allocation's.
     if (found.range == nullptr || found.id() != id) return cuda::CUDA_ERROR_CONTEXT_IS_DESTROYED;
     Range& range = *found.range;
@@ -349,6 +353,7 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
       state_.doom(range);
     } else {
       range.slab->give(address - range.base);
+      if (range.is_doomed()) return cuda::CUDA_SUCCESS;  // all of it goes
       // An empty slab that is being moved stays, for the next allocation. A slab that is pinned goes like any other.
       if (!range.slab->empty() || range.claims != 0) {
         if (std::find(open_slabs_.begin(), open_slabs_.end(), &range) == open_slabs_.end())
@@ -378,9 +383,14 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
       state_.job_running = true;  // the copier is ours until it has left
     }
     std::vector<Range*> its;
-    for (const auto& [base, range] : state_.table.all()) {
-      if (range->context == context && range->life != Range::Life::kLeaving) its.push_back(range.get());
-    }
+    const auto find_its = [&]() GPUMUX_REQUIRES(state_.mutex) {
+      its.clear();
+      for (const auto& [base, range] : state_.table.all()) {
+        if (range->context == context && range->life != Range::Life::kLeaving) its.push_back(range.get());
+      }
+      return std::any_of(its.begin(), its.end(), [](const Range* range) { return range->is_held; });
+    };
+    while (find_its()) state_.mutex.wait();
     for (Range* const range : its) {
       state_.doom(*range);
       open_slabs_.erase(std::remove(open_slabs_.begin(), open_slabs_.end(), range), open_slabs_.end());

@@ -54,6 +54,7 @@ struct Range {
   std::vector<cuda::CUdevice> peers;  // devices with rights, other than its own
   std::array<std::uint32_t, kPinReasons> pins{};
   std::uint32_t claims = 0;  // chunks of it that are claimed
+  bool is_held = false;      // by a thread of the program's, for as long as some calls of the driver's (claim_all)
   enum class Life : std::uint8_t {
     kUsed,
     kAwaited,  // a thread waits for work that may still use it, and then frees it

@@ -84,10 +84,12 @@ Range* State::claim_all(std::uint64_t id) {
   --range->waiters;
   if (range->is_doomed()) return nullptr;
   for (Chunk& chunk : range->chunks) claim(*range, chunk);
+  range->is_held = true;
   return range;
 }
 
 void State::unclaim_all(Range& range) {
+  range.is_held = false;
   for (Chunk& chunk : range.chunks) unclaim(range, chunk);
 }
 
@@ -143,8 +145,7 @@ void State::destroy(std::unique_ptr<Range> range) {
 }
 
 std::uint64_t State::trim(std::uint64_t bytes) {
-  retry_stuck();
-  std::uint64_t freed = 0;
+  std::uint64_t freed = retry_stuck();
   while (freed < bytes) {
     std::unique_ptr<Range> oldest;
     {
@@ -160,14 +161,19 @@ std::uint64_t State::trim(std::uint64_t bytes) {
   return freed;
 }
 
-void State::retry_stuck() {
+std::uint64_t State::retry_stuck() {
   std::vector<std::unique_ptr<Range>> again;
   {
     const base::Locked locked(mutex);
-    if (stuck.empty()) return;
     again.swap(stuck);
   }
+  std::uint64_t bytes = 0;
+  for (auto& range : again) bytes += range->resident_bytes();
   for (auto& range : again) destroy(std::move(range));
+  // Ranges that the driver refuses to take back are there again.
+  const base::Locked locked(mutex);
+  for (const auto& range : stuck) bytes -= std::min(bytes, range->resident_bytes());
+  return bytes;
 }
 
 }  // namespace gpumux::pager

@@ -85,8 +85,8 @@ struct State {
   // Waits until no chunk of the range is claimed, and claims all of them; null: it is gone.
   Range* claim_all(std::uint64_t id) GPUMUX_REQUIRES(mutex);
   void unclaim_all(Range& range) GPUMUX_REQUIRES(mutex);
-  // Takes a doomed range out of the table, for the caller to discard. Null: a chunk of it is claimed. Then it stays,
-  // and goes when its last claim ends.
+  // Takes a doomed range out of the table, for the caller to discard. Null: a job works on a chunk of it. Then it
+  // stays, and goes when the last claim ends. REQUIRES: no thread of the program's has claimed it.
   std::unique_ptr<Range> remove(Range& range) GPUMUX_REQUIRES(mutex);
   // A doomed range no longer holds its program up.
   void doom(Range& range) GPUMUX_REQUIRES(mutex);
@@ -108,7 +108,7 @@ struct State {
   void destroy(std::unique_ptr<Range> range);
   // Destroys reusable ranges, the oldest first, until `bytes` of device memory are free; returns how many are.
   std::uint64_t trim(std::uint64_t bytes);
-  void retry_stuck();
+  std::uint64_t retry_stuck();
 
  private:
   void count_evicted(const Range& range, bool held_up) GPUMUX_REQUIRES(mutex);

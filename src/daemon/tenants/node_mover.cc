@@ -17,6 +17,7 @@
 #include "daemon/loop/log.h"
 #include "daemon/peers/process_info.h"
 #include "os/pidfd.h"
+#include "os/random.h"
 #include "os/spawn.h"
 #include "os/unix_socket.h"
 #include "wire/encode.h"
@@ -60,6 +61,8 @@ NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program
       again_(io),
       pause_(kRestartPause) {
   host_.has({kBorrower, 0}, host_.budget());
+  // A mover that is taken over has seats with numbers that an earlier daemon gave.
+  if (const auto random = os::random_hex(8)) last_domain_ = std::strtoull(random->c_str(), nullptr, 16);
 }
 
 NodeMover::~NodeMover() {
@@ -164,7 +167,7 @@ void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
   numbers_[seat] = message.seat;
   connected_.insert(seat);
   last_number_ = std::max(last_number_, message.seat);
-  last_domain_ = std::max(last_domain_, message.domain);  // no domain of this daemon's has its number
+  if (back_.erase(seat) != 0) return;
   // Until its process connects again.
   auto process = os::open_pidfd(seat.pid);
   const auto info = process_info(seat.pid);
@@ -181,6 +184,7 @@ void NodeMover::drop() {
   left_.clear();
   books_.reset();
   waiting_.clear();
+  back_.clear();
   state_ = None{};
 }
 
@@ -285,6 +289,7 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
 
 bool NodeMover::is_back(const Seat& seat) {
   left_.erase(seat);
+  if (is_taking_over()) back_.insert(seat);
   return numbers_.contains(seat) || is_taking_over();
 }
 

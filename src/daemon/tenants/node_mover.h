@@ -165,6 +165,7 @@ class NodeMover {
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
   std::set<Seat> connected_;                 // of these, to the mover that runs
   std::set<Seat> waiting_;                   // for a connection, until the mover is taken over
+  std::set<Seat> back_;                      // have connected again, and the mover has not named them yet
   std::map<Seat, os::FileDescriptor> left_;  // of these, whose connection has ended: pidfds
 };
 

@@ -212,6 +212,7 @@ Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Mo
                   .is_broken = memories_.is_broken(slot),
                   .is_shut = moving.door.has_value(),
                   .is_waited_for = (gate_.is_granted(slot) || gate_.is_ungated(slot)) && memory.pager.has_context(),
+                  .has_mover = memory.pager.has_mover(),
                   .patience = give_up_after_.load(std::memory_order_relaxed),
                   .step = step};
   if (step) return view;
@@ -336,7 +337,7 @@ void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_strand
     if (has(group, slot)) gate_.set_stranded(slot, gate::Gate::StrandedBy::kDriver, is_stranded);
   }
   if (was_stranded) return;
-  const bool has_no_mover = view.step && view.step->error == cuda::CUDA_ERROR_NOT_READY;
+  const bool has_no_mover = view.has_mover && view.step && view.step->error == cuda::CUDA_ERROR_NOT_READY;
   memories_.owner().note(
       wire::Severity::kWarning,
       std::string(has_no_mover ? "the node's mover does not run for the " : "the driver has no memory for the ") +

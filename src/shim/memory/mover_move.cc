@@ -75,7 +75,7 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
       if (step.is_sticky) return {Act::kBreak};
       if (gives_up(view, now)) return {Act::kGiveUp};
       // The node's mover is gone, and may not come back.
-      if (step.error == cuda::CUDA_ERROR_NOT_READY) count_refusal(view, now);
+      if (view.has_mover && step.error == cuda::CUDA_ERROR_NOT_READY) count_refusal(view, now);
       return {Act::kWait, later(now)};
     case JobState::kStarved:
       // Room that was claimed lacks because the driver has refused it.

@@ -53,6 +53,7 @@ class Move {
     bool is_shut = false;        // its gate, for an eviction
     bool may_evict = false;      // no seat of its group may submit
     bool is_waited_for = false;  // its program may submit, has a context, and waits at the gate
+    bool has_mover = false;      // the node's mover moves its memory
     base::Duration patience{};   // of such a program, while the driver does not bring memory back
     std::optional<Step> step{};  // of the job under way, if there is one
   };

@@ -282,7 +282,11 @@ TEST(Move, StrandsASeatThatHasNoMover) {
   move.next(away(), time);
   fail(2 * kPatience, returning(kHasNoMover));
   EXPECT_FALSE(move.is_stranded()) << "its program does not wait for it";
-  fail(kPatience + 50ms, waited_for(kHasNoMover));
+  View waits = waited_for(kHasNoMover);
+  fail(2 * kPatience, waits);
+  EXPECT_FALSE(move.is_stranded()) << "another job of its own is in the way";
+  waits.has_mover = true;
+  fail(kPatience + 50ms, waits);
   EXPECT_TRUE(move.is_stranded());
   move.next(waited_for({.state = JobState::kRunning, .moved = 1}), time);
   EXPECT_FALSE(move.is_stranded()) << "another one is there";
