@@ -260,7 +260,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // Whether the memory of these seats can leave while their work is frozen: a process of its own moves all of it. Any
   // thread.
   bool can_leave_frozen(std::uint64_t group);
-  // The seats' memory must leave, and their work may be frozen: it goes on and drains. Not the mover's thread's bar.
+  // Frozen work of these seats goes on behind its closed gate, and drains. Any thread.
   void let_drain(std::uint64_t group);
 
   // Makes bars follow from what is evicted and being evicted.

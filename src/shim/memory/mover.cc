@@ -323,8 +323,8 @@ void Mover::end_hopeless_wait(const DeviceMemory& memory) {
                      memories_.owner().stands_still(slot) && !memories_.is_broken(slot);
   if (!waits) return;
   memories_.owner().note(wire::Severity::kError,
-                         "memory that work needs which was interrupted cannot come back to the GPU: the work goes on "
-                         "without it, and fails");
+                         "there is no memory on the GPU for work that was interrupted: the work goes on without it, "
+                         "and fails");
   memories_.set_broken(slot);
 }
 
