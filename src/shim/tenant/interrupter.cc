@@ -12,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "gate/membarrier.h"
 #include "os/futex.h"
 #include "os/system_clock.h"
 
@@ -185,7 +186,7 @@ bool Interrupter::begin_thaw(Line& line) {
   if (line.work.load(std::memory_order_relaxed) != kFrozen) return true;  // it never was as a whole
   if (port_.is_memory_away(line.slot)) return false;
   line.work.store(kThawing, std::memory_order_seq_cst);
-  std::atomic_thread_fence(std::memory_order_seq_cst);  // pairs with the barrier between the bar and stands_still
+  gate::full_fence();  // pairs with the barrier between the bar and stands_still
   if (!port_.is_memory_away(line.slot)) return true;
   line.work.store(kFrozen, std::memory_order_seq_cst);
   return false;
