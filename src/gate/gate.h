@@ -124,8 +124,8 @@ class Gate {
   // kNot and kStranded is followed by leave.
   Passed try_hold(ThreadRecord& thread, std::uint32_t slot);
 
-  // Like try_hold, and where memory is away it passes as a submission does, which brings it back. Memory stays where it
-  // is even if the seat's work is frozen meanwhile (is_anybody_holding).
+  // Like try_hold, and where memory is away it passes as a submission does, which brings it back. An eviction
+  // waits for this thread to leave, even if the seat's work is frozen (is_anybody_holding).
   Passed hold(ThreadRecord& thread, std::uint32_t slot);
 
   // Like try_pass, or by a permit of the stall rule.

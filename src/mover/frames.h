@@ -48,7 +48,7 @@ class Frames {
   // Frees so many bytes, or all kept ones.
   void make_way(std::uint64_t bytes);
   // Frees the kept frames that no seat has come for. `moves(domain)`: a seat of the domain is saving or loading.
-  // Returns when it is to be called again; nothing: when something changes.
+  // Returns the time at which the caller looks again. Nothing: the caller looks again when something changes.
   template <class Moves>
   std::optional<base::TimePoint> look(base::TimePoint now, Moves moves);
   // The giver's connection has ended: what it was to say never comes.

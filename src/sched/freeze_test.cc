@@ -3,7 +3,6 @@
 // Method: small scripts. `frozen` is what a library says that has frozen its seat.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -345,11 +344,7 @@ TEST(FrozenGang, GivesUpNoMemoryBeforeItsNextTurn) {
   s.wait(10ms);
   s.frozen(kX0);
   s.frozen(kX1);
-  std::vector<Turn> turns;
-  s.core().turns(kX0.gpu, turns);
-  const auto its = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.seat == kX0; });
-  ASSERT_NE(its, turns.end());
-  EXPECT_EQ(its->kind, TurnKind::kHeldBack);
+  EXPECT_EQ(s.turn_of(kX0), TurnKind::kHeldBack);
 }
 
 TEST(FrozenGang, GoesOnDrainingIfNoMemberIsFrozenYet) {

@@ -2,7 +2,9 @@
 // For tests: seats and gangs whose work can be frozen.
 #pragma once
 
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "sched/two_gangs.h"
 
@@ -23,6 +25,15 @@ struct FreezingScript : Script {
       text += (text.empty() || more.empty() ? "" : "; ") + more;
     }
     return text;
+  }
+  // None: the core does not know it.
+  std::optional<TurnKind> turn_of(SeatId s) {
+    std::vector<Turn> turns;
+    core().turns(s.gpu, turns);
+    for (const Turn& turn : turns) {
+      if (turn.seat == s) return turn.kind;
+    }
+    return std::nullopt;
   }
   std::string cannot_freeze(SeatId s) { return tell(CannotFreeze{s}); }
 };

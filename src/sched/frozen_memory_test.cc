@@ -2,9 +2,6 @@
 // Goal: where memory can leave beside frozen work, work is frozen whatever its memory has to do. Method: small scripts.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <vector>
-
 #include "sched/freezing_script.h"
 
 namespace gpumux::sched {
@@ -46,11 +43,7 @@ TEST(FrozenAndLeaving, GivesUpItsMemoryBeforeItsNextTurn) {
   s.wait(10ms);
   s.frozen(kX0);
   s.frozen(kX1);
-  std::vector<Turn> turns;
-  s.core().turns(kX0.gpu, turns);
-  const auto its = std::find_if(turns.begin(), turns.end(), [](const Turn& turn) { return turn.seat == kX0; });
-  ASSERT_NE(its, turns.end());
-  EXPECT_NE(its->kind, TurnKind::kHeldBack);
+  EXPECT_EQ(s.turn_of(kX0), TurnKind::kNext);
 }
 
 TEST(FrozenAndLeaving, NeedsNoTurnToBeSuspended) {

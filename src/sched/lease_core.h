@@ -18,8 +18,9 @@
 //   5. A unit that waits is granted as soon as its GPUs are free and none of them is reserved.
 //   6. A tenant that is gone holds nothing and waits for nothing.
 //   7. A unit stands in its queue by its group's virtual time, whichever seat of the group has had that time.
-//   8. A unit with a suspended seat waits for nothing and is not granted. It holds only until it can be drained. A gang
-//      that is frozen gets another turn for that, unless a process of it may stand still.
+//   8. A unit with a suspended seat waits for nothing and is not granted. It holds only until it can be drained or
+//      frozen. A frozen gang whose memory cannot leave gets another turn for that, unless a process of it may stand
+//      still.
 #pragma once
 
 #include <cstdint>

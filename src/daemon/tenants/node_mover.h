@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node's mover (docs/decisions/0039) is a process. The daemon starts it for the first seat that is to be connected,
-// borrows host memory for it as for a tenant, and keeps the books. So a mover that is started again knows all content
-// that the last one has saved.
+// The node's mover (docs/decisions/0039) is a process. The daemon starts it for the first seat that needs one. It
+// borrows host memory for the mover as for a tenant, and keeps the books. So the next mover knows all content that the
+// last one has saved.
 //
 //   None --connect--> Starting --MoverReady--> Serving
 //                        ^  |                     |
