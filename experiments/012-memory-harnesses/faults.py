@@ -50,13 +50,11 @@ FAULTS = [
           "kAskForCommitment, kAwaitFrees,", "kAskForCommitment,"),
     Fault("a connection's sequence outlives it", MEMORY + "device_memory.cc",
           "  room_.sequence = 0;\n", ""),
-    # Managed and host memory.
+    # Managed memory.
     Fault("managed memory that is freed is sent away", MEMORY + "managed_memory.cc",
           "if (is_going || begin >= end) {", "if (begin >= end) {"),
     Fault("freed managed memory counts as away", MEMORY + "managed_memory.cc",
           "    if (piece) away_bytes_.fetch_sub(next - at, std::memory_order_relaxed);\n", ""),
-    Fault("host memory in use goes back to the daemon", MEMORY + "host_lender.cc",
-          "    if (!is_whole(lent)) continue;\n", "    if (lent.kept) continue;\n"),
     # The daemon's planner.
     Fault("a seat counts for what it has, not for what it was told", SCHED + "residency_plan.cc",
           "  for (const Bound& bound : seat.bounds) most = std::max(most, bound.room);\n", ""),

@@ -13,7 +13,7 @@
 #include "base/lock.h"
 #include "os/file_descriptor.h"
 #include "os/kept_descriptor.h"
-#include "pager/copier/frame_keeper.h"
+#include "pager/frame_keeper.h"
 
 namespace gpumux::client {
 

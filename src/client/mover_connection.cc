@@ -18,27 +18,27 @@ using wire::MoverBlock;
 // A connection that is given anew is a new one at once: so long may a wait look at the old one.
 constexpr int kLookMs = 10;
 
-std::vector<MoverBlock> blocks_of(const pager::Content& content) {
+std::vector<MoverBlock> blocks_of(const pager::Saved& saved) {
   std::vector<MoverBlock> blocks;
-  blocks.reserve(content.size());
-  for (const pager::Block& block : content) {
+  blocks.reserve(saved.size());
+  for (const pager::SavedBlock& block : saved) {
     switch (block.kind) {
-      case pager::Block::Kind::kNone: blocks.push_back({}); break;
-      case pager::Block::Kind::kCopied: blocks.push_back({MoverBlock::Kind::kSlot, block.word}); break;
-      case pager::Block::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.word}); break;
+      case pager::SavedBlock::Kind::kNone: blocks.push_back({}); break;
+      case pager::SavedBlock::Kind::kSlot: blocks.push_back({MoverBlock::Kind::kSlot, block.value}); break;
+      case pager::SavedBlock::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.value}); break;
     }
   }
   return blocks;
 }
 
-pager::Content content_of(std::span<const MoverBlock> blocks) {
-  pager::Content content(blocks.size());
+pager::Saved saved_in(std::span<const MoverBlock> blocks) {
+  pager::Saved saved(blocks.size());
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    content[i].word = blocks[i].value;
-    if (blocks[i].kind == MoverBlock::Kind::kSlot) content[i].kind = pager::Block::Kind::kCopied;
-    if (blocks[i].kind == MoverBlock::Kind::kConstant) content[i].kind = pager::Block::Kind::kConstant;
+    saved[i].value = blocks[i].value;
+    if (blocks[i].kind == MoverBlock::Kind::kSlot) saved[i].kind = pager::SavedBlock::Kind::kSlot;
+    if (blocks[i].kind == MoverBlock::Kind::kConstant) saved[i].kind = pager::SavedBlock::Kind::kConstant;
   }
-  return content;
+  return saved;
 }
 
 }  // namespace
@@ -79,9 +79,9 @@ bool MoverConnection::send_bytes(std::span<const std::byte> bytes, int memory) {
 }
 
 template <class Message>
-bool MoverConnection::send(const Message& message, const pager::Content& content, int memory) {
+bool MoverConnection::send(const Message& message, const pager::Saved& saved, int memory) {
   send_unsaid();
-  return unsaid_.empty() && send_bytes(wire::encode_for_mover(message, blocks_of(content), buffer_), memory);
+  return unsaid_.empty() && send_bytes(wire::encode_for_mover(message, blocks_of(saved), buffer_), memory);
 }
 
 void MoverConnection::send_unsaid() {
@@ -90,21 +90,21 @@ void MoverConnection::send_unsaid() {
   unsaid_.erase(unsaid_.begin(), unsaid_.begin() + static_cast<std::ptrdiff_t>(said));
 }
 
-bool MoverConnection::save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory,
+bool MoverConnection::save(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory,
                            bool may_keep) {
   const base::Locked locked(mutex_);
   return send(wire::MoverSave{.ticket = ticket,
                               .chunk = chunk,
-                              .blocks = static_cast<std::uint32_t>(content.size()),
+                              .blocks = static_cast<std::uint32_t>(saved.size()),
                               .verify = verifies_ ? 1u : 0u,
                               .may_keep = may_keep ? 1u : 0u},
-              content, memory);
+              saved, memory);
 }
 
-bool MoverConnection::load(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) {
+bool MoverConnection::load(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory) {
   const base::Locked locked(mutex_);
-  return send(wire::MoverLoad{.ticket = ticket, .chunk = chunk, .blocks = static_cast<std::uint32_t>(content.size())},
-              content, memory);
+  return send(wire::MoverLoad{.ticket = ticket, .chunk = chunk, .blocks = static_cast<std::uint32_t>(saved.size())},
+              saved, memory);
 }
 
 void MoverConnection::cancel(std::uint64_t ticket) {
@@ -112,18 +112,18 @@ void MoverConnection::cancel(std::uint64_t ticket) {
   send(wire::MoverCancel{.ticket = ticket}, {}, -1);  // lost: it waits on, and is cancelled again
 }
 
-void MoverConnection::forget(std::uint64_t chunk, const pager::Content& content, bool are_copies) {
+void MoverConnection::forget(std::uint64_t chunk, const pager::Saved& saved, bool are_copies) {
   const base::Locked locked(mutex_);
   send_or_keep(
       wire::MoverForget{
-          .chunk = chunk, .blocks = static_cast<std::uint32_t>(content.size()), .are_copies = are_copies ? 1u : 0u},
-      content);
+          .chunk = chunk, .blocks = static_cast<std::uint32_t>(saved.size()), .are_copies = are_copies ? 1u : 0u},
+      saved);
 }
 
 template <class Message>
-void MoverConnection::send_or_keep(const Message& message, const pager::Content& content) {
-  if (send(message, content, -1)) return;
-  const auto bytes = wire::encode_for_mover(message, blocks_of(content), buffer_);
+void MoverConnection::send_or_keep(const Message& message, const pager::Saved& saved) {
+  if (send(message, saved, -1)) return;
+  const auto bytes = wire::encode_for_mover(message, blocks_of(saved), buffer_);
   unsaid_.emplace_back(bytes.begin(), bytes.end());
 }
 
@@ -169,7 +169,7 @@ std::optional<pager::MoverLink::Answer> MoverConnection::next() {
     default: answer.result = Answer::Result::kFailed;
   }
   answer.error = static_cast<cuda::CUresult>(moved.error);
-  answer.content = content_of(message->blocks);
+  answer.saved = saved_in(message->blocks);
   answer.copied = moved.copied;
   answer.clean = moved.clean;
   answer.constant = moved.constant;

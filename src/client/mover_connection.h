@@ -17,7 +17,7 @@
 #include "client/kept_memory.h"
 #include "os/file_descriptor.h"
 #include "os/kept_descriptor.h"
-#include "pager/copier/mover_link.h"
+#include "pager/mover_link.h"
 #include "wire/mover_messages.h"
 
 namespace gpumux::client {
@@ -38,18 +38,19 @@ class MoverConnection final : public pager::MoverLink {
   // In a forked child: the parent's connection is not the child's.
   void close_after_fork();
 
-  bool is_offered() const override { return connections_.load(std::memory_order_acquire) != 0; }
+  // A mover has been offered to this seat. From then on there is one, now or later.
+  bool is_offered() const { return connections_.load(std::memory_order_acquire) != 0; }
   // The number of its loss, if the connection is lost; otherwise 0.
   std::uint64_t lost() const {
     const std::uint64_t number = connection();
     return number % 2 == 0 ? number : 0;
   }
   std::uint64_t connection() const override { return connections_.load(std::memory_order_acquire); }
-  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory,
+  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory,
             bool may_keep) override;
-  bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Content& content, int memory) override;
+  bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory) override;
   void cancel(std::uint64_t ticket) override;
-  void forget(std::uint64_t chunk, const pager::Content& content, bool are_copies) override;
+  void forget(std::uint64_t chunk, const pager::Saved& saved, bool are_copies) override;
   void give(std::uint64_t ticket, bool is_released) override;
   void make_way(std::uint64_t bytes) override;
   bool may_keep_frame() override { return memory_.has_space(); }
@@ -58,11 +59,11 @@ class MoverConnection final : public pager::MoverLink {
 
  private:
   template <class Message>
-  bool send(const Message& message, const pager::Content& content, int memory) GPUMUX_REQUIRES(mutex_);
+  bool send(const Message& message, const pager::Saved& saved, int memory) GPUMUX_REQUIRES(mutex_);
   bool send_bytes(std::span<const std::byte> bytes, int memory) GPUMUX_REQUIRES(mutex_);
   void send_unsaid() GPUMUX_REQUIRES(mutex_);
   template <class Message>
-  void send_or_keep(const Message& message, const pager::Content& content) GPUMUX_REQUIRES(mutex_);
+  void send_or_keep(const Message& message, const pager::Saved& saved) GPUMUX_REQUIRES(mutex_);
   void lose() GPUMUX_REQUIRES(mutex_);
 
   const bool verifies_;

@@ -93,7 +93,6 @@ class LoopDaemon final : public Daemon {
         metrics_(io_, worker_, api_),
         mps_(io_, worker_, translator_, leases_),
         self_check_(clock_, {{"leases and memory", [this] { return leases_.machine().check_invariants(); }},
-                             {"host memory", [this] { return host_memory_.check_invariants(); }},
                              {"jobs", [this] { return jobs_.core().check_invariants(); }}}),
         core_timer_(
             io_, [this] { return leases_.next_deadline(); }, [this](base::TimePoint due) { let_time_pass(due); }),
@@ -126,6 +125,7 @@ class LoopDaemon final : public Daemon {
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> add_gpus();
   void open_mover();
+  void tell_host_budget();
   void open_jobs();
   settings::QueueSettings queue_settings() const;
   GpuSettings settings_for(std::size_t index) const;
@@ -239,9 +239,7 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
     last_tenant_ = clock_.now();
     succession_.write();
   });
-  leases_.apply(node::HostBudget{host_memory_.lendable(), host_memory_.chunk_bytes(),
-                                 host_memory_.budget() - host_memory_.lendable()});
-  host_memory_.set_counts_earlier(is_fixed_host_memory(options_.config.host_memory));
+  tell_host_budget();
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
@@ -266,15 +264,26 @@ settings::QueueSettings LoopDaemon::queue_settings() const {
   return queue;
 }
 
+// The last part of the budget is promised only to accounts that have less than that.
+void LoopDaemon::tell_host_budget() {
+  // An account alone still gets nearly all, and one that comes last can run a small program: 1 GiB is four chunks.
+  constexpr std::uint64_t kMostReserved = 4;
+  constexpr std::uint64_t kReservedPart = 16;
+  const std::uint64_t chunk = host_memory_.chunk_bytes();
+  const std::uint64_t reserved = std::min(host_memory_.budget() / chunk / kReservedPart, kMostReserved) * chunk;
+  leases_.apply(node::HostBudget{host_memory_.budget() - reserved, chunk, reserved});
+}
+
 void LoopDaemon::open_mover() {
-  if (options_.config.mover == settings::Mover::kOff) return;
+  if (!options_.starts_mover) return;
   const auto executables = os::executable_dir();
   auto program = executables ? os::find_own_program(*executables, "gpumux-mover") : executables;
   if (!program) {
-    log_error("programs move their memory themselves", {{"why", program.error().message()}});
+    log_error("memory stays on the GPUs", {{"why", program.error().message()}});
     return translator_.set_why_no_mover(program.error().message());
   }
   mover_.emplace(io_, host_memory_, std::move(*program), options_.runtime_dir + "/mover.sock");
+  host_memory_.on_lent([this](std::uint64_t chunk) { mover_->lent(chunk); });
   mover_->on_why_not([this] {
     translator_.set_why_no_mover(mover_->why_not());
     asio::post(io_, [this] { settled(); });
@@ -410,10 +419,9 @@ void LoopDaemon::poll_attentively() {
 
 void LoopDaemon::settled() {
   translator_.set_tenants_return(succession_.may_return());
-  leases_.rest(host_memory_.useless());
-  if (trials_.look()) leases_.rest(host_memory_.useless());
+  leases_.rest(0);
+  if (trials_.look()) leases_.rest(0);
   translator_.settled();
-  translator_.ask_for_useless();
   tenants_.reap();
   const sched::HostDemand demand = leases_.machine().host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);
@@ -448,7 +456,6 @@ void LoopDaemon::keep_house() {
   tenants_.housekeeping();
   host_memory_.look();
   if (mover_) mover_->look();
-  translator_.look_at_copies();
   translator_.note_use();
   settled();
   locks_.retry();

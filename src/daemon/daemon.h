@@ -49,6 +49,8 @@ struct DaemonOptions {
   std::string lock_folder = os::kGpuLockDir;
   bool handle_signals = true;
   Environment environment;
+  // For tests whose tenants only say that their memory moves: false, and no mover is started.
+  bool starts_mover = true;
   // Features that kernels before 6.5 and 6.16 do not have. For tests: true where the daemon must not use the feature.
   bool without_peer_pidfd = false;
   bool without_pass_rights = false;

@@ -95,6 +95,7 @@ DaemonOptions TestDaemon::options_in(const std::string& runtime_dir) {
   options.runtime_dir = runtime_dir;
   options.config_file = runtime_dir + "/gpumux.toml";
   options.handle_signals = false;
+  options.starts_mover = false;
   return options;
 }
 
@@ -217,6 +218,7 @@ bool TestTenant::is_dropped(std::chrono::nanoseconds patience) {
 
 bool TestTenant::join(const std::string& gang) {
   wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+  hello.flags = wire::kKnowsMover;
   wire::set_text(hello.program, program_);
   wire::set_text(hello.gang, gang);
   return send(hello, page_fd_.get()) && receive_a<wire::Welcome>().has_value();

@@ -6,8 +6,8 @@ namespace gpumux::mover {
 using cuda::CUresult;
 
 CUresult Mapping::make(const cuda::Driver& driver, cuda::CUdevice device, os::FileDescriptor memory,
-                       std::uint64_t bytes, std::optional<Mapping>* mapping) {
-  Mapping made(driver, std::move(memory), bytes);
+                       std::uint64_t bytes, bool* is_stuck, std::optional<Mapping>* mapping) {
+  Mapping made(driver, std::move(memory), bytes, is_stuck);
   const CUresult result = made.map(device);
   if (result == cuda::CUDA_SUCCESS) mapping->emplace(std::move(made));
   return result;
@@ -17,6 +17,7 @@ Mapping& Mapping::operator=(Mapping&& other) noexcept {
   if (this == &other) return *this;
   unmap();
   driver_ = other.driver_;
+  is_stuck_ = other.is_stuck_;
   memory_ = std::move(other.memory_);
   bytes_ = other.bytes_;
   handle_ = std::exchange(other.handle_, 0);
@@ -51,9 +52,10 @@ CUresult Mapping::map(cuda::CUdevice device) {
 }
 
 void Mapping::unmap() {
-  if (std::exchange(is_mapped_, false)) driver_->cuMemUnmap(address_, bytes_);
-  if (address_ != 0) driver_->cuMemAddressFree(std::exchange(address_, 0), bytes_);
-  if (handle_ != 0) driver_->cuMemRelease(std::exchange(handle_, 0));
+  const auto expect = [this](CUresult result) { *is_stuck_ = *is_stuck_ || result != cuda::CUDA_SUCCESS; };
+  if (std::exchange(is_mapped_, false)) expect(driver_->cuMemUnmap(address_, bytes_));
+  if (address_ != 0) expect(driver_->cuMemAddressFree(std::exchange(address_, 0), bytes_));
+  if (handle_ != 0) expect(driver_->cuMemRelease(std::exchange(handle_, 0)));
 }
 
 os::FileDescriptor Mapping::let_go() && {

@@ -14,10 +14,11 @@ namespace gpumux::mover {
 class Mapping {
  public:
   // REQUIRES: the device's context is current. On failure `*mapping` stays empty and the descriptor is closed.
+  // `*is_stuck` is set if ever the driver does not take back what was mapped. It outlives the mapping.
   static cuda::CUresult make(const cuda::Driver& driver, cuda::CUdevice device, os::FileDescriptor memory,
-                             std::uint64_t bytes, std::optional<Mapping>* mapping);
+                             std::uint64_t bytes, bool* is_stuck, std::optional<Mapping>* mapping);
 
-  Mapping(Mapping&& other) noexcept : driver_(other.driver_) { *this = std::move(other); }
+  Mapping(Mapping&& other) noexcept : driver_(other.driver_), is_stuck_(other.is_stuck_) { *this = std::move(other); }
   Mapping& operator=(Mapping&& other) noexcept;
   Mapping(const Mapping&) = delete;
   ~Mapping() { unmap(); }
@@ -28,12 +29,13 @@ class Mapping {
   os::FileDescriptor let_go() &&;
 
  private:
-  Mapping(const cuda::Driver& driver, os::FileDescriptor memory, std::uint64_t bytes)
-      : driver_(&driver), memory_(std::move(memory)), bytes_(bytes) {}
+  Mapping(const cuda::Driver& driver, os::FileDescriptor memory, std::uint64_t bytes, bool* is_stuck)
+      : driver_(&driver), is_stuck_(is_stuck), memory_(std::move(memory)), bytes_(bytes) {}
   cuda::CUresult map(cuda::CUdevice device);
   void unmap();
 
   const cuda::Driver* driver_;
+  bool* is_stuck_;
   os::FileDescriptor memory_;
   std::uint64_t bytes_ = 0;
   cuda::CUmemGenericAllocationHandle handle_ = 0;

@@ -1,14 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A seat's pager whose content goes through a mover.
-#include <fcntl.h>
 #include <gtest/gtest.h>
-#include <sys/socket.h>
 
-#include <mutex>
-#include <thread>
-
-#include "client/mover_connection.h"
-#include "mover/worker.h"
+#include "base/no_fork.h"
 #include "pager/pager_test_support.h"
 
 namespace gpumux::mover {
@@ -21,101 +15,11 @@ using sim::simulated_driver;
 
 class PagerByMoverTest : public pager::PagerTest {
  protected:
-  static constexpr std::uint32_t kSlots = 512;
-
-  // Host memory that outlives a mover, as the daemon's does.
-  class Files final : public pager::HostMemory {
-   public:
-    std::optional<pager::HostChunk> lend(std::uint64_t bytes) override {
-      if (chunks.size() == most) return std::nullopt;
-      void* const room =
-          ::mmap(nullptr, bytes + pager::kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      const auto at = pager::round_up(reinterpret_cast<std::uintptr_t>(room), pager::kBlockBytes);
-      chunks.push_back({reinterpret_cast<std::byte*>(at), bytes, chunks.size()});
-      return chunks.back();
-    }
-    void give_back(const pager::HostChunk&) override {}
-    std::atomic<std::size_t> most{4};
-    std::vector<pager::HostChunk> chunks;
-  };
-  // One mover, on a thread of its own.
-  struct Mover {
-    Mover(Files& files, int books_file)
-        : books(Books::open(books_file, kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value()),
-          keeper(books),
-          host(simulated_driver(), &files, &keeper),
-          worker(simulated_driver(), 0, host, books) {
-      for (const pager::HostChunk& chunk : files.chunks) EXPECT_TRUE(adopt(host, books, chunk));
-      EXPECT_EQ(::pipe2(wake, O_CLOEXEC), 0);
-    }
-    ~Mover() {
-      stopping = true;
-      EXPECT_EQ(::write(wake[1], "", 1), 1);
-      if (thread.joinable()) thread.join();
-      ::close(wake[0]);
-      ::close(wake[1]);
-    }
-    void start() {
-      thread = std::thread([this] {
-        while (!stopping) {
-          std::optional<base::Duration> next(std::chrono::milliseconds(1));
-          {
-            const std::lock_guard lock(mutex);
-            if (!is_held) next = worker.step(now ? *now : sim::now());
-          }
-          worker.wait(next, wake[0]);
-        }
-      });
-    }
-    // From now on it hears and does nothing, or goes on.
-    void hold(bool holds) {
-      const std::lock_guard lock(mutex);
-      is_held = holds;
-    }
-    Books books;
-    BookKeeper keeper;
-    pager::HostSlots host;
-    Worker worker;
-    int wake[2] = {};
-    std::atomic<bool> stopping{false};
-    std::mutex mutex;
-    bool is_held = false;
-    std::optional<base::TimePoint> now;  // its time stands still
-    std::thread thread;
-  };
-
-  void SetUp() override {
-    PagerTest::SetUp();
-    ASSERT_EQ(::ftruncate(books_file_.get(), static_cast<off_t>(Books::bytes_for(kSlots))), 0);
-    options_.mover = &connection_;
-    options_.host_memory = nullptr;  // it needs none of its own
-    start();
-  }
-  void TearDown() override {
-    PagerTest::TearDown();
-    mover_.reset();
-  }
-  void start() {
-    mover_ = std::make_unique<Mover>(files_, books_file_.get());
-    connect(1, connection_, 0);
-    mover_->start();
-  }
-  void connect(SeatNumber seat, client::MoverConnection& connection, Domain domain) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-    mover_->worker.add(seat, os::FileDescriptor(ends[0]), domain);
-    connection.offer(os::FileDescriptor(ends[1]));
-  }
   std::vector<std::uint32_t> read(cuda::CUdeviceptr from, std::size_t bytes) {
     std::vector<std::uint32_t> words(bytes / 4);
     EXPECT_CUDA(simulated_driver().cuMemcpyDtoH_v2(words.data(), from, bytes));
     return words;
   }
-
-  os::FileDescriptor books_file_{::memfd_create("books", MFD_CLOEXEC)};
-  Files files_;
-  client::MoverConnection connection_{false};
-  std::unique_ptr<Mover> mover_;
 };
 
 TEST_F(PagerByMoverTest, WhatIsEvictedComesBack) {
@@ -150,8 +54,6 @@ TEST_F(PagerByMoverTest, HandlesThatTheProgramCannotExport) {
   properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, 0};
   std::uint64_t handle = 0;
-  pager().know_context(context_);
-  pager().use_mover();  // from now on
   ASSERT_CUDA(pager().create_handle(8 * kMebibyte, properties, Placement::kResident, &handle));
   cuda::CUdeviceptr address = 0;
   ASSERT_CUDA(simulated_driver().cuMemAddressReserve(&address, 8 * kMebibyte, 0, 0, 0));
@@ -248,34 +150,18 @@ TEST_F(PagerByMoverTest, AMoverThatIsKilledLosesNothing) {
     ASSERT_NE(job, nullptr);
     mover_->hold(true);
     job->step();
-    mover_.reset();
+    kill_mover();
     EXPECT_EQ(run(*job), JobState::kFailed);
   }
   ASSERT_STREQ(pager().check(), nullptr);
   EXPECT_EQ(restore(), JobState::kFailed);  // there is none
-  start();
+  has_mover_ = true;
+  start_mover();
   ASSERT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(address, 24 * kMebibyte), words);
   ASSERT_EQ(evict(), JobState::kDone);
   ASSERT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(address, 24 * kMebibyte), words);
-}
-
-TEST_F(PagerByMoverTest, WithoutHostMemoryItStarves) {
-  files_.most = 1;  // 32 MiB
-  const cuda::CUdeviceptr address = get(48 * kMebibyte);
-  const auto words = random_words(48 * kMebibyte, 5);
-  write(address, words);
-  // A job that waits for the mover may look starved before the last chunk that fits is saved.
-  EXPECT_TRUE(sim::eventually([&] {
-    EXPECT_EQ(evict(), JobState::kStarved);
-    return pager().evicted_bytes() == 32 * kMebibyte;
-  }));
-  ASSERT_STREQ(pager().check(), nullptr);
-  files_.most = 2;
-  ASSERT_EQ(evict(), JobState::kDone);
-  ASSERT_EQ(restore(), JobState::kDone);
-  EXPECT_EQ(read(address, 48 * kMebibyte), words);
 }
 
 // ---- frames
@@ -289,7 +175,7 @@ class PagersByMoverTest : public PagerByMoverTest {
 
   void SetUp() override {
     PagerByMoverTest::SetUp();
-    files_.most = 2 * kAll / pager::kHostChunkBytes;
+    files_.set_limit(2 * kAll);
     options_.chunk_bytes = kChunk;
     options_.reuse_bytes = 0;
   }
@@ -300,11 +186,13 @@ class PagersByMoverTest : public PagerByMoverTest {
   }
   // The mover, with both seats in domains.
   void start_with(Domain mine, Domain others) {
-    mover_ = std::make_unique<Mover>(files_, books_file_.get());
-    connect(1, connection_, mine);
+    if (connection_ == nullptr) connection_ = std::make_unique<client::MoverConnection>(false);
+    make_mover();
+    connect(1, *connection_, mine);
     connect(2, others_connection_, others);
     mover_->now = sim::now();
     mover_->start();
+    has_mover_ = true;
   }
   pager::Pager& others() {
     if (others_ == nullptr) {
@@ -410,6 +298,23 @@ TEST_F(PagersByMoverTest, MemoryThatCameFromAnotherProcessIsExported) {
   expect_content(false);
 }
 
+// A child would inherit the memory's descriptor.
+TEST_F(PagersByMoverTest, NobodyForksWhileMemoryIsInHand) {
+  start_with(1, 1);
+  write_both();
+  std::atomic<int> seen{0};
+  for (const char* const name : {"cuMemImportFromShareableHandle", "cuMemExportToShareableHandle"}) {
+    pager::the_faults()[name]->answered = [&](cuda::CUresult result) {
+      EXPECT_TRUE(base::NoFork::is_anybody_inside());
+      ++seen;
+      return result;
+    };
+  }
+  change_places_twice();
+  EXPECT_GE(seen, 4);
+  EXPECT_FALSE(base::NoFork::is_anybody_inside());
+}
+
 // Whatever the driver refuses on the way costs at most the handing over.
 TEST_F(PagersByMoverTest, NothingIsLostWhateverFails) {
   start_with(1, 1);
@@ -442,7 +347,7 @@ TEST_F(PagersByMoverTest, AMoverThatIsKilledLosesNoContent) {
     ASSERT_NE(coming, nullptr);
     mover_->hold(true);
     coming->step();  // it asks for a frame
-    mover_.reset();
+    kill_mover();
     EXPECT_EQ(run(*coming), JobState::kFailed);
     for (JobState left = leaving->step(); !is_over(left); left = leaving->step()) leaving->cancel();
   }

@@ -47,7 +47,6 @@ std::optional<pager::HostChunk> Process::Lender::lend(std::uint64_t) {
 
 void Process::Lender::give_back(const pager::HostChunk& chunk) {
   if (process_.is_ending_.load()) return;  // it has content, which the next mover needs
-  process_.host_->unregister(chunk.address, chunk.bytes);
   ::munmap(chunk.address, chunk.bytes);
   {
     const std::lock_guard lock(process_.connection_mutex_);
@@ -140,7 +139,7 @@ base::Status Process::on(const wire::MoverBooks& books, os::FileDescriptor file)
   books_file_ = std::move(file);
   books_.emplace(std::move(*opened));
   keeper_.emplace(*books_);
-  host_.emplace(driver_, &lender_, &*keeper_);
+  host_.emplace(driver_, lender_, &*keeper_);
   return {};
 }
 

@@ -62,7 +62,7 @@ Worker::Worker(const cuda::Driver& driver, cuda::CUdevice device, pager::HostSlo
       device_(device),
       host_(host),
       books_(books),
-      copier_(driver, host, {.device = device, .hashing = true, .verify = false, .seed = {}}),
+      copier_(driver, host, {.device = device, .hashing = true, .seed = {}}),
       owners_(books.owners()),
       busy_(books.slots()) {}
 
@@ -329,22 +329,23 @@ bool Worker::begin(Operation& operation) {
   if (operation.mapping) {
     result = cuda::CUDA_SUCCESS;
   } else if (!operation.seat->is_gone) {
-    result = Mapping::make(driver_, device_, std::move(operation.memory), operation.bytes(), &operation.mapping);
+    result = Mapping::make(driver_, device_, std::move(operation.memory), operation.bytes(), &is_broken_,
+                           &operation.mapping);
   }
   if (result != cuda::CUDA_SUCCESS) {
     end(operation, !operation.is_load());
     answer(operation, MoverResult::kFailed, result);
     return false;
   }
-  const pager::Place place{.address = operation.mapping->address()};
+  const cuda::CUdeviceptr address = operation.mapping->address();
   if (operation.is_load()) {
     auto& loading = operation.copying.emplace<Copier::Loading>();
-    copier_.load(loading, place, operation.content, operation.chunk);  // `look` has its error
+    copier_.load(loading, address, operation.content);  // `look` has its error
   } else {
     // Of a copy that the mover has done away with nothing is known, and the block is copied.
     operation.copying =
-        copier_.save(place, static_cast<std::uint32_t>(operation.said.size()), operation.content, operation.chunk);
-    if (operation.verifies) copier_.verify(std::get<Copier::Saving>(operation.copying));
+        copier_.save(address, static_cast<std::uint32_t>(operation.said.size()), operation.content);
+    if (operation.verifies) Copier::verify(std::get<Copier::Saving>(operation.copying));
   }
   return true;
 }
@@ -359,7 +360,7 @@ Worker::Then Worker::advance(Operation& operation) {
 Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) {
   CUresult error = cuda::CUDA_SUCCESS;
   Copier::Progress progress = copier_.look(saving, &error);
-  if (progress == Copier::Progress::kWaits) progress = copier_.go_on(saving, true, &error);
+  if (progress == Copier::Progress::kWaits) progress = copier_.go_on(saving, &error);
   switch (progress) {
     case Copier::Progress::kUnderWay:
     case Copier::Progress::kWaits: return Then::kGoOn;
@@ -368,14 +369,13 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
       end(operation, true);
       return Then::kAgain;
     case Copier::Progress::kFailed:
-    case Copier::Progress::kNoFrame:
       copier_.keep(saving);
       end(operation, true);
       answer(operation, MoverResult::kFailed, error);
       return Then::kOver;
     case Copier::Progress::kDone: break;
   }
-  copier_.commit(saving, true);
+  copier_.commit(saving);
   owners_.insert(operation.seat->number);
   end(operation, false);
   for (std::size_t i = 0; i < operation.content.size(); ++i) {

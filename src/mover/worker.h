@@ -32,14 +32,14 @@
 #include "mover/frames.h"
 #include "mover/mapping.h"
 #include "os/file_descriptor.h"
-#include "pager/copier/local_copier.h"
+#include "pager/copier/copier.h"
 #include "wire/mover_messages.h"
 
 namespace gpumux::mover {
 
 class Worker {
  public:
-  // Mapped at once, for each direction. Four copies are under way at once (LocalCopier::kCopiesInFlight); the others
+  // Mapped at once, for each direction. Four copies are under way at once (Copier::kCopiesInFlight); the others
   // are being hashed, or wait. A guess.
   static constexpr std::size_t kMostMapped = 8;
   // Messages of one seat that are not answered. Beyond that it is not heard.
@@ -68,7 +68,8 @@ class Worker {
   std::size_t seats() const { return seats_.size(); }
   // The frames that it keeps, or has offered to keep.
   std::size_t frames() const { return frames_.size(); }
-  // The driver answers everything in this context with an error: nothing works before another process.
+  // The driver answers everything in this context with an error, or does not take a seat's memory back from it. Nothing
+  // but the end of the process helps.
   bool is_broken() const { return is_broken_; }
 
  private:
@@ -156,7 +157,7 @@ class Worker {
   const cuda::CUdevice device_;
   pager::HostSlots& host_;
   Books& books_;
-  pager::LocalCopier copier_;
+  pager::Copier copier_;
   cuda::CUresult open_failed_ = cuda::CUDA_SUCCESS;
   base::TimePoint open_again_at_{};
   bool is_broken_ = false;

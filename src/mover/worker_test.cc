@@ -199,6 +199,23 @@ TEST_F(WorkerTest, WithoutHostMemoryItWaits) {
   release(memory);
 }
 
+// A mapping that stays would keep the memory from everybody for as long as the mover lives.
+TEST_F(WorkerTest, AMoverThatCannotLetGoOfMemoryHasToEnd) {
+  for (const auto entry : {&cuda::Driver::cuMemUnmap, &cuda::Driver::cuMemAddressFree}) {
+    cuda::Driver driver = simulated_driver();
+    driver.*entry = [](cuda::CUdeviceptr, std::size_t) { return cuda::CUDA_ERROR_UNKNOWN; };
+    books_.emplace(Books::open(books_file_.get(), kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value());
+    worker_.emplace(driver, 0, *host_, *books_);
+    const auto seat = connect(1);
+    Memory memory = make(2);
+    EXPECT_FALSE(worker_->is_broken());
+    say(seat, wire::MoverSave{.ticket = 1, .chunk = 1, .blocks = 2}, {{}, {}}, exported(memory).get());
+    EXPECT_TRUE(hear(seat));
+    EXPECT_TRUE(worker_->is_broken());
+    release(memory);
+  }
+}
+
 TEST_F(WorkerTest, HostileMessages) {
   const os::FileDescriptor other = connect(2);
   {
@@ -266,7 +283,7 @@ TEST_F(WorkerTest, AnotherMoverKnowsWhatThisOneHasSaved) {
   host_.reset();
   books_.emplace(Books::open(books_file_.get(), kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value());
   keeper_.emplace(*books_);
-  host_.emplace(simulated_driver(), &files_, &*keeper_);
+  host_.emplace(simulated_driver(), files_, &*keeper_);
   ASSERT_TRUE(adopt(*host_, *books_, chunk));
   worker_.emplace(simulated_driver(), 0, *host_, *books_);
   EXPECT_EQ(host_->used_bytes(), 2 * pager::kBlockBytes);

@@ -80,7 +80,7 @@ class WorkerTest : public sim::SimTest {
   void start() {
     books_.emplace(Books::open(books_file_.get(), kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value());
     keeper_.emplace(*books_);
-    host_.emplace(simulated_driver(), &files_, &*keeper_);
+    host_.emplace(simulated_driver(), files_, &*keeper_);
     worker_.emplace(simulated_driver(), 0, *host_, *books_);
   }
   void stop() {

@@ -171,14 +171,12 @@ TEST_F(AllocationTest, AContextTakesItsAllocationsAlong) {
   EXPECT_CUDA(pager().allocate(other, 4, Placement::kResident, &small));
   const CUdeviceptr mine = get(4);
   EXPECT_NE(mine / kBlockBytes, small / kBlockBytes) << "contexts share no block";
-  EXPECT_CUDA(pager().prepare(other));
   pager().context_going(other);
   EXPECT_CUDA(simulated_driver().cuCtxDestroy_v2(other));
   EXPECT_FALSE(pager().owns(lost));
   EXPECT_FALSE(pager().owns(small));
   EXPECT_TRUE(pager().owns(kept));
   EXPECT_EQ(before - sim::free_bytes(), 4 * kMebibyte);
-  // Paging goes on in another context.
   write(kept, random_words(2 * kMebibyte, 1));
   EXPECT_EQ(evict(), JobState::kDone);
   EXPECT_EQ(restore(), JobState::kDone);

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -23,9 +22,8 @@
 
 #include "cuda/driver.gen.h"
 #include "pager/bounds.h"
-#include "pager/copier/content.h"
-#include "pager/copier/frame_keeper.h"
-#include "pager/frames.h"
+#include "pager/frame_keeper.h"
+#include "pager/saved.h"
 #include "pager/sizes.h"
 
 namespace gpumux::pager {
@@ -33,7 +31,7 @@ namespace gpumux::pager {
 enum class ChunkPlace : std::uint8_t {
   kNowhere,  // never written: allocated without a lease. Any content will do
   kDevice,
-  kHost,  // in its `content`
+  kHost,  // in host memory: its `saved` says where
 };
 
 // A chunk of a handle of the program's, as the program has mapped it: at addresses and with rights of its choice
@@ -76,18 +74,15 @@ struct Chunk {
   // wants it (views), and at `address` only if the pager cannot reach it there. Null: `address` is the program's.
   const cuda::CUmemAllocationProp* as = nullptr;
   std::vector<View> views;
-  cuda::CUdeviceptr reach = 0;  // where the pager copies it; valid after Mapper::reach
-  Content content;              // empty: never evicted
-  std::uint64_t number = 0;     // no other chunk of this pager's has it, ever
+  Saved saved;               // empty: never evicted
+  std::uint64_t number = 0;  // no other chunk of this pager's has it, ever
 
   std::uint32_t block_count() const { return static_cast<std::uint32_t>(bytes / kBlockBytes); }
-  // Host memory that evicting it will take, if it goes as the last time.
-  std::uint64_t likely_host_bytes() const;
   // It may be restored into memory with any content: all of its own is known, and the program does not choose the
   // memory.
   bool fits_frames() const { return place == ChunkPlace::kHost && as == nullptr; }
   // Restoring it means copying something in.
-  bool has_content() const { return place == ChunkPlace::kHost && !content.empty(); }
+  bool has_content() const { return place == ChunkPlace::kHost && !saved.empty(); }
   bool has_memory() const { return step >= Step::kCreated; }
   bool takes_room() const { return has_memory() && owner != Owner::kForeign; }
   // Others may have its memory from now on.
@@ -99,15 +94,13 @@ struct Chunk {
 // Gives chunks physical memory and takes it away. Knows the driver and nothing of the pager; never waits for the GPU.
 class Mapper {
  public:
-  Mapper(const cuda::Driver& driver, cuda::CUdevice device, Bounds& bounds, Frames* frames)
-      : driver_(driver), device_(device), bounds_(bounds), frames_(frames) {}
+  Mapper(const cuda::Driver& driver, cuda::CUdevice device, Bounds& bounds)
+      : driver_(driver), device_(device), bounds_(bounds) {}
 
   // Memory, mapped, accessible to the own device and to `peers`. Without asking the driver, CUDA_ERROR_OUT_OF_MEMORY if
   // the bound leaves no room. Goes on where an earlier attempt stopped. If it fails, it gives back what the driver
-  // takes back, and returns the error of the step that failed. kOverwritten: the caller writes all of it before any
-  // work reads it, so it may hold anything.
-  enum class Content : std::uint8_t { kAny, kOverwritten };
-  cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers, Content content = Content::kAny) const;
+  // takes back, and returns the error of the step that failed.
+  cuda::CUresult attach(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
 
   // For memory that another process has made: takes the room for it, or gives that back.
   bool take_room(const Chunk& chunk) const { return bounds_.take(chunk.bytes); }
@@ -120,20 +113,14 @@ class Mapper {
 
   // Unmaps and releases. Nothing on any device may still use the addresses: unmapping does not wait. If it fails and
   // the chunk is still complete, the program sees no change. If it fails otherwise, the next call does the rest.
-  // kHandedOver: the memory goes to a seat that waits for it, if there is one.
-  enum class Fate : std::uint8_t { kFreed, kHandedOver };
-  cuda::CUresult detach(Chunk& chunk, Fate fate = Fate::kFreed) const;
+  cuda::CUresult detach(Chunk& chunk) const;
 
   // A descriptor of the chunk's memory for another process, the caller's to close. From now on others may have it.
   cuda::CUresult share(Chunk& chunk, int* fd) const;
 
-  // Makes sure that a chunk which has memory can be copied, at `chunk.reach`.
-  cuda::CUresult reach(Chunk& chunk) const;
   // A descriptor of the memory for the node's mover, which lets go of it before the chunk's memory goes. The caller's
   // to close.
   cuda::CUresult lend(const Chunk& chunk, int* fd) const;
-  // From now on memory is made so that it can be lent.
-  void make_lendable() const { is_lendable_.store(true, std::memory_order_relaxed); }
 
   // Changes one peer's rights to a mapped chunk.
   cuda::CUresult set_peer(const Chunk& chunk, cuda::CUdevice peer, bool may) const;
@@ -144,19 +131,14 @@ class Mapper {
   bool is_for_networks() const;
 
  private:
-  cuda::CUresult make(Chunk& chunk, Content content) const;
-  cuda::CUresult let_go(Chunk& chunk, Fate fate) const;
-  std::optional<KeptFrame> take_frame(std::uint64_t bytes, cuda::CUmemGenericAllocationHandle* handle) const;
-  cuda::CUresult import_memory(int fd, cuda::CUmemGenericAllocationHandle* handle) const;
-  bool may_be_given(const Chunk& chunk) const;
+  cuda::CUresult make(Chunk& chunk) const;
+  cuda::CUresult let_go(Chunk& chunk) const;
   cuda::CUresult map_home(Chunk& chunk, const std::vector<cuda::CUdevice>& peers) const;
   cuda::CUresult show(const Chunk& chunk, View& view) const;
 
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
   Bounds& bounds_;
-  Frames* const frames_;
-  mutable std::atomic<bool> is_lendable_{false};
 };
 
 }  // namespace gpumux::pager

@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 
-#include "base/frame_sizes.h"
 #include "pager/ranges.h"
 
 namespace gpumux::pager {
@@ -22,9 +21,8 @@ struct Moved {
 // Now.
 struct Counters {
   std::array<std::uint64_t, kPinReasons> unpageable{};  // on the device, pinned: each range by its first reason
-  std::uint64_t host_used = 0;
+  std::uint64_t host_used = 0;          // host memory that holds what is away, or copies of what is on the GPU
   std::uint64_t clean_copies = 0;       // part of host_used: of blocks that are resident
-  base::FrameSizes evicted_frames = 0;  // sizes of chunks that could be restored into frames
   Moved moved;
 };
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Taking a drained seat's memory off the GPU, chunk by chunk.
 //
-//   claim ... save to host memory (copier/copier.h) ... unmap, release ... say so
+//   claim ... the mover saves it (transfers.h) ... unmap, release ... say so
 //
-// Several chunks are on their way at once. While the GPU copies one, the host memory of the next is registered and the
-// one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it. A chunk that
+// Several chunks are on their way at once. While one is copied, the one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it. A chunk that
 // needs no copy goes without waiting for the bus.
 //
 // A failure loses nothing: a chunk is either still on the GPU as it was, or complete in host memory.
@@ -24,10 +23,8 @@ namespace gpumux::pager {
 
 class Eviction : public Job {
  public:
-  // Frees at least `bytes`, or all there is if that is less; memory kept for reuse first. `discard`: copies nothing;
-  // the content is lost. For a context that is broken by its sticky error: no work can read the content any more, and
-  // copies fail.
-  Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes, bool discard);
+  // Frees at least `bytes`, or all there is if that is less; memory kept for reuse first.
+  Eviction(State& state, const DrainedSeat& drained, std::uint64_t bytes);
   ~Eviction();
 
   // Does what can be done without waiting.
@@ -36,7 +33,7 @@ class Eviction : public Job {
   // Device memory that the driver has got back so far.
   std::uint64_t freed_bytes() const { return freed_; }
 
-  // With Options::verify: blocks that had changed although their hash said that they had not. They were copied.
+  // If the mover verifies: blocks that had changed although their hash said that they had not. They were copied.
   std::uint64_t wrong_hashes() const { return wrong_hashes_; }
 
  private:
@@ -47,12 +44,11 @@ class Eviction : public Job {
   struct Entry {
     Range* range = nullptr;
     Chunk* chunk = nullptr;
-    std::optional<Copier::Saving> saving;  // nothing: it is discarded, or its save has not begun
+    std::optional<Transfers::Saving> saving;  // nothing: its save has not begun
   };
 
   void plan(std::uint64_t bytes);
-  void fill();
-  bool claim_next(std::uint32_t most_blocks);
+  bool claim_next();
   bool save_next();
   // False: the entry is over and can be dropped.
   bool advance(Entry& entry);
@@ -61,7 +57,6 @@ class Eviction : public Job {
   void keep(Entry& entry);
 
   const DrainedSeat& drained_;
-  const bool discard_;
   const std::uint64_t wanted_;
   std::vector<Reference> plan_;
   std::size_t next_ = 0;  // in plan_

@@ -370,19 +370,6 @@ void Pager::want_handle(std::uint64_t handle, bool want) {
   state_.update_needed(*range);
 }
 
-bool Pager::has_context() const {
-  const base::Locked locked(state_.mutex);
-  return state_.any_context() != nullptr;
-}
-
-bool Pager::lacks_context(std::uint64_t handle) const {
-  const base::Locked locked(state_.mutex);
-  const Range* range = state_.table.by_id(handle);
-  return range != nullptr && state_.any_context() == nullptr &&
-         std::any_of(range->chunks.begin(), range->chunks.end(),
-                     [](const Chunk& chunk) { return chunk.has_content(); });
-}
-
 CUresult Pager::pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces) {
   const base::Locked locked(state_.mutex);
   Range* range = state_.table.by_id(handle);
@@ -405,22 +392,6 @@ CUresult Pager::unpin_handle(std::uint64_t handle, PinReason reason) {
   if (count == 0) return cuda::CUDA_ERROR_INVALID_VALUE;
   --count;
   return cuda::CUDA_SUCCESS;
-}
-
-void Pager::know_context(cuda::CUcontext context) {
-  const base::Locked locked(state_.mutex);
-  auto& known = state_.contexts;
-  if (std::find(known.begin(), known.end(), context) == known.end()) known.push_back(context);
-}
-
-void Pager::forget_context(cuda::CUcontext context) {
-  const base::Locked locked(state_.mutex);
-  forget_context_locked(context);
-}
-
-void Pager::forget_context_locked(cuda::CUcontext context) {
-  auto& known = state_.contexts;
-  known.erase(std::remove(known.begin(), known.end(), context), known.end());
 }
 
 const char* Pager::check_handle(const Range& range) const {

@@ -18,11 +18,6 @@ constexpr std::uint64_t kBytes = 10 * kMebibyte;  // three chunks, the last one 
 
 class HandlesTest : public PagerTest {
  protected:
-  void SetUp() override {
-    PagerTest::SetUp();
-    pager().know_context(context_);
-  }
-
   static CUmemAllocationProp properties(CUmemAllocationHandleType types = CU_MEM_HANDLE_TYPE_NONE) {
     CUmemAllocationProp made{};
     made.type = CU_MEM_ALLOCATION_TYPE_PINNED;
@@ -108,9 +103,8 @@ TEST_F(HandlesTest, WhatNobodyCanReachHoldsNobodyUp) {
   EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
 }
 
-// A process may create memory, export it and leave the rest to others: it never has a context.
-TEST_F(HandlesTest, WhatWasNeverWrittenIsBroughtToTheGpuWithoutAContext) {
-  pager().forget_context(context_);
+// A process may create memory, export it and leave the rest to others.
+TEST_F(HandlesTest, WhatWasNeverWrittenIsBroughtToTheGpu) {
   const std::uint64_t handle = create(kBytes, Placement::kEvicted, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
   pager().want_handle(handle, true);
   ASSERT_EQ(pager().evicted_bytes(), kBytes);
@@ -120,27 +114,6 @@ TEST_F(HandlesTest, WhatWasNeverWrittenIsBroughtToTheGpuWithoutAContext) {
   EXPECT_CUDA(pager().pin_handle(handle, PinReason::kExported, &pieces));
   EXPECT_EQ(pieces.size(), 1u);
   pager().want_handle(handle, false);
-}
-
-TEST_F(HandlesTest, WhatHasContentComesBackWhenThereIsAContextAgain) {
-  const std::uint64_t handle = create();
-  const CUdeviceptr address = mapped(handle);
-  const auto words = random_words(kBytes, 3);
-  write(address, words);
-  ASSERT_EQ(evict(), JobState::kDone);
-  pager().context_going(context_);
-  // Another handle, which has no content, does not wait for it.
-  const std::uint64_t empty = create(kBytes, Placement::kEvicted);
-  pager().want_handle(empty, true);
-  EXPECT_EQ(restore(), JobState::kFailed);
-  EXPECT_EQ(error_, CUDA_ERROR_INVALID_CONTEXT);
-  EXPECT_EQ(pager().evicted_bytes(), kBytes);
-  EXPECT_TRUE(pager().lacks_context(handle));
-  EXPECT_FALSE(pager().lacks_context(empty));
-  pager().want_handle(empty, false);
-  pager().know_context(context_);
-  ASSERT_EQ(restore(), JobState::kDone);
-  expect_words(address, words);
 }
 
 TEST_F(HandlesTest, MovesToOtherAddressesWithItsContent) {
@@ -272,7 +245,7 @@ TEST_F(HandlesTest, WhatNobodyCanReachIsEvictedFirst) {
   expect_words(again, random_words(kBytes, 8));
 }
 
-TEST_F(HandlesTest, OutlivesItsContextAndPagesInAnother) {
+TEST_F(HandlesTest, OutlivesItsContext) {
   const std::uint64_t handle = create();
   const CUdeviceptr address = mapped(handle);
   const auto words = random_words(kBytes, 5);
@@ -281,7 +254,6 @@ TEST_F(HandlesTest, OutlivesItsContextAndPagesInAnother) {
   CUcontext second = nullptr;
   ASSERT_CUDA(simulated_driver().cuCtxCreate_v2(&second, 0, 0));
   ASSERT_CUDA(simulated_driver().cuCtxPopCurrent_v2(&second));
-  pager().know_context(second);
   pager().context_going(context_);
   EXPECT_EQ(pager().bounds().committed(), kBytes) << "no context has it";
   EXPECT_CUDA(simulated_driver().cuCtxDestroy_v2(context_));
@@ -290,14 +262,7 @@ TEST_F(HandlesTest, OutlivesItsContextAndPagesInAnother) {
   load_kernels();
   ASSERT_EQ(restore(), JobState::kDone);
   expect_words(address, words);
-  pager().forget_context(second);
   pager().context_going(second);
-  CUresult error = CUDA_SUCCESS;
-  {
-    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
-    EXPECT_EQ(run(*job), JobState::kFailed) << "there is no context to copy in";
-  }
-  pager().know_context(second);
   ASSERT_EQ(evict(), JobState::kDone);
   ASSERT_EQ(restore(), JobState::kDone);
   expect_words(address, words);
@@ -376,7 +341,7 @@ TEST_F(HandlesTest, ACallDuringAnEvictionIsNotHeldUpByIt) {
   const std::uint64_t handle = create();
   const CUdeviceptr address = mapped(handle);
   write(address, random_words(kBytes, 4));
-  host_.set_limit(0);
+  files_.set_limit(0);
   EXPECT_CUDA(simulated_driver().cuCtxSynchronize());
   CUresult error = CUDA_SUCCESS;
   const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
@@ -404,6 +369,7 @@ TEST_F(HandlesTest, ACallDuringAnEvictionIsNotHeldUpByIt) {
 // Every call that the driver may refuse, at each of its times. If the program is told, it is told the truth. Nothing is
 // lost or left behind.
 TEST_F(HandlesTest, EachFailureOfTheDriverLosesNothing) {
+  mover_fails_ = true;
   const std::uint64_t before = sim::free_bytes();
   constexpr std::uint64_t kSmall = 6 * kMebibyte;  // two chunks
   const auto words = random_words(kSmall, 6);

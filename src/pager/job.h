@@ -58,17 +58,12 @@ class Job {
   void stop(JobState outcome, Stage stage = Stage::kStopping);
   JobState over(JobState outcome);
   bool is_stopping() const { return stage_ >= Stage::kStopping; }
-  // The copier's context could not be made current, and the job fails. True: it is gone, and with it all that was under
-  // way. False: copies may still run, and the job must not let go of their memory; it is stepped again. It counts
-  // failures, for no error may be waited out for ever.
-  bool context_lost(cuda::CUresult error);
 
   State& state_;
   Stage stage_;
   JobState outcome_ = JobState::kDone;  // from kStopping on
 
  private:
-  std::uint32_t context_failures_ = 0;
   cuda::CUresult error_ = cuda::CUDA_SUCCESS;
 };
 

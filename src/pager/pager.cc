@@ -2,6 +2,7 @@
 #include "pager/pager.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "cuda/relaxed_capture.h"
 #include "pager/adapters.h"
@@ -23,29 +24,6 @@ Pager::~Pager() {
   }
   for (auto& range : all) state_.destroy(std::move(range));
   state_.trim(UINT64_MAX);
-  leave_context();
-}
-
-void Pager::leave_context() {
-  {
-    const auto current = state_.copier().enter();
-    state_.host.unregister_all();
-  }
-  state_.copier().leave();
-}
-
-CUresult Pager::prepare(cuda::CUcontext context) {
-  {
-    const base::Locked locked(state_.mutex);
-    if (is_prepared()) return cuda::CUDA_SUCCESS;
-    if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
-    if (context == nullptr) context = state_.any_context();
-    if (context == nullptr) return cuda::CUDA_ERROR_INVALID_CONTEXT;
-    state_.job_running = true;  // no other thread uses the copier
-  }
-  const CUresult result = state_.copier().open(context);
-  state_.end_job();
-  return result;
 }
 
 Pager::Found Pager::find_locked(cuda::CUdeviceptr address) const {
@@ -291,7 +269,7 @@ void Pager::discard(std::unique_ptr<Range> range) {
   }
   state_.uncommit(*range);
   for (Chunk& chunk : range->chunks) {
-    state_.copier().forget(chunk.content, chunk.number);
+    state_.transfers.forget(chunk.saved, chunk.number);
     chunk.was_cheap = false;
   }
   range->slab.reset();
@@ -370,18 +348,10 @@ CUresult Pager::free(cuda::CUdeviceptr address, WaitForWork wait, void* argument
   return cuda::CUDA_SUCCESS;
 }
 
-void Pager::context_going(cuda::CUcontext context, Context state) {
+void Pager::context_going(cuda::CUcontext context) {
   std::vector<std::unique_ptr<Range>> gone;
-  bool leave = false;
   {
     const base::Locked locked(state_.mutex);
-    forget_context_locked(context);
-    leave = state_.copier().context() == context;
-    if (leave) {
-      state_.cancel_jobs.store(true);
-      while (state_.job_running) state_.mutex.wait();
-      state_.job_running = true;  // the copier is ours until it has left
-    }
     std::vector<Range*> its;
     const auto find_its = [&]() GPUMUX_REQUIRES(state_.mutex) {
       its.clear();
@@ -398,45 +368,13 @@ void Pager::context_going(cuda::CUcontext context, Context state) {
     }
   }
   for (auto& range : gone) state_.destroy(std::move(range));
-  if (!leave) return;
-  if (state == Context::kAlive) {
-    leave_context();
-  } else {
-    // Its registrations went with it.
-    state_.host.forget_registrations();
-    state_.copier().lose();
-  }
-  state_.cancel_jobs.store(false);
-  state_.end_job();
 }
 
 // Jobs
 
-void Pager::use_mover() {
-  {
-    const base::Locked locked(state_.mutex);
-    if (has_mover() || state_.options.mover == nullptr || !state_.options.mover->is_offered() || state_.job_running)
-      return;
-    state_.job_running = true;
-  }
-  state_.choose_copier();
-  state_.end_job();
-}
-
 CUresult Pager::begin_job() {
-  use_mover();
-  cuda::CUcontext context = nullptr;
-  {
-    const base::Locked locked(state_.mutex);
-    if (state_.job_running) return cuda::CUDA_ERROR_NOT_READY;
-    state_.job_running = true;
-    context = state_.copier().context();
-    if (context == nullptr) context = state_.any_context();
-  }
-  // Without a context there is nothing but memory kept for reuse.
-  const CUresult result = context == nullptr ? cuda::CUDA_SUCCESS : state_.copier().open(context);
-  if (result != cuda::CUDA_SUCCESS) state_.end_job();
-  return result;
+  const base::Locked locked(state_.mutex);
+  return std::exchange(state_.job_running, true) ? cuda::CUDA_ERROR_NOT_READY : cuda::CUDA_SUCCESS;
 }
 
 std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, CUresult* error) {
@@ -445,97 +383,12 @@ std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std:
     return nullptr;
   }
   *error = begin_job();
-  return *error == cuda::CUDA_SUCCESS ? std::make_unique<Eviction>(state_, drained, bytes, false) : nullptr;
-}
-
-std::unique_ptr<Eviction> Pager::begin_discard(const DrainedSeat& drained, CUresult* error) {
-  {
-    const base::Locked locked(state_.mutex);
-    *error = state_.job_running ? cuda::CUDA_ERROR_NOT_READY : cuda::CUDA_SUCCESS;
-    if (state_.job_running) return nullptr;
-    state_.job_running = true;
-  }
-  return std::make_unique<Eviction>(state_, drained, UINT64_MAX, true);
+  return *error == cuda::CUDA_SUCCESS ? std::make_unique<Eviction>(state_, drained, bytes) : nullptr;
 }
 
 std::unique_ptr<Restoration> Pager::begin_restoration(CUresult* error) {
   *error = begin_job();
   return *error == cuda::CUDA_SUCCESS ? std::make_unique<Restoration>(state_) : nullptr;
-}
-
-// Host memory
-
-// Host memory that holds what is on the GPU as well.
-std::uint64_t Pager::clean_copies_locked() const {
-  std::uint64_t bytes = 0;
-  for (const auto& [base, range] : state_.table.all()) {
-    for (const Chunk& chunk : range->chunks) {
-      if (!chunk.claimed && chunk.place == ChunkPlace::kDevice) bytes += slot_bytes(chunk.content);
-    }
-  }
-  return bytes;
-}
-
-std::uint64_t Pager::host_spare_bytes() const {
-  const base::Locked locked(state_.mutex);
-  return state_.host.borrowed_bytes() - state_.host.used_bytes() + clean_copies_locked();
-}
-
-std::uint64_t Pager::drop_clean_copies(std::uint64_t bytes) {
-  const base::Locked locked(state_.mutex);
-  std::uint64_t dropped = 0;
-  for (const auto& [base, range] : state_.table.all()) {
-    for (Chunk& chunk : range->chunks) {
-      if (dropped >= bytes) return dropped;
-      if (chunk.claimed || chunk.place != ChunkPlace::kDevice) continue;
-      dropped += slot_bytes(chunk.content);
-      state_.copier().forget(chunk.content, chunk.number);
-    }
-  }
-  return dropped;
-}
-
-std::uint64_t Pager::shrink_host(std::uint64_t bytes) {
-  const auto current = state_.copier().enter();
-  std::uint64_t given = 0;
-  for (;;) {
-    const std::uint64_t borrowed = state_.host.borrowed_bytes();
-    const std::uint64_t missing = bytes - given;
-    given += state_.host.shrink(borrowed > missing ? borrowed - missing : 0);
-    if (given >= bytes) return given;
-    // Copies lie scattered: a chunk is free when its last one goes.
-    if (drop_clean_copies(std::max(bytes - given, kHostChunkBytes)) == 0) return given;
-  }
-}
-
-std::uint64_t Pager::host_used_bytes() const { return state_.host.used_bytes(); }
-
-std::uint64_t Pager::host_unused_bytes() const { return state_.host.borrowed_bytes() - state_.host.used_bytes(); }
-
-std::uint64_t Pager::release_unused_host(std::uint64_t keep) {
-  const auto current = state_.copier().enter();
-  return state_.host.shrink(state_.host.used_bytes() + keep);
-}
-
-void Pager::unregister_host(const std::byte* address, std::uint64_t bytes) {
-  const auto current = state_.copier().enter();
-  state_.host.unregister(address, bytes);
-}
-
-std::uint64_t Pager::likely_host_bytes(std::uint64_t bytes) const {
-  const base::Locked locked(state_.mutex);
-  std::uint64_t likely = 0;
-  state_.for_victims(
-      bytes, [&](const Range& range, std::uint32_t chunk) { likely += range.chunks[chunk].likely_host_bytes(); });
-  return likely;
-}
-
-std::uint64_t Pager::prepare_host(std::uint64_t bytes) {
-  const auto current = state_.copier().enter();
-  while (host_unused_bytes() < bytes && state_.host.borrow()) {
-  }
-  if (current.result() == cuda::CUDA_SUCCESS) state_.host.register_all();
-  return host_unused_bytes();
 }
 
 Counters Pager::counters() const {
@@ -546,14 +399,10 @@ Counters Pager::counters() const {
     if (reason != range->pins.end())
       counters.unpageable[static_cast<std::size_t>(reason - range->pins.begin())] += range->resident_bytes();
     for (const Chunk& chunk : range->chunks) {
-      if (!chunk.claimed && chunk.fits_frames()) counters.evicted_frames |= base::frame_size(chunk.bytes);
-    }
-  }
-  counters.clean_copies = clean_copies_locked();
-  counters.host_used = state_.host.used_bytes();
-  if (!state_.copier().needs_context()) {
-    for (const auto& [base, range] : state_.table.all()) {
-      for (const Chunk& chunk : range->chunks) counters.host_used += chunk.claimed ? 0 : slot_bytes(chunk.content);
+      if (chunk.claimed) continue;
+      const std::uint64_t saved = slot_bytes(chunk.saved);
+      counters.host_used += saved;
+      if (chunk.place == ChunkPlace::kDevice) counters.clean_copies += saved;
     }
   }
   counters.moved = state_.moved;

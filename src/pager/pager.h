@@ -4,10 +4,9 @@
 //
 // Callers and threads:
 //   - the program's threads (through the shim's hooks): allocate, free, find, pin, peers. Any number at a time, also
-//     while a job runs. None of them waits for a lease. The calls free and context_going wait for the GPU, by the
-//     caller's means, and for the job that holds a chunk of the same memory.
+//     while a job runs. None of them waits for a lease. The call free waits for the GPU, by the caller's means.
 //   - one thread (the mover): begin_eviction, begin_restoration, and stepping the job until it is over.
-//   - any thread: counters, bounds, shrink_host, trim.
+//   - any thread: counters, bounds, trim.
 //
 // Placement. kResident: the memory is there when the call returns. If there is no room, the call fails with
 // CUDA_ERROR_OUT_OF_MEMORY: nothing here waits for room. A thread that is inside the gate (its seat holds a lease)
@@ -85,17 +84,10 @@ class Pager {
   using WaitForWork = cuda::CUresult (*)(void* argument, cuda::CUcontext context);
 
   Pager(const cuda::Driver& driver, const Options& options);
-  // Gives everything back to the driver and the lender. No job may be left.
+  // Gives everything back to the driver. No job may be left.
   ~Pager();
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
-
-  // Makes streams and loads the hash kernel in a context of the seat's, before memory is short. Without it the first
-  // job does so. A second context is taken when the first has gone. Null: any in which something is allocated.
-  cuda::CUresult prepare(cuda::CUcontext context);
-  bool is_prepared() const { return !state_.copier().needs_context() || state_.copier().context() != nullptr; }
-  // The sticky error of the context that the jobs work in, if the driver reports one. While no job runs.
-  cuda::CUresult context_error() const { return state_.copier().context_error(); }
 
   // cuMemAlloc and cuMemAllocPitch. CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_OUT_OF_MEMORY as natively.
   cuda::CUresult allocate(cuda::CUcontext context, std::size_t bytes, Placement placement, cuda::CUdeviceptr* address);
@@ -141,25 +133,13 @@ class Pager {
   std::optional<MappingInfo> find_mapping(cuda::CUdeviceptr address) const;
   // It must be on the GPU although no device may reach it: it counts as evicted until it is there. Counted.
   void want_handle(std::uint64_t handle, bool want);
-  // Whether the handle's content cannot come to the GPU because there is no context.
-  bool lacks_context(std::uint64_t handle) const;
   // As pin. The driver's handles do not change until unpin_handle.
   cuda::CUresult pin_handle(std::uint64_t handle, PinReason reason, std::vector<DriverPiece>* pieces);
   cuda::CUresult unpin_handle(std::uint64_t handle, PinReason reason);
 
-  // know_context: a context on this device, in which memory may be copied. forget_context: it is about to go, and has
-  // no memory of the pager's (otherwise: context_going).
-  void know_context(cuda::CUcontext context);
-  void forget_context(cuda::CUcontext context);
-
-  // Whether there is a context to copy in.
-  bool has_context() const;
-
-  // The context is about to be destroyed, reset or released for the last time: frees its allocations and leaves it. Its
-  // work must be over. Ends a running job. So the thread that steps jobs must not call it. kGone: the context is dead
-  // already (the last release of a primary context is known only afterwards). No job may have been running.
-  enum class Context : std::uint8_t { kAlive, kGone };
-  void context_going(cuda::CUcontext context, Context state = Context::kAlive);
+  // The context is about to be destroyed, reset or released for the last time, or has gone: frees its allocations. Its
+  // work must be over.
+  void context_going(cuda::CUcontext context);
 
   // Memory that must stay. Counted: each pin needs an unpin. CUDA_ERROR_NOT_READY: it is not resident now; pin inside
   // the gate.
@@ -188,37 +168,12 @@ class Pager {
   Bounds& bounds() { return state_.bounds; }
   const Bounds& bounds() const { return state_.bounds; }
 
-  // Jobs: one at a time. Null: another one is running, or the seat has no context to work in (*error says which).
+  // Jobs: one at a time. Null: another one is running, or memory may not move now (*error says which).
   std::unique_ptr<Eviction> begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, cuda::CUresult* error);
-  // For a seat whose context is broken: releases its memory and discards the content.
-  std::unique_ptr<Eviction> begin_discard(const DrainedSeat& drained, cuda::CUresult* error);
   std::unique_ptr<Restoration> begin_restoration(cuda::CUresult* error);
 
   // Freed memory that is kept for reuse goes back to the driver; returns how much.
   std::uint64_t trim(std::uint64_t bytes) { return state_.trim(bytes); }
-  // From now on content goes through the node's mover, if one is offered and none was saved without it. By the thread
-  // that steps jobs, while none runs and the seat's work is not frozen.
-  void use_mover();
-  // The node's mover has its content: it needs no host memory of its own.
-  bool has_mover() const { return !state_.copier().needs_context(); }
-  // Gives borrowed host memory back: what is unused, then the copies of resident blocks; returns how much.
-  std::uint64_t shrink_host(std::uint64_t bytes);
-  // The most that shrink_host could give back.
-  std::uint64_t host_spare_bytes() const;
-  // Borrowed host memory that holds evicted data or copies of what is on the GPU; and the rest.
-  std::uint64_t host_used_bytes() const;
-  std::uint64_t host_unused_bytes() const;
-  // Gives back what is unused until no more than `keep` bytes are; copies stay. Returns how much.
-  std::uint64_t release_unused_host(std::uint64_t keep);
-  // For the lender: the memory there was given back, and is about to be unmapped.
-  void unregister_host(const std::byte* address, std::uint64_t bytes);
-  // An estimate of the host memory that evicting `bytes` takes, beyond existing copies. It assumes that blocks that
-  // were constant the last time take none, and that memory that was never evicted takes all.
-  std::uint64_t likely_host_bytes(std::uint64_t bytes) const;
-  // Borrows and registers host memory ahead of an eviction until `bytes` are unused; returns how many are. By the
-  // thread that steps jobs, while none runs.
-  std::uint64_t prepare_host(std::uint64_t bytes);
-
   Counters counters() const;
 
   // Checks that all tables agree. Returns null, or what is wrong. For tests. No job may be running.
@@ -236,7 +191,6 @@ class Pager {
   Found find_locked(cuda::CUdeviceptr address) const GPUMUX_REQUIRES(state_.mutex);
   Found find_mapping_locked(cuda::CUdeviceptr address) const GPUMUX_REQUIRES(state_.mutex);
   cuda::CUresult pin_locked(const Found& found, PinReason reason) GPUMUX_REQUIRES(state_.mutex);
-  void forget_context_locked(cuda::CUcontext context) GPUMUX_REQUIRES(state_.mutex);
   bool let_go_locked(std::uint64_t handle, std::unique_ptr<Range>* gone) GPUMUX_REQUIRES(state_.mutex);
   const char* check_handle(const Range& range) const GPUMUX_REQUIRES(state_.mutex);
   std::unique_ptr<Range> take_reusable(std::uint64_t bytes);
@@ -248,10 +202,7 @@ class Pager {
                                  cuda::CUdeviceptr* address);
   cuda::CUresult change_peer(cuda::CUdevice peer, bool may);
   void discard(std::unique_ptr<Range> range);
-  void leave_context();
   cuda::CUresult begin_job();
-  std::uint64_t clean_copies_locked() const GPUMUX_REQUIRES(state_.mutex);
-  std::uint64_t drop_clean_copies(std::uint64_t bytes);
 
   // Slabs that have room, by context; most recently useful first. A hint: full ones leave when they are met.
   std::vector<Range*> open_slabs_;

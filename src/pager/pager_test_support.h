@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// For the pager's tests: the simulated driver of this process, which fails on demand; a lender of host memory; a seat
-// that the test drains.
+// For the pager's tests: the simulated driver of this process, which fails on demand; a mover on a thread of its own; a
+// seat that the test drains.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,8 +19,12 @@
 #include <mutex>
 #include <random>
 #include <string>
+#include <thread>
+#include <vector>
 
+#include "client/mover_connection.h"
 #include "cuda/driver.h"
+#include "mover/worker.h"
 #include "pager/pager.h"
 
 namespace gpumux::pager {
@@ -90,127 +96,159 @@ inline void clear_faults() {
   for (const auto& [name, fault] : the_faults()) fault->clear();
 }
 
-// Lends memory of this process, up to a limit that tests change. Memory that is given back is lent again as it is.
-class LocalHostMemory : public HostMemory {
- public:
-  explicit LocalHostMemory(std::uint64_t limit = std::uint64_t{1} << 40, std::uint64_t chunk_bytes = 8 * kMebibyte)
-      : limit_(limit), chunk_bytes_(chunk_bytes) {}
-  ~LocalHostMemory() {
-    EXPECT_EQ(lent_.load(), 0u) << "host memory was not given back";
-    for (const HostChunk& chunk : back_) ::munmap(reinterpret_cast<void*>(chunk.id), chunk_bytes_ + kBlockBytes);
-  }
+// The same for a mover. One that cannot let go of memory has to end, and here it does not.
+inline const cuda::Driver& faulty_mover_driver() {
+  static const cuda::Driver driver = [] {
+    cuda::Driver made = faulty_driver();
+    made.cuMemUnmap = simulated_driver().cuMemUnmap;
+    made.cuMemAddressFree = simulated_driver().cuMemAddressFree;
+    made.cuMemRelease = simulated_driver().cuMemRelease;
+    return made;
+  }();
+  return driver;
+}
 
+// Host memory that outlives a mover, as the daemon's does, up to a limit that tests change. The same memory is lent
+// again.
+class HostFiles final : public HostMemory {
+ public:
+  static constexpr std::uint64_t kBytes = 8 * kMebibyte;
+
+  ~HostFiles() override {
+    for (const HostChunk& chunk : all_) ::munmap(chunk.address, kBytes);
+  }
   std::optional<HostChunk> lend(std::uint64_t) override {
-    if (lent_.load() + chunk_bytes_ > limit_.load()) return std::nullopt;
     const std::lock_guard lock(mutex_);
+    if (lent_.load() + kBytes > limit_.load()) return std::nullopt;
+    lent_ += kBytes;
     if (!back_.empty()) {
       const HostChunk chunk = back_.back();
       back_.pop_back();
       ::mprotect(chunk.address, chunk.bytes, PROT_READ | PROT_WRITE);
-      lent_ += chunk_bytes_;
       return chunk;
     }
-    void* memory =
-        ::mmap(nullptr, chunk_bytes_ + kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) return std::nullopt;
-    lent_ += chunk_bytes_;
-    const auto address = round_up(reinterpret_cast<std::uintptr_t>(memory), kBlockBytes);
-    return HostChunk{reinterpret_cast<std::byte*>(address), chunk_bytes_, reinterpret_cast<std::uintptr_t>(memory)};
+    void* const room =
+        ::mmap(nullptr, kBytes + kBlockBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    const auto at = round_up(reinterpret_cast<std::uintptr_t>(room), kBlockBytes);
+    all_.push_back({reinterpret_cast<std::byte*>(at), kBytes, all_.size()});
+    return all_.back();
   }
   void give_back(const HostChunk& chunk) override {
     const std::lock_guard lock(mutex_);
+    if (is_mover_ending) return;  // the next one needs what it holds
     // A later use of it crashes instead of reading old data.
     ::mprotect(chunk.address, chunk.bytes, PROT_NONE);
     back_.push_back(chunk);
-    lent_ -= chunk.bytes;
+    lent_ -= kBytes;
+  }
+  // What a mover that has ended still had.
+  std::vector<HostChunk> held() {
+    const std::lock_guard lock(mutex_);
+    std::vector<HostChunk> held;
+    for (const HostChunk& chunk : all_) {
+      if (std::none_of(back_.begin(), back_.end(), [&](const HostChunk& one) { return one.id == chunk.id; }))
+        held.push_back(chunk);
+    }
+    return held;
   }
 
   void set_limit(std::uint64_t limit) { limit_ = limit; }
   std::uint64_t lent() const { return lent_.load(); }
+  std::atomic<bool> is_mover_ending{false};
 
  private:
-  std::atomic<std::uint64_t> limit_;
-  const std::uint64_t chunk_bytes_;
+  std::atomic<std::uint64_t> limit_{std::uint64_t{1} << 40};
   std::atomic<std::uint64_t> lent_{0};
   std::mutex mutex_;
+  std::vector<HostChunk> all_;
   std::vector<HostChunk> back_;
 };
 
-// Frames between the pagers of this process, kept as they would be between processes.
-class KeptFrames final : public Frames {
+// The node's mover, on a thread of its own.
+class TestMover {
  public:
-  ~KeptFrames() {
-    for (const auto& [number, frame] : known_) ::close(frame.fd);
-  }
-  bool wants(std::uint64_t, std::uint64_t) override { return wanted.load(); }
-  base::FrameSizes at_hand() override {
-    const std::lock_guard lock(mutex_);
-    base::FrameSizes sizes = 0;
-    for (const auto& [number, frame] : known_) sizes |= frame.is_here ? base::frame_size(frame.bytes) : 0;
-    return sizes;
-  }
-  void give(std::uint64_t number, std::uint64_t bytes, int fd) override {
-    const std::lock_guard lock(mutex_);
-    EXPECT_EQ(number == 0, fd >= 0);
-    if (number == 0) {
-      number = ++last_;
-      known_[number] = {bytes, fd, true};
-    } else {
-      ASSERT_TRUE(known_.contains(number));
-      EXPECT_FALSE(known_[number].is_here) << "given twice";
-      EXPECT_EQ(known_[number].bytes, bytes);
-      known_[number].is_here = true;
-    }
-    ++given;
-  }
-  std::optional<Lent> take(std::uint64_t bytes) override {
-    const std::lock_guard lock(mutex_);
-    for (auto& [number, frame] : known_) {
-      if (!frame.is_here || frame.bytes != bytes) continue;
-      frame.is_here = false;
-      return Lent{number, ::dup(frame.fd)};
-    }
-    return std::nullopt;
-  }
-  void drop() override { ++dropped; }
-  void freed(std::uint64_t number) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = known_.find(number);
-    ASSERT_NE(found, known_.end());
-    EXPECT_FALSE(found->second.is_here);
-    ::close(found->second.fd);
-    known_.erase(found);
-  }
-  int descriptor(std::uint64_t number) override {
-    const std::lock_guard lock(mutex_);
-    const auto found = known_.find(number);
-    return found == known_.end() || !has_descriptors ? -1 : ::dup(found->second.fd);
-  }
-  // Given, and not taken.
-  std::size_t here() const {
-    const std::lock_guard lock(mutex_);
-    return static_cast<std::size_t>(
-        std::count_if(known_.begin(), known_.end(), [](const auto& one) { return one.second.is_here; }));
-  }
-  std::size_t known() const {
-    const std::lock_guard lock(mutex_);
-    return known_.size();
+  static constexpr std::uint32_t kSlots = 512;
+
+  static os::FileDescriptor make_books() {
+    os::FileDescriptor books(::memfd_create("books", MFD_CLOEXEC));
+    EXPECT_EQ(::ftruncate(books.get(), static_cast<off_t>(mover::Books::bytes_for(kSlots))), 0);
+    return books;
   }
 
-  std::atomic<bool> wanted{true};
-  std::atomic<int> given{0};
-  std::atomic<int> dropped{0};
-  bool has_descriptors = true;
+  TestMover(const cuda::Driver& driver, HostFiles& files, int books_file)
+      : books(mover::Books::open(books_file, kSlots, HostFiles::kBytes / kBlockBytes).value()),
+        keeper(books),
+        host(driver, files, &keeper),
+        worker(driver, 0, host, books),
+        files_(files) {
+    for (const HostChunk& chunk : files.held()) EXPECT_TRUE(adopt(host, books, chunk));
+    EXPECT_EQ(::pipe2(wake_, O_CLOEXEC | O_NONBLOCK), 0);
+  }
+  ~TestMover() {
+    stopping_ = true;
+    EXPECT_EQ(::write(wake_[1], "", 1), 1);
+    if (thread_.joinable()) thread_.join();
+    ::close(wake_[0]);
+    ::close(wake_[1]);
+    files_.is_mover_ending = true;
+    // Host memory is unregistered in a context that works, whatever the test has done to its own.
+    cuda::CUcontext own = nullptr;
+    EXPECT_CUDA(simulated_driver().cuDevicePrimaryCtxRetain(&own, 0));
+    EXPECT_CUDA(simulated_driver().cuCtxPushCurrent_v2(own));
+  }
+  void start() {
+    files_.is_mover_ending = false;
+    thread_ = std::thread([this] {
+      while (!stopping_) {
+        std::optional<base::Duration> next(std::chrono::milliseconds(1));
+        {
+          const std::lock_guard lock(mutex_);
+          if (!is_held_) next = worker.step(now ? *now : sim::now());
+        }
+        worker.wait(next, wake_[0]);
+        char byte;
+        static_cast<void>(::read(wake_[0], &byte, 1));
+      }
+    });
+  }
+  // The seat's end of its connection. Any thread.
+  os::FileDescriptor connect(mover::SeatNumber seat, mover::Domain domain = 0) {
+    int ends[2];
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    {
+      const std::lock_guard lock(mutex_);
+      worker.add(seat, os::FileDescriptor(ends[0]), domain);
+    }
+    EXPECT_EQ(::write(wake_[1], "", 1), 1);
+    return os::FileDescriptor(ends[1]);
+  }
+  // From now on it hears and does nothing, or goes on.
+  void hold(bool holds) {
+    const std::lock_guard lock(mutex_);
+    is_held_ = holds;
+  }
+
+  // After all else.
+  struct LeavesContext {
+    ~LeavesContext() {
+      cuda::CUcontext own = nullptr;
+      EXPECT_CUDA(simulated_driver().cuCtxPopCurrent_v2(&own));
+      EXPECT_CUDA(simulated_driver().cuDevicePrimaryCtxRelease_v2(0));
+    }
+  } leaves_context;
+  mover::Books books;
+  mover::BookKeeper keeper;
+  HostSlots host;
+  mover::Worker worker;
+  std::optional<base::TimePoint> now;  // set before the start: its time stands still
 
  private:
-  struct Known {
-    std::uint64_t bytes = 0;
-    int fd = -1;
-    bool is_here = false;
-  };
-  mutable std::mutex mutex_;
-  std::map<std::uint64_t, Known> known_;
-  std::uint64_t last_ = 0;
+  HostFiles& files_;
+  int wake_[2] = {};
+  std::atomic<bool> stopping_{false};
+  std::mutex mutex_;
+  bool is_held_ = false;
+  std::thread thread_;
 };
 
 class TestSeat final : public DrainedSeat {
@@ -224,7 +262,9 @@ class PagerTest : public sim::SimTest {
   void SetUp() override {
     SimTest::SetUp();
     clear_faults();
-    options_.host_memory = &host_;
+    // The mover's context, which is there as long as the test.
+    cuda::CUcontext movers = nullptr;
+    ASSERT_CUDA(simulated_driver().cuDevicePrimaryCtxRetain(&movers, 0));
     options_.chunk_bytes = 4 * kMebibyte;
   }
   void TearDown() override {
@@ -233,12 +273,37 @@ class PagerTest : public sim::SimTest {
       EXPECT_STREQ(pager_->check(), nullptr);
     }
     pager_.reset();
+    mover_.reset();
+    EXPECT_CUDA(simulated_driver().cuDevicePrimaryCtxRelease_v2(0));
     SimTest::TearDown();
   }
 
+  // With a mover, if there is none yet.
   Pager& pager() {
-    if (pager_ == nullptr) pager_ = std::make_unique<Pager>(faulty_driver(), options_);
+    if (connection_ == nullptr) connection_ = std::make_unique<client::MoverConnection>(verifies_);
+    if (mover_ == nullptr && has_mover_) start_mover();
+    if (pager_ == nullptr) {
+      options_.mover = connection_.get();
+      pager_ = std::make_unique<Pager>(faulty_driver(), options_);
+    }
     return *pager_;
+  }
+  void start_mover() {
+    make_mover();
+    connect(1, *connection_, 0);
+    mover_->start();
+  }
+  // Nothing of it runs yet.
+  void make_mover() {
+    mover_.reset();
+    mover_ = std::make_unique<TestMover>(mover_fails_ ? faulty_mover_driver() : simulated_driver(), files_, books_file_.get());
+  }
+  void kill_mover() {
+    mover_.reset();
+    has_mover_ = false;
+  }
+  void connect(mover::SeatNumber seat, client::MoverConnection& connection, mover::Domain domain) {
+    connection.offer(mover_->connect(seat, domain));
   }
   cuda::CUdeviceptr get(std::size_t bytes, Placement placement = Placement::kResident) {
     cuda::CUdeviceptr address = 0;
@@ -305,7 +370,13 @@ class PagerTest : public sim::SimTest {
     EXPECT_CUDA(simulated_driver().cuMemcpyHtoD_v2(to, words.data(), words.size() * 4));
   }
 
-  LocalHostMemory host_;
+  os::FileDescriptor books_file_ = TestMover::make_books();
+  HostFiles files_;
+  bool mover_fails_ = false;  // set before its start: it has the faults, too
+  bool has_mover_ = true;
+  bool verifies_ = false;
+  std::unique_ptr<TestMover> mover_;
+  std::unique_ptr<client::MoverConnection> connection_;
   Options options_;
   TestSeat seat_;
   std::unique_ptr<Pager> pager_;

@@ -11,7 +11,7 @@ using cuda::CUresult;
 
 Restoration::~Restoration() {
   cancel();
-  while (!is_over(step())) state_.copier().wait();
+  while (!is_over(step())) state_.transfers.wait();
 }
 
 JobState Restoration::step() {
@@ -19,19 +19,8 @@ JobState Restoration::step() {
   state_.retry_stuck();
   starved_ = false;
   attached_ = 0;
-  if (state_.cancel_jobs.load()) stop(JobState::kCancelled);
   if (window_.empty() && is_stopping()) return over(outcome_);
   if (window_.empty() && nothing_evicted()) return over(JobState::kDone);
-  const auto current = state_.copier().enter();
-  may_copy_ = !state_.copier().needs_context() || current.result() == cuda::CUDA_SUCCESS;
-  const bool has_lost_context = !may_copy_ && state_.copier().context() != nullptr;
-  if (has_lost_context || (!may_copy_ && !window_.empty())) {
-    fail(current.result());
-    if (!window_.empty() && !context_lost(current.result())) return JobState::kWaiting;
-    for (Entry& entry : window_) undo(entry);
-    window_.clear();
-    return over(outcome_);
-  }
   if (!is_stopping()) fill();
   for (std::size_t i = 0; i < window_.size();) {
     if (advance(window_[i])) {
@@ -45,11 +34,6 @@ JobState Restoration::step() {
     if (nothing_evicted()) return over(JobState::kDone);
   }
   if (starved_ && window_.empty()) return JobState::kStarved;
-  // All that is left has content, and no context of the program's is there to copy it in.
-  if (!may_copy_ && attached_ == 0) {
-    fail(current.result());
-    return over(outcome_);
-  }
   if (!starved_ && window_.size() < kRestoredInFlight && attached_ != 0) return JobState::kRunning;
   return JobState::kWaiting;
 }
@@ -62,17 +46,9 @@ bool Restoration::nothing_evicted() {
 // The next chunk, by address, that is not on the GPU; after the last one the first again. A chunk that a frame is there
 // for goes first. False: all that are away are claimed, or there is none.
 bool Restoration::claim_next(Entry* entry) {
-  Frames* const frames = state_.options.frames;
-  const base::FrameSizes at_hand = frames != nullptr ? frames->at_hand() : 0;
-  {
-    const base::Locked locked(state_.mutex);
-    const base::FrameSizes sizes = at_hand | state_.copier().frames_at_hand();
-    if (sizes != 0 && claim_locked(sizes, entry)) return true;
-    if (!claim_locked(0, entry)) return false;
-  }
-  // The driver must get this memory back before the seat can have it in another form.
-  if (at_hand != 0) frames->drop();
-  return true;
+  const base::Locked locked(state_.mutex);
+  const base::FrameSizes sizes = state_.transfers.frames_at_hand();
+  return (sizes != 0 && claim_locked(sizes, entry)) || claim_locked(0, entry);
 }
 
 // `sizes`: into a frame of one of these; empty: any chunk.
@@ -85,7 +61,7 @@ bool Restoration::claim_locked(base::FrameSizes sizes, Entry* entry) {
     Range& range = *at->second;
     if (!range.holds_up() || range.waiters != 0) continue;
     for (Chunk& chunk : range.chunks) {
-      if (chunk.place == ChunkPlace::kDevice || chunk.claimed || (chunk.has_content() && !may_copy_)) continue;
+      if (chunk.place == ChunkPlace::kDevice || chunk.claimed) continue;
       if (sizes != 0 && (!chunk.fits_frames() || (base::frame_size(chunk.bytes) & sizes) == 0)) continue;
       state_.claim(range, chunk);
       entry->range = &range;
@@ -114,7 +90,7 @@ void Restoration::fill() {
 // The node's mover may keep memory of that size, and copies all of the chunk's content into it.
 bool Restoration::fits_kept_frames(const Chunk& chunk) {
   return chunk.has_content() && chunk.fits_frames() && !chunk.has_memory() && base::frame_size(chunk.bytes) != 0 &&
-         state_.copier().may_have_frames();
+         state_.transfers.may_have_frames();
 }
 
 // Freed memory that is kept for reuse is the first to go.
@@ -133,7 +109,7 @@ Restoration::Begun Restoration::begin_in_frame(Entry& entry) {
   CUresult result = with_room(chunk, take_room);
   if (result != cuda::CUDA_SUCCESS) return refused(entry, result);
   entry.stage = Entry::Stage::kIntoFrame;
-  result = state_.copier().load(entry.loading, {}, chunk.content, chunk.number);
+  result = state_.transfers.load(entry.loading, -1, chunk.saved, chunk.number);
   if (result != cuda::CUDA_SUCCESS) fail(result);
   return Begun::kUnderWay;
 }
@@ -141,9 +117,7 @@ Restoration::Begun Restoration::begin_in_frame(Entry& entry) {
 Restoration::Begun Restoration::begin(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   entry.stage = Entry::Stage::kIntoOwn;
-  // A chunk that was never written shows what its memory held before, which has to be nothing of another seat's.
-  const auto content = chunk.fits_frames() ? Mapper::Content::kOverwritten : Mapper::Content::kAny;
-  CUresult result = with_room(chunk, [&] { return state_.mapper.attach(chunk, entry.peers, content); });
+  CUresult result = with_room(chunk, [&] { return state_.mapper.attach(chunk, entry.peers); });
   if (result != cuda::CUDA_SUCCESS) return refused(entry, result);
   ++attached_;
   if (!chunk.has_content()) {
@@ -151,16 +125,15 @@ Restoration::Begun Restoration::begin(Entry& entry) {
     return Begun::kOver;
   }
   {
-    std::optional<base::NoFork> no_fork;  // a child must not keep the descriptor
-    if (!state_.copier().needs_context()) no_fork.emplace();
-    Place place;
-    result = state_.place_of(chunk, &place);
+    const base::NoFork no_fork;  // a child must not keep the descriptor
+    int memory = -1;
+    result = state_.mapper.lend(chunk, &memory);
     if (result == cuda::CUDA_SUCCESS) {
       entry.loading = {};
-      const CUresult loads = state_.copier().load(entry.loading, place, chunk.content, chunk.number);
+      const CUresult loads = state_.transfers.load(entry.loading, memory, chunk.saved, chunk.number);
       if (loads != cuda::CUDA_SUCCESS) fail(loads);
     }
-    if (place.memory >= 0) ::close(place.memory);
+    if (memory >= 0) ::close(memory);
   }
   if (result == cuda::CUDA_SUCCESS) return Begun::kUnderWay;
   fail(result);
@@ -173,7 +146,7 @@ Restoration::Begun Restoration::refused(Entry& entry, CUresult result) {
   // The memory of its last owner may not have come back yet; later.
   starved_ = result == cuda::CUDA_ERROR_OUT_OF_MEMORY;
   lacks_room_ = starved_ && state_.bounds.left() < chunk.bytes;
-  if (starved_ && !lacks_room_) state_.copier().make_way(chunk.bytes);
+  if (starved_ && !lacks_room_) state_.transfers.make_way(chunk.bytes);
   if (!starved_) fail(result);
   const base::Locked locked(state_.mutex);
   state_.unclaim(*entry.range, chunk);
@@ -183,11 +156,11 @@ Restoration::Begun Restoration::refused(Entry& entry, CUresult result) {
 // False: the entry is over.
 bool Restoration::advance(Entry& entry) {
   CUresult error = cuda::CUDA_SUCCESS;
-  const Copier::Progress progress = state_.copier().look(entry.loading, &error);
+  const Transfers::Progress progress = state_.transfers.look(entry.loading, &error);
   if (entry.stage == Entry::Stage::kIntoOwn) return advance_own(entry, progress, error);
   switch (progress) {
-    case Copier::Progress::kNoFrame: break;
-    case Copier::Progress::kDone: {
+    case Transfers::Progress::kNoFrame: break;
+    case Transfers::Progress::kDone: {
       if (!entry.loading.frame()) break;
       ++attached_;
       if (state_.mapper.adopt(*entry.chunk, *entry.loading.frame(), entry.peers) == cuda::CUDA_SUCCESS) {
@@ -208,10 +181,10 @@ bool Restoration::advance(Entry& entry) {
   return begin(entry) == Begun::kUnderWay;
 }
 
-bool Restoration::advance_own(Entry& entry, Copier::Progress progress, CUresult error) {
+bool Restoration::advance_own(Entry& entry, Transfers::Progress progress, CUresult error) {
   switch (progress) {
-    case Copier::Progress::kDone: commit(entry); return false;
-    case Copier::Progress::kFailed:
+    case Transfers::Progress::kDone: commit(entry); return false;
+    case Transfers::Progress::kFailed:
       fail(error);
       undo(entry);
       return false;
@@ -222,7 +195,7 @@ bool Restoration::advance_own(Entry& entry, Copier::Progress progress, CUresult 
 void Restoration::commit(Entry& entry) {
   Chunk& chunk = *entry.chunk;
   restored_ += chunk.bytes;
-  if (chunk.has_content()) state_.copier().loaded(chunk.content, chunk.number);
+  if (chunk.has_content()) state_.transfers.loaded(chunk.saved, chunk.number);
   const base::Locked locked(state_.mutex);
   chunk.place = ChunkPlace::kDevice;
   state_.moved.in += entry.loading.copied();

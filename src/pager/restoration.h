@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bringing a seat's memory back to the GPU, at the same addresses, chunk by chunk.
 //
-//   claim ... create, map, rights ... load from host memory (copier/copier.h) ... say so
+//   claim ... create, map, rights ... the mover loads it (transfers.h) ... say so
 //   claim ... have it loaded into a frame ... import, map, rights ................. say so
 //                 \-- there is none: as above
 //
 // Needs no drained seat: no thread can use what is not there. It takes no more than the seat's bound allows, and goes
 // on when that is raised. So memory that another seat gives up piece by piece is taken piece by piece.
-//
-// A chunk that was never written needs no context: a process may create memory and export it without ever having one.
 //
 // Copies in host memory are kept: a block that is unchanged when it is evicted again need not be copied then.
 //
@@ -47,7 +45,7 @@ class Restoration : public Job {
     Range* range = nullptr;
     Chunk* chunk = nullptr;
     std::vector<cuda::CUdevice> peers;
-    Copier::Loading loading;
+    Transfers::Loading loading;
   };
 
   void fill();
@@ -66,13 +64,12 @@ class Restoration : public Job {
   Begun begin(Entry& entry);
   Begun refused(Entry& entry, cuda::CUresult result);
   bool advance(Entry& entry);
-  bool advance_own(Entry& entry, Copier::Progress progress, cuda::CUresult error);
+  bool advance_own(Entry& entry, Transfers::Progress progress, cuda::CUresult error);
   void commit(Entry& entry);
   void undo(Entry& entry);
 
   std::uint64_t restored_ = 0;
   std::deque<Entry> window_;
-  bool may_copy_ = false;  // in this step: a context of the program's is current
   bool starved_ = false;
   bool lacks_room_ = false;
   std::uint32_t attached_ = 0;       // chunks, in this step

@@ -177,8 +177,6 @@ CUresult Pager::disable_peer(cuda::CUdevice peer) { return change_peer(peer, fal
 const char* Pager::check() const {
   const base::Locked locked(state_.mutex);
   std::uint64_t evicted = 0;
-  std::uint64_t slots = 0;
-  const bool is_local = !has_mover();  // slots of its own
   std::size_t mappings = 0;
   const Range* previous = nullptr;
   for (const auto& [base, range] : state_.table.all()) {
@@ -192,12 +190,10 @@ const char* Pager::check() const {
       bytes += chunk.bytes;
       if (chunk.claimed) return "a chunk is claimed though no job runs";
       if (chunk.place == ChunkPlace::kDevice && !chunk.is_complete()) return "a resident chunk is not complete";
-      if (chunk.place == ChunkPlace::kHost && chunk.content.empty()) return "an evicted chunk has no blocks";
-      slots += slot_bytes(chunk.content);
-      for (const Block& block : chunk.content) {
-        if (chunk.place == ChunkPlace::kHost && block.kind == Block::Kind::kNone) return "an evicted block is lost";
-        if (is_local && (block.kind == Block::Kind::kCopied) != static_cast<bool>(block.slot))
-          return "a block's slot is wrong";
+      if (chunk.place == ChunkPlace::kHost && chunk.saved.empty()) return "an evicted chunk has no blocks";
+      for (const SavedBlock& block : chunk.saved) {
+        if (chunk.place == ChunkPlace::kHost && block.kind == SavedBlock::Kind::kNone)
+          return "an evicted block is lost";
       }
     }
     if (bytes != range->bytes) return "chunks do not cover their range";
@@ -207,8 +203,6 @@ const char* Pager::check() const {
   }
   if (evicted != state_.evicted_bytes.load()) return "evicted_bytes is not the sum of what is evicted";
   if (mappings != state_.mappings.size()) return "mappings are known that no handle has";
-  if (const char* wrong = state_.host.check(); wrong != nullptr) return wrong;
-  if (is_local && slots != state_.host.used_bytes()) return "host slots are used that no block has";
   std::uint64_t reusable = 0;
   for (const auto& range : state_.reusable) {
     reusable += range->bytes;

@@ -8,38 +8,8 @@ namespace gpumux::pager {
 State::State(const cuda::Driver& the_driver, const Options& the_options)
     : driver(the_driver),
       options(the_options),
-      mapper(the_driver, the_options.device, bounds, the_options.frames),
-      host(the_driver, the_options.host_memory),
-      local(the_driver, host,
-            {.device = the_options.device,
-             .hashing = the_options.hashing,
-             .verify = the_options.verify,
-             .seed = the_options.seed}) {
-  if (options.mover != nullptr) movers.emplace(driver, *options.mover);
-}
-
-void State::choose_copier() {
-  if (!movers || chosen_copier.load() == &*movers || !options.mover->is_offered()) return;
-  // A seat that has saved content by itself goes on so.
-  if (host.used_bytes() != 0) return;
-  {
-    const auto current = local.enter();
-    host.unregister_all();
-  }
-  local.leave();
-  mapper.make_lendable();
-  chosen_copier.store(&*movers, std::memory_order_release);
-}
-
-cuda::CUresult State::place_of(Chunk& chunk, Place* place) {
-  if (!copier().needs_context()) {
-    place->may_keep = mapper.may_be_frame(chunk) && base::frame_size(chunk.bytes) != 0;
-    return mapper.lend(chunk, &place->memory);
-  }
-  const cuda::CUresult result = mapper.reach(chunk);
-  place->address = chunk.reach;
-  return result;
-}
+      mapper(the_driver, the_options.device, bounds),
+      transfers(the_options.mover) {}
 
 void State::end_job() {
   retry_stuck();
@@ -115,13 +85,6 @@ void State::count_evicted(const Range& range, bool held_up) {
   }
 }
 
-cuda::CUcontext State::any_context() const {
-  for (const auto& [base, range] : table.all()) {
-    if (range->context != nullptr) return range->context;
-  }
-  return contexts.empty() ? nullptr : contexts.back();
-}
-
 bool State::commit(Range& range) {
   range.committed = range.committed || bounds.commit(range.bytes);
   return range.committed;
@@ -136,7 +99,7 @@ void State::destroy(std::unique_ptr<Range> range) {
   uncommit(*range);
   bool all = true;
   for (Chunk& chunk : range->chunks) {
-    copier().forget(chunk.content, chunk.number);
+    transfers.forget(chunk.saved, chunk.number);
     if (mapper.detach(chunk) != cuda::CUDA_SUCCESS) all = false;
   }
   if (all && driver.cuMemAddressFree(range->base, range->bytes) == cuda::CUDA_SUCCESS) return;

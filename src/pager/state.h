@@ -4,13 +4,12 @@
 // One lock, `mutex`, guards the tables. It is never held across a call of the driver: mapping takes tens of
 // microseconds, and programs look up pointers all the time. A thread that needs the driver for a chunk claims it under
 // the lock and lets go of the lock. It works, and takes the lock again to record the result. No other thread touches a
-// claimed chunk; a range with claims is not destroyed. So there are three kinds of waiting:
+// claimed chunk; a range with claims is not destroyed. So there are two kinds of waiting:
 //
 //   - for the lock: always short;
 //   - for a claim to end (mutex.wait): a thread that changes a range's peers or mappings waits for the job that works
 //     on it. A thread that frees a range does not wait: the range goes when its last claim ends (State::remove). Jobs
-//     wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped;
-//   - for a whole job to end, which is cancelled: a thread that destroys the context in which the jobs' copies run.
+//     wait for no thread: they skip what is claimed and drop what is doomed, each time they are stepped.
 //
 // The waiter holds nothing then, and is not inside the gate: the thread that steps a job closes gates too.
 #pragma once
@@ -18,16 +17,14 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "base/lock.h"
 #include "pager/bounds.h"
-#include "pager/copier/local_copier.h"
-#include "pager/copier/mover_copier.h"
 #include "pager/counters.h"
 #include "pager/options.h"
 #include "pager/ranges.h"
+#include "pager/transfers.h"
 
 namespace gpumux::pager {
 
@@ -50,8 +47,6 @@ struct State {
   std::vector<std::unique_ptr<Range>> stuck GPUMUX_GUARDED_BY(mutex);
   // Where handles of the program's are mapped: the mapping's address, and the range's id.
   std::map<cuda::CUdeviceptr, std::uint64_t> mappings GPUMUX_GUARDED_BY(mutex);
-  // Contexts of the program's on this device that are alive: handles belong to none, and copying needs one.
-  std::vector<cuda::CUcontext> contexts GPUMUX_GUARDED_BY(mutex);
   std::vector<cuda::CUdevice> peers GPUMUX_GUARDED_BY(mutex);  // devices that get rights to all ranges
   std::uint64_t next_id GPUMUX_GUARDED_BY(mutex) = 1;
   Moved moved GPUMUX_GUARDED_BY(mutex);
@@ -60,20 +55,8 @@ struct State {
   // Bytes of ranges that hold their program up (Range::holds_up) and are not resident. Written under the lock, read by
   // any thread: a thread may only submit while it is zero. Sequentially consistent, as it is rarely written.
   std::atomic<std::uint64_t> evicted_bytes{0};
-  std::atomic<bool> cancel_jobs{false};
 
-  HostSlots host;  // has its own lock
-  LocalCopier local;
-  std::optional<MoverCopier> movers;
-  // The one of these that all content of this seat's goes through. It is chosen before any has gone (choose_copier).
-  Copier& copier() { return *chosen_copier.load(std::memory_order_acquire); }
-  const Copier& copier() const { return *chosen_copier.load(std::memory_order_acquire); }
-  std::atomic<Copier*> chosen_copier{&local};
-  // The node's mover, if there is one by now. For the thread that is to begin a job, which `job_running` stands for.
-  void choose_copier();
-
-  // Where the copier finds the chunk's memory. The chunk is claimed.
-  cuda::CUresult place_of(Chunk& chunk, Place* place);
+  Transfers transfers;
 
   // The job that `job_running` stands for is over.
   void end_job();
@@ -97,8 +80,6 @@ struct State {
   // chunk's number.
   template <typename Each>
   void for_victims(std::uint64_t bytes, Each each) const GPUMUX_REQUIRES(mutex);
-  // A context to copy in; null: there is none.
-  cuda::CUcontext any_context() const GPUMUX_REQUIRES(mutex);
 
   // Without the lock, for ranges that are in no table:
   // Its allocation counts against the commitment, or no longer does. False: there is no more to commit.

@@ -187,7 +187,6 @@ class StressTest : public PagerTest {
     enum { kGoesOn, kIsCancelled, kIsLetIn } const what = std::array{kGoesOn, kGoesOn, kIsCancelled, kIsLetIn}[pick(4)];
     const std::uint64_t copies = copies_begun() + pick(6);       // how many before that
     const std::uint64_t frees = what == kIsLetIn ? 0 : pick(3);  // before the other thread picks
-    frames_.wanted = pick(3) != 0;
     std::thread other([&] {
       simulated_driver().cuCtxSetCurrent(context_);
       for (std::uint64_t i = 0; i < frees; ++i) {
@@ -228,7 +227,6 @@ class StressTest : public PagerTest {
     ASSERT_EQ(pager().evicted_bytes(), 0u);
   }
 
-  KeptFrames frames_;
   std::mt19937_64 random_;
   std::vector<Live> live_;
   bool finished_ = false;
@@ -241,10 +239,11 @@ TEST_F(StressTest, WhatIsReadIsWhatWasWritten) {
     SCOPED_TRACE("GPUMUX_STRESS_SEED=" + std::to_string(seed));
     random_.seed(seed);
     sim::the_chance = seed;
-    options_.verify = seed % 2 == 0;
-    options_.frames = &frames_;
+    verifies_ = seed % 2 == 0;
+    mover_fails_ = true;
     pager_.reset();
-    pager().know_context(context_);
+    connection_.reset();
+    mover_.reset();
     for (std::uint64_t round = 0; round < rounds; ++round) {
       SCOPED_TRACE("round " + std::to_string(round));
       if (round % 4 == 1) set_failures(8000, 8000);

@@ -208,7 +208,7 @@ Reader::kDaemon, {}},
 Reader::kDaemon, {}},
 }};
 
-inline constexpr std::array<Setting, 13> kDaemonSettings{{
+inline constexpr std::array<Setting, 12> kDaemonSettings{{
 {"log_level", "GPUMUX_LOG_LEVEL",
 {Kind::kWord, 0, 0, "debug info warning error",
 "debug, info, warning or error"},
@@ -245,11 +245,6 @@ Reader::kDaemon, {}},
 {Kind::kMemoryPart, 0, 9223372036854775807, "",
 "a number of bytes with a unit, such as 64G, or a part of what is available, such as 60% (0% to 90%)"},
 "60%", "The most host memory for evicted data: bytes, or a part of what is available",
-Reader::kDaemon, {}},
-{"mover", "GPUMUX_MOVER",
-{Kind::kWord, 0, 0, "off on",
-"off or on"},
-"off", "Whether a process of its own moves the memory of all programs between GPUs and host memory, instead of each program its own (decision 0039)",
 Reader::kDaemon, {}},
 {"mps_control", "GPUMUX_MPS_CONTROL",
 {Kind::kText, 0, 0, "",
@@ -480,12 +475,11 @@ void visit_daemon(Settings& settings, const Visit& visit) {
   visit(kDaemonSettings[4], settings.admin_group);
   visit(kDaemonSettings[5], settings.socket_mode);
   visit(kDaemonSettings[6], settings.host_memory);
-  visit(kDaemonSettings[7], settings.mover);
-  visit(kDaemonSettings[8], settings.mps_control);
-  visit(kDaemonSettings[9], settings.metrics_address);
-  visit(kDaemonSettings[10], settings.metrics_token_file);
-  visit(kDaemonSettings[11], settings.metrics_certificate_file);
-  visit(kDaemonSettings[12], settings.metrics_key_file);
+  visit(kDaemonSettings[7], settings.mps_control);
+  visit(kDaemonSettings[8], settings.metrics_address);
+  visit(kDaemonSettings[9], settings.metrics_token_file);
+  visit(kDaemonSettings[10], settings.metrics_certificate_file);
+  visit(kDaemonSettings[11], settings.metrics_key_file);
 }
 
 // Calls visit(setting, field) for every setting of KubeletSettings.

@@ -21,7 +21,6 @@ enum class Order { kFair, kFifo };
 enum class Privacy { kOpen, kLimited, kOwn };
 enum class LogLevel { kDebug, kInfo, kWarning, kError };
 enum class OnDaemonLoss { kWait, kUngated };
-enum class Mover { kOff, kOn };
 enum class Placement { kSpread, kPacked };
 enum class SameGpu { kRefuse, kAllow };
 enum class Inject { kCdi, kEnv };
@@ -132,9 +131,6 @@ struct DaemonSettings {
   std::uint32_t socket_mode = 0666;
   // The most host memory for evicted data: bytes, or a part of what is available.
   std::string host_memory = "60%";
-  // Whether a process of its own moves the memory of all programs between GPUs and host memory, instead of each program
-  // its own ([decision 0039](decisions/0039-one-mover-for-the-node.md)).
-  Mover mover = Mover::kOff;
   // The program that is the control daemon of MPS.
   std::string mps_control = "/usr/bin/nvidia-cuda-mps-control";
   // Where scrapers read metrics over TCP: ADDRESS:PORT with numbers only, as `127.0.0.1:9840` or `[::]:9840`.

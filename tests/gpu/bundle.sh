@@ -5,7 +5,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 tools/build.sh dist
-programs=(gpumux_gpu_worker gpumux_gpu_assumptions gpumux_gpu_launch gpumux_gpu_handover gpumux_gpu_pager
+programs=(gpumux_gpu_worker gpumux_gpu_assumptions gpumux_gpu_launch gpumux_gpu_handover
   gpumux_gpu_host_memory gpumux_recorder daemon_bench)
 cmake --build build/release --parallel "$(tools/jobs.sh)" --target "${programs[@]}"
 cmake --install build/release --component gpu_tests --prefix "$PWD/dist" >/dev/null

@@ -283,7 +283,6 @@ class SeatMemory(TypedDict):
     commitment_bytes: int
     wanted_bytes: int
     quota_bytes: int
-    host_lent_bytes: int
     host_used_bytes: int
     host_clean_bytes: int
     moved_out_bytes: int
@@ -297,10 +296,7 @@ class HostMemory(TypedDict):
     budget_bytes: int
     lent_bytes: int
     ready_bytes: int
-    leaving_bytes: int
     loans: int
-    loans_kept: int
-    handed_on_bytes: int
     waits: int
     waited_ns: int
     is_short: bool

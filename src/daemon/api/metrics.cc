@@ -46,7 +46,7 @@ void write_host_memory(Exposition& out, const StatusSnapshot& status) {
     out.sample({}, value);
   };
   bytes("gpumux_host_memory_budget_bytes", "Host memory that evicted memory may take.", status.host_budget);
-  bytes("gpumux_host_memory_lent_bytes", "Host memory that programs have.", status.host_lent);
+  bytes("gpumux_host_memory_lent_bytes", "Host memory that the mover has.", status.host_lent);
   bytes("gpumux_host_memory_ready_bytes", "Host memory that is made and not lent.", status.host_ready);
   out.begin_family("gpumux_host_memory_short", Kind::kGauge, "1 while host memory is refused for the budget.");
   out.sample({}, std::uint64_t{status.host_is_short});

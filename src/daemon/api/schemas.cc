@@ -71,11 +71,10 @@ constexpr std::array kSchemas{
     Schema{"SeatMemory",
            "allocated_bytes: int, resident_bytes: int, evicted_bytes: int, unpageable_bytes: int, "
            "unpageable: map int, room_bytes: int, commitment_bytes: int, wanted_bytes: int, quota_bytes: int, "
-           "host_lent_bytes: int, host_used_bytes: int, host_clean_bytes: int, moved_out_bytes: int, "
+           "host_used_bytes: int, host_clean_bytes: int, moved_out_bytes: int, "
            "moved_in_bytes: int, saved_clean_bytes: int, saved_constant_bytes: int, handed_over_bytes: int"},
     Schema{"HostMemory",
-           "budget_bytes: int, lent_bytes: int, ready_bytes: int, leaving_bytes: int, loans: int, loans_kept: int, "
-           "handed_on_bytes: int, waits: int, waited_ns: int, is_short: bool, kind: text, why_no_tmpfs: text, "
+           "budget_bytes: int, lent_bytes: int, ready_bytes: int, loans: int, waits: int, waited_ns: int, is_short: bool, kind: text, why_no_tmpfs: text, "
            "why_no_mover: text, made_bytes: int, made_ns: int"},
     Schema{"Tenants", "tenants: Tenant[], more: bool"},
     Schema{

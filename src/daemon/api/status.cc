@@ -113,7 +113,6 @@ Json memory_json(const SeatStatus& seat) {
             {"commitment_bytes", seat.memory.commitment},
             {"wanted_bytes", seat.memory.wanted},
             {"quota_bytes", seat.memory.quota},
-            {"host_lent_bytes", seat.host_lent},
             {"host_used_bytes", seat.said.host_used},
             {"host_clean_bytes", seat.said.host_clean}};
   MovedMemory moved;
@@ -217,8 +216,6 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   snapshot.host_budget = host.budget();
   snapshot.host_lent = host.lent();
   snapshot.host_ready = host.ready();
-  snapshot.host_leaving = host.leaving();
-  snapshot.host_chunk = host.chunk_bytes();
   snapshot.host_is_short = host.is_short();
   snapshot.host_loans = host.loans();
   snapshot.host_made = host.made();
@@ -244,7 +241,6 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
           status.not_interrupted = session->not_interrupted;
           status.said = slot->memory;
           gpu.moved.add(status.said);
-          status.host_lent = host.lent_to(session->id);
         }
       }
       if (const auto memory = memory_of.find(status.view.seat); memory != memory_of.end()) {
@@ -375,10 +371,7 @@ Json StatusRenderer::render(const StatusSnapshot& snapshot) {
                {{"budget_bytes", snapshot.host_budget},
                 {"lent_bytes", snapshot.host_lent},
                 {"ready_bytes", snapshot.host_ready},
-                {"leaving_bytes", snapshot.host_leaving},
                 {"loans", snapshot.host_loans.all},
-                {"loans_kept", snapshot.host_loans.kept},
-                {"handed_on_bytes", snapshot.host_loans.handed_on * snapshot.host_chunk},
                 {"waits", snapshot.host_loans.waited},
                 {"waited_ns", snapshot.host_loans.waiting.count()},
                 {"is_short", snapshot.host_is_short},

@@ -24,7 +24,6 @@ struct SeatStatus {
   bool reports_memory = false;
   sched::SeatMemoryView memory{};  // as it is planned with
   wire::Memory said{};             // as the tenant said it
-  std::uint64_t host_lent = 0;
   MpsClient mps{};
   base::Duration recent{};  // its use of the window (tenants/recent_use.h)
 };
@@ -50,8 +49,6 @@ struct StatusSnapshot {
   std::uint64_t host_budget = 0;
   std::uint64_t host_lent = 0;
   std::uint64_t host_ready = 0;
-  std::uint64_t host_leaving = 0;  // to go back to the machine, and still mapped by tenants
-  std::uint64_t host_chunk = 0;
   bool host_is_short = false;
   HostLoans host_loans{};
   HostMade host_made{};

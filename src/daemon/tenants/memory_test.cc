@@ -192,31 +192,6 @@ TEST(DaemonMemory, ARestartTakesNothingAway) {
 }
 
 // A tenant that comes back after a restart has host memory of the daemon before: that counts against a fixed budget.
-TEST(DaemonMemory, WhatTenantsComeBackWithCountsAgainstTheBudget) {
-  const TemporaryDirectory dir;
-  auto options = TestDaemon::options_in(dir.path());
-  options.config.host_memory = "64M";
-  TestDaemon daemon(std::move(options));
-  Tenant tenant(dir.path());
-  wire::SeatOpen open{.slot = 0, .state = wire::SeatState::kWaiting, .epoch = 0, .exclusive = 0, .has_mover = 0};
-  std::copy_n(test_uuid(0).bytes.begin(), 16, open.gpu_uuid);
-  ASSERT_TRUE(tenant.join() && tenant.open_seat(open));
-  tenant.memory.host_used = 32 << 20;
-  ASSERT_TRUE(tenant.has(0, 1));
-  EXPECT_EQ(borrow_all(tenant), 28u << 20) << "a chunk of 4 MiB is reserved for other accounts";
-}
-
-// A seat that says it has more than its GPU holds borrows for no more than that.
-TEST(DaemonMemory, ASeatBorrowsForNoMoreThanItsGpuHolds) {
-  const TemporaryDirectory dir;
-  auto options = TestDaemon::options_in(dir.path());
-  options.config.host_memory = "64M";
-  TestDaemon daemon(std::move(options), std::make_unique<SmallGpu>());
-  Tenant tenant(dir.path());
-  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.has(60, 60));
-  EXPECT_EQ(borrow_all(tenant), SmallGpu::kBytes + (4 << 20)) << "and a chunk of 4 MiB";
-}
-
 // From a cold start, and by what is asked for: nothing has been evicted, and what was allocated last is not reported.
 TEST(DaemonMemory, HostMemoryIsReadyBeforeAGpuIsFull) {
   const TemporaryDirectory dir;
@@ -238,111 +213,6 @@ TEST(DaemonMemory, HostMemoryIsReadyBeforeAGpuIsFull) {
     const auto status = nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body);
     return status["host_memory"]["ready_bytes"] == 64 << 20;
   }));
-}
-
-// Host memory has to be made first, so the daemon asks the holder of the lease for copies. It asks once for the amount
-// that is waited for, and again after the holder has given that. It asks neither a tenant that waits by itself nor a
-// tenant without a lease.
-TEST(DaemonMemory, WhoHoldsIsAskedForHostMemoryThatOthersWaitFor) {
-  const TemporaryDirectory dir;
-  auto options = TestDaemon::options_in(dir.path());
-  options.config.host_memory = "256M";  // 16 chunks
-  TestDaemon daemon(std::move(options));
-  Tenant holder(dir.path(), "holder"), other(dir.path(), "other"), idle(dir.path(), "idle");
-  for (Tenant* const tenant : {&holder, &other, &idle})
-    ASSERT_TRUE(tenant->join() && tenant->open_seat(0, test_uuid(0)));
-  ASSERT_TRUE(eventually([&] {
-    for (Tenant* const tenant : {&holder, &other, &idle}) tenant->step();
-    return holder.room.commitment >= kGiB && other.room.commitment >= kGiB && idle.room.commitment >= kGiB;
-  }));
-  for (Tenant* const tenant : {&holder, &other, &idle}) ASSERT_TRUE(tenant->has(1));
-  std::vector<wire::HostSpare> asked;  // the holder
-  const auto borrow = [&](Tenant& tenant) -> std::uint64_t {
-    EXPECT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 1}));
-    while (const auto message = tenant.receive(10s)) {
-      if (const auto* spare = std::get_if<wire::HostSpare>(&*message); spare != nullptr) asked.push_back(*spare);
-      if (const auto* loan = std::get_if<wire::HostLent>(&*message); loan != nullptr) return loan->id;
-    }
-    return 0;
-  };
-  const auto next_asked = [&]() -> std::uint64_t {
-    const auto spare = holder.receive_a<wire::HostSpare>();
-    return spare ? spare->awaited : ~std::uint64_t{0};
-  };
-  constexpr std::uint64_t kChunk = 16 << 20;
-  ASSERT_TRUE(holder.request() && holder.wait_granted());
-  const std::uint64_t first = borrow(holder);
-  ASSERT_NE(borrow(holder), 0u);
-  ASSERT_NE(borrow(holder), 0u);
-  EXPECT_TRUE(asked.empty()) << "it would give what it needs";
-  ASSERT_NE(borrow(other), 0u);
-  EXPECT_EQ(next_asked(), kChunk);
-  ASSERT_NE(borrow(other), 0u);
-  EXPECT_TRUE(holder.send(wire::HostReturned{.id = first}));
-  ASSERT_NE(borrow(holder), 0u);  // so that this has been read
-  EXPECT_TRUE(asked.empty()) << "it had been asked for that already";
-  ASSERT_NE(borrow(other), 0u);
-  EXPECT_EQ(next_asked(), kChunk) << "and has given it";
-  EXPECT_EQ(next_asked(), 0u) << "nobody waits any longer";
-  EXPECT_FALSE(idle.receive_a<wire::HostSpare>(1ms));
-}
-
-TEST(DaemonMemory, HostMemoryIsLentAndComesBack) {
-  const TemporaryDirectory dir;
-  auto options = TestDaemon::options_in(dir.path());
-  options.config.host_memory = "64M";
-  TestDaemon daemon(std::move(options));
-  Tenant tenant(dir.path());
-  ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)) && tenant.has(1));
-  std::vector<std::uint64_t> ids;
-  std::uint64_t lent = 0;
-  const auto ask = [&]() -> std::uint64_t {
-    EXPECT_TRUE(tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20}));
-    for (;;) {
-      std::array<std::byte, base::kMaxMessageBytes> buffer;
-      auto received = os::receive_message(tenant.socket(), buffer);
-      if (!received) {
-        if (received.error().system_errno != EAGAIN) return 0;
-        std::this_thread::yield();
-        continue;
-      }
-      const auto message = wire::decode_from_daemon(std::span<const std::byte>(buffer).first(received->bytes));
-      const auto* loan = message ? std::get_if<wire::HostLent>(&*message) : nullptr;
-      if (loan == nullptr) continue;
-      if (loan->bytes == 0) return 0;
-      struct stat facts {};
-      EXPECT_EQ(::fstat(received->fd.get(), &facts), 0);
-      EXPECT_EQ(static_cast<std::uint64_t>(facts.st_size), loan->bytes);
-      void* const memory = ::mmap(nullptr, loan->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->fd.get(), 0);
-      EXPECT_NE(memory, MAP_FAILED);
-      auto* const words = static_cast<std::uint64_t*>(memory);
-      for (std::uint64_t i = 0; i < loan->bytes / 8; i += 512) {
-        const std::uint64_t before = std::exchange(words[i], i);
-        EXPECT_TRUE(before == 0 || before == i);  // fresh, or our own from before
-      }
-      ::munmap(memory, loan->bytes);
-      ids.push_back(loan->id);
-      return loan->bytes;
-    }
-  };
-  while (const std::uint64_t bytes = ask()) lent += bytes;
-  EXPECT_GE(lent, 48u << 20);
-  EXPECT_LT(lent, 64u << 20);  // and the asking has ended: the budget is used up
-  // A tenant that comes now hears that there is none to spare, first of all.
-  Tenant late(dir.path(), "late");
-  ASSERT_TRUE(late.join());
-  std::array<std::byte, base::kMaxMessageBytes> first;
-  EXPECT_TRUE(eventually([&] {
-    const auto received = os::receive_message(late.socket(), first);
-    if (!received) return false;
-    const auto message = wire::decode_from_daemon(std::span<const std::byte>(first).first(received->bytes));
-    const auto* spare = message ? std::get_if<wire::HostSpare>(&*message) : nullptr;
-    return spare != nullptr && spare->bytes == 0;
-  }));
-  EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front() + 1'000'000}));  // not lent to any tenant
-  EXPECT_EQ(ask(), 0u);
-  EXPECT_TRUE(tenant.send(wire::HostReturned{.id = ids.front()}));
-  EXPECT_GT(ask(), 0u);
 }
 
 TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
@@ -385,6 +255,26 @@ TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
   EXPECT_EQ(status()["gpus"][0]["memory"]["moved_out_bytes"], 7);
 }
 
+// A library that cannot be connected to a mover: nothing takes its memory off the GPU.
+TEST(DaemonMemory, AnOldLibrarysMemoryStays) {
+  const TemporaryDirectory dir;
+  TestDaemon daemon(TestDaemon::options_in(dir.path()));
+  Tenant old(dir.path(), "old");
+  const wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+  ASSERT_TRUE(old.send(hello, old.page_fd()) && old.receive_a<wire::Welcome>() && old.open_seat(0, test_uuid(0)));
+  ASSERT_TRUE(old.settle(has_any) && old.has(50));
+  EXPECT_TRUE(old.send(wire::HostWanted{.slot = 0, .bytes = 1}));
+  EXPECT_TRUE(old.send(wire::HostReturned{.id = 1}));
+  EXPECT_TRUE(old.send(wire::HostForgotten{.slot = 0}));
+  EXPECT_TRUE(old.send(wire::FrameWanted{.slot = 0, .number = 1}));
+  EXPECT_TRUE(old.send(wire::FrameFreed{.slot = 0, .number = 1}));
+  EXPECT_TRUE(eventually([&] {
+    const auto seat = nlohmann::json::parse(http(dir.path(), "GET", "/v1/status").body)["gpus"][0]["seats"][0];
+    return seat.contains("memory") && seat["memory"]["unpageable"] == nlohmann::json{{"no_mover", 50 * kGiB}};
+  }));
+  EXPECT_TRUE(old.settle([](const wire::Room& room) { return room.room >= 70 * kGiB; })) << "it goes on";
+}
+
 // The list of a GPU's processes is up to a second old. A process that was a tenant when the list was made is not
 // foreign.
 TEST(DaemonMemory, WhoHasJustEndedIsNotForeign) {
@@ -411,6 +301,7 @@ TEST(DaemonMemory, ARunHasItsLimitTogether) {
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
   const auto join = [&](Tenant& tenant, std::uint64_t limit, Tenant* other = nullptr) {
     wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+    hello.flags = wire::kKnowsMover;
     hello.memory_limit = limit;
     wire::set_text(hello.run, "run");
     return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&
@@ -439,6 +330,7 @@ TEST(DaemonMemory, AProcessOfALimitedRunThatSaysNoLimitHasIt) {
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
   const auto join = [&](Tenant& tenant, std::uint64_t limit, const char* run) {
     wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+    hello.flags = wire::kKnowsMover;
     hello.memory_limit = limit;
     wire::set_text(hello.run, run);
     return tenant.send(hello, tenant.page_fd()) && tenant.receive_a<wire::Welcome>() &&

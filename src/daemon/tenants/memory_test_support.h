@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "daemon/test_support.h"
@@ -73,23 +72,5 @@ class SmallGpu final : public Inventory {
 };
 
 inline bool has_any(const wire::Room& room) { return room.room > 0; }
-
-// No bytes: it gets none now.
-inline wire::HostLent borrow(Tenant& tenant) {
-  if (!tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20})) return {};
-  return tenant.receive_a<wire::HostLent>().value_or(wire::HostLent{});
-}
-
-// All that the tenant's first seat is lent until the daemon says no. Nothing: the daemon has not answered.
-inline std::optional<std::uint64_t> borrow_all(Tenant& tenant) {
-  std::uint64_t lent = 0;
-  while (tenant.send(wire::HostWanted{.slot = 0, .bytes = 32 << 20})) {
-    const auto loan = tenant.receive_a<wire::HostLent>();
-    if (!loan) break;
-    if (loan->bytes == 0) return lent;
-    lent += loan->bytes;
-  }
-  return std::nullopt;
-}
 
 }  // namespace gpumux::daemon::testing

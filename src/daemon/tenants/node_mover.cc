@@ -60,7 +60,6 @@ NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program
       socket_(io),
       again_(io),
       pause_(kRestartPause) {
-  host_.has({kBorrower, 0}, host_.budget());
   // A mover that is taken over has seats with numbers that an earlier daemon gave.
   if (const auto random = os::random_hex(8)) last_domain_ = std::strtoull(random->c_str(), nullptr, 16);
 }
@@ -156,7 +155,7 @@ void NodeMover::on(const wire::MoverBooks& books, os::FileDescriptor file) {
 
 void NodeMover::on(const wire::MoverHost& host, os::FileDescriptor file) {
   if (!std::holds_alternative<TakingOver>(state_)) return lost("it gives host memory");
-  const auto loan = host_.adopt({kBorrower, 0}, std::move(file), "mover", Account::of_user(::geteuid()));
+  const auto loan = host_.adopt(std::move(file));
   if (!loan) return lost("it hands over host memory that is not whole");
   loans_[host.number] = *loan;
 }
@@ -177,8 +176,7 @@ void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
 
 // The mover keeps its content, and goes on for its seats.
 void NodeMover::drop() {
-  host_.gone(kBorrower);  // no other seat gets the chunks, and they are not emptied
-  host_.has({kBorrower, 0}, host_.budget());
+  host_.abandon();
   loans_.clear();
   numbers_.clear();
   left_.clear();
@@ -321,14 +319,11 @@ void NodeMover::look() {
 
 // ---- host memory
 
-void NodeMover::lent(const HostLoan& loan, int) {
-  if (loan.bytes == 0) return;  // it asks again
+void NodeMover::lent(std::uint64_t chunk) {
   std::uint64_t number = 0;
   while (loans_.contains(number)) ++number;
-  // The books are an earlier daemon's, with a smaller budget.
-  if ((number + 1) * (host_.chunk_bytes() / kSlotBytes) > slots_) return host_.returned(kBorrower, loan.id, false);
-  loans_[number] = loan.id;
-  if (is_running()) send_chunk(number, loan.id);
+  loans_[number] = chunk;
+  if (is_running()) send_chunk(number, chunk);
 }
 
 void NodeMover::send_chunk(std::uint64_t number, std::uint64_t loan) {
@@ -336,15 +331,19 @@ void NodeMover::send_chunk(std::uint64_t number, std::uint64_t loan) {
 }
 
 void NodeMover::on(const wire::MoverHostWanted& wanted, os::FileDescriptor) {
-  const std::uint64_t most = std::min<std::uint64_t>(wanted.bytes, kMaxHostRequests / 2 * host_.chunk_bytes());
-  for (std::uint64_t bytes = 0; bytes < most; bytes += host_.chunk_bytes())
-    host_.wanted({kBorrower, 0}, host_.chunk_bytes(), "mover", Account::of_user(::geteuid()));
+  // The books may be an earlier daemon's, with a smaller budget.
+  const std::uint64_t most = slots_ / (host_.chunk_bytes() / kSlotBytes);
+  for (std::uint64_t bytes = 0; bytes < wanted.bytes && loans_.size() + host_.awaited() < most;
+       bytes += host_.chunk_bytes()) {
+    if (host_.awaited() >= kMaxHostRequests) return;
+    host_.wanted();
+  }
 }
 
 void NodeMover::on(const wire::MoverHostReturned& returned, os::FileDescriptor) {
   const auto found = loans_.find(returned.number);
   if (found == loans_.end()) return;
-  host_.returned(kBorrower, found->second, false);
+  host_.returned(found->second);
   loans_.erase(found);
 }
 

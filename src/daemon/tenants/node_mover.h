@@ -46,9 +46,6 @@ namespace gpumux::daemon {
 
 class NodeMover {
  public:
-  // Its name among tenants that borrow host memory. No tenant has it.
-  static constexpr base::TenantId kBorrower{~std::uint64_t{0}};
-
   // `program`: e.g. /usr/libexec/gpumux/gpumux-mover. `door`: the socket where a mover listens for its next daemon.
   // REQUIRES: the caller holds the lock of the door's folder.
   NodeMover(boost::asio::io_context& io, HostMemory& host, std::string program, std::string door);
@@ -89,7 +86,7 @@ class NodeMover {
   // About once a second.
   void look();
   // Host memory for it (HostMemory::on_lent).
-  void lent(const HostLoan& loan, int fd);
+  void lent(std::uint64_t chunk);
 
  private:
   struct Unsent {

@@ -89,7 +89,6 @@ RunState RunSuspension::state_of(const Run& run) const {
   state.is_parked = run.suspension.has_value();
   for (const auto& [id, session] : run.tenants) {
     ++state.tenants;
-    if (host_.is_forgetting(id)) state.is_parked = false;
     for (const auto& [number, slot] : session->slots()) add(run, *session, slot, state);
   }
   if (!run.suspension || state.is_parked || state.is_stuck) return state;

@@ -145,6 +145,7 @@ Program::Program(Machine& where, std::string run, uid_t uid) : machine(where) {
   machine.programs.push_back(this);
   machine.translator.started(*session);
   wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
+  hello.flags = wire::kKnowsMover;
   wire::set_text(hello.program, "program" + std::to_string(session->id.value));
   wire::set_text(hello.run, run);
   deliver(wire::encode(hello).bytes(), std::move(fd));

@@ -52,9 +52,7 @@ struct Slot {
   bool exclusive = true;
   base::LeaseEpoch epoch;
   settings::Limit<base::Duration> in_flight;  // the bound that it was told
-  wire::Memory memory;                        // its last report, unchanged: for people, and for frames
-  std::uint64_t room = 0;                     // the bound that it was told
-  std::uint64_t to_fill = 0;                  // of that, raised and not yet lent frames for
+  wire::Memory memory;                        // its last report, unchanged: for people
   Ledger::Entry* entry = nullptr;             // its place in the ledger, from when it is opened on
   MemoryTime memory_time;
   std::uint64_t counted = 0;  // of its allocations, in its job's memory
@@ -101,8 +99,6 @@ class Session {
   std::string trust_domain;  // trust_domain.h; set before the first message
   // The one that its process is in (container.h); null: none. Set before the first message.
   std::shared_ptr<const containers::Record> container;
-  std::uint64_t host_asked = 0;  // bytes that others wait for, and that it has not given
-  std::uint32_t host_looks = 0;  // since it was asked and has given none
 
   template <class Message>
   bool send(const Message& message, int fd = -1) {
@@ -119,10 +115,6 @@ class Session {
   // REQUIRES: neither the number nor the GPU has a slot.
   Slot& open_slot(std::uint32_t number, base::GpuIndex gpu);
   void close_slot(std::uint32_t number) { slots_.erase(number); }
-  // A lease of any of its seats.
-  bool holds() const {
-    return std::any_of(slots_.begin(), slots_.end(), [](const auto& one) { return one.second.granted; });
-  }
 
   // Set once, when it is decided that the session ends; nothing is sent any more. The reason is a literal.
   bool ended() const { return ended_; }

@@ -230,7 +230,6 @@ class Machine {
       }
     }
     if (const std::string violated = leases_.machine().check_invariants(); !violated.empty()) broken(violated);
-    if (const std::string violated = host_.check_invariants(); !violated.empty()) broken(violated);
     // An exclusive lease is granted to one slot of a GPU at most, unless a gang holds it together.
     if (gangs_) return;
     std::array<int, kGpus> exclusive{};
@@ -249,7 +248,7 @@ class Machine {
   Leases leases_;
   AccessRules access_;
   Trials trials_;
-  // Nothing is lent, so nothing is made, and nothing runs elsewhere: a seat that asks is told that there is none.
+  // Nothing is made, and nothing runs elsewhere.
   boost::asio::io_context loop_;
   boost::asio::thread_pool pool_{1};
   HostMemory host_{loop_, pool_, 0};

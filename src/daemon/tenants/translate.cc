@@ -65,10 +65,6 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
   suspension_.on_parked([this](const Session& session) {
     if (changed_) changed_(session);
   });
-  host_.on_lent([this](const HostLoan& loan, int fd) { send_loan(loan, fd); });
-  host_.on_forget([this](const HostSeat& seat, std::span<const std::uint64_t> ids) { send_forget(seat, ids); });
-  host_.on_short([this](bool) { spare_host(); });
-  host_.on_awaited([this] { ask_for_copies(); });
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 
@@ -94,16 +90,13 @@ void Translator::set_why_no_mover(std::string why) {
   for (const auto& [id, session] : sessions_) {
     for (const auto& [number, slot] : session->slots()) {
       const auto view = leases_.memory().view(seat_of(*session, slot));
-      if (slot.mover == Slot::Mover::kOurs && view && view->speaks)
+      if (view && view->speaks)
         on(*session, *session->slot(number), wire::Memory(slot.memory));
     }
   }
 }
 
-void Translator::settled() {
-  suspension_.look();
-  frames_.settled();
-}
+void Translator::settled() { suspension_.look(); }
 
 Session* Translator::find(base::TenantId tenant) const {
   const auto found = sessions_.find(tenant);
@@ -174,7 +167,6 @@ void Translator::ended(Session& session, std::string_view why) {
     while (!gone_.empty() && gone_.front().at + kGoneRemembered < now) gone_.pop_front();
     gone_.push_back(std::move(gone));
   }
-  host_.gone(session.id, std::move(session.process));
 }
 
 base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignDescriptor fd) {
@@ -208,7 +200,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   session.knows_mover = (hello.flags & wire::kKnowsMover) != 0;
   session.not_interrupted =
-      (hello.flags & wire::kCanFreeze) != 0 ? no_interrupts_ : "its library is of an older release of gpumux";
+      (hello.flags & wire::kCanFreeze) != 0 && session.knows_mover ? no_interrupts_ : "its library is of an older release of gpumux";
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -221,8 +213,6 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
                         .answers_mps = mps_asked_ ? 1u : 0u};
   wire::set_text(welcome.version, base::version());
   send(session, welcome);
-  if (session.is_suspended) host_.set_keeps(session.id, false);
-  if (session.is_suspended || host_.is_short()) tell_spare(session);
   log_info("tenant connected", {{"tenant", session.id.value},
                                 {"pid", session.peer.pid},
                                 {"uid", session.peer.uid},
@@ -275,12 +265,8 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       slot.mover = mover_->is_back(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
     }
   }
-  // One that is back without a mover may have content in host memory of its own, and goes on moving that by itself.
-  const bool is_back = open.state != wire::SeatState::kNone;
-  const bool is_moved = slot.mover != Slot::Mover::kNone && (open.has_mover != 0 || !is_back);
-  auto can_freeze = sched::CanFreeze::kNo;
-  if (session.not_interrupted.empty())
-    can_freeze = is_moved ? sched::CanFreeze::kMemoryLeaves : sched::CanFreeze::kMemoryStays;
+  const auto can_freeze =
+      session.not_interrupted.empty() ? sched::CanFreeze::kMemoryLeaves : sched::CanFreeze::kNo;
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
@@ -321,7 +307,6 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   if (slot.granted) session.page.revoke(close.slot);
   const base::TimePoint now = leases_.now();
   forget_slot(session, slot, now);
-  host_.closed({session.id, close.slot});
   if (slot.mover == Slot::Mover::kOurs) mover_->closed(mover_seat(session, slot));
   session.close_slot(close.slot);
   leases_.apply(sched::SeatClosed{seat}, now);
@@ -342,7 +327,6 @@ void Translator::closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch
   if (!slot.granted || slot.epoch != epoch) return;
   slot.granted = false;
   session.page.revoke(slot.number);
-  lease_changed(session);
 }
 
 void Translator::on(Session& session, Slot& slot, const wire::GateClosed& closed) {
@@ -380,16 +364,11 @@ void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
 // ---- runs ---------------------------------------------------------------------------------------
 
 void Translator::suspend_run(uid_t uid, const std::string& run) {
-  for (Session* session : suspension_.set_suspended({uid, run}, true)) {
-    tell_spare(*session);
-    host_.set_keeps(session->id, false);
-  }
+  suspension_.set_suspended({uid, run}, true);
 }
 
 void Translator::resume_run(uid_t uid, const std::string& run) {
   for (Session* session : suspension_.set_suspended({uid, run}, false)) {
-    host_.set_keeps(session->id, true);
-    tell_spare(*session);
     if (changed_) changed_(*session);
   }
 }
@@ -487,7 +466,6 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Grant& gra
   slot.exclusive = grant.kind == sched::LeaseKind::kExclusive;
   session.page.grant(slot.number, grant.epoch, slot.exclusive, grant.contended);
   if (hand_over_) hand_over_(false);
-  lease_changed(session);
   // The grant itself wakes only threads that want to submit; the thread that watches for idleness learns of it here.
   if (grant.contended) send_contention(session, slot, true, grant.idle_hold);
 }
@@ -500,7 +478,6 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& re
   if (!revoke.drains_for.is_unlimited())
     message.freeze_after_ns = static_cast<std::uint64_t>(revoke.drains_for.value().count());
   send(session, message);
-  lease_changed(session);
 }
 
 void Translator::carry_out(Session& session, Slot& slot, const sched::Step& step) {

@@ -25,7 +25,6 @@
 #include "daemon/gpus/trials.h"
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
-#include "daemon/tenants/frames.h"
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/job_memory.h"
 #include "daemon/tenants/ledger.h"
@@ -53,7 +52,6 @@ std::string printable(std::string_view text);
 
 class Translator {
  public:
-  // `host` lends seats the host memory that they need.
   Translator(Leases& leases, Trials& trials, const AccessRules& access, HostMemory& host,
              settings::OnDaemonLoss on_daemon_loss);
   Translator(const Translator&) = delete;
@@ -65,12 +63,6 @@ class Translator {
   // unpageable until it does. To be followed by Leases::rest.
   void set_why_no_mover(std::string why);
   const std::string& why_no_mover() const { return why_no_mover_; }
-
-  // About once a second: a tenant that was asked for host memory that others wait for, and gives none, is asked no
-  // more.
-  void look_at_copies();
-  // Whenever everything has come to rest.
-  void ask_for_useless();
 
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
@@ -188,11 +180,13 @@ class Translator {
   base::Status on(Session& session, const wire::GangJoin& join);
   base::Status on(Session& session, const wire::Note& note);
   base::Status on(Session& session, const wire::RoomWanted& wanted);
-  base::Status on(Session& session, const wire::HostWanted& wanted);
-  base::Status on(Session& session, const wire::HostReturned& returned);
-  base::Status on(Session& session, const wire::HostForgotten& forgotten);
-  base::Status on(Session& session, const wire::FrameGiven& given, ForeignDescriptor fd);
-  base::Status on(Session& session, const wire::FrameWanted& wanted);
+  // Of libraries that borrow host memory for themselves: there is none for them, and what they have stays on the GPU.
+  static base::Status on(Session&, const wire::HostWanted&) { return {}; }
+  static base::Status on(Session&, const wire::HostReturned&) { return {}; }
+  static base::Status on(Session&, const wire::HostForgotten&) { return {}; }
+  static base::Status on(Session&, const wire::FrameGiven&, ForeignDescriptor) { return {}; }
+  static base::Status on(Session&, const wire::FrameWanted&) { return {}; }
+  static base::Status on(Session&, const wire::FrameFreed&) { return {}; }
   base::Status on(Session& session, const wire::MpsAsked& asked);
   // These are of a seat that is open. receive() ignores them of others.
   void on(Session& session, Slot& slot, const wire::SeatClose& close);
@@ -204,22 +198,14 @@ class Translator {
   void on(Session& session, Slot& slot, const wire::Idling& idling);
   void on(Session& session, Slot& slot, const wire::Memory& memory);
   void on(Session& session, Slot& slot, const wire::Measured& measured);
-  void on(Session& session, Slot& slot, const wire::FrameFreed& freed);
   void on(Session& session, Slot& slot, const wire::MoverWanted& wanted);
 
   void ask_measure(base::SeatId seat, std::uint32_t question);
-  void lend_frames(Session& session, Slot& slot);
-  base::FrameSizes frames_for_others(const Session& session, const Slot& slot) const;
   static NodeMover::Seat mover_seat(const Session& session, const Slot& slot) {
     return {session.peer.pid, session.process_start, slot.number};
   }
   void open_mover(Session& session, Slot& slot);
-  void send_loan(const HostLoan& loan, int fd);
-  void send_forget(const HostSeat& seat, std::span<const std::uint64_t> ids);
-  void spare_host();
-  void ask_for_copies();
-  void lease_changed(Session& session);
-  void tell_spare(Session& session, std::uint64_t awaited = 0);
+  void count_elsewhere();
   void join_quota(Session& session, const wire::Hello& hello);
   void leave_quota(const Session& session);
   sched::Quota quota_on(const Session& session, base::GpuIndex gpu) const;
@@ -235,10 +221,6 @@ class Translator {
   LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
   LedgerFigures figures(const Session& session, const Slot& slot, base::TimePoint now) const;
   std::map<const Ledger::Entry*, LedgerFigures> live_figures() const;
-  std::uint64_t evictable(base::SeatId seat) const;
-  std::uint64_t host_needs(base::GpuIndex gpu) const;
-  bool may_borrow_more(base::GpuIndex gpu) const;
-  void ask_for_copies_of(base::GpuIndex gpu);
   std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
@@ -269,10 +251,9 @@ class Translator {
   Leases& leases_;
   Trials& trials_;
   HostMemory& host_;
-  NodeMover* mover_ = nullptr;  // none: programs move their memory themselves
+  NodeMover* mover_ = nullptr;  // none: no memory moves
   std::string why_no_mover_;
   std::uint32_t mover_connections_ = 0;  // that were given
-  Frames frames_{most_frames()};
   bool tenants_return_ = false;
   const AccessRules& access_;
   settings::OnDaemonLoss on_daemon_loss_;

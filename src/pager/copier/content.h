@@ -14,7 +14,7 @@ namespace gpumux::pager {
 struct Block {
   enum class Kind : std::uint8_t {
     kNone,      // nothing is known, or the content was never defined
-    kCopied,    // `slot` holds the content. Of a MoverCopier's: the slot with the number `word`
+    kCopied,    // `slot` holds the content
     kConstant,  // `word`, all over
   };
   Kind kind = Kind::kNone;
@@ -26,11 +26,5 @@ struct Block {
 
 // All blocks of a chunk, in order; empty: it was never saved.
 using Content = std::vector<Block>;
-
-inline std::uint64_t slot_bytes(const Content& content) {
-  std::uint64_t bytes = 0;
-  for (const Block& block : content) bytes += block.slot || block.kind == Block::Kind::kCopied ? kBlockBytes : 0;
-  return bytes;
-}
 
 }  // namespace gpumux::pager

@@ -79,10 +79,6 @@ void Engine::close() {
     }
   }
   // If the context is gone or broken, everything in it goes with it.
-  forget();
-}
-
-void Engine::forget() {
   context_.store(nullptr);
   out_ = in_ = hash_ = nullptr;
   module_ = nullptr;

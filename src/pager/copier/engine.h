@@ -37,8 +37,6 @@ class Engine {
   cuda::CUresult open(cuda::CUcontext context);
   // Gives everything back. Waits for what the streams still do.
   void close();
-  // In a forked child, or when the context is gone: forgets everything, without a call of the driver.
-  void forget();
 
   cuda::CUcontext context() const { return context_.load(); }
   bool can_hash() const { return kernel_ != nullptr; }

@@ -9,8 +9,7 @@ namespace gpumux::pager {
 using cuda::CUresult;
 
 HostSlots::~HostSlots() {
-  unregister_all();
-  for (const auto& chunk : chunks_) lender_->give_back(chunk->memory);
+  for (const auto& chunk : chunks_) give_back(*chunk);
 }
 
 std::uint32_t HostSlots::take(std::uint32_t count, std::vector<HostSlot>* slots) {
@@ -41,11 +40,10 @@ void HostSlots::give(HostSlot slot) {
 }
 
 bool HostSlots::borrow() {
-  if (lender_ == nullptr) return false;
-  const auto lent = lender_->lend(kHostChunkBytes);
+  const auto lent = lender_.lend(kHostChunkBytes);
   if (!lent) return false;
   if (adopt(*lent, std::vector<bool>(lent->bytes / kBlockBytes))) return true;
-  lender_->give_back(*lent);
+  lender_.give_back(*lent);
   return false;
 }
 
@@ -58,7 +56,6 @@ bool HostSlots::adopt(const HostChunk& memory, std::vector<bool> used) {
   chunk->used = std::move(used);
   chunk->used_count = static_cast<std::uint32_t>(std::count(chunk->used.begin(), chunk->used.end(), true));
   const base::Locked locked(mutex_);
-  if (registered_.contains(memory.address)) chunk->registration = LentChunk::Registration::kDone;
   borrowed_bytes_ += memory.bytes;
   used_blocks_ += chunk->used_count;
   by_id_[memory.id] = chunk.get();
@@ -76,34 +73,20 @@ HostSlot HostSlots::find(std::uint64_t id, std::uint32_t index) const {
 CUresult HostSlots::ensure_registered(const HostSlot& slot) {
   LentChunk& chunk = *slot.chunk;
   const base::Locked registering(registering_);
-  if (chunk.registration == LentChunk::Registration::kDone) return cuda::CUDA_SUCCESS;
+  if (chunk.is_registered) return cuda::CUDA_SUCCESS;
   const CUresult result =
       driver_.cuMemHostRegister_v2(chunk.memory.address, chunk.memory.bytes, cuda::kMemHostRegisterPortable);
-  if (result != cuda::CUDA_SUCCESS) return result;
-  const base::Locked locked(mutex_);
-  registered_.insert(chunk.memory.address);
-  chunk.registration = LentChunk::Registration::kDone;
+  chunk.is_registered = result == cuda::CUDA_SUCCESS;
   return result;
 }
 
-void HostSlots::register_all() {
-  for (;;) {
-    LentChunk* next = nullptr;
-    {
-      const base::Locked locked(mutex_);
-      for (const auto& chunk : chunks_) {
-        if (chunk->registration == LentChunk::Registration::kNone) next = chunk.get();
-      }
-      if (next == nullptr) return;
-      next->registration = LentChunk::Registration::kUnderWay;
-    }
-    const CUresult result = ensure_registered({next, 0});
-    if (result == cuda::CUDA_SUCCESS) continue;
-    // It will be tried again when the chunk is used, and be told then.
-    const base::Locked locked(mutex_);
-    next->registration = LentChunk::Registration::kNone;
-    return;
+// If the driver refuses, its registration ends with the process; the memory goes either way.
+void HostSlots::give_back(LentChunk& chunk) {
+  {
+    const base::Locked registering(registering_);
+    if (chunk.is_registered) driver_.cuMemHostUnregister(chunk.memory.address);
   }
+  lender_.give_back(chunk.memory);
 }
 
 std::uint64_t HostSlots::shrink(std::uint64_t keep) {
@@ -113,9 +96,8 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
     {
       const base::Locked locked(mutex_);
       if (borrowed_bytes_ <= keep) return given_back;
-      const auto unused = std::find_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) {
-        return chunk->used_count == 0 && chunk->registration != LentChunk::Registration::kUnderWay;
-      });
+      const auto unused =
+          std::find_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->used_count == 0; });
       if (unused == chunks_.end()) return given_back;
       gone = std::move(*unused);
       chunks_.erase(unused);
@@ -123,41 +105,7 @@ std::uint64_t HostSlots::shrink(std::uint64_t keep) {
       by_id_.erase(gone->memory.id);
     }
     given_back += gone->memory.bytes;
-    lender_->give_back(gone->memory);
-  }
-}
-
-// If the driver refuses, its registration ends with the context; the memory goes either way.
-void HostSlots::unregister(const std::byte* address, std::uint64_t bytes) {
-  std::set<std::byte*> gone;
-  {
-    const base::Locked locked(mutex_);
-    auto at = registered_.lower_bound(const_cast<std::byte*>(address));
-    while (at != registered_.end() && *at < address + bytes) gone.insert(gone.end(), registered_.extract(at++));
-  }
-  for (std::byte* const one : gone) driver_.cuMemHostUnregister(one);
-}
-
-void HostSlots::unregister_all() {
-  std::set<std::byte*> gone;
-  {
-    const base::Locked locked(mutex_);
-    gone.swap(registered_);
-    forget_registrations_locked();
-  }
-  for (std::byte* const one : gone) driver_.cuMemHostUnregister(one);
-}
-
-void HostSlots::forget_registrations() {
-  const base::Locked locked(mutex_);
-  forget_registrations_locked();
-}
-
-void HostSlots::forget_registrations_locked() {
-  registered_.clear();
-  for (const auto& chunk : chunks_) {
-    // A registration that is under way ends as done.
-    if (chunk->registration == LentChunk::Registration::kDone) chunk->registration = LentChunk::Registration::kNone;
+    give_back(*gone);
   }
 }
 
@@ -180,8 +128,6 @@ const char* HostSlots::check() const {
     used += chunk->used_count;
     if (std::count(chunk->used.begin(), chunk->used.end(), true) != chunk->used_count)
       return "a used slot is not counted";
-    if (registered_.contains(chunk->memory.address) != (chunk->registration == LentChunk::Registration::kDone))
-      return "a chunk is registered and is not, or not so";
   }
   if (borrowed != borrowed_bytes_) return "borrowed_bytes is not the sum of what is borrowed";
   return used == used_blocks_ ? nullptr : "used_bytes is not the sum of what is used";

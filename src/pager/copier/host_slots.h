@@ -2,18 +2,15 @@
 // Borrowed host memory, divided into slots of one block each.
 //
 // A chunk is registered with the driver (pinned) right before it is first copied to or from. It stays registered until
-// its memory is unmapped, borrowed or not. Registering runs at about the bus's speed and holds locks of the driver's.
-// For every switch it is too slow. It is fast enough once for each chunk, while the copies of the one before are under
-// way. The pager does not touch memory that it has given back: it holds another seat's evicted data.
+// it is given back. Registering runs at about the bus's speed and holds locks of the driver's. For every switch it is
+// too slow. It is fast enough once for each chunk, while the copies of the one before are under way.
 //
 // Any thread may call any function. The lock is a leaf: under it neither the lender nor the driver is called.
-// Unregistering waits for all of the context's work, which may be frozen.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -41,13 +38,7 @@ struct LentChunk {
   HostChunk memory;
   std::vector<bool> used;
   std::uint32_t used_count = 0;
-  // As in HostSlots::registered_. Changes under HostSlots::registering_.
-  enum class Registration : std::uint8_t {
-    kNone,
-    kUnderWay,  // ahead of need: the chunk stays
-    kDone,
-  };
-  Registration registration = Registration::kNone;
+  bool is_registered = false;  // under HostSlots::registering_
 };
 
 inline std::byte* HostSlot::address() const { return chunk->memory.address + std::uint64_t{index} * kBlockBytes; }
@@ -65,8 +56,7 @@ struct SlotBooks {
 
 class HostSlots {
  public:
-  // `lender` null: only what needs no copy can be evicted.
-  HostSlots(const cuda::Driver& driver, HostMemory* lender, SlotBooks* books = nullptr)
+  HostSlots(const cuda::Driver& driver, HostMemory& lender, SlotBooks* books = nullptr)
       : driver_(driver), lender_(lender), books_(books) {}
   // Gives everything back. The driver must still be there, with the context in which chunks were registered.
   ~HostSlots();
@@ -92,18 +82,8 @@ class HostSlots {
   // Makes the slot's chunk fit for asynchronous copies.
   cuda::CUresult ensure_registered(const HostSlot& slot);
 
-  // The same for all chunks, ahead of need. Only while no job runs.
-  void register_all();
-
   // Gives unused chunks back until no more than `keep` bytes are borrowed; returns what was given back.
   std::uint64_t shrink(std::uint64_t keep);
-
-  // The memory there goes away, and is unused now.
-  void unregister(const std::byte* address, std::uint64_t bytes);
-  // The context in which chunks were registered is about to go: unregisters all. They are registered anew when used.
-  void unregister_all();
-  // The same, when it is gone and its registrations with it.
-  void forget_registrations();
 
   std::uint64_t borrowed_bytes() const;
   std::uint64_t used_bytes() const;
@@ -112,17 +92,15 @@ class HostSlots {
   const char* check() const;
 
  private:
-  void forget_registrations_locked() GPUMUX_REQUIRES(mutex_);
+  void give_back(LentChunk& chunk);
 
   const cuda::Driver& driver_;
-  HostMemory* const lender_;
+  HostMemory& lender_;
   SlotBooks* const books_;
   base::Mutex registering_;  // one thread at a time registers; before mutex_
   mutable base::Mutex mutex_;
   std::vector<std::unique_ptr<LentChunk>> chunks_ GPUMUX_GUARDED_BY(mutex_);
   std::unordered_map<std::uint64_t, LentChunk*> by_id_ GPUMUX_GUARDED_BY(mutex_);
-  std::set<std::byte*> registered_
-      GPUMUX_GUARDED_BY(mutex_);  // where registered chunks begin, even if they are given back
   std::uint64_t borrowed_bytes_ GPUMUX_GUARDED_BY(mutex_) = 0;
   std::uint64_t used_blocks_ GPUMUX_GUARDED_BY(mutex_) = 0;
 };

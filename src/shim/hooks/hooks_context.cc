@@ -11,23 +11,13 @@
 namespace gpumux::shim::hooks {
 namespace {
 
-// The pager's streams and its kernel are made with the seat's first context. That takes 2 ms on an H200, beside a
-// context's 100 and more. Later it would hold up the program's first work.
-void know(DeviceMemory& memory, CUcontext context) {
-  memory.pager.know_context(context);
-  if (!memory.is_paged()) return;
-  const RelaxedCapture relaxed(driver());
-  // If that fails, the mover tries again.
-  static_cast<void>(memory.pager.prepare(context));
-}
-
 // After a successful creation: the device is known, the context may not be current. All that make or hand out a context
 // come here, so a tenant knows whether there has been more than one.
 CUresult created(CUresult result, CUdevice device, const CUcontext* context) {
   if (result == CUDA_SUCCESS && context != nullptr) {
     if (Tenant* const mine = tenant()) {
       mine->note_context(*context);
-      if (const auto slot = mine->seat_of_device(device)) know(mine->memories().of(*slot), *context);
+      if (const auto slot = mine->seat_of_device(device)) mine->memories().of(*slot);
     }
   }
   return result;
@@ -73,8 +63,6 @@ CUresult tear_down(CUdevice device, CUcontext certain, bool may_die, Destroy des
     memories.wait_for_work(memory, certain);
     memories.context_gone_from_pools(certain);
     memory.pager.context_going(certain);
-  } else if (certain != nullptr) {
-    memory.pager.forget_context(certain);
   }
   streams.begin_teardown();
   if (certain != nullptr) in_flight.forget_context(certain, gate::InFlight::Context::kGoing);
@@ -84,10 +72,9 @@ CUresult tear_down(CUdevice device, CUcontext certain, bool may_die, Destroy des
     memories.context_gone_from_outside(dead);
     mine->captures().context_gone(dead);
   }
-  if (dead == nullptr && certain != nullptr) memory.pager.know_context(certain);
   if (dead != nullptr && certain == nullptr) {
     memories.context_gone_from_pools(dead);
-    memory.pager.context_going(dead, pager::Pager::Context::kGone);
+    memory.pager.context_going(dead);
   }
   streams.end_teardown(dead);
   if (dead != nullptr) in_flight.forget_context(dead, gate::InFlight::Context::kGone);

@@ -21,14 +21,10 @@ constexpr base::Duration kLook = 100ms;
 // Tickets and sequences grow, and may come round.
 bool is_newer(std::uint32_t a, std::uint32_t b) { return static_cast<std::int32_t>(a - b) > 0; }
 
-pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, HostLender& lender, SeatFrames& frames,
-                          client::MoverConnection& mover) {
+pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device, client::MoverConnection& mover) {
   pager::Options options;
   options.device = device;
-  options.host_memory = &lender;
-  options.frames = &frames;
   options.mover = &mover;
-  options.verify = settings.verify;
   options.chunk_bytes = settings.chunk_bytes;
   return options;
 }
@@ -36,14 +32,11 @@ pager::Options options_of(const MemorySettings& settings, cuda::CUdevice device,
 }  // namespace
 
 DeviceMemory::DeviceMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice the_device,
-                           std::uint32_t the_slot, HostLender::Port& port, SeatFrames::Port& frames_port,
-                           Pools::Port& pools_port)
+                           std::uint32_t the_slot, Pools::Port& pools_port)
     : slot(the_slot),
       device(the_device),
-      lender(port, the_slot),
-      frames(frames_port, the_slot),
       mover(settings.verify),
-      pager(driver, options_of(settings, the_device, lender, frames, mover)),
+      pager(driver, options_of(settings, the_device, mover)),
       pools(driver, pools_port, the_device, the_slot),
       managed(driver, the_device),
       driver_(driver),
@@ -421,7 +414,6 @@ wire::Memory DeviceMemory::report(std::uint64_t epoch, std::uint32_t flags) {
   memory.saved_clean = counters.moved.saved_clean;
   memory.saved_constant = counters.moved.saved_constant;
   memory.handed_over = counters.moved.handed_over;
-  memory.frames = counters.evicted_frames;
   return memory;
 }
 

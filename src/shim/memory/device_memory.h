@@ -25,10 +25,8 @@
 #include "base/lock.h"
 #include "client/mover_connection.h"
 #include "pager/pager.h"
-#include "shim/memory/host_lender.h"
 #include "shim/memory/managed_memory.h"
 #include "shim/memory/pools.h"
-#include "shim/memory/seat_frames.h"
 #include "shim/process/settings.h"
 #include "wire/messages.h"
 
@@ -37,14 +35,12 @@ namespace gpumux::shim {
 class DeviceMemory {
  public:
   DeviceMemory(const cuda::Driver& driver, const MemorySettings& settings, cuda::CUdevice device, std::uint32_t slot,
-               HostLender::Port& port, SeatFrames::Port& frames_port, Pools::Port& pools_port);
+               Pools::Port& pools_port);
   DeviceMemory(const DeviceMemory&) = delete;
   DeviceMemory& operator=(const DeviceMemory&) = delete;
 
   const std::uint32_t slot;
   const cuda::CUdevice device;
-  HostLender lender;
-  SeatFrames frames;
   client::MoverConnection mover;      // the node's
   std::uint64_t asked_for_mover = 0;  // for which loss of its connection; the mover's thread's
   pager::Pager pager;
@@ -56,7 +52,7 @@ class DeviceMemory {
 
   // Whether the pager has anything that a context's end could concern.
   bool has_anything() const {
-    return pager.is_prepared() || pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
+    return pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
   }
   // Freed memory that is kept for reuse goes back to the driver, at least `bytes`; returns how much.
   std::uint64_t trim(std::uint64_t bytes) {

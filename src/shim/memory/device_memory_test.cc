@@ -13,22 +13,6 @@ namespace {
 using namespace cuda;  // the fake's functions are the driver's
 using pager::kMebibyte;
 
-class NoHost final : public HostLender::Port {
- public:
-  bool ask_for_host(std::uint32_t, std::uint64_t) override { return false; }
-  void return_host(std::uint64_t, bool) override {}
-  void forgot_host(std::uint32_t) override {}
-  void unregister_host(std::uint32_t, const std::byte*, std::uint64_t) override {}
-};
-
-class NoFrames final : public SeatFrames::Port {
- public:
-  bool give_frame(const wire::FrameGiven&, int) override { return false; }
-  bool freed_frame(const wire::FrameFreed&) override { return false; }
-  bool ask_for_frame(const wire::FrameWanted&) override { return false; }
-  void wake_mover() override {}
-};
-
 class NoPages final : public Pools::Port {
  public:
   CUresult take_segment(std::uint32_t, CUcontext, std::uint64_t, pager::Placement, CUdeviceptr*) override {
@@ -38,9 +22,7 @@ class NoPages final : public Pools::Port {
 };
 
 struct Seat {
-  explicit Seat(const cuda::Driver& driver) : memory(driver, settings, 5, 3, host, frames, pages) {}
-  NoHost host;
-  NoFrames frames;
+  explicit Seat(const cuda::Driver& driver) : memory(driver, settings, 5, 3, pages) {}
   NoPages pages;
   const MemorySettings settings;
   DeviceMemory memory;

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,7 +14,6 @@
 #include <utility>
 
 #include "os/unix_socket.h"
-#include "pager/copier/block_hash.h"
 #include "shim/process/log.h"
 
 namespace gpumux::shim {
@@ -87,9 +87,8 @@ base::Result<os::FileDescriptor> receive(int socket, Message* message) {
 
 base::Status IpcServer::start_locked() {
   if (is_listening_) return {};
-  static_assert(sizeof(pager::HashSeed) == sizeof name_);
-  const pager::HashSeed random = pager::HashSeed::random();
-  std::memcpy(name_.data(), &random, sizeof name_);
+  if (::getrandom(name_.data(), sizeof name_, 0) != static_cast<ssize_t>(sizeof name_))
+    return base::fail_errno(errno, "cannot get random bytes");
   auto started = listen();
   if (started) started = thread_.start<&IpcServer::run>(this, "cannot create the thread that shares memory");
   if (!started) listening_.reset();

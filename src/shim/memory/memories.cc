@@ -48,8 +48,7 @@ DeviceMemory& Memories::of(std::uint32_t slot) {
   }
   const base::Locked locked(make_mutex_);
   if (DeviceMemory* const memory = if_any(slot)) return *memory;
-  auto* const made =
-      new DeviceMemory(driver_, settings_, device, slot, *this, *this, *this);  // for the life of the process
+  auto* const made = new DeviceMemory(driver_, settings_, device, slot, *this);  // for the life of the process
   if (unbound_.load(std::memory_order_seq_cst)) made->unbind();
   // seq_cst: pairs with unbind_all, which either finds this one or is seen by the next line.
   seats_memory_[slot].store(made, std::memory_order_seq_cst);
@@ -321,7 +320,6 @@ CUresult Memories::pin_handle(DeviceMemory& memory, std::uint64_t handle, pager:
                               std::vector<pager::DriverPiece>* pieces) {
   gate::ThreadRecord* const thread = gate::this_thread();
   if (thread == nullptr) return cuda::CUDA_ERROR_OUT_OF_MEMORY;
-  if (memory.pager.lacks_context(handle)) return cuda::CUDA_ERROR_INVALID_CONTEXT;
   // If no device may reach it yet, it need not be there.
   memory.pager.want_handle(handle, true);
   on_reach_changed(memory);
@@ -519,7 +517,6 @@ void Memories::update_bars_locked(std::uint64_t mask) {
 void Memories::close_after_fork() {
   ipc_.close_after_fork();
   each([](DeviceMemory& memory) { memory.mover.close_after_fork(); });
-  each([](DeviceMemory& memory) { memory.frames.close_all(); });
 }
 
 }  // namespace gpumux::shim

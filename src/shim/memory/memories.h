@@ -26,7 +26,6 @@
 #include "gate/gate.h"
 #include "shim/memory/address_table.h"
 #include "shim/memory/device_memory.h"
-#include "shim/memory/host_lender.h"
 #include "shim/memory/ipc_server.h"
 #include "shim/memory/mover.h"
 #include "shim/memory/remedies.h"
@@ -34,7 +33,7 @@
 
 namespace gpumux::shim {
 
-class Memories final : public HostLender::Port, public SeatFrames::Port, public Pools::Port {
+class Memories final : public Pools::Port {
  public:
   using Lack = Remedies::Lack;
 
@@ -251,15 +250,8 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
     const DeviceMemory* const memory = if_any(slot);
     return memory != nullptr && memory->managed.bytes() != 0;
   }
-  // Memory of the seat, or of a connected one, is beyond its bound, and cannot leave while their work is frozen. Any
-  // thread.
-  bool must_drain(std::uint32_t slot);
-  // Something of its memory, or of a connected seat's, is away or about to leave, and may have left while its work was
-  // frozen. Any thread.
-  bool is_memory_away(std::uint32_t slot);
-  // Whether the memory of these seats can leave while their work is frozen: a process of its own moves all of it. Any
-  // thread.
-  bool can_leave_frozen(std::uint64_t group);
+  // Something of its memory, or of a connected seat's, is away or about to leave. Any thread.
+  bool is_memory_away(std::uint32_t slot) const { return gate_.is_barred(slot); }
   // Frozen work of these seats goes on behind its closed gate, and drains. Any thread.
   void let_drain(std::uint64_t group);
 
@@ -278,9 +270,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   void announce(client::Agent::Announcement& announcement, std::uint32_t slot);
   void on_opened(std::uint32_t slot);
   void on_room(const wire::Room& room);
-  void on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory);
-  void on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame);
-  void on_host_forget(const wire::HostForget& forget);
   void on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection);
   // Asks the daemon for another connection to the node's mover, once for each that is lost. The mover's thread.
   void tend_connection(DeviceMemory& memory);
@@ -295,15 +284,6 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   // ---- messages, from any thread; false: the seat is not known to a daemon
 
   bool send_report(DeviceMemory& memory, std::uint32_t flags);
-  bool ask_for_host(std::uint32_t slot, std::uint64_t bytes) override;
-  void return_host(std::uint64_t id, bool kept) override;
-  void forgot_host(std::uint32_t slot) override;
-  void unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) override;
-
-  bool give_frame(const wire::FrameGiven& frame, int fd) override;
-  bool freed_frame(const wire::FrameFreed& frame) override;
-  bool ask_for_frame(const wire::FrameWanted& frame) override;
-  void wake_mover() override { mover_.wake(); }
 
   // ---- Pools::Port
 
@@ -360,7 +340,7 @@ class Memories final : public HostLender::Port, public SeatFrames::Port, public 
   bool take_turn(std::uint32_t slot);
 
   template <class Message>
-  bool send(std::uint32_t slot, const Message& message, int fd = -1);
+  bool send(std::uint32_t slot, const Message& message);
   static void sleep_for(base::Duration duration);
   void born(DeviceMemory& memory);
   // Asks the daemon for more, and waits for its answer. No lock is held, and the thread is not inside the gate.

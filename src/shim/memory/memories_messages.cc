@@ -12,7 +12,6 @@ namespace gpumux::shim {
 
 void Memories::on_connected() {
   unbound_.store(false, std::memory_order_seq_cst);
-  mover_.spare_host(UINT64_MAX, 0);  // an earlier daemon's shortages say nothing of this one
   each([](DeviceMemory& memory) { memory.on_connected(); });
 }
 
@@ -38,54 +37,13 @@ void Memories::on_room(const wire::Room& room) {
   DeviceMemory& memory = of(room.slot);
   if (!memory.set_room(room)) return;
   gate_.set_stranded(room.slot, gate::Gate::StrandedBy::kDaemon, room.is_stranded != 0);
-  memory.frames.on_room(room);
-  if (must_drain(room.slot)) let_drain(group(room.slot));
   mover_.wake();
 }
 
-// A seat that is frozen may have the mover wait in a call of the driver's. So the agent does this.
 void Memories::let_drain(std::uint64_t group) {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if ((group & slot_bit(slot)) != 0) owner_.let_drain(slot);
   }
-}
-
-bool Memories::is_memory_away(std::uint32_t slot) {
-  if (!gate_.is_barred(slot)) return false;
-  const std::uint64_t its = group(slot);
-  return first([&](const DeviceMemory& memory) {
-           return (its & slot_bit(memory.slot)) != 0 && memory.pager.has_mover();
-         }) != nullptr;
-}
-
-bool Memories::can_leave_frozen(std::uint64_t group) {
-  return first([&](const DeviceMemory& memory) {
-           return (group & slot_bit(memory.slot)) != 0 && !memory.pager.has_mover();
-         }) == nullptr;
-}
-
-bool Memories::must_drain(std::uint32_t slot) {
-  const std::uint64_t its = group(slot);
-  if (can_leave_frozen(its)) return false;
-  for (std::uint32_t other = 0; other < seats_.count(); ++other) {
-    const DeviceMemory* const memory = if_any(other);
-    if ((its & slot_bit(other)) != 0 && memory != nullptr && memory->is_bounded() &&
-        memory->pager.bounds().excess() != 0)
-      return true;
-  }
-  return false;
-}
-
-void Memories::on_host_lent(const wire::HostLent& lent, os::FileDescriptor memory) {
-  if (lent.slot >= seats_.count()) return;
-  of(lent.slot).lender.on_lent(lent, std::move(memory));
-  mover_.wake();
-}
-
-void Memories::on_frame_lent(const wire::FrameLent& lent, os::FileDescriptor frame) {
-  if (lent.slot >= seats_.count()) return;
-  of(lent.slot).frames.on_lent(lent, std::move(frame));
-  if (lent.bytes != 0) mover_.wake();
 }
 
 void Memories::on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection) {
@@ -94,17 +52,8 @@ void Memories::on_mover_opened(const wire::MoverOpened& opened, os::FileDescript
   mover_.wake();
 }
 
-void Memories::on_host_forget(const wire::HostForget& forget) {
-  if (forget.slot >= seats_.count()) return;
-  of(forget.slot).lender.on_forget(forget);
-  let_drain(slot_bit(forget.slot));  // unregistering host memory waits for all work
-  mover_.wake();
-}
-
 void Memories::on_lost() {
   each([this](DeviceMemory& memory) {
-    memory.lender.on_lost();
-    memory.frames.on_lost();
     gate_.set_stranded(memory.slot, gate::Gate::StrandedBy::kDaemon, false);
   });
   mover_.wake();
@@ -125,11 +74,11 @@ void Memories::unbind_all() {
 // ---- messages
 
 template <class Message>
-bool Memories::send(std::uint32_t slot, const Message& message, int fd) {
+bool Memories::send(std::uint32_t slot, const Message& message) {
   client::Agent::Announcement announcement(agent_);
   Seats::Locked seats(seats_);
   // A daemon that does not know the seat yet hears of its memory with the announcement.
-  return seats[slot].announced && announcement.send(message, fd);
+  return seats[slot].announced && announcement.send(message);
 }
 
 bool Memories::send_report(DeviceMemory& memory, std::uint32_t flags) {
@@ -147,26 +96,6 @@ void Memories::tend_connection(DeviceMemory& memory) {
     if (send(memory.slot, wire::MoverWanted{.slot = memory.slot, .number = memory.mover.number()}))
       memory.asked_for_mover = lost;
   }
-}
-
-bool Memories::ask_for_host(std::uint32_t slot, std::uint64_t bytes) {
-  return send(slot, wire::HostWanted{.slot = slot, .bytes = bytes});
-}
-
-void Memories::return_host(std::uint64_t id, bool kept) {
-  agent_.send(wire::HostReturned{.id = id, .kept = kept ? 1u : 0u});
-}
-
-bool Memories::give_frame(const wire::FrameGiven& frame, int fd) { return send(frame.slot, frame, fd); }
-
-bool Memories::freed_frame(const wire::FrameFreed& frame) { return send(frame.slot, frame); }
-
-bool Memories::ask_for_frame(const wire::FrameWanted& frame) { return send(frame.slot, frame); }
-
-void Memories::forgot_host(std::uint32_t slot) { agent_.send(wire::HostForgotten{.slot = slot}); }
-
-void Memories::unregister_host(std::uint32_t slot, const std::byte* address, std::uint64_t bytes) {
-  of(slot).pager.unregister_host(address, bytes);
 }
 
 }  // namespace gpumux::shim

@@ -415,8 +415,8 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   std::mt19937 random(seed());
   const base::TimePoint end = os::now() + 200s;
   const auto has_moved = [&] {
-    return daemon.last().moved_out != 0 && daemon.last().moved_in != 0 && daemon.lent_again() != 0 &&
-           daemon.forgotten() != 0 && (daemon.claims() != 0 || !kMeetsClaims);
+    return daemon.last().moved_out != 0 && daemon.last().moved_in != 0 &&
+           (daemon.claims() != 0 || !kMeetsClaims);
   };
   for (unsigned round = 0; daemon.complaints().empty() && !HasFailure(); ++round) {
     if (daemon.rooms() >= rooms && daemon.grants() >= leases && (has_moved() || os::now() > end)) break;
@@ -473,8 +473,6 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   EXPECT_GT(created, 0u) << "no program has created a handle";  // on a busy machine not each gets to it
   EXPECT_GT(last.moved_out, 0u) << "nothing was ever evicted";
   EXPECT_GT(last.moved_in, 0u);
-  EXPECT_GT(daemon.lent_again(), 0u);
-  EXPECT_GT(daemon.forgotten(), 0u);
   if (kMeetsClaims) {
     EXPECT_GT(daemon.claims(), 0u) << "memory that the driver did not have was never claimed";
   }

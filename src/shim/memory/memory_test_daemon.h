@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // For memory_test: the daemon at the other end of the process's tenant. It grants, revokes and changes the room as fast
-// as it can, and lends host memory in its moods. It checks each report against the bounds that it has set. It runs in a
+// as it can. It connects the seat to a mover. It checks each report against the bounds that it has set. It runs in a
 // thread of its own.
 #pragma once
 
@@ -13,7 +13,6 @@
 #include <functional>
 #include <optional>
 #include <random>
-#include <set>
 #include <thread>
 
 #include "os/futex.h"
@@ -45,7 +44,6 @@ inline unsigned seed() {
 // The memory that the simulated GPU has for one process, without its context's.
 constexpr std::uint64_t kCapacity = 48 * kMebibyte;
 constexpr std::uint64_t kCommitment = 44 * kMebibyte;
-constexpr std::uint64_t kHostBudget = 256 * kMebibyte;
 
 enum class Phase { kIdle, kHolding, kRevoked, kDrained };
 
@@ -60,6 +58,7 @@ constexpr bool kMeetsClaims = true;
 class RoomDaemon {
  public:
   explicit RoomDaemon(const std::string& path) : path_(path), random_(seed()) {
+    mover_.start();
     thread_ = std::thread([this] { run(); });
   }
   ~RoomDaemon() {
@@ -88,8 +87,6 @@ class RoomDaemon {
   std::uint64_t grants() const { return grants_; }
   std::uint64_t reports() const { return reports_; }
   std::uint64_t refusals() const { return refusals_; }
-  std::uint64_t lent_again() const { return lent_again_; }
-  std::uint64_t forgotten() const { return forgotten_; }
   std::uint64_t claims() const { return claims_; }
   wire::Memory last() {
     const std::lock_guard lock(mutex_);
@@ -139,9 +136,6 @@ class RoomDaemon {
           page_ = static_cast<wire::LeasePage*>(
               ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, received->fd.get(), 0));
         }
-        lent_.clear();
-        kept_.clear();
-        told_ = 0;
         send(wire::Welcome{.protocol = wire::kProtocolVersion, .tenant = 1});
         continue;
       }
@@ -219,45 +213,6 @@ class RoomDaemon {
     give_room(refuse ? kCapacity : std::max(wanted.room, kCapacity / 2), refuse ? 1 : 0);
   }
 
-  void on(const wire::HostWanted& wanted) {
-    if (wanted.bytes == 0 || wanted.bytes > wire::kMaxHostChunkBytes) complain("an odd wish for host memory");
-    constexpr std::uint64_t kBytes = 32 * kMebibyte;
-    if (!calm_ && dice(4) == 0) return send(wire::HostLent{.slot = wanted.slot});
-    if (!kept_.empty() && (dice(4) != 0 || (host_chunks() + 1) * kBytes > kHostBudget)) {
-      const std::uint64_t id = *kept_.begin();
-      kept_.erase(kept_.begin());
-      lent_.insert(id);
-      ++lent_again_;
-      return send(wire::HostLent{.slot = wanted.slot, .id = id, .bytes = kBytes});
-    }
-    if ((host_chunks() + 1) * kBytes > kHostBudget) return send(wire::HostLent{.slot = wanted.slot});
-    const os::FileDescriptor memory(::memfd_create("host", MFD_CLOEXEC));
-    ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(kBytes)), 0);
-    lent_.insert(++last_id_);
-    send(wire::HostLent{.slot = wanted.slot, .id = last_id_, .bytes = kBytes}, memory.get());
-  }
-  void on(const wire::HostReturned& returned) {
-    if (returned.id == 0 || returned.id > last_id_) complain("returns what it was not lent");
-    if (lent_.erase(returned.id) == 0) return;  // of an earlier connection
-    if (returned.kept == 0) complain("does not keep host memory, or has not got what it has kept");
-    kept_.insert(returned.id);
-    if (told_ == 0 && dice(4) == 0) forget();
-  }
-  void forget() {
-    wire::HostForget message{.slot = 0};
-    while (!kept_.empty() && message.count < 1 + dice(4)) {
-      message.ids[message.count++] = *kept_.begin();
-      kept_.erase(kept_.begin());
-    }
-    told_ = message.count;
-    send(message);
-  }
-  void on(const wire::HostForgotten&) {
-    if (std::exchange(told_, 0) == 0) complain("forgets what it was not told to");
-    ++forgotten_;
-  }
-  std::uint64_t host_chunks() const { return lent_.size() + kept_.size() + told_; }
-
   // ---- leases
 
   void on(const wire::SeatOpen& open) {
@@ -277,7 +232,13 @@ class RoomDaemon {
     sequence_ = 0;
     ticket_ = 0;
     send(wire::SeatOpened{.slot = 0, .gpu_index = 0});
+    if (open.has_mover == 0) connect_to_mover();
     give_room(kCapacity);
+  }
+  void on(const wire::MoverWanted&) { connect_to_mover(); }
+  void connect_to_mover() {
+    const os::FileDescriptor end = mover_.connect(1);
+    send(wire::MoverOpened{.slot = 0, .number = ++mover_connections_}, end.get());
   }
   void on(const wire::Request&) { wanted_ = true; }
   void on(const wire::Drained& drained) {
@@ -315,10 +276,8 @@ class RoomDaemon {
         phase_ = Phase::kRevoked;
         send(wire::Revoke{.slot = 0, .epoch = epoch_});
         if (dice(4) == 0) send(wire::PrepareSwapOut{.slot = 0, .epoch = epoch_, .bytes = kCapacity});
-        if (dice(8) == 0) {
-          send(wire::HostSpare{.bytes = dice(2) == 0 ? ~std::uint64_t{0} : dice(64) * kMebibyte,
-                               .awaited = dice(2) * dice(64) * kMebibyte});
-        }
+        // The seat asks for another one.
+        if (dice(64) == 0) connect_to_mover();
         break;
       case Phase::kRevoked:
         if (dice(4) != 0) break;
@@ -343,6 +302,9 @@ class RoomDaemon {
 
   const std::string path_;
   std::mt19937 random_;
+  pager::HostFiles files_;
+  const os::FileDescriptor books_ = pager::TestMover::make_books();
+  pager::TestMover mover_{pager::faulty_mover_driver(), files_, books_.get()};
   os::FileDescriptor socket_;
   wire::LeasePage* page_ = nullptr;
   bool is_open_ = false;
@@ -357,10 +319,8 @@ class RoomDaemon {
   std::deque<Given> given_;
   std::optional<wire::Memory> just_reported_;  // the last message, if that was a report
   std::uint64_t had_ = 0;
-  std::set<std::uint64_t> lent_, kept_;  // host memory, on this connection
-  std::uint64_t told_ = 0;               // this many chunks must be forgotten
-  std::uint64_t last_id_ = 0;
-  std::atomic<std::uint64_t> lent_again_{0}, forgotten_{0}, claims_{0};
+  std::uint32_t mover_connections_ = 0;
+  std::atomic<std::uint64_t> claims_{0};
   std::atomic<std::uint64_t> rooms_{0}, grants_{0}, reports_{0}, refusals_{0};
   std::atomic<bool> stopping_{false};
   std::atomic<bool> calm_{false};

@@ -17,11 +17,8 @@ using pager::JobState;
 // A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
 // A guess: such a program has its memory back a tenth of a second late at most.
 constexpr base::Duration kManagedLook = 100ms;
-// Host memory that is of no use any more is unmapped when its seat goes on. How soon after is a guess: no seat waits
-// for it.
+// After frozen work was let go on, to drain. A guess.
 constexpr base::Duration kFrozenLook = 100ms;
-// Frames that were freed, where the daemon reads too slowly. The time is a guess.
-constexpr base::Duration kTellAgain = 1ms;
 
 std::optional<base::Duration> sooner(std::optional<base::Duration> a, std::optional<base::Duration> b) {
   if (!a) return b;
@@ -76,16 +73,10 @@ void Mover::run() {
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;
-    {
-      const base::Locked locked(pause_mutex_);
-      round_ = Round{.leaving_since = leaving_since_};
-    }
     for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
       DeviceMemory* const memory = memories_.if_any(slot);
       if (memory != nullptr) sleep = sooner(sleep, look_at(*memory, moving_[slot], os::now()));
     }
-    if (round_.leaving_since && !round_.forgets && left_.exchange(1, std::memory_order_release) == 0)
-      os::futex_wake(left_, os::FutexScope::kProcess);
     if (!sleep || *sleep > 0ns) os::futex_wait(wakes_, seen, sleep.value_or(-1ns), os::FutexScope::kProcess);
   }
 }
@@ -108,30 +99,7 @@ void Mover::resume(std::uint32_t slot) {
   wake();
 }
 
-void Mover::spare_host(std::uint64_t bytes, std::uint64_t awaited) {
-  spare_host_.store(bytes, std::memory_order_relaxed);
-  if (awaited == 0) {
-    awaited_host_.store(0, std::memory_order_relaxed);
-  } else {
-    awaited_host_.fetch_add(awaited, std::memory_order_relaxed);
-  }
-  wake();
-}
-
-void Mover::wind_down(base::Duration at_most) {
-  {
-    const base::Locked locked(pause_mutex_);
-    leaving_since_ = os::now();
-  }
-  wake();
-  const base::TimePoint end = os::now() + at_most;
-  for (base::TimePoint time = os::now(); time < end && left_.load(std::memory_order_acquire) == 0; time = os::now()) {
-    os::futex_wait(left_, 0, end - time, os::FutexScope::kProcess);
-  }
-}
-
-void Mover::prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed) {
-  moving_[slot].to_prepare.store(bytes, std::memory_order_relaxed);
+void Mover::prepare(std::uint32_t slot, std::uint64_t managed) {
   moving_[slot].to_leave.store(managed, std::memory_order_relaxed);
   wake();
 }
@@ -160,16 +128,8 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
     return std::nullopt;
   }
   std::optional<base::Duration> next = memory.expire_asking(time);
-  if (!memory.pager.has_mover() && !moving.has_job() && !memories_.owner().is_frozen(memory.slot))
-    memory.pager.use_mover();
-  // Streams and the hash kernel, while there is room for them. If that fails, the first job tries again.
-  if (memory.is_bounded() && !memory.pager.is_prepared() && memory.pager.bounds().committed() != 0 &&
-      !moving.has_tried_to_prepare && memory.pager.prepare(nullptr) != cuda::CUDA_SUCCESS)
-    moving.has_tried_to_prepare = true;
   memories_.tend_connection(memory);
   const std::optional<base::Duration> job = move(memory, moving, std::nullopt, time);
-  if (!memory.frames.tell_freed()) next = sooner(next, kTellAgain);
-  next = sooner(next, tend_host(memory, moving, time));
   next = sooner(next, job);
   next = sooner(next, move_managed(memory, moving, time));
   next = sooner(next, report(memory, moving, time));
@@ -190,7 +150,7 @@ bool Mover::is_quiet(std::uint64_t group, LookUps look_ups) {
   gate_.begin_close();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (!has(group, slot)) continue;
-    if (memories_.can_leave_frozen(group) && memories_.owner().stands_still(slot)) {
+    if (memories_.owner().stands_still(slot)) {
       if (gate_.is_anybody_holding(slot)) return false;
       if (look_ups == LookUps::kMayBeUnderWay && gate_.is_anybody_looking_up(slot)) return false;
       continue;
@@ -205,18 +165,16 @@ bool Mover::is_quiet(std::uint64_t group, LookUps look_ups) {
 // depends on.
 Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> step) {
   const std::uint32_t slot = memory.slot;
-  if (!step && moving.eviction != nullptr) step = step_eviction(memory, moving);
+  if (!step && moving.eviction != nullptr) step = step_eviction(moving);
   if (!step && moving.restoration != nullptr) step = step_restoration(memory, moving);
   Move::View view{.excess = memory.is_bounded() ? memory.pager.bounds().excess() : 0,
                   .evicted = memory.pager.evicted_bytes(),
                   .is_broken = memories_.is_broken(slot),
                   .is_shut = moving.door.has_value(),
-                  .is_waited_for = (gate_.is_granted(slot) || gate_.is_ungated(slot)) && memory.pager.has_context(),
-                  .has_mover = memory.pager.has_mover(),
+                  .is_waited_for = gate_.is_granted(slot) || gate_.is_ungated(slot),
                   .patience = give_up_after_.load(std::memory_order_relaxed),
                   .step = step};
   if (step) return view;
-  if (view.excess != 0 || view.evicted == 0 || view.is_broken) memory.frames.drop();
   if (view.excess == 0 || view.is_broken) return view;
   // Freed memory goes, even of a holder: nothing uses it. That asks the driver about the program's streams, which may
   // answer only when frozen work goes on.
@@ -228,7 +186,7 @@ Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Mo
   return view;
 }
 
-Move::Step Mover::step_eviction(DeviceMemory& memory, Moving& moving) {
+Move::Step Mover::step_eviction(Moving& moving) {
   Move::Step step = step_job(*moving.eviction, &pager::Eviction::freed_bytes);
   if (step.moved != 0 || is_over(step.state)) moving.reports.hurry();
   if (!is_over(step.state)) return step;
@@ -240,7 +198,6 @@ Move::Step Mover::step_eviction(DeviceMemory& memory, Moving& moving) {
                                "this");
   }
   moving.eviction.reset();
-  step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
   return step;
 }
 
@@ -252,13 +209,7 @@ Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
   step.lacks_room = step.state == JobState::kStarved && moving.restoration->lacks_room();
   moving.restoration.reset();
   memories_.update_bars(memory.slot);
-  if (step.state == JobState::kDone || step.state == JobState::kCancelled) {
-    moving.reports.hurry();
-  } else if (!step.lacks_room) {
-    // The unused frames may be all the memory that is missing, and of other sizes.
-    memory.frames.drop();
-  }
-  step.is_sticky = step.state == JobState::kFailed && is_sticky(memory, step.error);
+  if (step.state == JobState::kDone || step.state == JobState::kCancelled) moving.reports.hurry();
   return step;
 }
 
@@ -278,10 +229,6 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
       break;
     case Move::Act::kOpen: end_eviction(memory, moving); break;
     case Move::Act::kEvict: return begin_eviction(memory, moving, view.excess, time);
-    case Move::Act::kDiscard:
-      moving.eviction = memory.pager.begin_discard(*moving.door, &error);
-      if (moving.eviction == nullptr) return move(memory, moving, Move::Step{.error = error}, time);
-      break;
     case Move::Act::kRestore:
       moving.restoration = memory.pager.begin_restoration(&error);
       // The first step follows at once: a report in between would speak of a job that perhaps has no room.
@@ -291,7 +238,6 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
       if (moving.eviction != nullptr) moving.eviction->cancel();
       if (moving.restoration != nullptr) moving.restoration->cancel();
       break;
-    case Move::Act::kAskForHost: want_host(memory, moving, view.excess); break;
     case Move::Act::kClaim:
       if (!moving.hidden.refused(memory, time - *moving.move.starved_since())) break;
       moving.move.claimed(time);
@@ -305,8 +251,6 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
       memories_.owner().note(wire::Severity::kError, "the driver cannot bring memory back to the GPU (error " +
                                                          std::to_string(view.step->error) +
                                                          "): the program's next work on it fails");
-      [[fallthrough]];
-    case Move::Act::kBreak:
       memories_.set_broken(memory.slot);
       moving.reports.hurry();
       if (moving.door) end_eviction(memory, moving);
@@ -337,7 +281,7 @@ void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_strand
     if (has(group, slot)) gate_.set_stranded(slot, gate::Gate::StrandedBy::kDriver, is_stranded);
   }
   if (was_stranded) return;
-  const bool has_no_mover = view.has_mover && view.step && view.step->error == cuda::CUDA_ERROR_NOT_READY;
+  const bool has_no_mover = view.step && view.step->error == cuda::CUDA_ERROR_NOT_READY;
   memories_.owner().note(
       wire::Severity::kWarning,
       std::string(has_no_mover ? "the node's mover does not run for the " : "the driver has no memory for the ") +
@@ -361,11 +305,9 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
   moving.unquiet_since.reset();
   moving.door->group = group;
   cuda::CUresult error = cuda::CUDA_SUCCESS;
-  moving.host.begin_eviction(memory.pager.host_used_bytes());
-  want_host(memory, moving, bytes);
   moving.eviction = memory.pager.begin_eviction(*moving.door, bytes, &error);
   if (moving.eviction != nullptr) return 0ns;
-  return move(memory, moving, Move::Step{.is_sticky = is_sticky(memory, error), .error = error}, time);
+  return move(memory, moving, Move::Step{.error = error}, time);
 }
 
 // While the gate is barred nothing is thawed. So frozen work that has to go on first finds it open.
@@ -393,99 +335,7 @@ bool Mover::is_any_frozen(std::uint64_t group) const {
 void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
   moving.eviction.reset();
   moving.door.reset();
-  moving.host.end_eviction(os::now());
   memories_.set_evicting(memory.slot, false);
-}
-
-// A sticky error: the driver answers everything in this context with it.
-bool Mover::is_sticky(DeviceMemory& memory, cuda::CUresult error) {
-  switch (error) {
-    case cuda::CUDA_ERROR_ILLEGAL_ADDRESS:
-    case cuda::CUDA_ERROR_LAUNCH_TIMEOUT:
-    case cuda::CUDA_ERROR_ASSERT:
-    case cuda::CUDA_ERROR_HARDWARE_STACK_ERROR:
-    case cuda::CUDA_ERROR_ILLEGAL_INSTRUCTION:
-    case cuda::CUDA_ERROR_MISALIGNED_ADDRESS:
-    case cuda::CUDA_ERROR_INVALID_ADDRESS_SPACE:
-    case cuda::CUDA_ERROR_INVALID_PC:
-    case cuda::CUDA_ERROR_LAUNCH_FAILED:
-    case cuda::CUDA_ERROR_ECC_UNCORRECTABLE:
-    case cuda::CUDA_ERROR_CONTAINED: break;
-    default: return false;
-  }
-  return memory.pager.context_error() == error;
-}
-
-// ---- host memory
-
-// For an eviction of `bytes`. Returns how much there should be, the pager's unused memory included.
-std::uint64_t Mover::want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes) {
-  if (memory.pager.has_mover()) return 0;
-  const std::uint64_t ahead =
-      moving.host.ahead(bytes, memory.pager.likely_host_bytes(bytes), memory.pager.host_used_bytes());
-  memory.lender.want(ahead - std::min(ahead, memory.pager.host_unused_bytes()));
-  return ahead;
-}
-
-std::optional<base::Duration> Mover::tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
-  const bool is_leaving = round_.leaving_since && memory.lender.has_any();
-  HostAhead::Decision next = moving.host.next({.told = moving.to_prepare.exchange(0, std::memory_order_relaxed),
-                                               .is_evicting = moving.eviction != nullptr,
-                                               .is_restoring = moving.restoration != nullptr,
-                                               .is_starved = moving.move.starved_since().has_value(),
-                                               .leaving_since = is_leaving ? round_.leaving_since : std::nullopt},
-                                              time);
-  switch (next.act) {
-    case HostAhead::Act::kKeep: break;
-    case HostAhead::Act::kPrepare: {
-      // Each time that the mover wakes, it asks for the missing host memory and pins what has come.
-      const std::uint64_t ahead = want_host(memory, moving, next.prepare);
-      if (memory.pager.prepare_host(ahead) < ahead) break;
-      moving.host.prepared();
-      next.again = 0ns;
-      break;
-    }
-    case HostAhead::Act::kReturn: {
-      memory.pager.release_unused_host(HostAhead::kWindow);
-      const std::uint64_t unused = memory.lender.unused_bytes();
-      if (unused > HostAhead::kWindow) memory.lender.give_up(unused - HostAhead::kWindow);
-      [[fallthrough]];
-    }
-    case HostAhead::Act::kShare: share_host(memory); break;
-  }
-  // Unregistering host memory waits for all work then, and the mover serves other seats, too.
-  if (next.forget != HostAhead::Forget::kNotNow && memories_.owner().is_frozen(memory.slot)) {
-    next.forget = HostAhead::Forget::kNotNow;
-    if (memory.lender.has_any()) next.again = sooner(next.again, kFrozenLook);
-  }
-  if (next.forget == HostAhead::Forget::kUnused) memory.lender.keep_nothing();
-  const bool forgot = next.forget != HostAhead::Forget::kNotNow && memory.lender.forget_one();
-  round_.forgets = round_.forgets || forgot || (is_leaving && next.forget != HostAhead::Forget::kUnused);
-  return forgot ? 0ns : next.again;
-}
-
-// Gives back what the seat could do without: what other seats wait for, as far as it is here, and what it may not keep.
-// More of it comes free as the seat is restored, and then the mover looks again.
-void Mover::share_host(DeviceMemory& memory) {
-  if (std::uint64_t awaited = awaited_host_.load(std::memory_order_relaxed); awaited != 0) {
-    // Copies lie scattered over chunks, which go back as a whole.
-    for (std::uint64_t whole = memory.lender.whole_unused_bytes(); whole < awaited;
-         whole = memory.lender.whole_unused_bytes()) {
-      if (memory.pager.shrink_host(awaited - whole) == 0) break;
-    }
-    const std::uint64_t given = memory.lender.give_up(awaited);
-    // If it has been taken back since, it stays taken back.
-    while (awaited != 0 && !awaited_host_.compare_exchange_weak(awaited, awaited > given ? awaited - given : 0,
-                                                                std::memory_order_relaxed)) {
-    }
-  }
-  const std::uint64_t keep = spare_host_.load(std::memory_order_relaxed);
-  if (keep == UINT64_MAX) return;
-  const std::uint64_t unused = memory.lender.unused_bytes();
-  const std::uint64_t spare = unused + memory.pager.host_spare_bytes();
-  if (spare <= keep) return;
-  if (spare - keep > unused) memory.pager.shrink_host(spare - keep - unused);
-  memory.lender.give_up(spare - keep);
 }
 
 // ---- managed memory

@@ -12,7 +12,7 @@
 // own word, so a lease given in between lets no thread in). After a barrier no thread is inside and all noted work is
 // done. While it goes on, a lease that is given ends it: a holder wants its memory back.
 //
-// Four objects decide for each seat what comes next: Move, HostAhead, ManagedMove and Reports. They call no driver and
+// Three objects decide for each seat what comes next: Move, ManagedMove and Reports. They call no driver and
 // no gate, and read no clock. The mover looks at the seat, asks them, and carries out what they say.
 #pragma once
 
@@ -27,7 +27,6 @@
 #include "os/thread.h"
 #include "pager/pager.h"
 #include "shim/memory/device_memory.h"
-#include "shim/memory/mover_host.h"
 #include "shim/memory/mover_managed.h"
 #include "shim/memory/mover_move.h"
 #include "shim/memory/mover_reports.h"
@@ -68,16 +67,8 @@ class Mover {
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
 
-  // `bytes`: the host memory that each seat may keep without needing it. `awaited`: this much more, of all seats
-  // together, goes back once, because other seats wait for it. Calls add up. 0 takes back what has not gone yet.
-  void spare_host(std::uint64_t bytes, std::uint64_t awaited);
-  // The process is about to end, and has given up its leases. Returns when what others want of its memory has moved,
-  // and its unused host memory is unregistered and unmapped. Returns after `at_most` at the latest. Not from the
-  // mover's thread.
-  void wind_down(base::Duration at_most);
-  // The seat is likely to have to evict `bytes` soon, and `managed` of its managed memory are in the way. 0: no longer,
-  // or none.
-  void prepare(std::uint32_t slot, std::uint64_t bytes, std::uint64_t managed);
+  // The seat is likely to have to evict soon, and `managed` bytes of its managed memory are in the way. 0: no longer.
+  void prepare(std::uint32_t slot, std::uint64_t managed);
   // A thread has passed the gate the long way, as the first one after a grant does. Managed memory that is wanted back
   // then comes back.
   void on_passed(std::uint32_t slot) {
@@ -112,32 +103,23 @@ class Mover {
     bool has_job() const { return eviction != nullptr || restoration != nullptr; }
 
     Move move;
-    HostAhead host;
     ManagedMove managed;
     Reports reports;
     std::optional<Door> door;
     std::unique_ptr<pager::Eviction> eviction;
     std::unique_ptr<pager::Restoration> restoration;
     HiddenClaim hidden;                            // for memory that waits to be restored
-    bool has_tried_to_prepare = false;             // and failed
     std::optional<base::TimePoint> unquiet_since;  // a thread is in the way of an eviction beside frozen work
     std::uint32_t paused = 0;                      // under Mover::pause_mutex_, as the next
     bool idle = true;
-    std::atomic<std::uint64_t> to_prepare{0};  // as told; the mover takes it
-    std::atomic<std::uint64_t> to_leave{0};    // the same, of managed memory
+    std::atomic<std::uint64_t> to_leave{0};  // managed memory, as told; the mover takes it
   };
-  // One look at each seat.
-  struct Round {
-    std::optional<base::TimePoint> leaving_since;  // as it was when the round began
-    bool forgets = false;                          // something was forgotten, or should be
-  };
-
   void run();
   bool is_paused(Moving& moving);
   void set_idle(Moving& moving);
   std::optional<base::Duration> look_at(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   Move::View view_of(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> step);
-  Move::Step step_eviction(DeviceMemory& memory, Moving& moving);
+  Move::Step step_eviction(Moving& moving);
   Move::Step step_restoration(DeviceMemory& memory, Moving& moving);
   std::optional<base::Duration> move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
                                      base::TimePoint now);
@@ -146,9 +128,6 @@ class Mover {
   void end_hopeless_wait(const DeviceMemory& memory);
   void strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded, const Move::View& view);
   void end_eviction(DeviceMemory& memory, Moving& moving);
-  static std::uint64_t want_host(DeviceMemory& memory, const Moving& moving, std::uint64_t bytes);
-  std::optional<base::Duration> tend_host(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  void share_host(DeviceMemory& memory);
   std::optional<base::Duration> move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   std::optional<base::Duration> report(DeviceMemory& memory, Moving& moving, base::TimePoint now);
   bool may_evict(std::uint64_t group) const;
@@ -156,23 +135,17 @@ class Mover {
   bool is_quiet(std::uint64_t group, LookUps look_ups);
   bool is_any_frozen(std::uint64_t group) const;
   std::optional<base::Duration> make_quiet(DeviceMemory& memory, Moving& moving, base::TimePoint now);
-  static bool is_sticky(DeviceMemory& memory, cuda::CUresult error);
 
   const cuda::Driver& driver_;
   gate::Gate& gate_;
   Seats& seats_;
   Memories& memories_;
   std::array<Moving, base::kMaxSeatsPerTenant> moving_;
-  std::atomic<std::uint64_t> spare_host_{UINT64_MAX};
-  std::atomic<std::uint64_t> awaited_host_{0};
   std::atomic<base::Duration> give_up_after_{kGiveUpAfter};
   std::atomic<bool> waits_for_drain_{false};
   std::atomic<std::uint64_t> out_{0};  // seats with managed memory that must come back, as bits
   os::Thread thread_;
   std::atomic<bool> stopping_{false};
-  std::optional<base::TimePoint> leaving_since_ GPUMUX_GUARDED_BY(pause_mutex_);  // nothing: the process stays
-  std::atomic<std::uint32_t> left_{0};                                            // 1: there was nothing more to forget
-  Round round_;                                                                   // the mover's
   std::atomic<std::uint32_t> wakes_{0};
   base::Mutex pause_mutex_;  // threads that wait for a seat to be idle wait at it
 };

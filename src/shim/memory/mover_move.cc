@@ -2,7 +2,6 @@
 #include "shim/memory/mover_move.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace gpumux::shim {
 
@@ -40,21 +39,12 @@ Move::Decision Move::after_eviction(const View& view, base::TimePoint now) {
     const Act act = view.excess == 0 ? Act::kCancel : Act::kWait;
     if (step.state == JobState::kRunning) return {act, 0ns};
     if (step.state == JobState::kWaiting) return {act, kPoll};
-    // Host memory is on its way, or asked for again. Both times are a guess.
     if (!phase_.starved_since) phase_.starved_since = now;
-    const base::Duration again = now - *phase_.starved_since < kStuckAfter ? 500us : 5ms;
-    return {act == Act::kWait ? Act::kAskForHost : act, again};
+    return {act, kPoll};
   }
-  const bool discards = std::exchange(phase_.way, Way::kLeaving) == Way::kDiscarding;
-  // Nothing can be copied from a broken context, and no program can use what it has.
-  if (step.state == JobState::kFailed && step.is_sticky && !discards) {
-    phase_.way = Way::kDiscarding;
-    return {Act::kDiscard, 0ns};
-  }
-  const Act act = discards && step.state == JobState::kDone ? Act::kBreak : Act::kOpen;
   // Failed, or there was nothing more to free: what is left is pinned, or held by the driver.
   const bool is_blocked = step.state == JobState::kFailed || (step.state == JobState::kDone && step.moved_in_all == 0);
-  return {act, is_blocked ? later(now) : 0ns};
+  return {Act::kOpen, is_blocked ? later(now) : 0ns};
 }
 
 Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
@@ -72,10 +62,9 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
     case JobState::kDone:
     case JobState::kCancelled: return {Act::kWait, 0ns};
     case JobState::kFailed:
-      if (step.is_sticky) return {Act::kBreak};
       if (gives_up(view, now)) return {Act::kGiveUp};
       // The node's mover is gone, and may not come back.
-      if (view.has_mover && step.error == cuda::CUDA_ERROR_NOT_READY) count_refusal(view, now);
+      if (step.error == cuda::CUDA_ERROR_NOT_READY) count_refusal(view, now);
       return {Act::kWait, later(now)};
     case JobState::kStarved:
       // Room that was claimed lacks because the driver has refused it.

@@ -6,9 +6,8 @@
 //   neither                               -> kNone: nothing is kept of earlier moves
 //
 // A job that lacks what another process has to give up first, or that failed, is tried again, later each time. A
-// program that waits for it, with the lease, waits no longer than View::patience. Then its context is called broken if
-// the job failed. If the driver has no memory, or the node's mover is gone, the seat is stranded, until something has
-// come back. The mover's thread owns a Move.
+// program that waits for it, with the lease, waits no longer than View::patience. Then the seat is given up if the job
+// failed. If the driver has no memory, or the node's mover is gone, the seat is stranded, until something has come back. The mover's thread owns a Move.
 #pragma once
 
 #include <cstdint>
@@ -43,17 +42,15 @@ class Move {
     std::uint64_t moved = 0;         // bytes, in this step
     std::uint64_t moved_in_all = 0;  // bytes, by this job
     bool lacks_room = false;         // of kStarved: within its bound; otherwise the driver has no memory
-    bool is_sticky = false;          // of kFailed: the driver answers everything in this context with this error
     cuda::CUresult error = cuda::CUDA_SUCCESS;
   };
   struct View {
     std::uint64_t excess = 0;    // bytes above its bound
     std::uint64_t evicted = 0;   // bytes
-    bool is_broken = false;      // its context
+    bool is_broken = false;      // it is given up: what is away stays away
     bool is_shut = false;        // its gate, for an eviction
     bool may_evict = false;      // no seat of its group may submit
-    bool is_waited_for = false;  // its program may submit, has a context, and waits at the gate
-    bool has_mover = false;      // the node's mover moves its memory
+    bool is_waited_for = false;  // its program may submit, and waits at the gate
     base::Duration patience{};   // of such a program, while the driver does not bring memory back
     std::optional<Step> step{};  // of the job under way, if there is one
   };
@@ -62,14 +59,11 @@ class Move {
     kRest,        // there is nothing to move
     kOpen,        // let the gate open: no eviction goes on
     kEvict,       // begin to evict, behind the doors
-    kDiscard,     // begin to discard a broken context's memory
     kRestore,     // begin to restore
     kCancel,      // cancel the job
-    kAskForHost,  // ask for the host memory that the eviction lacks
     kClaim,       // claim hidden memory, if the driver has refused for long enough
     kRelease,     // give the claim back
-    kBreak,       // call the context broken
-    kGiveUp,      // the same, and say why
+    kGiveUp,   // the program's next work fails
   };
   struct Decision {
     Act act = Act::kWait;
@@ -89,8 +83,7 @@ class Move {
   }
 
  private:
-  // kDiscarding: leaving, with a job that copies nothing.
-  enum class Way : std::uint8_t { kNone, kLeaving, kDiscarding, kReturning };
+  enum class Way : std::uint8_t { kNone, kLeaving, kReturning };
   // Another way begins another phase: that one way is blocked says nothing of the other.
   struct Phase {
     Way way = Way::kNone;

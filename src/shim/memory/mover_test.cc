@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the mover reports and keeps, message by message. Goal: the daemon knows at each moment what the seat has, and
-// one daemon's shortages say nothing of the next. Method: the process's real tenant on the simulated driver. The test
+// What the mover reports and keeps, message by message. Goal: the daemon knows at each moment what the seat has. Method:
+// the process's real tenant on the simulated driver. The test
 // itself is the daemon at the other end, and waits for the messages that it should get.
 #include "shim/memory/mover.h"
 
@@ -11,7 +11,6 @@
 
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <future>
 #include <numeric>
 #include <optional>
@@ -46,13 +45,12 @@ constexpr int kPatienceMs = 60'000;  // until something that never comes is call
 constexpr std::uint64_t kBlock = 2 * kMebibyte;
 constexpr std::size_t kBlocks = 12;
 constexpr std::uint64_t kAll = kBlocks * kBlock;
-constexpr std::uint64_t kHostChunk = 16 * kMebibyte;
 
-// One daemon's end of the only connection. Messages that no test waits for are read and ignored; host memory is lent at
-// once.
+// One daemon's end of the only connection. Messages that no test waits for are read and ignored. The seat is
+// connected to a mover.
 class DaemonEnd {
  public:
-  explicit DaemonEnd(const std::string& path) : listening_(*os::listen_seqpacket(path, 0600, 4)) {}
+  explicit DaemonEnd(const std::string& path) : listening_(*os::listen_seqpacket(path, 0600, 4)) { mover_.start(); }
   ~DaemonEnd() {
     if (page_ != nullptr) ::munmap(page_, wire::kLeasePageBytes);
   }
@@ -94,14 +92,13 @@ class DaemonEnd {
   }
   // A seat reports its memory, and gets this room.
   void open_seat(std::uint64_t room) {
-    expect<wire::SeatOpen>();
+    const auto open = expect<wire::SeatOpen>();
     sequence_ = 0;
     send(wire::SeatOpened{.slot = 0, .gpu_index = 0});
+    if (open.has_mover == 0) send(wire::MoverOpened{.slot = 0, .number = 1}, mover_.connect(1).get());
     give_room(room);
   }
   std::uint64_t epoch() const { return epoch_; }
-  // This many chunks from now on, each smaller than what is asked for; then there are none.
-  void lend_at_most(std::uint64_t chunks) { chunks_left_ = chunks; }
   // The daemon is gone, and another one there.
   void break_off() { socket_.reset(); }
 
@@ -128,7 +125,6 @@ class DaemonEnd {
         return std::nullopt;
       }
       if (std::holds_alternative<wire::Hello>(*message)) welcome(received->fd.get());
-      if (const auto* const wanted = std::get_if<wire::HostWanted>(&*message)) lend(*wanted);
       // Asked before it had heard of its room: the answer is the same.
       if (const auto* const wanted = std::get_if<wire::RoomWanted>(&*message)) give_room(room_, wanted->ticket);
       return *message;
@@ -140,13 +136,6 @@ class DaemonEnd {
           ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, page, 0));
     }
     send(wire::Welcome{.protocol = wire::kProtocolVersion, .tenant = 1});
-  }
-  void lend(const wire::HostWanted& wanted) {
-    if (chunks_left_ == 0) return send(wire::HostLent{.slot = wanted.slot});
-    --chunks_left_;
-    const os::FileDescriptor memory(::memfd_create("host", MFD_CLOEXEC));
-    ASSERT_EQ(::ftruncate(memory.get(), static_cast<off_t>(kHostChunk)), 0);
-    send(wire::HostLent{.slot = wanted.slot, .id = ++last_id_, .bytes = kHostChunk}, memory.get());
   }
   void store(std::uint64_t epoch, std::uint32_t flags) {
     wire::LeaseSlot& words = page_->slots[0];
@@ -163,12 +152,13 @@ class DaemonEnd {
   std::uint64_t room_ = 0;
   std::uint64_t epoch_ = 0;
   std::uint32_t word_sequence_ = 0;
-  std::uint64_t last_id_ = 0;
-  std::uint64_t chunks_left_ = UINT64_MAX;
+  pager::HostFiles files_;
+  const os::FileDescriptor books_ = pager::TestMover::make_books();
+  pager::TestMover mover_{pager::faulty_mover_driver(), files_, books_.get()};
 };
 
 // One tenant for the whole process, as in a program; so one test, in parts that follow each other.
-TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
+TEST(Mover, TellsWhatItHas) {
   const TemporaryDirectory directory;
   ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
@@ -226,9 +216,13 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   };
   EXPECT_EQ(evict_and_restore().host_clean, kAll) << "it keeps copies of what does not change";
   // A hash kernel that does not run leaves the results of before, which are wrong now. A person is told.
+  daemon.give_room(kAll - kBlock);
+  daemon.expect_resident(kAll - kBlock);
+  daemon.give_room(kAll);
+  daemon.expect_resident(kAll);
   write(1);
   pager::the_faults()["cuLaunchKernel"]->fail_all(CUDA_SUCCESS);
-  daemon.give_room(0);
+  daemon.give_room(kAll - kBlock);
   daemon.expect<wire::Note>([](const wire::Note& note) {
     return note.severity == wire::Severity::kError && wire::text_of(note.text).find("GPUMUX_VERIFY") == 0;
   });
@@ -236,52 +230,11 @@ TEST(Mover, TellsWhatItHasAndForgetsWhatADaemonWasShortOf) {
   daemon.give_room(kAll);
   daemon.expect_resident(kAll);
   write(0);
-  // Another seat waits for host memory: all of it is given up once. Later on the seat keeps copies again.
-  daemon.send(wire::HostSpare{.bytes = ~std::uint64_t{0}, .awaited = kHostChunk});
-  daemon.expect<wire::HostReturned>();
-  EXPECT_EQ(evict_and_restore().host_clean, kAll);
-  daemon.send(wire::HostSpare{.bytes = 0});
-  daemon.expect<wire::HostReturned>();
-  EXPECT_EQ(evict_and_restore().host_clean, 0u) << "somebody needs the host memory";
-
-  // It is told to get ready to leave, which takes more host memory than there is, and is not revoked. The memory that
-  // it has got for that goes to another seat.
-  daemon.grant();
-  daemon.lend_at_most(1);
-  daemon.send(wire::PrepareSwapOut{.slot = 0, .epoch = daemon.epoch(), .bytes = kAll});
-  daemon.expect<wire::HostWanted>();
-  daemon.expect<wire::HostReturned>();
-  daemon.lend_at_most(UINT64_MAX);
-  daemon.revoke();
-
-  // The next daemon has said nothing of the kind.
+  // The next daemon: the connection to the mover is still there.
   daemon.break_off();
   daemon.open_seat(kAll);
   EXPECT_EQ(evict_and_restore().host_clean, kAll);
 
-  // Host memory that the seat gives back stays mapped, without rights. That ends when the program ends, and others have
-  // made it give up the GPU. Its data is there all the same: it may still call CUDA.
-  const auto kept = [] {
-    std::ifstream maps("/proc/self/maps");
-    std::size_t count = 0;
-    for (std::string line; std::getline(maps, line);) {
-      if (line.find("memfd:host") != std::string::npos && line.find(" ---s ") != std::string::npos) ++count;
-    }
-    return count;
-  };
-  // (The first time it may use what it still has from the daemon before, which never asks for it.)
-  daemon.send(wire::HostSpare{.bytes = 0});
-  while (kept() == 0) evict_and_restore();
-  daemon.grant();
-  auto leaving = std::async(std::launch::async, [] { tenant()->wind_down(); });
-  daemon.expect<wire::Drained>();
-  daemon.give_room(0);
-  daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
-  leaving.get();
-  EXPECT_EQ(kept(), 0u);
-  daemon.give_room(kAll);
-  daemon.expect_resident(kAll);
-  EXPECT_EQ(kept(), 0u);
   daemon.grant();
   in_program([&blocks] {
     std::vector<std::uint32_t> expected(kBlock / 4);

@@ -177,7 +177,7 @@ base::Duration Interrupter::look_at(Line& line) {
 
 bool Interrupter::must_thaw(const Line& line) const {
   return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) ||
-         line.must_drain.load(std::memory_order_acquire) || port_.must_drain(line.slot);
+         line.must_drain.load(std::memory_order_acquire);
 }
 
 // False: memory is away, and the work stays frozen. Either this sees that memory is about to leave, or who is about to
@@ -204,8 +204,7 @@ void Interrupter::freeze(Line& line, const Closing& seen) {
   line.must_drain.store(false, std::memory_order_relaxed);
   // Before the call: a wish to drain that comes during it is not overlooked.
   line.work.store(kFreezing, std::memory_order_seq_cst);
-  // A daemon may not know yet whose memory is to leave.
-  if (port_.must_drain(line.slot) || is_held_off(line.slot)) return runs_again(line);
+  if (is_held_off(line.slot)) return runs_again(line);
   if (line.has_frozen) say_closed(line, seen);
   const Channels::Outcome outcome = channels_.freeze(line.gpu);
   if (outcome == Channels::Outcome::kDone) {

@@ -13,8 +13,8 @@
 // A frozen seat waits for its lease as one whose thread waits at the gate. Threads that wait for the GPU wait on. One
 // that is inside the gate, in a launch that finds no room, may stay there: what it submits stands still, too.
 //
-// Where a process of its own moves memory (pager/copier/mover_link.h), that of a frozen seat leaves and comes back, and
-// nothing is thawed before all of it is there. Otherwise eviction asks the seat to drain.
+// Memory of a frozen seat leaves and comes back: a process of its own moves it (pager/mover_link.h). Nothing is thawed
+// before all of it is there. Where a thread is in the way of that, the eviction asks the seat to drain.
 //
 // Each seat has a thread of its own, which begins when the seat is first revoked that way. The driver's call takes a
 // millisecond, and may wait for other calls. And while a seat is frozen its thread sleeps on the lease word, for grants
@@ -46,8 +46,6 @@ class Interrupter {
     virtual bool may_fault(std::uint32_t slot) = 0;
     // The seat is frozen and has asked for its lease, a while ago or more.
     virtual void waits_frozen(std::uint32_t slot) = 0;
-    // Memory that the seat's work can reach is to leave the GPU, and cannot while it is frozen.
-    virtual bool must_drain(std::uint32_t slot) = 0;
     // Memory that the seat's work can reach is away, or about to leave, and its work may not go on without it.
     virtual bool is_memory_away(std::uint32_t slot) = 0;
 

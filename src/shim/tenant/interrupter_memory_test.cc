@@ -126,27 +126,5 @@ TEST_F(InterrupterTest, NothingIsFrozenWhileFreezingIsHeldOff) {
   interrupter->let(0);
 }
 
-TEST_F(InterrupterTest, NothingIsFrozenWhileMemoryMustLeave) {
-  make_channel();
-  complaints.memory_must_leave = true;
-  revoke(kEpoch, 0ns);
-  EXPECT_EQ(next(), "closed 7");
-  finish();
-  EXPECT_EQ(next(), "drained 7");
-  interrupter.reset();
-  EXPECT_EQ(module.freezes, 0);
-  EXPECT_TRUE(complaints.all().empty());
-}
-
-TEST_F(InterrupterTest, MemoryThatMustLeaveLaterIsFoundWithoutBeingTold) {
-  make_channel();
-  revoke(kEpoch, 0ns);
-  expect_frozen(kEpoch);
-  complaints.memory_must_leave = true;
-  EXPECT_TRUE(is_thawed());
-  finish();
-  EXPECT_EQ(next_answer(), "drained 7");
-}
-
 }  // namespace
 }  // namespace gpumux::shim

@@ -58,7 +58,6 @@ class Complaints final : public Interrupter::Port {
     const std::lock_guard lock(mutex_);
     all_.push_back(why);
   }
-  bool must_drain(std::uint32_t) override { return memory_must_leave; }
   bool is_memory_away(std::uint32_t) override {
     if (memory_leaves_at_look > 0 && --memory_leaves_at_look == 0) memory_is_away = true;
     return memory_is_away;
@@ -70,7 +69,6 @@ class Complaints final : public Interrupter::Port {
     return all_;
   }
 
-  std::atomic<bool> memory_must_leave{false};
   std::atomic<bool> memory_is_away{false};
   std::atomic<int> memory_leaves_at_look{0};  // the first, the second; 0: at none
   std::atomic<bool> uses_unified_memory{false};

@@ -3,8 +3,7 @@
 //
 // The library does nothing until the program creates a context or submits work. A process that does not use CUDA pays
 // only for being loaded. There are no destructors: the program may call CUDA from its own until the very end. The
-// kernel closes the connection, and so the daemon knows. A tenant that has been lent host memory gives up its leases
-// before exit(), and unmaps host memory that is not in use (Tenant::wind_down).
+// kernel closes the connection, and so the daemon knows.
 //
 // fork copies one thread. The child has no agent. Its copy of the page would be its parent's page. Its copy of the
 // socket would speak for the parent, and hold the connection open after the parent's death. So the child forgets the
@@ -13,11 +12,9 @@
 #include <pthread.h>
 #include <unistd.h>
 
-#include <cstdlib>
 #include <new>
 #include <utility>
 
-#include "base/no_cancellation.h"
 #include "base/no_fork.h"
 #include "gate/thread_records.h"
 #include "shim/process/log.h"
@@ -59,22 +56,7 @@ Tenant* make_tenant() {
   return new (std::nothrow) Tenant(driver(), std::move(settings), std::move(*page));
 }
 
-// Of the process that registered wind_down. A child of _Fork or of clone itself has not forgotten its parent's tenant:
-// it inherits the handler, and the page and the socket are its parent's.
-pid_t g_winds_down = 0;
-
-// In a forked child there is none, or its own.
-void wind_down() {
-  const base::NoCancellation whole_call;
-  Tenant* const tenant = tenant_if_any();
-  if (tenant != nullptr && g_winds_down == ::getpid()) tenant->wind_down();
-}
-
 }  // namespace
-
-void wind_down_at_exit() {
-  if (std::exchange(g_winds_down, ::getpid()) == 0) static_cast<void>(std::atexit(wind_down));
-}
 
 Tenant* tenant_if_any() { return g_tenant.load(std::memory_order_acquire); }
 

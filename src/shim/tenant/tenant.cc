@@ -15,9 +15,6 @@
 namespace gpumux::shim {
 namespace {
 
-// As long as unregistering 100 GiB takes, and a turn's switch before it.
-constexpr base::Duration kLongestWindDown = std::chrono::seconds(3);
-
 wire::Hello make_hello(const Settings& settings) {
   wire::Hello hello{.protocol = wire::kProtocolVersion,
                     .oldest_protocol = wire::kOldestProtocolVersion,
@@ -245,22 +242,8 @@ void Tenant::handle(const wire::Revoke& message) {
   if (message.freeze_after_ns != 0 || interrupter_.is_frozen(message.slot)) interrupter_.wake(message.slot);
 }
 
-void Tenant::handle(const wire::HostLent& message, os::FileDescriptor& memory) {
-  // Not before: exit handlers run backwards, and the driver's handlers of its first context must run after this one.
-  if (message.bytes != 0) wind_down_at_exit();
-  memories_.on_host_lent(message, std::move(memory));
-}
-
-void Tenant::wind_down() {
-  for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    drainer_.give_up(slot);
-    interrupter_.let_drain(slot);  // unregistering waits for all work
-  }
-  memories_.mover().wind_down(kLongestWindDown);
-}
-
 void Tenant::handle(const wire::PrepareSwapOut& message) {
-  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.bytes, message.managed);
+  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.managed);
 }
 
 // The page's count is for people; nothing is added up for it while work is submitted.

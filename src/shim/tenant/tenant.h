@@ -46,11 +46,6 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   std::optional<std::uint32_t> seat_of(cuda::CUcontext context);
   std::optional<std::uint32_t> seat_of_device(cuda::CUdevice device);
 
-  // The process is about to exit, though the program may still call CUDA. Leases are given up, and host memory that is
-  // not in use is unregistered. The kernel would do that in one go, and no other process could allocate or map anything
-  // on the GPU for that second. Returns when it is done, or after some seconds.
-  void wind_down();
-
   // A context was made. While there has been only one, every default stream is its: submissions need not ask the
   // driver.
   void note_context(cuda::CUcontext context);
@@ -92,7 +87,6 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   void cannot_interrupt(std::uint32_t slot, const std::string& why) override;
   bool may_fault(std::uint32_t slot) override { return memories_.has_unified(slot); }
   void waits_frozen(std::uint32_t) override { tell_of_waiting(); }
-  bool must_drain(std::uint32_t slot) override { return memories_.must_drain(slot); }
   bool is_memory_away(std::uint32_t slot) override { return memories_.is_memory_away(slot); }
 
   // client::SeatPort, on the agent's thread.
@@ -116,10 +110,6 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   void handle(const wire::Contention& message);
   void handle(const wire::SeatOpened& message) { memories_.on_opened(message.slot); }
   void handle(const wire::Room& message) { memories_.on_room(message); }
-  void handle(const wire::HostLent& message, os::FileDescriptor& memory);
-  void handle(const wire::FrameLent& message, os::FileDescriptor& frame) {
-    memories_.on_frame_lent(message, std::move(frame));
-  }
   void handle(const wire::MoverOpened& message, os::FileDescriptor& connection) {
     memories_.on_mover_opened(message, std::move(connection));
   }
@@ -127,8 +117,11 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   void handle(const Message& message, os::FileDescriptor&) {  // all other messages come without a descriptor
     handle(message);
   }
-  void handle(const wire::HostForget& message) { memories_.on_host_forget(message); }
-  void handle(const wire::HostSpare& message) { memories_.mover().spare_host(message.bytes, message.awaited); }
+  // Of daemons that lend host memory to programs: this one needs none.
+  void handle(const wire::HostLent&) {}
+  void handle(const wire::HostForget&) {}
+  void handle(const wire::HostSpare&) {}
+  void handle(const wire::FrameLent&) {}
   void handle(const wire::PrepareSwapOut& message);
   void handle(const wire::Measure& message);
   void handle(const wire::SeatRefused& message);
@@ -174,9 +167,5 @@ Tenant* tenant();
 
 // As Tenant::settle_mps(), at the process's first call. Makes no tenant where MPS is out of the question.
 void settle_mps();
-
-// From now on the tenant winds down (see there) before the process exits, if the process does so by exit(). On the
-// agent's thread.
-void wind_down_at_exit();
 
 }  // namespace gpumux::shim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/local_copier.h"
+#include "pager/copier/copier.h"
 
 #include <algorithm>
 #include <cstring>
@@ -12,38 +12,32 @@ namespace {
 
 using cuda::CUresult;
 
-HashSeed seed_of(const LocalCopier::Options& options) {
+HashSeed seed_of(const Copier::Options& options) {
   const bool given = (options.seed.low | options.seed.high) != 0;
   return given ? options.seed : HashSeed::random();
 }
 
 }  // namespace
 
-LocalCopier::LocalCopier(const cuda::Driver& driver, HostSlots& host, const Options& options)
+Copier::Copier(const cuda::Driver& driver, HostSlots& host, const Options& options)
     : driver_(driver),
-      verify_(options.verify),
       host_(host),
       engine_(driver, options.device, options.hashing, seed_of(options)) {}
 
 // ---- the context
 
-CUresult LocalCopier::context_error() const {
+CUresult Copier::context_error() const {
   const auto current = enter();
   if (current.result() != cuda::CUDA_SUCCESS) return current.result();
   return driver_.cuStreamQuery(engine_.out());
 }
 
-void LocalCopier::leave() {
+void Copier::leave() {
   engine_.close();
   for (Batch& batch : batches_) batch = Batch{};
 }
 
-void LocalCopier::lose() {
-  engine_.forget();
-  for (Batch& batch : batches_) batch = Batch{};
-}
-
-void LocalCopier::wait() {
+void Copier::wait() {
   const auto current = enter();
   for (const cuda::CUstream stream : {engine_.out(), engine_.in(), engine_.hash_stream()})
     driver_.cuStreamSynchronize(stream);
@@ -51,7 +45,7 @@ void LocalCopier::wait() {
 
 // ---- hashing
 
-std::uint32_t LocalCopier::room() {
+std::uint32_t Copier::room() {
   if (!engine_.can_hash()) return savings_ < 2 * kCopiesInFlight ? UINT32_MAX : 0;
   std::uint32_t most = 0;
   for (Batch& batch : batches_) {
@@ -62,9 +56,9 @@ std::uint32_t LocalCopier::room() {
   return most;
 }
 
-Copier::Saving LocalCopier::save(const Place& place, std::uint32_t blocks, Content& content, std::uint64_t) {
+Copier::Saving Copier::save(cuda::CUdeviceptr address, std::uint32_t blocks, Content& content) {
   Saving saving;
-  saving.address_ = place.address;
+  saving.address_ = address;
   saving.content_ = &content;
   saving.blocks_.resize(blocks);
   saving.to_copy_ = blocks;
@@ -82,11 +76,11 @@ Copier::Saving LocalCopier::save(const Place& place, std::uint32_t blocks, Conte
   saving.first_block_ = chosen->blocks;
   ++chosen->savings;
   for (std::uint32_t i = 0; i < blocks; ++i)
-    engine_.batch_addresses(saving.batch_)[chosen->blocks++] = place.address + i * kBlockBytes;
+    engine_.batch_addresses(saving.batch_)[chosen->blocks++] = address + i * kBlockBytes;
   return saving;
 }
 
-void LocalCopier::launch() {
+void Copier::launch() {
   for (std::uint32_t i = 0; i < Engine::kBatches; ++i) {
     Batch& batch = batches_[i];
     if (batch.state != Batch::State::kFilling) continue;
@@ -95,7 +89,7 @@ void LocalCopier::launch() {
   }
 }
 
-void LocalCopier::look_at(Batch& batch) {
+void Copier::look_at(Batch& batch) {
   if (batch.state == Batch::State::kRunning) {
     CUresult error = cuda::CUDA_SUCCESS;
     const GpuState seen = engine_.state_of(batch.event, engine_.hash_stream(), &error);
@@ -106,7 +100,7 @@ void LocalCopier::look_at(Batch& batch) {
   if (batch.state >= Batch::State::kDone && batch.savings == 0) batch = Batch{};
 }
 
-void LocalCopier::leave_batch(const Saving& saving) {
+void Copier::leave_batch(const Saving& saving) {
   Batch& batch = batches_[saving.batch_];
   if (batch.savings == 0) return;  // the context was lost in between
   --batch.savings;
@@ -114,7 +108,7 @@ void LocalCopier::leave_batch(const Saving& saving) {
 }
 
 // Is a block that the hash says need not be copied really what it is believed to be? Reads all of it.
-LocalCopier::Match LocalCopier::matches(const Saving& saving, std::uint32_t block) const {
+Copier::Match Copier::matches(const Saving& saving, std::uint32_t block) const {
   std::vector<std::uint32_t> content(kBlockBytes / sizeof(std::uint32_t));
   const cuda::CUdeviceptr address = saving.address_ + block * kBlockBytes;
   const CUresult result = driver_.cuMemcpyDtoHAsync_v2(content.data(), address, kBlockBytes, engine_.hash_stream());
@@ -130,7 +124,7 @@ LocalCopier::Match LocalCopier::matches(const Saving& saving, std::uint32_t bloc
 
 // ---- saving
 
-Copier::Progress LocalCopier::look(Saving& saving, CUresult* error) {
+Copier::Progress Copier::look(Saving& saving, CUresult* error) {
   if (saving.stage_ == Stage::kHashing) {
     Batch& batch = batches_[saving.batch_];
     look_at(batch);
@@ -152,7 +146,6 @@ Copier::Progress LocalCopier::look(Saving& saving, CUresult* error) {
     case Stage::kHashing:
     case Stage::kCopying: return Progress::kUnderWay;
     case Stage::kHashed:
-    case Stage::kShort:
     case Stage::kPlanned: return Progress::kWaits;
     case Stage::kDone: return Progress::kDone;
     case Stage::kFailed: break;
@@ -161,7 +154,7 @@ Copier::Progress LocalCopier::look(Saving& saving, CUresult* error) {
 }
 
 // Which blocks are copied?
-void LocalCopier::plan(Saving& saving) {
+void Copier::plan(Saving& saving) {
   const BlockHashResult* results = engine_.batch_results(saving.batch_) + saving.first_block_;
   const Content& content = *saving.content_;
   saving.to_copy_ = 0;
@@ -176,7 +169,7 @@ void LocalCopier::plan(Saving& saving) {
     } else if (known != nullptr && known->kind == Block::Kind::kCopied && known->hashed && known->hash == plan.hash) {
       plan.fate = Saving::Fate::kClean;
     }
-    if (plan.fate != Saving::Fate::kCopy && (verify_ || saving.verifies_)) {
+    if (plan.fate != Saving::Fate::kCopy && saving.verifies_) {
       switch (matches(saving, i)) {
         case Match::kYes: break;
         case Match::kNo: ++saving.wrong_hashes_; [[fallthrough]];
@@ -191,7 +184,7 @@ void LocalCopier::plan(Saving& saving) {
 }
 
 // Host memory for every block that needs a copy. False: there is not enough; what was found is kept.
-bool LocalCopier::find_slots(Saving& saving) {
+bool Copier::find_slots(Saving& saving) {
   Content& content = *saving.content_;
   const auto count = static_cast<std::uint32_t>(saving.blocks_.size());
   content.resize(count);
@@ -215,7 +208,7 @@ bool LocalCopier::find_slots(Saving& saving) {
   return true;
 }
 
-CUresult LocalCopier::submit(Saving& saving) {
+CUresult Copier::submit(Saving& saving) {
   Content& content = *saving.content_;
   const auto count = static_cast<std::uint32_t>(saving.blocks_.size());
   std::uint32_t i = 0;
@@ -243,10 +236,10 @@ CUresult LocalCopier::submit(Saving& saving) {
   return cuda::CUDA_SUCCESS;
 }
 
-Copier::Progress LocalCopier::go_on(Saving& saving, bool may_copy, CUresult* error) {
+Copier::Progress Copier::go_on(Saving& saving, CUresult* error) {
   if (saving.stage_ == Stage::kHashed) plan(saving);
   if (saving.stage_ == Stage::kDone) return Progress::kDone;
-  if (!may_copy || copying_ == kCopiesInFlight) return Progress::kWaits;
+  if (copying_ == kCopiesInFlight) return Progress::kWaits;
   if (!find_slots(saving)) return Progress::kNoHost;
   saving.error_ = submit(saving);
   saving.stage_ = Stage::kCopying;
@@ -255,14 +248,14 @@ Copier::Progress LocalCopier::go_on(Saving& saving, bool may_copy, CUresult* err
   return Progress::kUnderWay;
 }
 
-void LocalCopier::end(Saving& saving) {
+void Copier::end(Saving& saving) {
   if (saving.stage_ <= Stage::kHashed) leave_batch(saving);
   if (saving.stage_ == Stage::kCopying) --copying_;
   engine_.give(std::exchange(saving.event_, nullptr));
   --savings_;
 }
 
-void LocalCopier::count(Saving& saving) {
+void Copier::count(Saving& saving) {
   for (const Saving::Plan& plan : saving.blocks_) {
     switch (plan.fate) {
       case Saving::Fate::kCopy: saving.copied_ += kBlockBytes; break;
@@ -272,7 +265,7 @@ void LocalCopier::count(Saving& saving) {
   }
 }
 
-void LocalCopier::commit(Saving& saving, bool) {
+void Copier::commit(Saving& saving) {
   end(saving);
   Content& content = *saving.content_;
   content.resize(saving.blocks_.size());
@@ -296,7 +289,7 @@ void LocalCopier::commit(Saving& saving, bool) {
   }
 }
 
-void LocalCopier::keep(Saving& saving) {
+void Copier::keep(Saving& saving) {
   end(saving);
   for (Block& block : *saving.content_) {
     if (block.kind == Block::Kind::kCopied) continue;
@@ -307,12 +300,12 @@ void LocalCopier::keep(Saving& saving) {
 
 // ---- loading
 
-CUresult LocalCopier::load(Loading& loading, const Place& place, const Content& content, std::uint64_t) {
+CUresult Copier::load(Loading& loading, cuda::CUdeviceptr address, const Content& content) {
   const std::size_t count = content.size();
   for (std::size_t i = 0; i < count && loading.error_ == cuda::CUDA_SUCCESS;) {
     const std::size_t first = i++;
     const Block& block = content[first];
-    const cuda::CUdeviceptr to = place.address + first * kBlockBytes;
+    const cuda::CUdeviceptr to = address + first * kBlockBytes;
     if (block.kind == Block::Kind::kConstant) {
       while (i < count && content[i].kind == Block::Kind::kConstant && content[i].word == block.word) ++i;
       loading.error_ = driver_.cuMemsetD32Async(to, block.word, (i - first) * (kBlockBytes / 4), engine_.in());
@@ -330,19 +323,13 @@ CUresult LocalCopier::load(Loading& loading, const Place& place, const Content& 
   return loading.error_;
 }
 
-Copier::Progress LocalCopier::look(Loading& loading, CUresult* error) {
+Copier::Progress Copier::look(Loading& loading, CUresult* error) {
   const GpuState seen = engine_.state_of(loading.event_, engine_.in(), &loading.error_);
   if (seen == GpuState::kPending) return Progress::kUnderWay;
   engine_.give(std::exchange(loading.event_, nullptr));
   if (loading.error_ == cuda::CUDA_SUCCESS) return Progress::kDone;
   *error = loading.error_;
   return Progress::kFailed;
-}
-
-void LocalCopier::forget(Content& content, std::uint64_t) {
-  for (const Block& block : content) host_.give(block.slot);
-  content.clear();
-  content.shrink_to_fit();
 }
 
 }  // namespace gpumux::pager

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/mover_copier.h"
+#include "pager/transfers.h"
 
 #include <utility>
 
@@ -23,29 +23,29 @@ CUresult error_of(const MoverLink::Answer& answer) {
 
 }  // namespace
 
-std::uint64_t MoverCopier::next_ticket() {
+std::uint64_t Transfers::next_ticket() {
   note_connection();
   return ++last_ticket_;
 }
 
-void MoverCopier::note_connection() {
-  if (const std::uint64_t now = link_.connection(); now != connection_) {
+void Transfers::note_connection() {
+  if (const std::uint64_t now = link_->connection(); now != connection_) {
     connection_ = now;
     lost_ = last_ticket_;
     frames_ = 0;
   }
 }
 
-void MoverCopier::hear() {
+void Transfers::hear() {
   note_connection();
-  while (auto answer = link_.next()) {
+  while (auto answer = link_->next()) {
     frames_ = answer->frames;
     answers_.insert_or_assign(answer->ticket, std::move(*answer));
   }
 }
 
 // Nothing: it is not there yet.
-std::optional<MoverLink::Answer> MoverCopier::answer_to(std::uint64_t ticket) {
+std::optional<MoverLink::Answer> Transfers::answer_to(std::uint64_t ticket) {
   auto found = answers_.find(ticket);
   if (found == answers_.end()) {
     hear();
@@ -63,23 +63,25 @@ std::optional<MoverLink::Answer> MoverCopier::answer_to(std::uint64_t ticket) {
   return answer;
 }
 
-Copier::Saving MoverCopier::save(const Place& place, std::uint32_t blocks, Content& content, std::uint64_t chunk) {
+Transfers::Saving Transfers::save(int memory, bool may_keep, std::uint32_t blocks, const Saved& saved,
+                                  std::uint64_t chunk) {
   Saving saving;
-  saving.content_ = &content;
-  saving.chunk_ = chunk;
-  saving.ticket_ = next_ticket();
-  saving.stage_ = Stage::kCopying;
   ++asked_;
-  Content known = content;
-  known.resize(blocks);
-  if (link_.save(saving.ticket_, chunk, known, place.memory, place.may_keep)) return saving;
-  saving.stage_ = Stage::kFailed;
+  if (link_ != nullptr) {
+    saving.chunk_ = chunk;
+    saving.ticket_ = next_ticket();
+    Saved known = saved;
+    known.resize(blocks);
+    if (link_->save(saving.ticket_, chunk, known, memory, may_keep)) return saving;
+  }
+  saving.stage_ = Saving::Stage::kFailed;
   saving.error_ = cuda::CUDA_ERROR_NOT_READY;
   return saving;
 }
 
-Copier::Progress MoverCopier::look(Saving& saving, CUresult* error) {
-  if (saving.stage_ == Stage::kCopying || saving.stage_ == Stage::kShort) {
+Transfers::Progress Transfers::look(Saving& saving, CUresult* error) {
+  using Stage = Saving::Stage;
+  if (saving.stage_ < Stage::kDone) {
     auto answer = answer_to(saving.ticket_);
     if (answer && answer->result == Result::kNoHost) {
       saving.stage_ = Stage::kShort;
@@ -88,7 +90,7 @@ Copier::Progress MoverCopier::look(Saving& saving, CUresult* error) {
     if (!answer) return saving.stage_ == Stage::kShort ? Progress::kNoHost : Progress::kUnderWay;
     saving.error_ = error_of(*answer);
     saving.stage_ = saving.error_ == cuda::CUDA_SUCCESS ? Stage::kDone : Stage::kFailed;
-    saving.saved_ = std::move(answer->content);
+    saving.saved_ = std::move(answer->saved);
     saving.copied_ = answer->copied;
     saving.clean_ = answer->clean;
     saving.constant_ = answer->constant;
@@ -101,32 +103,34 @@ Copier::Progress MoverCopier::look(Saving& saving, CUresult* error) {
   return Progress::kFailed;
 }
 
-void MoverCopier::cancel(Saving& saving) {
-  if (!std::exchange(saving.is_cancelled_, true)) link_.cancel(saving.ticket_);
+void Transfers::cancel(Saving& saving) {
+  if (!std::exchange(saving.is_cancelled_, true) && link_ != nullptr) link_->cancel(saving.ticket_);
 }
 
-void MoverCopier::commit(Saving& saving, bool is_released) {
+void Transfers::commit(Saving& saving, bool is_released, Saved* saved) {
   --asked_;
-  if (saving.is_kept_) link_.give(saving.ticket_, is_released);
-  *saving.content_ = std::move(saving.saved_);
+  if (saving.is_kept_) link_->give(saving.ticket_, is_released);
+  *saved = std::move(saving.saved_);
 }
 
-void MoverCopier::keep(Saving& saving) {
+void Transfers::keep(Saving& saving, Saved* saved) {
   --asked_;
-  if (saving.stage_ != Stage::kDone) return;
-  if (saving.is_kept_) link_.give(saving.ticket_, false);
+  if (saving.stage_ != Saving::Stage::kDone) return;
+  if (saving.is_kept_) link_->give(saving.ticket_, false);
   // The mover has it, and may do away with it: the GPU's memory counts.
-  *saving.content_ = std::move(saving.saved_);
-  link_.forget(saving.chunk_, *saving.content_, true);
+  *saved = std::move(saving.saved_);
+  link_->forget(saving.chunk_, *saved, true);
 }
 
-CUresult MoverCopier::load(Loading& loading, const Place& place, const Content& content, std::uint64_t chunk) {
+CUresult Transfers::load(Loading& loading, int memory, const Saved& saved, std::uint64_t chunk) {
+  loading.error_ = cuda::CUDA_ERROR_NOT_READY;
+  if (link_ == nullptr) return loading.error_;
   loading.ticket_ = next_ticket();
-  if (!link_.load(loading.ticket_, chunk, content, place.memory)) loading.error_ = cuda::CUDA_ERROR_NOT_READY;
+  if (link_->load(loading.ticket_, chunk, saved, memory)) loading.error_ = cuda::CUDA_SUCCESS;
   return loading.error_;
 }
 
-Copier::Progress MoverCopier::look(Loading& loading, CUresult* error) {
+Transfers::Progress Transfers::look(Loading& loading, CUresult* error) {
   if (loading.error_ == cuda::CUDA_SUCCESS) {
     const auto answer = answer_to(loading.ticket_);
     if (!answer) return Progress::kUnderWay;
@@ -140,10 +144,20 @@ Copier::Progress MoverCopier::look(Loading& loading, CUresult* error) {
   return Progress::kFailed;
 }
 
-void MoverCopier::forget(Content& content, std::uint64_t chunk) {
-  if (!content.empty()) link_.forget(chunk, content, false);
-  content.clear();
-  content.shrink_to_fit();
+void Transfers::make_way(std::uint64_t bytes) {
+  if (link_ != nullptr) link_->make_way(bytes);
+}
+
+void Transfers::loaded(const Saved& saved, std::uint64_t chunk) { link_->forget(chunk, saved, true); }
+
+void Transfers::forget(Saved& saved, std::uint64_t chunk) {
+  if (!saved.empty()) link_->forget(chunk, saved, false);
+  saved.clear();
+  saved.shrink_to_fit();
+}
+
+void Transfers::wait() {
+  if (link_ != nullptr) link_->wait();
 }
 
 }  // namespace gpumux::pager

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A seat's way to the node's mover, as the pager sees it. Slots of host memory have numbers here: a block of kCopied
-// has its slot's number as its `word`.
+// A seat's way to the node's mover, as the pager sees it.
 #pragma once
 
 #include <cstdint>
@@ -8,8 +7,8 @@
 
 #include "base/frame_sizes.h"
 #include "cuda/driver.gen.h"
-#include "pager/copier/content.h"
-#include "pager/copier/frame_keeper.h"
+#include "pager/frame_keeper.h"
+#include "pager/saved.h"
 
 namespace gpumux::pager {
 
@@ -20,7 +19,7 @@ class MoverLink {
     std::uint64_t ticket = 0;
     Result result = Result::kDone;              // kNoHost: another answer follows
     cuda::CUresult error = cuda::CUDA_SUCCESS;  // of kFailed
-    Content content;                            // of a save that is done
+    Saved saved;                                // of a save that is done
     std::uint64_t copied = 0;                   // bytes, as the next
     std::uint64_t clean = 0;
     std::uint64_t constant = 0;
@@ -30,17 +29,15 @@ class MoverLink {
     std::optional<KeptFrame> frame;  // of a load without memory: the memory
   };
 
-  // A mover has been offered to this seat. From then on there is one, now or later.
-  virtual bool is_offered() const = 0;
   // Counts connections. Questions on an earlier one get no answer.
   virtual std::uint64_t connection() const = 0;
   // False: it cannot be reached now. `memory`: a descriptor of the chunk's, that stays the caller's. `may_keep`: the
   // mover may keep the memory. Negative memory of a load: into memory that the mover keeps.
-  virtual bool save(std::uint64_t ticket, std::uint64_t chunk, const Content& content, int memory, bool may_keep) = 0;
-  virtual bool load(std::uint64_t ticket, std::uint64_t chunk, const Content& content, int memory) = 0;
+  virtual bool save(std::uint64_t ticket, std::uint64_t chunk, const Saved& saved, int memory, bool may_keep) = 0;
+  virtual bool load(std::uint64_t ticket, std::uint64_t chunk, const Saved& saved, int memory) = 0;
   virtual void cancel(std::uint64_t ticket) = 0;
   // Any thread; never waits. It may be said later.
-  virtual void forget(std::uint64_t chunk, const Content& content, bool are_copies) = 0;
+  virtual void forget(std::uint64_t chunk, const Saved& saved, bool are_copies) = 0;
   // The answer to is_kept. `is_released`: this process has nothing of the memory any more.
   virtual void give(std::uint64_t ticket, bool is_released) = 0;
   virtual void make_way(std::uint64_t bytes) = 0;
