@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // gpumux-mover: moves the memory of a node's programs between its GPUs and host memory. Started by gpumuxd, with the
-// connection to it as standard input, and the name of the socket where the next gpumuxd finds it; never by people.
+// connection to it as standard input; never by people.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -14,7 +14,6 @@
 #include "base/version.h"
 #include "cuda/driver.h"
 #include "mover/process.h"
-#include "os/unix_socket.h"
 
 namespace {
 
@@ -22,7 +21,7 @@ using namespace gpumux;
 
 void* find(void* library, const char* symbol) { return ::dlsym(library, symbol); }
 
-int move(os::FileDescriptor connection, const char* door) {
+int move(os::FileDescriptor connection) {
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     std::fprintf(stderr, "gpumux-mover: no driver: %s\n", ::dlerror());
@@ -34,14 +33,8 @@ int move(os::FileDescriptor connection, const char* door) {
     std::fprintf(stderr, "gpumux-mover: the driver does not start\n");
     return 1;
   }
-  // Without it the next daemon cannot take over.
-  auto listener = os::listen_seqpacket(door, S_IRUSR | S_IWUSR, 1);
-  if (!listener) {
-    std::fprintf(stderr, "gpumux-mover: %s\n", listener.error().message().c_str());
-    return 1;
-  }
   // Without the ends of threads and contexts: the system does that.
-  auto* const process = new mover::Process(driver, std::move(connection), std::move(*listener));
+  auto* const process = new mover::Process(driver, std::move(connection));
   const base::Status done = process->run();
   if (!done) std::fprintf(stderr, "gpumux-mover: %s\n", done.error().message().c_str());
   ::_exit(done ? 0 : 1);
@@ -55,7 +48,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   struct stat status {};
-  if (argc != 2 || ::fstat(STDIN_FILENO, &status) != 0 || !S_ISSOCK(status.st_mode)) {
+  if (argc != 1 || ::fstat(STDIN_FILENO, &status) != 0 || !S_ISSOCK(status.st_mode)) {
     std::fprintf(
         stderr,
         "gpumux-mover: moves memory for gpumuxd. It is started by gpumuxd, with a connection to it as standard "
@@ -73,5 +66,5 @@ int main(int argc, char** argv) {
   const os::FileDescriptor nothing(::open("/dev/null", O_RDONLY | O_CLOEXEC));
   if (!connection || !nothing || ::dup2(nothing.get(), STDIN_FILENO) < 0) return 1;
   ::fcntl(connection.get(), F_SETFL, O_NONBLOCK);
-  return move(std::move(connection), argv[1]);
+  return move(std::move(connection));
 }

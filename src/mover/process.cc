@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "base/limits.h"
@@ -28,8 +29,6 @@ constexpr std::uint64_t kAskFor = 512 * pager::kMebibyte;
 // The daemon may have none. A guess.
 constexpr base::Duration kAskAgain = 20ms;
 constexpr base::Duration kLook = 1s;
-// For a daemon that does not read what it has come for, ms. A guess: it reads nothing else then.
-constexpr int kHandOver = 10'000;
 // Longer than a round of turns, as the daemon's own (daemon/tenants/host_memory.h).
 constexpr std::size_t kKeptLooks = 60;
 
@@ -77,10 +76,24 @@ void Process::look_at_host(base::TimePoint now) {
 
 template <class Message>
 void Process::send(const Message& message) {
-  // A daemon that reads too slowly misses it. This process asks for host memory again. A chunk that it gives back then
-  // stays lent until it ends.
   const std::lock_guard lock(connection_mutex_);
-  if (connection_) static_cast<void>(os::send_message(connection_.get(), wire::encode(message).bytes()));
+  if (!connection_) return;
+  const auto encoded = wire::encode(message);
+  const auto bytes = encoded.bytes();
+  if (unsent_.empty() && os::send_message(connection_.get(), bytes)) return;
+  // This process asks for host memory again. A chunk that goes back is named only once.
+  if constexpr (std::is_same_v<Message, wire::MoverHostReturned>)
+    unsent_.push_back({{bytes.begin(), bytes.end()}, nullptr});
+}
+
+// Under the mutex.
+void Process::flush() {
+  while (!unsent_.empty()) {
+    const Unsent& next = unsent_.front();
+    // A daemon that is gone is found by `hear`.
+    if (!os::send_message(connection_.get(), next.bytes, next.file ? next.file->get() : -1)) return;
+    unsent_.pop_front();
+  }
 }
 
 bool Process::has_daemon() {
@@ -91,52 +104,55 @@ bool Process::has_daemon() {
 void Process::leave_daemon() {
   const std::lock_guard lock(connection_mutex_);
   connection_.reset();
+  unsent_.clear();
 }
 
-// To the next daemon, which reads all of it before it says anything.
-base::Status Process::hand_over(int daemon) {
-  const auto say = [&](const auto& message, int file) -> base::Status {
-    for (;;) {
-      const auto sent = os::send_message(daemon, wire::encode(message).bytes(), file);
-      if (sent || sent.error().system_errno != EAGAIN) return sent;
-      pollfd polled{daemon, POLLOUT, 0};
-      if (::poll(&polled, 1, kHandOver) == 0) return base::fail(base::Code::kTimeout, "the next daemon does not read");
-    }
+// Under the mutex. The next daemon reads all of it before it says anything.
+void Process::hand_over() {
+  const auto say = [this](const auto& message, std::shared_ptr<const os::FileDescriptor> file) {
+    const auto encoded = wire::encode(message);
+    const auto bytes = encoded.bytes();
+    unsent_.push_back({{bytes.begin(), bytes.end()}, std::move(file)});
   };
   if (books_) {
-    GPUMUX_TRY(say(wire::MoverBooks{.slots = books_->slots(), .slots_per_chunk = books_->slots_per_chunk()},
-                   books_file_.get()));
+    say(wire::MoverBooks{.slots = books_->slots(), .slots_per_chunk = books_->slots_per_chunk()}, books_file_);
     const std::uint64_t bytes = books_->slots_per_chunk() * pager::kBlockBytes;
-    for (const auto& [number, file] : host_files_)
-      GPUMUX_TRY(say(wire::MoverHost{.number = number, .bytes = bytes}, file.get()));
-    for (const auto& [number, known] : seats_) GPUMUX_TRY(say(known.seat, -1));
+    for (const auto& [number, file] : host_files_) say(wire::MoverHost{.number = number, .bytes = bytes}, file);
+    for (const auto& [number, known] : seats_) say(known.seat, nullptr);
   }
-  return say(wire::MoverReady{}, -1);
+  say(wire::MoverReady{}, nullptr);
 }
 
 // The next daemon has the lock of the folder that the door is in. So the last one is gone, even if it is still heard.
+// Chunks that go back from now on are said after all chunks that there were at this moment.
 void Process::open_door() {
   os::FileDescriptor next = os::accept_connection(door_.get());
   const auto peer = next ? os::peer_credentials(next.get()) : base::Result<os::PeerCredentials>({});
   if (!next || !peer || peer->uid != ::geteuid()) return;
   {
-    // No chunk goes back between the look at it and the daemon's next word.
     const std::lock_guard lock(connection_mutex_);
-    connection_.reset();
-    if (const base::Status done = hand_over(next.get()); !done) {
-      std::fprintf(stderr, "gpumux-mover: the next daemon does not take over: %s\n", done.error().message().c_str());
-      return;
-    }
     connection_ = std::move(next);
+    unsent_.clear();
+    hand_over();
+    flush();
   }
   asked_at_.store(0);
+}
+
+// The daemon has bound it, as it has the folder's lock. Its name may be another mover's by now. The kernel tells the
+// next daemon which process listens.
+base::Status Process::on(const wire::MoverDoor&, os::FileDescriptor door) {
+  if (!door || ::listen(door.get(), 1) != 0)
+    return base::fail(base::Code::kProtocol, "the daemon gives a door that cannot be listened at");
+  door_ = std::move(door);
+  return {};
 }
 
 base::Status Process::on(const wire::MoverBooks& books, os::FileDescriptor file) {
   if (books_) return base::fail(base::Code::kProtocol, "the daemon gives the books twice");
   auto opened = Books::open(file.get(), books.slots, books.slots_per_chunk);
   if (!opened) return tl::unexpected(opened.error());
-  books_file_ = std::move(file);
+  books_file_ = std::make_shared<os::FileDescriptor>(std::move(file));
   books_.emplace(std::move(*opened));
   keeper_.emplace(*books_);
   host_.emplace(driver_, lender_, &*keeper_);
@@ -162,7 +178,7 @@ base::Status Process::on(const wire::MoverHost& host, os::FileDescriptor file) {
     return base::fail(base::Code::kProtocol, "the books have no room for a chunk of host memory");
   {
     const std::lock_guard lock(connection_mutex_);
-    host_files_[host.number] = std::move(file);
+    host_files_[host.number] = std::make_shared<os::FileDescriptor>(std::move(file));
   }
   asked_at_.store(0);
   return {};
@@ -250,8 +266,16 @@ base::Status Process::run() {
 base::Status Process::serve() {
   while (has_daemon() || has_seats()) {
     pollfd polled[]{{connection_.get(), POLLIN, 0}, {door_.get(), POLLIN, 0}};
+    {
+      const std::lock_guard lock(connection_mutex_);
+      if (!unsent_.empty()) polled[0].events |= POLLOUT;
+    }
     ::poll(polled, 2, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(kLook).count()));
     if (has_daemon()) GPUMUX_TRY(hear());
+    {
+      const std::lock_guard lock(connection_mutex_);
+      flush();
+    }
     if (polled[1].revents != 0) open_door();
     look_at_host(os::now());
   }

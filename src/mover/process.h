@@ -31,9 +31,9 @@ namespace gpumux::mover {
 
 class Process {
  public:
-  // `connection`: to the daemon. `door`: where the next one connects; it may be none.
-  Process(const cuda::Driver& driver, os::FileDescriptor connection, os::FileDescriptor door = {})
-      : driver_(driver), door_(std::move(door)), connection_(std::move(connection)) {}
+  // `connection`: to the daemon.
+  Process(const cuda::Driver& driver, os::FileDescriptor connection)
+      : driver_(driver), connection_(std::move(connection)) {}
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -80,8 +80,15 @@ class Process {
     Process& process_;
   };
 
+  // For a daemon that does not read as fast as this process writes.
+  struct Unsent {
+    std::vector<std::byte> bytes;
+    std::shared_ptr<const os::FileDescriptor> file;
+  };
+
   base::Status serve();
   base::Status hear();
+  base::Status on(const wire::MoverDoor&, os::FileDescriptor door);
   base::Status on(const wire::MoverBooks& books, os::FileDescriptor file);
   base::Status on(const wire::MoverHost& host, os::FileDescriptor file);
   base::Status on(const wire::MoverSeat& seat, os::FileDescriptor connection);
@@ -92,18 +99,20 @@ class Process {
   void send(const Message& message);
   bool has_seats();
   void open_door();
-  base::Status hand_over(int daemon);
+  void hand_over();
+  void flush();
   bool has_daemon();
   void leave_daemon();
   void look_at_host(base::TimePoint now);
 
   const cuda::Driver& driver_;
-  const os::FileDescriptor door_;
+  os::FileDescriptor door_;  // where the next daemon connects
   std::mutex connection_mutex_;
   os::FileDescriptor connection_;  // under the mutex; none: the daemon is gone
-  os::FileDescriptor books_file_;
+  std::deque<Unsent> unsent_;      // under the mutex; empty without a daemon
+  std::shared_ptr<const os::FileDescriptor> books_file_;
   std::optional<Books> books_;
-  std::map<std::uint64_t, os::FileDescriptor> host_files_;  // by the chunk's number, under the mutex
+  std::map<std::uint64_t, std::shared_ptr<const os::FileDescriptor>> host_files_;  // by number, under the mutex
   std::optional<BookKeeper> keeper_;
   Lender lender_{*this};
   std::optional<pager::HostSlots> host_;

@@ -31,9 +31,10 @@ class ProcessTest : public sim::SimTest {
     auto [ours, theirs] = pair();
     daemon_ = std::move(ours);
     thread_ = std::thread([this, connection = std::make_shared<os::FileDescriptor>(std::move(theirs))] {
-      Process process(simulated_driver(), std::move(*connection), os::listen_seqpacket(door_, 0600, 1).value());
+      Process process(simulated_driver(), std::move(*connection));
       status_ = process.run();
     });
+    say(wire::MoverDoor{}, os::bind_seqpacket(door_, 0600)->get());
   }
   void TearDown() override {
     end();
@@ -89,13 +90,26 @@ class ProcessTest : public sim::SimTest {
     }));
     return answer;
   }
-  std::optional<wire::MoverMoved> save(const os::FileDescriptor& seat, std::uint32_t blocks) {
+  static void ask_to_save(const os::FileDescriptor& seat, std::uint32_t blocks) {
     cuda::CUmemGenericAllocationHandle handle = 0;
     cuda::CUmemAllocationProp properties{};
     properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    EXPECT_CUDA(simulated_driver().cuMemCreate(&handle, blocks * pager::kBlockBytes, &properties, 0));
+    const std::uint64_t bytes = blocks * pager::kBlockBytes;
+    EXPECT_CUDA(simulated_driver().cuMemCreate(&handle, bytes, &properties, 0));
+    // No block is constant.
+    cuda::CUdeviceptr address = 0;
+    const cuda::CUmemAccessDesc own{properties.location, cuda::CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    EXPECT_CUDA(simulated_driver().cuMemAddressReserve(&address, bytes, 0, 0, 0));
+    EXPECT_CUDA(simulated_driver().cuMemMap(address, bytes, 0, handle, 0));
+    EXPECT_CUDA(simulated_driver().cuMemSetAccess(address, bytes, &own, 1));
+    for (std::uint32_t i = 0; i < blocks; ++i) {
+      const std::uint64_t words[2]{i + 1, 0};
+      EXPECT_CUDA(simulated_driver().cuMemcpyHtoD_v2(address + i * pager::kBlockBytes, words, sizeof words));
+    }
+    EXPECT_CUDA(simulated_driver().cuMemUnmap(address, bytes));
+    EXPECT_CUDA(simulated_driver().cuMemAddressFree(address, bytes));
     int fd = -1;
     EXPECT_CUDA(simulated_driver().cuMemExportToShareableHandle(&fd, handle,
                                                                 cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
@@ -105,9 +119,11 @@ class ProcessTest : public sim::SimTest {
                                  wire::encode_for_mover(wire::MoverSave{.ticket = 1, .chunk = 1, .blocks = blocks},
                                                         std::vector<wire::MoverBlock>(blocks), buffer),
                                  memory.get()));
-    const auto answered = answer(seat);
-    EXPECT_CUDA(simulated_driver().cuMemRelease(handle));
-    return answered;
+    EXPECT_CUDA(simulated_driver().cuMemRelease(handle));  // the descriptor keeps the memory
+  }
+  std::optional<wire::MoverMoved> save(const os::FileDescriptor& seat, std::uint32_t blocks) {
+    ask_to_save(seat, blocks);
+    return answer(seat);
   }
 
   const std::string door_ = "@gpumux-mover-test-" + std::to_string(::getpid());
@@ -178,6 +194,43 @@ TEST_F(ProcessTest, TheNextDaemonGetsAllThatTheLastOneGave) {
   // It serves this one as it did the last one.
   say(wire::MoverSeatGone{.seat = 7});
   EXPECT_TRUE(sim::eventually([&] { return books->bytes_of(7) == 0; }));
+}
+
+// Attack: the next daemon is stopped when it has connected. The workers do not wait for it.
+TEST_F(ProcessTest, TheNextDaemonReadsNothing) {
+  say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
+  const os::FileDescriptor seat = open_seat(1);
+  constexpr SeatNumber kSeats = 10'000;  // more than a socket holds
+  for (SeatNumber number = 2; number < kSeats; ++number) {
+    const auto one = wire::encode(wire::MoverSeat{.seat = number});
+    ASSERT_TRUE(sim::eventually([&] { return os::send_message(daemon_.get(), one.bytes()).has_value(); }));
+  }
+  ASSERT_TRUE(save(seat, 1));  // all of these are heard
+  const os::FileDescriptor last = std::move(daemon_);
+  daemon_ = std::move(*os::connect_seqpacket(door_));
+  ASSERT_TRUE(sim::eventually([&] {  // it has been accepted
+    std::byte byte[64];
+    return ::recv(last.get(), byte, sizeof byte, MSG_DONTWAIT) == 0;
+  }));
+  const auto start = sim::now();
+  ask_to_save(seat, 2 * kPerChunk);
+  alignas(8) std::byte buffer[wire::kMostMoverBytes];
+  base::Result<os::Received> received;
+  ASSERT_TRUE(sim::eventually([&] {
+    received = os::receive_message(seat.get(), buffer);
+    return received.has_value();
+  }));
+  EXPECT_EQ(wire::decode_from_mover(std::span(buffer, received->bytes))->message.result, wire::MoverResult::kNoHost);
+  EXPECT_LT(sim::now() - start, std::chrono::seconds(5));
+  // It reads on.
+  std::size_t seats = 0;
+  EXPECT_TRUE(sim::eventually([&] {
+    const auto message = heard();
+    if (message && std::holds_alternative<wire::MoverSeat>(*message)) ++seats;
+    return message && std::holds_alternative<wire::MoverReady>(*message);
+  }));
+  EXPECT_EQ(seats, kSeats - 1);
+  EXPECT_TRUE(answer(seat));
 }
 
 TEST_F(ProcessTest, AGpuThatIsNotThereHasNoSeat) {

@@ -45,7 +45,7 @@ void clear(const std::string& path) {
   ::rename(path.c_str(), aside.c_str());
 }
 
-base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int backlog, int type) {
+base::Result<FileDescriptor> bind_to(const std::string& path, mode_t mode, int type) {
   const auto address = unix_address(path);
   if (!address) return tl::unexpected(address.error());
   if (path[0] != '@') clear(path);
@@ -58,7 +58,12 @@ base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int
   const int bind_errno = errno;
   ::umask(old_mask);
   if (bound != 0) return base::fail_errno(bind_errno, "cannot bind " + path);
-  if (::listen(socket->get(), backlog) != 0) return base::fail_errno(errno, "cannot listen on " + path);
+  return socket;
+}
+
+base::Result<FileDescriptor> listen_on(const std::string& path, mode_t mode, int backlog, int type) {
+  auto socket = bind_to(path, mode, type);
+  if (socket && ::listen(socket->get(), backlog) != 0) return base::fail_errno(errno, "cannot listen on " + path);
   return socket;
 }
 
@@ -82,6 +87,10 @@ base::Result<FileDescriptor> connect_seqpacket(const std::string& path) { return
 
 base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog) {
   return listen_on(path, mode, backlog, SOCK_SEQPACKET);
+}
+
+base::Result<FileDescriptor> bind_seqpacket(const std::string& path, mode_t mode) {
+  return bind_to(path, mode, SOCK_SEQPACKET);
 }
 
 base::Result<FileDescriptor> listen_stream(const std::string& path, mode_t mode, int backlog) {

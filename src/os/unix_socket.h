@@ -44,7 +44,11 @@ base::Result<FileDescriptor> connect_seqpacket(const std::string& path);
 // REQUIRES: the caller holds the lock of the folder, so that no process of ours listens there.
 base::Result<FileDescriptor> listen_seqpacket(const std::string& path, mode_t mode, int backlog);
 
-// The same for a stream of bytes (the HTTP API).
+// The same, without listening: a process that gets the socket does that (listen(2)), and is then the one that
+// peer_credentials names to those who connect. Until it does, connecting fails.
+base::Result<FileDescriptor> bind_seqpacket(const std::string& path, mode_t mode);
+
+// As listen_seqpacket, for a stream of bytes (the HTTP API).
 base::Result<FileDescriptor> listen_stream(const std::string& path, mode_t mode, int backlog);
 
 // The next connection, non-blocking and close-on-exec; none if there is none, or it cannot be taken. If descriptors or

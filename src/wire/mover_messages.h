@@ -150,9 +150,9 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 // ---- between the daemon and the mover that it has started
 //
 //   daemon                                   mover
-//   MoverBooks + file   ------------------>                      the first one: the books of all slots
-//   MoverHost + file    ------------------>                      a chunk of host memory, known to the books by its
-//   number
+//   MoverDoor + socket  ------------------>                      where it listens for the next daemon: bound by this
+//   one MoverBooks + file   ------------------>                      before any other: the books of all slots MoverHost
+//   + file    ------------------>                      a chunk of host memory, by its number in the books
 //                       <------------------  MoverReady          it has the driver, and has handed over all that it has
 //                       <------------------  MoverHostWanted
 //                       <------------------  MoverHostReturned   the chunk with this number is not used any more
@@ -174,12 +174,18 @@ enum class MoverControlType : std::uint32_t {
   kSeat = 3,
   kSeatGone = 4,
   kSeats = 5,
+  kDoor = 6,
 
   kHostWanted = 64,
   kHostReturned = 65,
   kReady = 66,
 };
 
+struct MoverDoor {
+  static constexpr MoverControlType kType = MoverControlType::kDoor;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t reserved = 0;
+};
 struct MoverBooks {
   static constexpr MoverControlType kType = MoverControlType::kBooks;
   static constexpr std::size_t kMinimumBytes = 8;
@@ -228,7 +234,7 @@ struct MoverReady {
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t reserved = 0;
 };
-using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats>;
+using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor>;
 using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);

@@ -24,6 +24,18 @@ class Mover(MemoryTest):
         """The process ids of all movers that the daemon has started, the newest last."""
         return [int(pid) for pid in re.findall(r"the mover is started.* pid=(\d+)", daemon.log())]
 
+    def start_daemon_with_mover(self, script):
+        """A daemon that starts this shell script as its mover, and the script's path."""
+        folder = os.path.join(self.directory, "bin")
+        os.mkdir(folder)
+        shutil.copy(paths.DAEMON, folder)
+        os.symlink(os.path.join(os.path.dirname(paths.DAEMON), "gpumux-runner"), os.path.join(folder, "gpumux-runner"))
+        program = os.path.join(folder, "gpumux-mover")
+        with open(program, "w") as file:
+            file.write(f"#!/bin/sh\n{script}")
+        os.chmod(program, 0o755)
+        return self.start_daemon(program=os.path.join(folder, "gpumuxd")), program
+
     def started(self, count, **options):
         return [self.start("large", name=f"large{i}", variables={"GPUMUX_VERIFY": "1"}, until=self.enough,
                            **{**LARGE, **options}) for i in range(count)]
@@ -95,15 +107,8 @@ class Mover(MemoryTest):
 
     def test_one_that_cannot_start_is_said_and_no_program_waits_for_it(self):
         self.expect_error("the mover cannot be started")
-        folder = os.path.join(self.directory, "bin")
-        os.mkdir(folder)
-        shutil.copy(paths.DAEMON, folder)
-        os.symlink(os.path.join(os.path.dirname(paths.DAEMON), "gpumux-runner"), os.path.join(folder, "gpumux-runner"))
-        program, starts = os.path.join(folder, "gpumux-mover"), os.path.join(self.directory, "starts")
-        with open(program, "w") as script:
-            script.write(f"#!/bin/sh\necho >> {starts}\nexit 1\n")
-        os.chmod(program, 0o755)
-        daemon = self.start_daemon(program=os.path.join(folder, "gpumuxd"))
+        starts = os.path.join(self.directory, "starts")
+        daemon, program = self.start_daemon_with_mover(f"echo >> {starts}\nexit 1\n")
 
         def why():
             return daemon.api.status()["host_memory"]["why_no_mover"]
@@ -128,6 +133,44 @@ class Mover(MemoryTest):
         wait_until(lambda: not why(), HANG, "it serves")
         others = self.started(1)
         self.work_until(self.turns_of(daemon, 2), "turns", first, *others)
+
+    def test_a_mover_that_starts_late_does_not_take_the_next_ones_door(self):
+        go, has_started = (os.path.join(self.directory, name) for name in ("go", "has_started"))
+        real = os.path.join(os.path.dirname(paths.DAEMON), "gpumux-mover")
+        daemon, _ = self.start_daemon_with_mover(
+            f"if mkdir {has_started} 2>/dev/null; then while [ ! -e {go} ]; do sleep 0.05; done; fi\n"
+            f"exec {real} \"$@\"\n")
+        first = self.start("large", until=self.enough, **LARGE)
+        wait_until(lambda: len(self.movers(daemon)) == 1, HANG, "the first mover is started")
+        daemon.kill()
+        daemon.start()
+        programs = self.started(1)
+        wait_until(lambda: len(self.movers(daemon)) == 2, HANG, "another one is started")
+        late, mover = self.movers(daemon)
+        pathlib.Path(go).touch()
+        # It has started when it has its program's driver.
+        wait_until(lambda: "libcuda" in pathlib.Path(f"/proc/{late}/maps").read_text(), HANG, "the first one starts")
+        time.sleep(1)
+        daemon.kill()
+        daemon.start()
+        wait_until(lambda: f"mover serves pid={mover}" in daemon.log(), HANG, "the second one is taken over")
+        self.work_until(lambda: True, "nothing more", first, *programs)
+
+    def test_a_stopped_mover_is_not_taken_over(self):
+        self.expect_error("is not taken over, and stays with the seats that it has")
+        daemon = self.start_daemon()
+        programs = self.started(2)
+        wait_until(self.turns_of(daemon, 2), HANG, "turns")
+        stopped = self.movers(daemon)[-1]
+        os.kill(stopped, signal.SIGSTOP)
+        try:
+            daemon.kill()
+            daemon.start()
+            third = self.start("large", until=self.enough, **LARGE)
+            wait_until(lambda: len(self.movers(daemon)) == 2, HANG, "another one is started for the third program")
+        finally:
+            os.kill(stopped, signal.SIGCONT)
+        self.work_until(self.turns_of(daemon, 4), "turns", *programs, third)
 
     def test_the_daemon_is_killed(self):
         daemon = self.start_daemon()

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -32,8 +33,7 @@ using namespace std::chrono_literals;
 // half a second of one core, and a person who has put it right waits half a minute at most.
 constexpr base::Duration kRestartPause = 500ms;
 constexpr base::Duration kLongestRestartPause = 30s;
-// A mover that does not read gets no further seats: those move their memory themselves. A seat costs two messages at
-// most. A guess.
+// A mover that does not read gets no further seats: those wait. A seat costs two messages at most. A guess.
 constexpr std::size_t kMostUnsent = 1024;
 // Of an entry in the books (mover/books.h), rounded up.
 constexpr std::uint64_t kMostBytesPerSlot = 64;
@@ -99,18 +99,21 @@ base::Status NodeMover::start() {
       return base::fail_errno(errno, "cannot make the books of host memory");
     books_ = std::move(books);
   }
+  auto door = os::bind_seqpacket(door_, S_IRUSR | S_IWUSR);
+  if (!door) return tl::unexpected(door.error());
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0)
     return base::fail_errno(errno, "cannot make a connection to the mover");
   os::FileDescriptor ours(ends[0]);
   const os::FileDescriptor theirs(ends[1]);
   // In a session of its own: a terminal's signals are the daemon's, and the mover outlives it for its seats.
-  const auto started = os::spawn(program_, {"gpumux-mover", door_}, environment(), theirs.get());
+  const auto started = os::spawn(program_, {"gpumux-mover"}, environment(), theirs.get());
   if (!started) return tl::unexpected(started.error());
   auto pidfd = os::open_pidfd(*started);
   state_ = Starting{{*started, pidfd ? std::move(*pidfd) : os::FileDescriptor()}};
   socket_.assign(ours.release());
   log_info("the mover is started", {{"pid", *started}});
+  send(wire::MoverDoor{}, -1, std::move(*door));
   send(wire::MoverBooks{.slots = slots_,
                         .slots_per_chunk = static_cast<std::uint32_t>(host_.chunk_bytes() / kSlotBytes)},
        books_.get());
@@ -142,6 +145,10 @@ void NodeMover::take_over() {
   log_info("an earlier daemon's mover is taken over", {{"pid", peer->pid}});
   state_ = TakingOver{{peer->pid, process ? std::move(process->pidfd) : os::FileDescriptor()}};
   socket_.assign(connection->release());
+  again_.expires_after(kTakeOverPatience);
+  again_.async_wait([this](const boost::system::error_code& error) {
+    if (!error && is_taking_over()) lost("it has not handed over in time");
+  });
   wait_read();
 }
 
@@ -181,9 +188,13 @@ void NodeMover::drop() {
   numbers_.clear();
   left_.clear();
   books_.reset();
-  waiting_.clear();
   back_.clear();
   state_ = None{};
+  // Not from within: the callers read from a socket that may be the next mover's then.
+  again_.expires_after(base::Duration::zero());
+  again_.async_wait([this](const boost::system::error_code& error) {
+    if (!error) on_may_connect_();
+  });
 }
 
 // ---- its end
@@ -194,6 +205,7 @@ void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
     log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", numbers_.size()}});
     state_ = Serving{std::move(taken->process)};
+    again_.cancel();
   } else {
     return;
   }
@@ -204,8 +216,7 @@ void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
     on_why_not_();
   }
   for (const Seat& seat : waiting_) connected_.erase(seat);
-  on_serving_();
-  waiting_.clear();
+  on_may_connect_();
 }
 
 // Two movers must not have the same slots: the next one is started when this one has ended, with its copies.
@@ -222,7 +233,8 @@ void NodeMover::lost(std::string_view why) {
     fail(program_ + " ends before it serves, and has said why on the daemon's standard error");
     rest(std::move(std::get<Starting>(state_).process));
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
-    log_error("the earlier daemon's mover is not taken over", {{"pid", taken->process.pid}, {"why", why}});
+    log_error("the earlier daemon's mover is not taken over, and stays with the seats that it has",
+              {{"pid", taken->process.pid}, {"why", why}});
     drop();
   }
 }
@@ -254,12 +266,11 @@ void NodeMover::rested() {
 }
 
 os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain) {
-  if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || std::holds_alternative<Resting>(state_))
+  connected_.erase(seat);
+  waiting_.insert(seat);
+  if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || is_taking_over() ||
+      std::holds_alternative<Resting>(state_))
     return {};
-  if (is_taking_over()) {
-    waiting_.insert(seat);
-    return {};
-  }
   if (std::holds_alternative<None>(state_)) {
     if (const auto started = start(); !started) {
       fail(started.error().message());
@@ -281,6 +292,7 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
     message.domain = its->second;
   }
   send(message, -1, std::move(theirs));
+  waiting_.erase(seat);
   connected_.insert(seat);
   return os::FileDescriptor(ends[1]);
 }
@@ -295,16 +307,17 @@ void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
   if (is_running()) send(wire::MoverSeatGone{.seat = seat->second});
   left_.erase(seat->first);
   connected_.erase(seat->first);
-  waiting_.erase(seat->first);
   numbers_.erase(seat);
   if (numbers_.empty()) domains_.clear();
 }
 
 void NodeMover::closed(const Seat& seat) {
+  waiting_.erase(seat);
   if (const auto known = numbers_.find(seat); known != numbers_.end()) forget(known);
 }
 
 void NodeMover::left(const Seat& seat, os::FileDescriptor process) {
+  waiting_.erase(seat);  // it asks again
   if (numbers_.contains(seat)) left_[seat] = std::move(process);
 }
 
@@ -315,6 +328,7 @@ void NodeMover::look() {
     if (!at->second || at->first.process_start == 0 || os::has_ended(at->second.get())) closed(Seat(at->first));
     at = next;
   }
+  if (!waiting_.empty() && std::holds_alternative<Serving>(state_)) on_may_connect_();
 }
 
 // ---- host memory

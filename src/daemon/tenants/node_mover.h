@@ -13,8 +13,14 @@
 // each failure. Until a mover is Serving the memory of connected seats cannot leave its GPU (why_not).
 //
 // A mover outlives its daemon for its seats. The next daemon of the same folder takes it over (TakingOver): the mover
-// hands over the books, all host memory and its seats, and then it is Serving. The kernel says that the mover is of the
-// daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
+// hands over the books, all host memory and its seats, and then it is Serving. If that takes longer than
+// kTakeOverPatience, the mover stays with its seats until they end, and gets no other seat: None. The kernel says that
+// the mover is of the daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
+//
+// The door, where a mover listens for the next daemon, is bound by the daemon that starts this mover. So its name
+// always belongs to the newest mover of the folder's lock.
+//
+// A seat that asks for a connection and cannot have one at once waits (waiting_) until it can.
 //
 // On the loop's thread.
 #pragma once
@@ -24,6 +30,7 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/posix/stream_descriptor.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -46,6 +53,9 @@ namespace gpumux::daemon {
 
 class NodeMover {
  public:
+  // A guess: a take-over takes some milliseconds.
+  static constexpr base::Duration kTakeOverPatience = std::chrono::seconds(3);
+
   // `program`: e.g. /usr/libexec/gpumux/gpumux-mover. `door`: the socket where a mover listens for its next daemon.
   // REQUIRES: the caller holds the lock of the door's folder.
   NodeMover(boost::asio::io_context& io, HostMemory& host, std::string program, std::string door);
@@ -56,8 +66,8 @@ class NodeMover {
   // Takes over the mover that an earlier daemon has left, if there is one. Before the first tenant.
   void take_over();
 
-  // A mover serves: every seat that it does not have needs a connection.
-  void on_serving(std::function<void()> callback) { on_serving_ = std::move(callback); }
+  // Every seat without a connection may ask for one: a mover serves, or an earlier daemon's was not taken over.
+  void on_may_connect(std::function<void()> callback) { on_may_connect_ = std::move(callback); }
   // why_not() has changed.
   void on_why_not(std::function<void()> callback) { on_why_not_ = std::move(callback); }
   // Why no mover can be started, for people. Empty: one serves, or none has failed since one did.
@@ -70,12 +80,12 @@ class NodeMover {
     std::uint32_t slot = 0;
     auto operator<=>(const Seat&) const = default;
   };
-  // The seat's end of a new connection. None: not now. A seat that it knows gets one when a mover serves. `domain`:
-  // seats of one trust domain hand physical memory over to each other; empty: this one does not.
+  // The seat's end of a new connection. None: the seat waits for one (on_may_connect). `domain`: seats of one trust
+  // domain hand physical memory over to each other; empty: this one does not.
   os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain);
   // Whether the seat has a connection to this mover, as far as the daemon can tell.
   bool has_connection(const Seat& seat) const { return connected_.contains(seat); }
-  // Whether the seat has been connected to this mover and may have content there, or waits until it is taken over.
+  // Whether the seat has been connected to this mover and may have content there, or waits for a connection.
   bool knows(const Seat& seat) const { return numbers_.contains(seat) || waiting_.contains(seat); }
   // The seat's process has connected again, with a connection to a mover. False: this daemon's mover is another one.
   bool is_back(const Seat& seat);
@@ -145,13 +155,13 @@ class NodeMover {
   HostMemory& host_;
   const std::string program_;
   const std::string door_;
-  std::function<void()> on_serving_ = [] {};
+  std::function<void()> on_may_connect_ = [] {};
   std::function<void()> on_why_not_ = [] {};
   os::FileDescriptor books_;
   std::uint32_t slots_ = 0;
   std::map<std::uint64_t, std::uint64_t> loans_;  // by the chunk's number in the books
   boost::asio::posix::stream_descriptor socket_;
-  boost::asio::steady_timer again_;
+  boost::asio::steady_timer again_;  // taking over, resting, and before seats connect after a failed take-over
   std::deque<Unsent> unsent_;
   std::variant<None, Starting, TakingOver, Serving, Resting> state_;
   base::Duration pause_;  // before the next start
@@ -161,7 +171,7 @@ class NodeMover {
   std::uint64_t last_domain_ = 0;
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
   std::set<Seat> connected_;                 // of these, to the mover that runs
-  std::set<Seat> waiting_;                   // for a connection, until the mover is taken over
+  std::set<Seat> waiting_;                   // for a connection
   std::set<Seat> back_;                      // have connected again, and the mover has not named them yet
   std::map<Seat, os::FileDescriptor> left_;  // of these, whose connection has ended: pidfds
 };

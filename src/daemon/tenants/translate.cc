@@ -70,7 +70,7 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
 
 void Translator::set_mover(NodeMover& mover) {
   mover_ = &mover;
-  mover.on_serving([this] {
+  mover.on_may_connect([this] {
     for (const auto& [id, session] : sessions_) {
       for (const auto& [number, slot] : session->slots()) {
         const NodeMover::Seat seat = mover_seat(*session, slot);

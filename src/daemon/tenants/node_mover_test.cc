@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "daemon/tenants/node_mover.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <string>
+
+#include "os/unix_socket.h"
+#include "tests/unit/temporary_directory.h"
+
+namespace gpumux::daemon {
+namespace {
+
+using namespace std::chrono_literals;
+
+// The test is the earlier daemon's mover. The mover that is started is a script: it serves at once, and does nothing.
+class NodeMoverTest : public ::testing::Test {
+ protected:
+  NodeMoverTest() {
+    host_.set_demand(0);
+    mover_.on_may_connect([this] { ++may_connect_; });
+  }
+  ~NodeMoverTest() override { pool_.join(); }
+
+  // To be started: what it does when it is.
+  void write_program(const std::string& does) {
+    std::ofstream(program_) << "#!/bin/sh\n" << does << '\n';
+    ::chmod(program_.c_str(), 0755);
+  }
+  // MoverReady. Then it reads what the daemon says, until the test has ended.
+  static constexpr const char* kServes =
+      R"(printf '\102\000\000\000\020\000\000\000\000\000\000\000\000\000\000\000' >&0
+        while kill -0 $PPID; do cat >/dev/null; sleep 0.02; done 2>/dev/null)";
+
+  // Until it holds; false: it does not within `most`.
+  bool eventually(const std::function<bool()>& holds, base::Duration most = 10s) {
+    const auto deadline = std::chrono::steady_clock::now() + most;
+    while (!holds()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      io_.run_for(1ms);
+      io_.restart();
+    }
+    return true;
+  }
+  os::FileDescriptor connect(std::uint32_t slot = 0) { return mover_.connect(seat(slot), {}, {}); }
+  static NodeMover::Seat seat(std::uint32_t slot) { return {::getpid(), 1, slot}; }
+
+  TemporaryDirectory directory_;
+  const std::string program_ = directory_.path() + "/mover";
+  const std::string door_ = directory_.path() + "/mover.sock";
+  boost::asio::io_context io_;
+  boost::asio::thread_pool pool_{1};
+  HostMemory host_{io_, pool_, std::uint64_t{64} << 20};
+  NodeMover mover_{io_, host_, program_, door_};
+  int may_connect_ = 0;
+};
+
+TEST_F(NodeMoverTest, AStoppedMoverIsWaitedForForAWhile) {
+  write_program(kServes);
+  const auto door = os::listen_seqpacket(door_, 0600, 1).value();
+  mover_.take_over();
+  EXPECT_FALSE(connect());
+  EXPECT_TRUE(mover_.knows(seat(0)));
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }, NodeMover::kTakeOverPatience + 5s));
+  // The next one is started for the seat that has waited.
+  EXPECT_TRUE(connect());
+  EXPECT_TRUE(eventually([&] { return may_connect_ == 2; }));
+  // Its own daemon is gone for the stopped one, and the door's name is the next one's.
+  os::FileDescriptor accepted = os::accept_connection(door.get());
+  ASSERT_TRUE(accepted);
+  std::byte byte;
+  EXPECT_EQ(::recv(accepted.get(), &byte, 1, MSG_DONTWAIT), 0);
+  static_cast<void>(os::connect_seqpacket(door_));
+  EXPECT_FALSE(os::accept_connection(door.get()));
+}
+
+TEST_F(NodeMoverTest, AfterATakeOverThatFailsTheSeatsThatWaitedAreConnected) {
+  write_program(kServes);
+  {
+    const auto door = os::listen_seqpacket(door_, 0600, 1).value();
+    mover_.take_over();
+    EXPECT_FALSE(connect());
+  }
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }));
+  EXPECT_TRUE(mover_.knows(seat(0)));
+  EXPECT_TRUE(connect());
+  EXPECT_TRUE(mover_.has_connection(seat(0)));
+  EXPECT_TRUE(eventually([&] { return may_connect_ == 2; }));
+}
+
+TEST_F(NodeMoverTest, ASeatThatCannotBeConnectedAtOnceIsConnectedLater) {
+  EXPECT_FALSE(connect());  // there is no such program
+  EXPECT_TRUE(mover_.knows(seat(0)));
+  EXPECT_FALSE(mover_.why_not().empty());
+  write_program(kServes);
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }));
+  EXPECT_TRUE(connect());
+  EXPECT_TRUE(mover_.why_not().empty());
+}
+
+// It loses its connection again and again, and the mover reads nothing.
+TEST_F(NodeMoverTest, ASeatWhoseReconnectionFailsIsConnectedLater) {
+  const std::string go = directory_.path() + "/go";
+  write_program("while kill -0 $PPID && [ ! -e " + go + " ]; do sleep 0.01; done; " + kServes);
+  for (int connections = 0; connect(); ++connections) ASSERT_LT(connections, 10'000);
+  EXPECT_FALSE(mover_.has_connection(seat(0)));
+  std::ofstream(go) << '\n';
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }));
+  ASSERT_TRUE(eventually([&] {
+    const int before = may_connect_;
+    mover_.look();
+    return may_connect_ != before && connect();
+  }));
+  EXPECT_TRUE(mover_.has_connection(seat(0)));
+  // No seat waits any longer.
+  const int before = may_connect_;
+  mover_.look();
+  EXPECT_EQ(may_connect_, before);
+}
+
+TEST_F(NodeMoverTest, ASeatThatWaitsAndIsClosedIsForgotten) {
+  EXPECT_FALSE(connect());
+  mover_.closed(seat(0));
+  EXPECT_FALSE(mover_.knows(seat(0)));
+}
+
+}  // namespace
+}  // namespace gpumux::daemon
