@@ -49,6 +49,8 @@ void MoverConnection::offer(os::FileDescriptor socket, std::uint32_t number) {
   number_.store(number, std::memory_order_relaxed);
   socket_ = os::KeptDescriptor(std::move(socket));
   connections_.fetch_add(1, std::memory_order_release);
+  wants_names_ = true;
+  names_.clear();
   send_unsaid();
 }
 
@@ -81,18 +83,45 @@ bool MoverConnection::send_bytes(std::span<const std::byte> bytes, int memory) {
 template <class Message>
 bool MoverConnection::send(const Message& message, const pager::Saved& saved, int memory) {
   send_unsaid();
-  return unsaid_.empty() && send_bytes(wire::encode_for_mover(message, blocks_of(saved), buffer_), memory);
+  return unsaid_.empty() && names_.empty() &&
+         send_bytes(wire::encode_for_mover(message, blocks_of(saved), buffer_), memory);
 }
 
 void MoverConnection::send_unsaid() {
   std::size_t said = 0;
   while (said < unsaid_.size() && send_bytes(unsaid_[said], -1)) ++said;
   unsaid_.erase(unsaid_.begin(), unsaid_.begin() + static_cast<std::ptrdiff_t>(said));
+  while (unsaid_.empty() && !names_.empty() && send_bytes(names_.front(), -1)) names_.pop_front();
+}
+
+bool MoverConnection::wants_names() {
+  const base::Locked locked(mutex_);
+  return wants_names_;
+}
+
+void MoverConnection::name_all(std::span<const Named> all) {
+  const base::Locked locked(mutex_);
+  const auto say = [&](const wire::MoverNames& names, const pager::Saved& saved) GPUMUX_REQUIRES(mutex_) {
+    const auto bytes = wire::encode_for_mover(names, blocks_of(saved), buffer_);
+    names_.emplace_back(bytes.begin(), bytes.end());
+  };
+  names_.clear();
+  for (const Named& one : all) {
+    if (one.saved.empty()) continue;
+    say({.chunk = one.chunk,
+         .blocks = static_cast<std::uint32_t>(one.saved.size()),
+         .are_copies = one.is_copy ? 1u : 0u},
+        one.saved);
+  }
+  say({}, {});
+  wants_names_ = false;
+  send_unsaid();
 }
 
 bool MoverConnection::save(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory,
                            bool may_keep) {
   const base::Locked locked(mutex_);
+  if (wants_names_) return false;
   return send(wire::MoverSave{.ticket = ticket,
                               .chunk = chunk,
                               .blocks = static_cast<std::uint32_t>(saved.size()),

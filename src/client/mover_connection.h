@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -46,6 +47,8 @@ class MoverConnection final : public pager::MoverLink {
     return number % 2 == 0 ? number : 0;
   }
   std::uint64_t connection() const override { return connections_.load(std::memory_order_acquire); }
+  bool wants_names() override;
+  void name_all(std::span<const Named> all) override;
   bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory,
             bool may_keep) override;
   bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory) override;
@@ -73,6 +76,8 @@ class MoverConnection final : public pager::MoverLink {
   base::Mutex mutex_;
   os::KeptDescriptor socket_ GPUMUX_GUARDED_BY(mutex_);
   std::vector<std::vector<std::byte>> unsaid_ GPUMUX_GUARDED_BY(mutex_);  // messages that may come late, in order
+  bool wants_names_ GPUMUX_GUARDED_BY(mutex_) = false;                    // name_all follows, on this connection
+  std::deque<std::vector<std::byte>> names_ GPUMUX_GUARDED_BY(mutex_);    // of name_all: not sent yet
   alignas(8) std::byte buffer_[wire::kMostMoverBytes] GPUMUX_GUARDED_BY(mutex_);
 };
 

@@ -79,6 +79,23 @@ class FramesTest : public WorkerTest {
   base::TimePoint time_ = sim::now();
 };
 
+// After the mover was started again, too: a seat names the content that it waits for.
+TEST_F(FramesTest, ASeatThatNamesWhatItHasAwayIsAwaited) {
+  const os::FileDescriptor giver = connect(1, kDomain);
+  os::FileDescriptor taker = connect(2, kDomain);
+  const Answer away = put_away(taker, words(kBytes, 2));
+  taker = connect(2, kDomain);
+  worker_->step(now());
+  Memory memory = make(kBlocks);
+  write(memory, words(kBytes, 1));
+  EXPECT_EQ(save_to_keep(giver, memory).moved.is_kept, 0u);
+  say(taker, wire::MoverNames{.chunk = 1, .blocks = kBlocks}, away.blocks);
+  say(taker, wire::MoverNames{}, {});
+  worker_->step(now());
+  EXPECT_EQ(save_to_keep(giver, memory).moved.is_kept, 1u);
+  release(memory);
+}
+
 TEST_F(FramesTest, MemoryGoesToTheNextSeatOfItsDomain) {
   const os::FileDescriptor giver = connect(1, kDomain), taker = connect(2, kDomain);
   const auto mine = words(kBytes, 1), its = words(kBytes, 2);

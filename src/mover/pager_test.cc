@@ -164,6 +164,33 @@ TEST_F(PagerByMoverTest, AMoverThatIsKilledLosesNothing) {
   EXPECT_EQ(read(address, 24 * kMebibyte), words);
 }
 
+// Their slots are no seat's to name. The next connection says so, and nothing that the seat names goes.
+TEST_F(PagerByMoverTest, AnswersThatAreLostLeaveNothing) {
+  const cuda::CUdeviceptr address = get(24 * kMebibyte);
+  const auto words = random_words(24 * kMebibyte, 4);
+  write(address, words);
+  ASSERT_EQ(evict(8 * kMebibyte), JobState::kDone);
+  {
+    cuda::CUresult error = cuda::CUDA_SUCCESS;
+    const auto job = pager().begin_eviction(seat_, UINT64_MAX, &error);
+    ASSERT_NE(job, nullptr);
+    job->step();
+    ASSERT_TRUE(sim::eventually([&] { return mover_->books.bytes_of(1) == 24 * kMebibyte; }));
+    connect(1, *connection_, 0);
+    EXPECT_EQ(run(*job), JobState::kFailed);
+  }
+  ASSERT_STREQ(pager().check(), nullptr);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 24 * kMebibyte), words);
+  EXPECT_LT(mover_->books.bytes_of(1), 24 * kMebibyte);
+  EXPECT_EQ(mover_->books.bytes_of(1), pager().counters().host_used);
+  // Evicted content is named, too.
+  ASSERT_EQ(evict(), JobState::kDone);
+  connect(1, *connection_, 0);
+  ASSERT_EQ(restore(), JobState::kDone);
+  EXPECT_EQ(read(address, 24 * kMebibyte), words);
+}
+
 // ---- frames
 
 // Two programs that change places on a GPU with memory for one of them and a chunk, as the daemon has them: what one

@@ -92,10 +92,7 @@ void Worker::forget_removed() {
   std::erase_if(removed_, [this](SeatNumber number) {
     const auto is_its = [number](const Seat& seat) { return seat.number == number; };
     if (std::any_of(seats_.begin(), seats_.end(), is_its)) return false;
-    if (owners_.erase(number) == 0) return true;
-    for (std::uint32_t slot = 0; slot < books_.slots(); ++slot) {
-      if (books_.take(slot, number)) host_.give(slot_of(slot));
-    }
+    if (owners_.erase(number) != 0) release_unnamed(number, std::vector<bool>(books_.slots()));
     return true;
   });
 }
@@ -247,6 +244,40 @@ void Worker::on(Seat& seat, const wire::MoverForget& forget, std::span<const Mov
     } else if (books_.take(slot, owner)) {
       host_.give(slot_of(slot));
     }
+  }
+}
+
+void Worker::on(Seat& seat, const wire::MoverNames& names, std::span<const MoverBlock> blocks, os::FileDescriptor) {
+  auto* const some = std::get_if<Seat::NamesSome>(&seat.names);
+  if (some == nullptr) {
+    seat.is_gone = true;  // each time costs a look at all books
+    return;
+  }
+  some->slots.resize(books_.slots());
+  if (blocks.empty()) {
+    release_unnamed(seat.number, some->slots);
+    seat.names = Seat::HasNamedAll{};
+    return;
+  }
+  for (std::uint32_t i = 0; i < blocks.size(); ++i) {
+    const std::uint32_t slot = blocks[i].value;
+    const Owner owner{seat.number, names.chunk, i};
+    if (blocks[i].kind != MoverBlock::Kind::kSlot || !books_.find(slot, owner)) continue;
+    some->slots[slot] = true;
+    if (busy_[slot]) continue;
+    if (names.are_copies != 0) {
+      books_.loaded(slot, owner);
+    } else {
+      books_.hold(slot, owner);
+    }
+  }
+  if (names.are_copies == 0) seat.away.saved(names.chunk, names.blocks);
+}
+
+// A slot that a message of its earlier connection works with is a copy when that is over, or was named.
+void Worker::release_unnamed(SeatNumber seat, const std::vector<bool>& named) {
+  for (std::uint32_t slot = 0; slot < books_.slots(); ++slot) {
+    if (!named[slot] && !busy_[slot] && books_.take(slot, seat)) host_.give(slot_of(slot));
   }
 }
 

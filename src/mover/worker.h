@@ -82,6 +82,12 @@ class Worker {
     os::FileDescriptor connection;
     Domain domain = 0;
     Away away;
+    // The slots that it has named, until it has named all.
+    struct NamesSome {
+      std::vector<bool> slots;
+    };
+    struct HasNamedAll {};
+    std::variant<NamesSome, HasNamedAll> names;
     std::size_t unanswered = 0;
     std::uint64_t saved_at = 0;  // when its last Save began, by Worker::turn_; the next one for Loads
     std::uint64_t loaded_at = 0;
@@ -122,6 +128,8 @@ class Worker {
   void on(Seat& seat, const wire::MoverLoad& load, std::span<const wire::MoverBlock> blocks, os::FileDescriptor memory);
   void on(Seat& seat, const wire::MoverForget& forget, std::span<const wire::MoverBlock> blocks,
           os::FileDescriptor memory);
+  void on(Seat& seat, const wire::MoverNames& names, std::span<const wire::MoverBlock> blocks,
+          os::FileDescriptor memory);
   void on(Seat& seat, const wire::MoverCancel& cancel, std::span<const wire::MoverBlock> blocks,
           os::FileDescriptor memory);
   void on(Seat& seat, const wire::MoverGiven& given, std::span<const wire::MoverBlock> blocks,
@@ -142,6 +150,7 @@ class Worker {
   bool begin(Operation& operation);
   void advance_all(base::TimePoint now);
   void forget_removed();
+  void release_unnamed(SeatNumber seat, const std::vector<bool>& named);
   void reclaim(std::size_t slots);
   std::uint32_t number_of(const pager::HostSlot& slot) const;
   pager::HostSlot slot_of(std::uint32_t number) const;

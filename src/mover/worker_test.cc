@@ -182,6 +182,39 @@ TEST_F(WorkerTest, ASlotThatIsNamedTwiceIsUsedOnce) {
   release(twice);
 }
 
+TEST_F(WorkerTest, ASeatThatConnectsNamesItsSlots) {
+  const os::FileDescriptor first = connect(1);
+  const os::FileDescriptor other = connect(2);
+  Memory memory = make(2);
+  write(memory, words(memory.bytes, 4));
+  const Answer named = save(first, memory);
+  const Answer copies = save(first, memory, {}, 2);
+  const Answer lost = save(first, memory, {}, 3);
+  const Answer others = save(other, memory);
+  ASSERT_EQ(lost.moved.result, MoverResult::kDone);
+  const os::FileDescriptor second = connect(1);
+  say(second, wire::MoverNames{.chunk = 1, .blocks = 2}, named.blocks);
+  say(second, wire::MoverNames{.chunk = 2, .blocks = 2, .are_copies = 1}, copies.blocks);
+  // Attack: slots of another chunk, and of another seat.
+  say(second, wire::MoverNames{.chunk = 1, .blocks = 2}, lost.blocks);
+  say(second, wire::MoverNames{.chunk = 1, .blocks = 2}, others.blocks);
+  say(second, wire::MoverNames{}, {});
+  worker_->step(sim::now());
+  EXPECT_EQ(books_->bytes_of(1), 2 * memory.bytes);
+  EXPECT_EQ(books_->bytes_of(2), memory.bytes);
+  EXPECT_EQ(books_->state_of(named.blocks[0].value), Books::State::kHeld);
+  EXPECT_EQ(books_->state_of(copies.blocks[0].value), Books::State::kClean);
+  EXPECT_EQ(books_->state_of(lost.blocks[0].value), Books::State::kFree);
+  Memory again = make(2);
+  EXPECT_EQ(load(second, again, named.blocks).moved.result, MoverResult::kDone);
+  EXPECT_EQ(read(again), read(memory));
+  // Attack: each end costs a look at all books.
+  say(second, wire::MoverNames{}, {});
+  EXPECT_FALSE(hear(second));  // it was closed
+  release(memory);
+  release(again);
+}
+
 TEST_F(WorkerTest, WithoutHostMemoryItWaits) {
   const os::FileDescriptor seat = connect(1);
   files_.most = 1;  // a chunk of 16 slots

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 
 #include "base/frame_sizes.h"
 #include "cuda/driver.gen.h"
@@ -29,8 +30,20 @@ class MoverLink {
     std::optional<KeptFrame> frame;  // of a load without memory: the memory
   };
 
+  // The host memory that the seat names for one chunk.
+  struct Named {
+    std::uint64_t chunk = 0;
+    Saved saved;
+    bool is_copy = false;  // the GPU has the same content
+  };
+
   // Counts connections. Questions on an earlier one get no answer.
   virtual std::uint64_t connection() const = 0;
+  // The mover has not heard on this connection which host memory the seat names.
+  virtual bool wants_names() = 0;
+  // All of it: the mover lets go of the seat's other host memory. Until then no save is sent. REQUIRES: no save is
+  // under way.
+  virtual void name_all(std::span<const Named> all) = 0;
   // False: it cannot be reached now. `memory`: a descriptor of the chunk's, that stays the caller's. `may_keep`: the
   // mover may keep the memory. Negative memory of a load: into memory that the mover keeps.
   virtual bool save(std::uint64_t ticket, std::uint64_t chunk, const Saved& saved, int memory, bool may_keep) = 0;

@@ -373,8 +373,12 @@ void Pager::context_going(cuda::CUcontext context) {
 // Jobs
 
 CUresult Pager::begin_job() {
-  const base::Locked locked(state_.mutex);
-  return std::exchange(state_.job_running, true) ? cuda::CUDA_ERROR_NOT_READY : cuda::CUDA_SUCCESS;
+  {
+    const base::Locked locked(state_.mutex);
+    if (std::exchange(state_.job_running, true)) return cuda::CUDA_ERROR_NOT_READY;
+  }
+  state_.name_content();
+  return cuda::CUDA_SUCCESS;
 }
 
 std::unique_ptr<Eviction> Pager::begin_eviction(const DrainedSeat& drained, std::uint64_t bytes, CUresult* error) {

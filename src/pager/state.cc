@@ -11,6 +11,20 @@ State::State(const cuda::Driver& the_driver, const Options& the_options)
       mapper(the_driver, the_options.device, bounds),
       transfers(the_options.mover) {}
 
+void State::name_content() {
+  if (options.mover == nullptr || !options.mover->wants_names()) return;
+  std::vector<MoverLink::Named> all;
+  {
+    const base::Locked locked(mutex);
+    for (const auto& [base, range] : table.all()) {
+      for (const Chunk& chunk : range->chunks) {
+        if (!chunk.saved.empty()) all.push_back({chunk.number, chunk.saved, chunk.place == ChunkPlace::kDevice});
+      }
+    }
+  }
+  options.mover->name_all(all);
+}
+
 void State::end_job() {
   retry_stuck();
   const base::Locked locked(mutex);

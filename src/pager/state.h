@@ -57,6 +57,8 @@ struct State {
   std::atomic<std::uint64_t> evicted_bytes{0};
 
   Transfers transfers;
+  // On a new connection to the mover: which host memory this seat names. By the thread that begins a job, before it.
+  void name_content();
 
   // The job that `job_running` stands for is over.
   void end_job();

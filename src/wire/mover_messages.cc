@@ -46,6 +46,7 @@ base::Result<ToMoverMessage> decode_to_mover(std::span<const std::byte> bytes) {
     case MoverType::kCancel: return to_mover<MoverCancel>(body);
     case MoverType::kGiven: return to_mover<MoverGiven>(body);
     case MoverType::kMakeWay: return to_mover<MoverMakeWay>(body);
+    case MoverType::kNames: return to_mover<MoverNames>(body);
     case MoverType::kMoved: break;
   }
   return base::fail(base::Code::kProtocol, "a message of type " + std::to_string(header->type) + " for the mover");

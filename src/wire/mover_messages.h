@@ -6,6 +6,8 @@
 // one for each 2 MiB of the chunk.
 //
 //   seat                                     mover
+//   Names + slots       ------------------>                      first, one for each chunk: what the seat still names.
+//                                                                One without slots is the last: the rest goes
 //   Save + memory       ------------------>                      bring this chunk's content to host memory
 //   Load + memory       ------------------>                      the other way
 //   Cancel              ------------------>                      of a Save: if it has not begun, it does not
@@ -50,6 +52,7 @@ enum class MoverType : std::uint32_t {
   kCancel = 4,
   kGiven = 5,
   kMakeWay = 6,
+  kNames = 7,
 
   kMoved = 64,
 };
@@ -95,6 +98,15 @@ struct MoverForget {
   std::uint32_t blocks = 0;
   // 1: the GPU has the same content. So the slots are copies, and the mover may do away with them when it likes.
   std::uint32_t are_copies = 0;
+};
+
+// An answer may be lost with its connection, and a Forget, too. So each connection begins with these.
+struct MoverNames {
+  static constexpr MoverType kType = MoverType::kNames;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t chunk = 0;
+  std::uint32_t blocks = 0;      // zero: that was all, and the mover lets go of the seat's other slots
+  std::uint32_t are_copies = 0;  // as in MoverForget
 };
 
 struct MoverCancel {
@@ -145,7 +157,7 @@ struct MoverMoved {
   base::FrameSizes frames = 0;  // sizes of which the mover keeps memory for the seat's domain
 };
 
-using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, MoverGiven, MoverMakeWay>;
+using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, MoverGiven, MoverMakeWay, MoverNames>;
 
 // ---- between the daemon and the mover that it has started
 //
