@@ -41,8 +41,9 @@ class DeviceMemory {
 
   const std::uint32_t slot;
   const cuda::CUdevice device;
-  client::MoverConnection mover;      // the node's
-  std::uint64_t asked_for_mover = 0;  // for which loss of its connection; the mover's thread's
+  client::MoverConnection mover;  // the node's
+  // The loss of its connection for which this daemon has been asked for another one; 0: none.
+  std::atomic<std::uint64_t> asked_for_mover{0};
   pager::Pager pager;
   Pools pools;  // stream-ordered allocation, out of the pager's memory
   ManagedMemory managed;

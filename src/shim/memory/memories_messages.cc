@@ -54,6 +54,7 @@ void Memories::on_mover_opened(const wire::MoverOpened& opened, os::FileDescript
 
 void Memories::on_lost() {
   each([this](DeviceMemory& memory) {
+    memory.asked_for_mover.store(0);
     gate_.set_stranded(memory.slot, gate::Gate::StrandedBy::kDaemon, false);
   });
   mover_.wake();
@@ -92,10 +93,12 @@ bool Memories::send_report(DeviceMemory& memory, std::uint32_t flags) {
 }
 
 void Memories::tend_connection(DeviceMemory& memory) {
-  if (const std::uint64_t lost = memory.mover.lost(); lost != memory.asked_for_mover) {
-    if (send(memory.slot, wire::MoverWanted{.slot = memory.slot, .number = memory.mover.number()}))
-      memory.asked_for_mover = lost;
-  }
+  const std::uint64_t lost = memory.mover.lost();
+  if (lost == 0 || lost == memory.asked_for_mover.load()) return;
+  // Before it is sent: if this daemon is lost after that, `on_lost` has the next one asked.
+  memory.asked_for_mover.store(lost);
+  if (!send(memory.slot, wire::MoverWanted{.slot = memory.slot, .number = memory.mover.number()}))
+    memory.asked_for_mover.store(0);
 }
 
 }  // namespace gpumux::shim
