@@ -15,7 +15,7 @@ import pathlib
 import re
 import sys
 
-HEADERS = ("src/wire/header.h", "src/wire/message_types.h", "src/wire/messages.h")
+HEADERS = ("src/wire/header.h", "src/wire/message_types.h", "src/wire/messages.h", "src/wire/retired_messages.h")
 RELEASED = "src/wire/released.txt"
 BLOCK = re.compile(r"^(struct|enum class) (\w+)(?: : [\w:]+)? \{(?:\n(.*?)\n\};|([^\n]*)\};$)",
                    re.MULTILINE | re.DOTALL)

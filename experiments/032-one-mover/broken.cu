@@ -1,49 +1,141 @@
-// After a sticky error: which calls of the virtual memory API still work in the process, and may another process copy?
+// SPDX-License-Identifier: Apache-2.0
+// Whether memory can leave a program that an error has broken, or that is a client of MPS.
+//
+// A child makes memory, and with `broken` breaks its context by an illegal address. It exports the memory to its
+// parent, which is no client of MPS and copies a word of it. Then the child unmaps, releases and makes memory anew. Each
+// line is a call of the driver's and its result.
+//
+//   nvcc -o broken broken.cu -lcuda && ./broken
+//   nvidia-cuda-mps-control -d && ./broken mps
 #include <cuda.h>
-#include <cstdio>
-#include <cstring>
-#include <cstdlib>
-#include <unistd.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-static void send_fd(int s,int fd){char b=0;iovec io{&b,1};char c[CMSG_SPACE(sizeof fd)]{};msghdr m{};m.msg_iov=&io;m.msg_iovlen=1;m.msg_control=c;m.msg_controllen=sizeof c;auto*h=CMSG_FIRSTHDR(&m);h->cmsg_level=SOL_SOCKET;h->cmsg_type=SCM_RIGHTS;h->cmsg_len=CMSG_LEN(sizeof fd);memcpy(CMSG_DATA(h),&fd,sizeof fd);sendmsg(s,&m,0);}
-static int recv_fd(int s){char b;iovec io{&b,1};char c[CMSG_SPACE(sizeof(int))]{};msghdr m{};m.msg_iov=&io;m.msg_iovlen=1;m.msg_control=c;m.msg_controllen=sizeof c;if(recvmsg(s,&m,0)<=0)return -1;auto*h=CMSG_FIRSTHDR(&m);if(!h)return -1;int fd;memcpy(&fd,CMSG_DATA(h),sizeof fd);return fd;}
-__global__ void bad(int*p){*p=1;}
-#define R(x) printf("%-60s %d\n",#x,(int)(x))
-int main(int argc,char**argv){
-  const size_t n=64<<20;
-  int s[2]; socketpair(AF_UNIX,SOCK_SEQPACKET,0,s);
-  if(fork()==0){
-    cuInit(0);CUdevice d;cuDeviceGet(&d,0);CUcontext c;cuDevicePrimaryCtxRetain(&c,d);cuCtxSetCurrent(c);
-    CUmemAllocationProp p{};p.type=CU_MEM_ALLOCATION_TYPE_PINNED;p.location={CU_MEM_LOCATION_TYPE_DEVICE,d};p.requestedHandleTypes=CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    CUmemGenericAllocationHandle h;CUdeviceptr a;CUmemAccessDesc acc{{CU_MEM_LOCATION_TYPE_DEVICE,d},CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    R(cuMemCreate(&h,n,&p,0));R(cuMemAddressReserve(&a,n,0,0,0));R(cuMemMap(a,n,0,h,0));R(cuMemSetAccess(a,n,&acc,1));R(cuMemsetD32(a,7,n/4));
-    bad<<<1,1>>>((int*)16);
-    R(cuCtxSynchronize());
-    R(cuMemsetD32(a,7,n/4));
-    int fd=-1;R(cuMemExportToShareableHandle(&fd,h,CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,0));
-    fflush(stdout);
-    if(fd>=0)send_fd(s[1],fd);else close(s[1]);
-    char b;if(fd>=0)read(s[1],&b,1);
-    R(cuMemUnmap(a,n));R(cuMemRelease(h));
-    size_t f,t;R(cuMemGetInfo(&f,&t));
-    R(cuMemCreate(&h,n,&p,0));R(cuMemMap(a,n,0,h,0));R(cuMemSetAccess(a,n,&acc,1));
-    fd=-1;R(cuMemExportToShareableHandle(&fd,h,CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,0));
-    fflush(stdout);_exit(0);
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace {
+
+constexpr size_t kBytes = size_t{64} << 20;
+
+#define SHOW(call) std::printf("%-28s %d\n", std::strtok(std::strcpy(name, #call), "("), static_cast<int>(call))
+char name[256];
+
+__global__ void write_to(int* address) { *address = 1; }
+
+void send_fd(int socket, int fd) {
+  char byte = 0;
+  iovec io{&byte, 1};
+  char control[CMSG_SPACE(sizeof fd)]{};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  cmsghdr* const header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof fd);
+  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
+  sendmsg(socket, &message, 0);
+}
+
+int receive_fd(int socket) {
+  char byte = 0;
+  iovec io{&byte, 1};
+  char control[CMSG_SPACE(sizeof(int))]{};
+  msghdr message{};
+  message.msg_iov = &io;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  int fd = -1;
+  if (recvmsg(socket, &message, 0) > 0 && CMSG_FIRSTHDR(&message) != nullptr)
+    std::memcpy(&fd, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof fd);
+  return fd;
+}
+
+struct Memory {
+  CUmemGenericAllocationHandle handle{};
+  CUdeviceptr address = 0;
+};
+
+void map(Memory& memory) {
+  const CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, 0}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  if (memory.address == 0) SHOW(cuMemAddressReserve(&memory.address, kBytes, 0, 0, 0));
+  SHOW(cuMemMap(memory.address, kBytes, 0, memory.handle, 0));
+  SHOW(cuMemSetAccess(memory.address, kBytes, &access, 1));
+}
+
+void make_context() {
+  CUcontext context = nullptr;
+  SHOW(cuInit(0));
+  SHOW(cuDevicePrimaryCtxRetain(&context, 0));
+  SHOW(cuCtxSetCurrent(context));
+}
+
+void program(int socket, bool is_broken) {
+  make_context();
+  CUmemAllocationProp properties{};
+  properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  properties.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  Memory memory;
+  SHOW(cuMemCreate(&memory.handle, kBytes, &properties, 0));
+  map(memory);
+  SHOW(cuMemsetD32(memory.address, 7, kBytes / 4));
+  if (is_broken) write_to<<<1, 1>>>(reinterpret_cast<int*>(16));
+  SHOW(cuCtxSynchronize());
+  std::puts("-- from here on the context is as it is");
+  int fd = -1;
+  SHOW(cuMemExportToShareableHandle(&fd, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  std::fflush(stdout);
+  send_fd(socket, fd);
+  char byte = 0;
+  if (read(socket, &byte, 1) != 1) std::puts("the parent has ended");
+  SHOW(cuMemUnmap(memory.address, kBytes));
+  SHOW(cuMemRelease(memory.handle));
+  SHOW(cuMemCreate(&memory.handle, kBytes, &properties, 0));
+  map(memory);
+  SHOW(cuMemExportToShareableHandle(&fd, memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  std::fflush(stdout);
+}
+
+void mover(int socket) {
+  const int fd = receive_fd(socket);
+  std::puts("-- the mover");
+  setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent", 1);
+  make_context();
+  Memory memory;
+  SHOW(cuMemImportFromShareableHandle(&memory.handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                      CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  map(memory);
+  int word = 0;
+  SHOW(cuMemcpyDtoH(&word, memory.address + 4096, sizeof word));
+  std::printf("the word is %s\n-- the program again\n", word == 7 ? "right" : "WRONG");
+  std::fflush(stdout);
+  SHOW(cuMemUnmap(memory.address, kBytes));
+  SHOW(cuMemRelease(memory.handle));
+  if (write(socket, "x", 1) != 1) std::puts("the program has ended");
+}
+
+}  // namespace
+
+int main(int count, char** arguments) {
+  const bool is_broken = count < 2 || std::strcmp(arguments[1], "mps") != 0;
+  int ends[2];
+  if (socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) != 0) return 1;
+  if (fork() == 0) {
+    close(ends[0]);
+    program(ends[1], is_broken);
+    _exit(0);
   }
-  close(s[1]);
-  int fd=recv_fd(s[0]);
-  printf("mover: fd %d\n",fd);
-  if(fd>=0){
-    if(argc>1) unsetenv("CUDA_MPS_PIPE_DIRECTORY"), setenv("CUDA_MPS_PIPE_DIRECTORY","/nonexistent",1);
-    cuInit(0);CUdevice d;cuDeviceGet(&d,0);CUcontext c;R(cuDevicePrimaryCtxRetain(&c,d));cuCtxSetCurrent(c);
-    CUmemGenericAllocationHandle h;CUdeviceptr a;CUmemAccessDesc acc{{CU_MEM_LOCATION_TYPE_DEVICE,d},CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-    R(cuMemImportFromShareableHandle(&h,(void*)(intptr_t)fd,CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
-    R(cuMemAddressReserve(&a,n,0,0,0));R(cuMemMap(a,n,0,h,0));R(cuMemSetAccess(a,n,&acc,1));
-    int w=0;R(cuMemcpyDtoH(&w,a+4096,4));printf("mover: word %d\n",w);
-    R(cuMemUnmap(a,n));R(cuMemRelease(h));
-    write(s[0],"x",1);
-  }
-  fflush(stdout);
+  close(ends[1]);
+  mover(ends[0]);
+  std::fflush(stdout);
   wait(nullptr);
+  return 0;
 }

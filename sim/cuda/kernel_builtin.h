@@ -11,7 +11,7 @@
 //                                                            round
 //   gpumux_hash_blocks(const u64* blocks, u64 count, result* out, u64 seed0, u64 seed1)
 //                                                            the pager's hash of 2 MiB blocks; its source is
-//                                                            src/pager/copier/block_hash.cu, and this is another
+//                                                            src/mover/copier/block_hash.cu, and this is another
 //                                                            one of the same function
 //
 // They compute on real bytes in pieces. Each piece is checked and done under the address space's lock, then paid for

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hash that gpumux's pager computes on the GPU, for the simulated one. It is the function of
-// src/pager/copier/block_hash_function.h, written a second time: the simulated driver knows nothing of the pager. Its
+// src/mover/copier/block_hash_function.h, written a second time: the simulated driver knows nothing of the pager. Its
 // order is the one in which a CPU is fast at it.
 #pragma once
 

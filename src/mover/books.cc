@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <utility>
 
-#include "pager/copier/sizes.h"
+#include "mover/copier/sizes.h"
 
 namespace gpumux::mover {
 
@@ -90,7 +90,7 @@ void Books::set(std::uint32_t slot, State state) { entries_[slot].word.store(wit
 // Before any byte of the slot changes: the caller begins its copy after this.
 void Books::writing(std::uint32_t slot) { set(slot, State::kWriting); }
 
-void Books::written(std::uint32_t slot, const Owner& owner, bool hashed, const pager::BlockHash& hash) {
+void Books::written(std::uint32_t slot, const Owner& owner, bool hashed, const BlockHash& hash) {
   Entry& entry = entries_[slot];
   entry.seat.store(owner.seat);
   entry.chunk.store(owner.chunk);
@@ -115,7 +115,7 @@ std::uint64_t Books::bytes_of(SeatNumber seat) const {
   std::uint64_t bytes = 0;
   for (std::uint32_t slot = 0; slot < slots(); ++slot) {
     const auto seen = content_of(slot);
-    bytes += seen && seen->owner.seat == seat ? pager::kBlockBytes : 0;
+    bytes += seen && seen->owner.seat == seat ? kBlockBytes : 0;
   }
   return bytes;
 }

@@ -20,7 +20,7 @@
 #include <unordered_set>
 
 #include "base/result.h"
-#include "pager/copier/block_hash.h"
+#include "mover/copier/block_hash.h"
 
 namespace gpumux::mover {
 
@@ -45,7 +45,7 @@ class Books {
   };
   struct Held {
     bool hashed = false;
-    pager::BlockHash hash;
+    BlockHash hash;
   };
 
   // Maps the file. Nothing: it is too small, or cannot be mapped. All zero means that all slots are free.
@@ -77,7 +77,7 @@ class Books {
 
   // By the caller that has the slot: it was free, taken, or held and in no other message's hands.
   void writing(std::uint32_t slot);
-  void written(std::uint32_t slot, const Owner& owner, bool hashed, const pager::BlockHash& hash);
+  void written(std::uint32_t slot, const Owner& owner, bool hashed, const BlockHash& hash);
   void released(std::uint32_t slot);
 
   // All seats that have content.

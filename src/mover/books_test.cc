@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "os/file_descriptor.h"
-#include "pager/copier/sizes.h"
+#include "mover/copier/sizes.h"
 
 namespace gpumux::mover {
 namespace {
@@ -17,7 +17,7 @@ os::FileDescriptor file_for(std::uint32_t slots) {
   return file;
 }
 
-constexpr pager::BlockHash kHash{7, 9};
+constexpr BlockHash kHash{7, 9};
 
 TEST(Books, ASlotIsItsOwnersAlone) {
   const os::FileDescriptor file = file_for(8);
@@ -32,7 +32,7 @@ TEST(Books, ASlotIsItsOwnersAlone) {
   EXPECT_FALSE(books.find(3, Owner{1, 5, 0}));
   EXPECT_FALSE(books.find(3, Owner{1, 4, 1}));
   EXPECT_FALSE(books.find(8, Owner{1, 4, 0}));  // there is none
-  EXPECT_EQ(books.bytes_of(1), pager::kBlockBytes);
+  EXPECT_EQ(books.bytes_of(1), kBlockBytes);
   EXPECT_EQ(books.bytes_of(2), 0u);
   // While it is overwritten it has no owner, the old one neither.
   books.writing(3);

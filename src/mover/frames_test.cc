@@ -12,7 +12,7 @@ namespace {
 class FramesTest : public WorkerTest {
  protected:
   static constexpr std::uint32_t kBlocks = 4;
-  static constexpr std::uint64_t kBytes = kBlocks * pager::kBlockBytes;
+  static constexpr std::uint64_t kBytes = kBlocks * kBlockBytes;
   static constexpr Domain kDomain = 7;
 
   base::TimePoint now() override { return time_; }
@@ -23,7 +23,7 @@ class FramesTest : public WorkerTest {
     return free;
   }
   Answer save_to_keep(const os::FileDescriptor& seat, const Memory& memory, std::uint64_t chunk = 1) {
-    const std::vector<MoverBlock> known(memory.bytes / pager::kBlockBytes);
+    const std::vector<MoverBlock> known(memory.bytes / kBlockBytes);
     say(seat,
         wire::MoverSave{
             .ticket = ++ticket_, .chunk = chunk, .blocks = static_cast<std::uint32_t>(known.size()), .may_keep = 1},
@@ -63,7 +63,7 @@ class FramesTest : public WorkerTest {
   }
   // A seat that has a chunk with this content in host memory, and waits for its turn.
   Answer put_away(const os::FileDescriptor& seat, const std::vector<std::uint32_t>& content, std::uint64_t chunk = 1) {
-    Memory memory = make(static_cast<std::uint32_t>(content.size() * 4 / pager::kBlockBytes));
+    Memory memory = make(static_cast<std::uint32_t>(content.size() * 4 / kBlockBytes));
     write(memory, content);
     Answer saved = save(seat, memory, {}, chunk);
     release(memory);
@@ -223,7 +223,7 @@ TEST_F(FramesTest, FramesMakeWayForOtherMemory) {
   const os::FileDescriptor giver = connect(1, kDomain), taker = connect(2, kDomain), other = connect(3);
   put_away(taker, words(kBytes, 1), 1);
   put_away(taker, words(kBytes, 2), 2);
-  const Answer small = put_away(taker, words(pager::kBlockBytes, 3), 3);
+  const Answer small = put_away(taker, words(kBlockBytes, 3), 3);
   const std::uint64_t before = free_bytes();
   for (std::uint64_t chunk = 1; chunk <= 2; ++chunk) {
     Memory memory = make(kBlocks);
@@ -238,17 +238,17 @@ TEST_F(FramesTest, FramesMakeWayForOtherMemory) {
   EXPECT_EQ(load_into_frame(taker, small.blocks, 3).moved.result, MoverResult::kNoFrame);
   EXPECT_EQ(worker_->frames(), 1u);
   // The driver has refused a seat memory.
-  say(other, wire::MoverMakeWay{.bytes = pager::kBlockBytes}, {});
+  say(other, wire::MoverMakeWay{.bytes = kBlockBytes}, {});
   step_until_quiet();
   EXPECT_EQ(worker_->frames(), 0u);
   EXPECT_EQ(free_bytes(), before);
 }
 
 TEST_F(FramesTest, TheTakerHearsOfOtherSizes) {
-  constexpr std::uint32_t kSmall = base::kLeastFrameBytes / pager::kBlockBytes;
+  constexpr std::uint32_t kSmall = base::kLeastFrameBytes / kBlockBytes;
   const os::FileDescriptor giver = connect(1, kDomain), taker = connect(2, kDomain), other = connect(3, kDomain + 1);
   put_away(taker, std::vector<std::uint32_t>(base::kLeastFrameBytes / 4, 5), 1);
-  const Answer away = put_away(taker, words(pager::kBlockBytes, 2), 2);
+  const Answer away = put_away(taker, words(kBlockBytes, 2), 2);
   Memory memory = make(kSmall);
   const Answer saved = save_to_keep(giver, memory);
   ASSERT_EQ(saved.moved.is_kept, 1u);

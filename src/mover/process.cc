@@ -25,7 +25,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Asked for at once: 10 ms of copying over one link, so that the next chunk is there before it is needed.
-constexpr std::uint64_t kAskFor = 512 * pager::kMebibyte;
+constexpr std::uint64_t kAskFor = 512 * kMebibyte;
 // The daemon may have none. A guess.
 constexpr base::Duration kAskAgain = 20ms;
 constexpr base::Duration kLook = 1s;
@@ -36,7 +36,7 @@ constexpr std::size_t kKeptLooks = 60;
 
 // ---- host memory
 
-std::optional<pager::HostChunk> Process::Lender::lend(std::uint64_t) {
+std::optional<HostChunk> Process::Lender::lend(std::uint64_t) {
   const std::int64_t now = os::now().time_since_epoch().count();
   std::int64_t before = process_.asked_at_.load();
   if (now - before >= base::Duration(kAskAgain).count() && process_.asked_at_.compare_exchange_strong(before, now))
@@ -44,7 +44,7 @@ std::optional<pager::HostChunk> Process::Lender::lend(std::uint64_t) {
   return std::nullopt;
 }
 
-void Process::Lender::give_back(const pager::HostChunk& chunk) {
+void Process::Lender::give_back(const HostChunk& chunk) {
   if (process_.is_ending_.load()) return;  // it has content, which the next mover needs
   ::munmap(chunk.address, chunk.bytes);
   {
@@ -116,7 +116,7 @@ void Process::hand_over() {
   };
   if (books_) {
     say(wire::MoverBooks{.slots = books_->slots(), .slots_per_chunk = books_->slots_per_chunk()}, books_file_);
-    const std::uint64_t bytes = books_->slots_per_chunk() * pager::kBlockBytes;
+    const std::uint64_t bytes = books_->slots_per_chunk() * kBlockBytes;
     for (const auto& [number, file] : host_files_) say(wire::MoverHost{.number = number, .bytes = bytes}, file);
     for (const auto& [number, known] : seats_) say(known.seat, nullptr);
   }
@@ -160,16 +160,16 @@ base::Status Process::on(const wire::MoverBooks& books, os::FileDescriptor file)
 }
 
 base::Status Process::on(const wire::MoverHost& host, os::FileDescriptor file) {
-  if (!host_ || host.bytes == 0 || host.bytes % pager::kBlockBytes != 0)
+  if (!host_ || host.bytes == 0 || host.bytes % kBlockBytes != 0)
     return base::fail(base::Code::kProtocol, "the daemon gives host memory before the books, or none");
   // Huge pages are mapped as such only where addresses are multiples of theirs.
   void* const room =
-      ::mmap(nullptr, host.bytes + pager::kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      ::mmap(nullptr, host.bytes + kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return base::fail_errno(errno, "cannot reserve addresses for host memory");
   const auto first = reinterpret_cast<std::uintptr_t>(room);
-  const std::uintptr_t at = (first + pager::kBlockBytes - 1) / pager::kBlockBytes * pager::kBlockBytes;
+  const std::uintptr_t at = (first + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
   if (at != first) ::munmap(room, at - first);
-  if (const std::uintptr_t rest = first + pager::kBlockBytes - at; rest != 0)
+  if (const std::uintptr_t rest = first + kBlockBytes - at; rest != 0)
     ::munmap(reinterpret_cast<void*>(at + host.bytes), rest);
   void* const memory =
       ::mmap(reinterpret_cast<void*>(at), host.bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0);
@@ -202,7 +202,7 @@ base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connect
     auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const auto& one) { return one->device == device; });
     if (gpu == gpus_.end()) gpu = gpus_.insert(gpu, std::make_unique<Gpu>(*this, device));
     seats_[seat.seat] = {gpu->get(), seat};
-    (*gpu)->post(NewSeat{seat.seat, std::move(connection), seat.domain});
+    (*gpu)->post(NewSeat{seat.seat, std::move(connection), seat.domain, seat.most});
     return {};
   }
   return {};  // the seat sees that its connection is closed
@@ -218,6 +218,12 @@ base::Status Process::on(const wire::MoverSeatGone& gone, os::FileDescriptor) {
     forget(gone.seat);
   }
   seats_.erase(found);
+  return {};
+}
+
+base::Status Process::on(const wire::MoverBound& bound, os::FileDescriptor) {
+  const auto found = seats_.find(bound.seat);
+  if (found != seats_.end() && found->second.gpu != nullptr) found->second.gpu->post(SeatBound{bound.seat, bound.most});
   return {};
 }
 
@@ -322,8 +328,11 @@ void Process::Gpu::run() {
       taken.swap(mail);
     }
     for (Mail& one : taken) {
-      if (auto* const seat = std::get_if<NewSeat>(&one))
+      if (auto* const seat = std::get_if<NewSeat>(&one)) {
+        worker.bound(seat->seat, seat->most);
         worker.add(seat->seat, std::move(seat->connection), seat->domain);
+      }
+      if (const auto* const bound = std::get_if<SeatBound>(&one)) worker.bound(bound->seat, bound->most);
       if (const auto* const gone = std::get_if<SeatGone>(&one)) worker.remove(gone->seat);
     }
     const auto next = worker.step(os::now());

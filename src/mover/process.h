@@ -49,8 +49,13 @@ class Process {
     SeatNumber seat = 0;
     os::FileDescriptor connection;
     Domain domain = 0;
+    std::uint64_t most = 0;
   };
-  using Mail = std::variant<NewSeat, SeatGone>;
+  struct SeatBound {
+    SeatNumber seat = 0;
+    std::uint64_t most = 0;
+  };
+  using Mail = std::variant<NewSeat, SeatGone, SeatBound>;
 
   // One GPU's.
   struct Gpu {
@@ -70,11 +75,11 @@ class Process {
   };
 
   // Host memory comes from the daemon, and is asked for when it runs out.
-  class Lender final : public pager::HostMemory {
+  class Lender final : public HostMemory {
    public:
     explicit Lender(Process& process) : process_(process) {}
-    std::optional<pager::HostChunk> lend(std::uint64_t bytes) override;
-    void give_back(const pager::HostChunk& chunk) override;
+    std::optional<HostChunk> lend(std::uint64_t bytes) override;
+    void give_back(const HostChunk& chunk) override;
 
    private:
     Process& process_;
@@ -93,6 +98,7 @@ class Process {
   base::Status on(const wire::MoverHost& host, os::FileDescriptor file);
   base::Status on(const wire::MoverSeat& seat, os::FileDescriptor connection);
   base::Status on(const wire::MoverSeatGone& gone, os::FileDescriptor);
+  base::Status on(const wire::MoverBound& bound, os::FileDescriptor);
   base::Status on(const wire::MoverSeats&, os::FileDescriptor);
   void forget(SeatNumber seat);
   template <class Message>
@@ -115,7 +121,7 @@ class Process {
   std::map<std::uint64_t, std::shared_ptr<const os::FileDescriptor>> host_files_;  // by number, under the mutex
   std::optional<BookKeeper> keeper_;
   Lender lender_{*this};
-  std::optional<pager::HostSlots> host_;
+  std::optional<HostSlots> host_;
   std::atomic<std::int64_t> asked_at_{0};  // for host memory, ns
   std::vector<std::unique_ptr<Gpu>> gpus_;
   struct Known {

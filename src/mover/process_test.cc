@@ -64,8 +64,8 @@ class ProcessTest : public sim::SimTest {
   }
   void give_host_memory(std::uint64_t number) {
     const os::FileDescriptor file(::memfd_create("host", MFD_CLOEXEC));
-    ASSERT_EQ(::ftruncate(file.get(), kPerChunk * pager::kBlockBytes), 0);
-    say(wire::MoverHost{.number = number, .bytes = kPerChunk * pager::kBlockBytes}, file.get());
+    ASSERT_EQ(::ftruncate(file.get(), kPerChunk * kBlockBytes), 0);
+    say(wire::MoverHost{.number = number, .bytes = kPerChunk * kBlockBytes}, file.get());
   }
   std::optional<wire::ToMoversDaemon> heard() {
     std::byte buffer[base::kMaxMessageBytes];
@@ -96,7 +96,7 @@ class ProcessTest : public sim::SimTest {
     properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, 0};
-    const std::uint64_t bytes = blocks * pager::kBlockBytes;
+    const std::uint64_t bytes = blocks * kBlockBytes;
     EXPECT_CUDA(simulated_driver().cuMemCreate(&handle, bytes, &properties, 0));
     // No block is constant.
     cuda::CUdeviceptr address = 0;
@@ -106,7 +106,7 @@ class ProcessTest : public sim::SimTest {
     EXPECT_CUDA(simulated_driver().cuMemSetAccess(address, bytes, &own, 1));
     for (std::uint32_t i = 0; i < blocks; ++i) {
       const std::uint64_t words[2]{i + 1, 0};
-      EXPECT_CUDA(simulated_driver().cuMemcpyHtoD_v2(address + i * pager::kBlockBytes, words, sizeof words));
+      EXPECT_CUDA(simulated_driver().cuMemcpyHtoD_v2(address + i * kBlockBytes, words, sizeof words));
     }
     EXPECT_CUDA(simulated_driver().cuMemUnmap(address, bytes));
     EXPECT_CUDA(simulated_driver().cuMemAddressFree(address, bytes));
@@ -140,7 +140,7 @@ TEST_F(ProcessTest, ItAsksForHostMemoryAndFreesWhatASeatHad) {
   const auto saved = save(seat, 6);
   ASSERT_TRUE(saved);
   EXPECT_EQ(saved->result, wire::MoverResult::kDone);
-  EXPECT_EQ(saved->copied + saved->constant, 6 * pager::kBlockBytes);
+  EXPECT_EQ(saved->copied + saved->constant, 6 * kBlockBytes);
   const Books books = Books::open(books_.get(), kSlots, kPerChunk).value();
   EXPECT_EQ(books.bytes_of(7), saved->copied);
   say(wire::MoverSeatGone{.seat = 7});
@@ -180,7 +180,7 @@ TEST_F(ProcessTest, TheNextDaemonGetsAllThatTheLastOneGave) {
     if (std::holds_alternative<wire::MoverBooks>(message))
       books.emplace(Books::open(received->fd.get(), kSlots, kPerChunk).value());
     if (const auto* const host = std::get_if<wire::MoverHost>(&message)) {
-      EXPECT_EQ(host->bytes, kPerChunk * pager::kBlockBytes);
+      EXPECT_EQ(host->bytes, kPerChunk * kBlockBytes);
       EXPECT_TRUE(received->fd);
       ++chunks;
     }
@@ -242,7 +242,7 @@ TEST_F(ProcessTest, AGpuThatIsNotThereHasNoSeat) {
 }
 
 TEST_F(ProcessTest, ADaemonThatTalksNonsenseIsLeft) {
-  say(wire::MoverHost{.number = 0, .bytes = pager::kBlockBytes});
+  say(wire::MoverHost{.number = 0, .bytes = kBlockBytes});
   thread_.join();
   EXPECT_FALSE(status_);
 }

@@ -23,27 +23,26 @@ constexpr base::Duration kShortPause = std::chrono::milliseconds(5);
 }  // namespace
 
 using cuda::CUresult;
-using pager::Copier;
 using wire::MoverBlock;
 using wire::MoverResult;
 
 namespace {
 
-std::uint32_t number_in(const Books& books, const pager::HostSlot& slot) {
+std::uint32_t number_in(const Books& books, const HostSlot& slot) {
   return static_cast<std::uint32_t>(slot.chunk->memory.id) * books.slots_per_chunk() + slot.index;
 }
 
 }  // namespace
 
-std::uint32_t Worker::number_of(const pager::HostSlot& slot) const { return number_in(books_, slot); }
+std::uint32_t Worker::number_of(const HostSlot& slot) const { return number_in(books_, slot); }
 
-pager::HostSlot Worker::slot_of(std::uint32_t number) const {
+HostSlot Worker::slot_of(std::uint32_t number) const {
   return host_.find(number / books_.slots_per_chunk(), number % books_.slots_per_chunk());
 }
 
-bool adopt(pager::HostSlots& host, Books& books, const pager::HostChunk& chunk) {
+bool adopt(HostSlots& host, Books& books, const HostChunk& chunk) {
   const std::uint32_t count = books.slots_per_chunk();
-  if (chunk.bytes != count * pager::kBlockBytes || chunk.id >= books.slots() / count) return false;
+  if (chunk.bytes != count * kBlockBytes || chunk.id >= books.slots() / count) return false;
   std::vector<bool> used(count);
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto slot = static_cast<std::uint32_t>(chunk.id) * count + i;
@@ -54,10 +53,10 @@ bool adopt(pager::HostSlots& host, Books& books, const pager::HostChunk& chunk) 
   return host.adopt(chunk, std::move(used));
 }
 
-void BookKeeper::writing(const pager::HostSlot& slot) { books_.writing(number_in(books_, slot)); }
-void BookKeeper::given(const pager::HostSlot& slot) { books_.released(number_in(books_, slot)); }
+void BookKeeper::writing(const HostSlot& slot) { books_.writing(number_in(books_, slot)); }
+void BookKeeper::given(const HostSlot& slot) { books_.released(number_in(books_, slot)); }
 
-Worker::Worker(const cuda::Driver& driver, cuda::CUdevice device, pager::HostSlots& host, Books& books)
+Worker::Worker(const cuda::Driver& driver, cuda::CUdevice device, HostSlots& host, Books& books)
     : driver_(driver),
       device_(device),
       host_(host),
@@ -85,6 +84,7 @@ void Worker::add(SeatNumber number, os::FileDescriptor connection, Domain domain
 
 void Worker::remove(SeatNumber number) {
   for (Seat& seat : seats_) seat.is_gone = seat.is_gone || seat.number == number;
+  bounds_.erase(number);
   removed_.push_back(number);
 }
 
@@ -120,22 +120,22 @@ bool Worker::take_content(Operation& operation) {
   bool all = true;
   operation.content.assign(blocks.size(), {});
   for (std::size_t i = 0; i < blocks.size(); ++i) {
-    pager::Block& block = operation.content[i];
+    Block& block = operation.content[i];
     switch (blocks[i].kind) {
       case MoverBlock::Kind::kNone: break;
       case MoverBlock::Kind::kConstant:
-        block.kind = pager::Block::Kind::kConstant;
+        block.kind = Block::Kind::kConstant;
         block.word = blocks[i].value;
         break;
       case MoverBlock::Kind::kSlot: {
         const bool may = blocks[i].value < busy_.size() && !busy_[blocks[i].value];
         const auto held = may ? books_.hold(blocks[i].value, operation.owner(i)) : std::nullopt;
-        const pager::HostSlot slot = held ? slot_of(blocks[i].value) : pager::HostSlot{};
+        const HostSlot slot = held ? slot_of(blocks[i].value) : HostSlot{};
         if (!slot) {
           all = false;
           break;
         }
-        block.kind = pager::Block::Kind::kCopied;
+        block.kind = Block::Kind::kCopied;
         block.slot = slot;
         block.hashed = held->hashed;
         block.hash = held->hash;
@@ -154,8 +154,8 @@ void Worker::end(Operation& operation, bool is_on_gpu) {
   for (const std::uint32_t slot : operation.named) busy_[slot] = false;
   operation.named.clear();
   for (std::size_t i = 0; is_on_gpu && i < operation.content.size(); ++i) {
-    const pager::Block& block = operation.content[i];
-    if (block.kind == pager::Block::Kind::kCopied) books_.loaded(number_of(block.slot), operation.owner(i));
+    const Block& block = operation.content[i];
+    if (block.kind == Block::Kind::kCopied) books_.loaded(number_of(block.slot), operation.owner(i));
   }
 }
 
@@ -391,14 +391,22 @@ Worker::Then Worker::advance(Operation& operation) {
 Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) {
   CUresult error = cuda::CUDA_SUCCESS;
   Copier::Progress progress = copier_.look(saving, &error);
-  if (progress == Copier::Progress::kWaits) progress = copier_.go_on(saving, &error);
+  auto then = Then::kAgain;
+  if (progress == Copier::Progress::kWaits) {
+    if (may_take(operation)) {
+      progress = copier_.go_on(saving, &error);
+    } else {
+      progress = Copier::Progress::kNoHost;
+      then = Then::kBeyondBound;
+    }
+  }
   switch (progress) {
     case Copier::Progress::kUnderWay:
     case Copier::Progress::kWaits: return Then::kGoOn;
     case Copier::Progress::kNoHost:
       copier_.keep(saving);
       end(operation, true);
-      return Then::kAgain;
+      return then;
     case Copier::Progress::kFailed:
       copier_.keep(saving);
       end(operation, true);
@@ -410,8 +418,8 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
   owners_.insert(operation.seat->number);
   end(operation, false);
   for (std::size_t i = 0; i < operation.content.size(); ++i) {
-    const pager::Block& block = operation.content[i];
-    if (block.kind == pager::Block::Kind::kCopied)
+    const Block& block = operation.content[i];
+    if (block.kind == Block::Kind::kCopied)
       books_.written(number_of(block.slot), operation.owner(i), block.hashed, block.hash);
   }
   // The seat does not hear of it, so the GPU's memory counts.
@@ -449,11 +457,11 @@ void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
   if (is_saved) {
     operation.seat->away.saved(operation.chunk, static_cast<std::uint32_t>(operation.said.size()));
     blocks.reserve(operation.content.size());
-    for (const pager::Block& block : operation.content) {
+    for (const Block& block : operation.content) {
       switch (block.kind) {
-        case pager::Block::Kind::kNone: blocks.push_back({}); break;
-        case pager::Block::Kind::kCopied: blocks.push_back({MoverBlock::Kind::kSlot, number_of(block.slot)}); break;
-        case pager::Block::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.word}); break;
+        case Block::Kind::kNone: blocks.push_back({}); break;
+        case Block::Kind::kCopied: blocks.push_back({MoverBlock::Kind::kSlot, number_of(block.slot)}); break;
+        case Block::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.word}); break;
       }
     }
   }
@@ -502,13 +510,29 @@ void Worker::reclaim(std::size_t slots) {
   }
 }
 
+// Counting takes a look at all books. So it is done when the seat may be beyond its bound, and not at each step.
+bool Worker::may_take(const Operation& save) {
+  const auto found = bounds_.find(save.seat->number);
+  if (found == bounds_.end()) return true;
+  Bound& bound = found->second;
+  // A block that has a slot needs no other one.
+  const std::uint64_t needs = (save.said.size() - save.named.size()) * kBlockBytes;
+  if (bound.used + needs > bound.most && now_ >= bound.counted_at + kShortPause) {
+    bound.used = books_.bytes_of(save.seat->number);
+    bound.counted_at = now_;
+  }
+  if (bound.used + needs > bound.most) return false;
+  bound.used += needs;
+  return true;
+}
+
 // An operation that is over leaves the list. One that lacks host memory waits for it.
 void Worker::advance_all(base::TimePoint now) {
   for (auto at = mapped_.begin(); at != mapped_.end();) {
     const Then then = advance(*at);
-    if (then == Then::kAgain) {
+    if (then == Then::kAgain || then == Then::kBeyondBound) {
       // The daemon has had a moment to give more. From now on copies go that need not be there.
-      if (at->is_short) reclaim(at->said.size());
+      if (at->is_short && then == Then::kAgain) reclaim(at->said.size());
       if (at->is_cancelled) {
         answer(*at, MoverResult::kFailed, cuda::CUDA_ERROR_NOT_READY);
       } else {
@@ -522,6 +546,7 @@ void Worker::advance_all(base::TimePoint now) {
 }
 
 std::optional<base::Duration> Worker::step(base::TimePoint now) {
+  now_ = now;
   for (Seat& seat : seats_) {
     flush(seat);
     hear(seat);

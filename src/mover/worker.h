@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -32,7 +33,7 @@
 #include "mover/frames.h"
 #include "mover/mapping.h"
 #include "os/file_descriptor.h"
-#include "pager/copier/copier.h"
+#include "mover/copier/copier.h"
 #include "wire/mover_messages.h"
 
 namespace gpumux::mover {
@@ -49,7 +50,7 @@ class Worker {
   // Messages of all seats that wait. Each has a descriptor.
   static constexpr std::size_t kMostQueued = 512;
 
-  Worker(const cuda::Driver& driver, cuda::CUdevice device, pager::HostSlots& host, Books& books);
+  Worker(const cuda::Driver& driver, cuda::CUdevice device, HostSlots& host, Books& books);
   // Waits for the copies that are under way.
   ~Worker();
   Worker(const Worker&) = delete;
@@ -59,6 +60,9 @@ class Worker {
   void add(SeatNumber seat, os::FileDescriptor connection, Domain domain = 0);
   // The seat's process has ended, and its content in host memory is of no use.
   void remove(SeatNumber seat);
+  // From now on the seat has at most so many bytes of host memory: a Save beyond that waits. Without this it has no
+  // bound.
+  void bound(SeatNumber seat, std::uint64_t most) { bounds_[seat].most = most; }
   // Hears the seats and goes on with what is under way, without waiting. How long `wait` may wait; nothing: until a
   // seat says something.
   std::optional<base::Duration> step(base::TimePoint now);
@@ -116,11 +120,18 @@ class Worker {
     std::vector<wire::MoverBlock> said;  // what its message says of the content
     bool is_short = false;               // there was no host memory for it, and its seat knows
     // From begin() on.
-    pager::Content content;
+    Content content;
     std::vector<std::uint32_t> named;  // the slots that it may work with
-    std::variant<std::monostate, pager::Copier::Saving, pager::Copier::Loading> copying;
+    std::variant<std::monostate, Copier::Saving, Copier::Loading> copying;
     Owner owner(std::size_t block) const { return {seat->number, chunk, static_cast<std::uint32_t>(block)}; }
-    std::uint64_t bytes() const { return said.size() * pager::kBlockBytes; }
+    std::uint64_t bytes() const { return said.size() * kBlockBytes; }
+  };
+
+  // `used`: at least as much as the seat has.
+  struct Bound {
+    std::uint64_t most = 0;
+    std::uint64_t used = 0;
+    base::TimePoint counted_at{};
   };
 
   void hear(Seat& seat);
@@ -152,21 +163,27 @@ class Worker {
   void forget_removed();
   void release_unnamed(SeatNumber seat, const std::vector<bool>& named);
   void reclaim(std::size_t slots);
-  std::uint32_t number_of(const pager::HostSlot& slot) const;
-  pager::HostSlot slot_of(std::uint32_t number) const;
-  enum class Then : std::uint8_t { kGoOn, kAgain, kOver };
+  bool may_take(const Operation& save);
+  std::uint32_t number_of(const HostSlot& slot) const;
+  HostSlot slot_of(std::uint32_t number) const;
+  enum class Then : std::uint8_t {
+    kGoOn,
+    kAgain,        // there is no host memory
+    kBeyondBound,  // the same, for this seat
+    kOver,
+  };
   Then advance(Operation& operation);
-  Then advance_save(Operation& operation, pager::Copier::Saving& saving);
-  Then advance_load(Operation& operation, pager::Copier::Loading& loading);
+  Then advance_save(Operation& operation, Copier::Saving& saving);
+  Then advance_load(Operation& operation, Copier::Loading& loading);
   void answer(Operation& operation, wire::MoverResult result, cuda::CUresult error = cuda::CUDA_SUCCESS);
   void send(Seat& seat, std::span<const std::byte> bytes, os::FileDescriptor memory = {});
   void flush(Seat& seat);
 
   const cuda::Driver& driver_;
   const cuda::CUdevice device_;
-  pager::HostSlots& host_;
+  HostSlots& host_;
   Books& books_;
-  pager::Copier copier_;
+  Copier copier_;
   cuda::CUresult open_failed_ = cuda::CUDA_SUCCESS;
   base::TimePoint open_again_at_{};
   bool is_broken_ = false;
@@ -180,6 +197,8 @@ class Worker {
   Frames frames_;
   base::TimePoint try_short_at_{};
   std::uint32_t reclaimed_at_ = 0;
+  std::map<SeatNumber, Bound> bounds_;
+  base::TimePoint now_{};                  // of this step
   std::vector<SeatNumber> removed_;        // their content goes when nothing works with it
   std::unordered_set<SeatNumber> owners_;  // seats that may have content
   std::vector<bool> busy_;                 // slots that an operation works with; no other message of the seat's may
@@ -187,11 +206,11 @@ class Worker {
 };
 
 // The books follow the slots.
-class BookKeeper final : public pager::SlotBooks {
+class BookKeeper final : public SlotBooks {
  public:
   explicit BookKeeper(Books& books) : books_(books) {}
-  void writing(const pager::HostSlot& slot) override;
-  void given(const pager::HostSlot& slot) override;
+  void writing(const HostSlot& slot) override;
+  void given(const HostSlot& slot) override;
 
  private:
   Books& books_;
@@ -199,6 +218,6 @@ class BookKeeper final : public pager::SlotBooks {
 
 // A chunk of host memory that an earlier mover had, with the slots that the books say are in use. False: the books have
 // no room for it, or it is not usable.
-bool adopt(pager::HostSlots& host, Books& books, const pager::HostChunk& chunk);
+bool adopt(HostSlots& host, Books& books, const HostChunk& chunk);
 
 }  // namespace gpumux::mover

@@ -10,16 +10,16 @@ TEST_F(WorkerTest, WhatIsSavedIsLoaded) {
   const os::FileDescriptor seat = connect(1);
   Memory memory = make(4);
   auto content = words(memory.bytes, 1);
-  std::fill(content.begin() + 2 * (pager::kBlockBytes / 4), content.begin() + 3 * (pager::kBlockBytes / 4), 17u);
+  std::fill(content.begin() + 2 * (kBlockBytes / 4), content.begin() + 3 * (kBlockBytes / 4), 17u);
   write(memory, content);
   const Answer saved = save(seat, memory);
   ASSERT_EQ(saved.moved.result, MoverResult::kDone);
-  EXPECT_EQ(saved.moved.copied, 3 * pager::kBlockBytes);
-  EXPECT_EQ(saved.moved.constant, pager::kBlockBytes);
+  EXPECT_EQ(saved.moved.copied, 3 * kBlockBytes);
+  EXPECT_EQ(saved.moved.constant, kBlockBytes);
   ASSERT_EQ(saved.blocks.size(), 4u);
   EXPECT_EQ(saved.blocks[2].kind, Kind::kConstant);
   EXPECT_EQ(saved.blocks[2].value, 17u);
-  EXPECT_EQ(books_->bytes_of(1), 3 * pager::kBlockBytes);
+  EXPECT_EQ(books_->bytes_of(1), 3 * kBlockBytes);
   release(memory);
 
   Memory again = make(4);
@@ -39,8 +39,8 @@ TEST_F(WorkerTest, WhatIsSavedIsLoaded) {
   write(again, content);
   const Answer second = save(seat, again, saved.blocks);
   ASSERT_EQ(second.moved.result, MoverResult::kDone);
-  EXPECT_EQ(second.moved.copied, pager::kBlockBytes);
-  EXPECT_EQ(second.moved.clean, 2 * pager::kBlockBytes);
+  EXPECT_EQ(second.moved.copied, kBlockBytes);
+  EXPECT_EQ(second.moved.clean, 2 * kBlockBytes);
   EXPECT_EQ(books_->state_of(second.blocks[1].value), Books::State::kHeld);
   release(again);
   Memory third = make(4);
@@ -232,12 +232,46 @@ TEST_F(WorkerTest, WithoutHostMemoryItWaits) {
   release(memory);
 }
 
+// A seat that saves one thing under many names takes nothing from others.
+TEST_F(WorkerTest, ASeatHasNoMoreHostMemoryThanItMay) {
+  worker_->bound(1, 4 * kBlockBytes);
+  worker_->bound(2, 4 * kBlockBytes);
+  const os::FileDescriptor greedy = connect(1);
+  const os::FileDescriptor other = connect(2);
+  Memory memory = make(2);
+  write(memory, words(memory.bytes, 1));
+  std::uint64_t saved = 0;
+  for (std::uint64_t chunk = 1; chunk <= 8; ++chunk) {
+    say(greedy, wire::MoverSave{.ticket = chunk, .chunk = chunk, .blocks = 2}, {{}, {}}, exported(memory).get());
+    const auto answer = hear(greedy);
+    ASSERT_TRUE(answer);
+    saved += answer->moved.result == MoverResult::kDone;
+    if (answer->moved.result == MoverResult::kNoHost) {
+      say(greedy, wire::MoverCancel{.ticket = chunk}, {});
+      EXPECT_TRUE(hear(greedy));
+    }
+  }
+  EXPECT_EQ(saved, 2u);
+  EXPECT_EQ(books_->bytes_of(1), 4 * kBlockBytes);
+  Memory its = make(4);
+  write(its, words(its.bytes, 2));
+  EXPECT_EQ(save(other, its).moved.result, MoverResult::kDone);
+  worker_->bound(1, 8 * kBlockBytes);
+  say(greedy, wire::MoverSave{.ticket = 9, .chunk = 9, .blocks = 2}, {{}, {}}, exported(memory).get());
+  EXPECT_TRUE(sim::eventually([&] {
+    worker_->step(sim::now());
+    return books_->bytes_of(1) == 6 * kBlockBytes;
+  }));
+  release(memory);
+  release(its);
+}
+
 // A mapping that stays would keep the memory from everybody for as long as the mover lives.
 TEST_F(WorkerTest, AMoverThatCannotLetGoOfMemoryHasToEnd) {
   for (const auto entry : {&cuda::Driver::cuMemUnmap, &cuda::Driver::cuMemAddressFree}) {
     cuda::Driver driver = simulated_driver();
     driver.*entry = [](cuda::CUdeviceptr, std::size_t) { return cuda::CUDA_ERROR_UNKNOWN; };
-    books_.emplace(Books::open(books_file_.get(), kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value());
+    books_.emplace(Books::open(books_file_.get(), kSlots, kHostChunkBytes / kBlockBytes).value());
     worker_.emplace(driver, 0, *host_, *books_);
     const auto seat = connect(1);
     Memory memory = make(2);
@@ -312,19 +346,19 @@ TEST_F(WorkerTest, AnotherMoverKnowsWhatThisOneHasSaved) {
   books_->writing(saved.blocks[2].value);
 
   worker_.reset();
-  const pager::HostChunk chunk = files_.map(0, pager::kHostChunkBytes);
+  const HostChunk chunk = files_.map(0, kHostChunkBytes);
   host_.reset();
-  books_.emplace(Books::open(books_file_.get(), kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value());
+  books_.emplace(Books::open(books_file_.get(), kSlots, kHostChunkBytes / kBlockBytes).value());
   keeper_.emplace(*books_);
   host_.emplace(simulated_driver(), files_, &*keeper_);
   ASSERT_TRUE(adopt(*host_, *books_, chunk));
   worker_.emplace(simulated_driver(), 0, *host_, *books_);
-  EXPECT_EQ(host_->used_bytes(), 2 * pager::kBlockBytes);
+  EXPECT_EQ(host_->used_bytes(), 2 * kBlockBytes);
 
   seat = connect(1);
   Memory again = make(2);
   ASSERT_EQ(load(seat, again, {saved.blocks[0], saved.blocks[1]}).moved.result, MoverResult::kDone);
-  EXPECT_EQ(read(again), std::vector(content.begin(), content.begin() + 2 * (pager::kBlockBytes / 4)));
+  EXPECT_EQ(read(again), std::vector(content.begin(), content.begin() + 2 * (kBlockBytes / 4)));
   Memory all = make(3);
   EXPECT_EQ(load(seat, all, saved.blocks).moved.result, MoverResult::kLost);
   release(all);

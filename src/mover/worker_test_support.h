@@ -23,24 +23,24 @@ using wire::MoverBlock;
 using wire::MoverResult;
 
 // Host memory as the daemon gives it: files, by number.
-class Files final : public pager::HostMemory {
+class Files final : public HostMemory {
  public:
-  std::optional<pager::HostChunk> lend(std::uint64_t bytes) override {
+  std::optional<HostChunk> lend(std::uint64_t bytes) override {
     if (next_ == most) return std::nullopt;
     const int file = ::memfd_create("host", MFD_CLOEXEC);
     EXPECT_EQ(::ftruncate(file, static_cast<off_t>(bytes)), 0);
     files_[next_] = file;
     return map(next_++, bytes);
   }
-  void give_back(const pager::HostChunk& chunk) override {
+  void give_back(const HostChunk& chunk) override {
     ::munmap(chunk.address, chunk.bytes);
     ++given_back;
   }
   // The same file, mapped once more: another mover's.
-  pager::HostChunk map(std::uint64_t number, std::uint64_t bytes) {
-    void* const room = ::mmap(nullptr, bytes + pager::kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  HostChunk map(std::uint64_t number, std::uint64_t bytes) {
+    void* const room = ::mmap(nullptr, bytes + kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     const auto at =
-        (reinterpret_cast<std::uintptr_t>(room) + pager::kBlockBytes - 1) / pager::kBlockBytes * pager::kBlockBytes;
+        (reinterpret_cast<std::uintptr_t>(room) + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     void* const memory =
         ::mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, files_[number], 0);
     return {static_cast<std::byte*>(memory), bytes, number};
@@ -78,7 +78,7 @@ class WorkerTest : public sim::SimTest {
   }
   // A mover, with the books and the host memory that the last one has left.
   void start() {
-    books_.emplace(Books::open(books_file_.get(), kSlots, pager::kHostChunkBytes / pager::kBlockBytes).value());
+    books_.emplace(Books::open(books_file_.get(), kSlots, kHostChunkBytes / kBlockBytes).value());
     keeper_.emplace(*books_);
     host_.emplace(simulated_driver(), files_, &*keeper_);
     worker_.emplace(simulated_driver(), 0, *host_, *books_);
@@ -103,7 +103,7 @@ class WorkerTest : public sim::SimTest {
     std::uint64_t bytes = 0;
   };
   Memory make(std::uint32_t blocks) {
-    Memory memory{.bytes = blocks * pager::kBlockBytes};
+    Memory memory{.bytes = blocks * kBlockBytes};
     cuda::CUmemAllocationProp properties{};
     properties.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
     properties.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
@@ -164,7 +164,7 @@ class WorkerTest : public sim::SimTest {
   }
   Answer save(const os::FileDescriptor& seat, const Memory& memory, std::vector<MoverBlock> known = {},
               std::uint64_t chunk = 1) {
-    known.resize(memory.bytes / pager::kBlockBytes);
+    known.resize(memory.bytes / kBlockBytes);
     say(seat, wire::MoverSave{.ticket = ++ticket_, .chunk = chunk, .blocks = static_cast<std::uint32_t>(known.size())},
         known, exported(memory).get());
     auto answer = hear(seat);
@@ -188,7 +188,7 @@ class WorkerTest : public sim::SimTest {
   Files files_;
   std::optional<Books> books_;
   std::optional<BookKeeper> keeper_;
-  std::optional<pager::HostSlots> host_;
+  std::optional<HostSlots> host_;
   std::optional<Worker> worker_;
   std::uint64_t ticket_ = 0;
 };

@@ -110,19 +110,19 @@ inline const cuda::Driver& faulty_mover_driver() {
 
 // Host memory that outlives a mover, as the daemon's does, up to a limit that tests change. The same memory is lent
 // again.
-class HostFiles final : public HostMemory {
+class HostFiles final : public mover::HostMemory {
  public:
   static constexpr std::uint64_t kBytes = 8 * kMebibyte;
 
   ~HostFiles() override {
-    for (const HostChunk& chunk : all_) ::munmap(chunk.address, kBytes);
+    for (const mover::HostChunk& chunk : all_) ::munmap(chunk.address, kBytes);
   }
-  std::optional<HostChunk> lend(std::uint64_t) override {
+  std::optional<mover::HostChunk> lend(std::uint64_t) override {
     const std::lock_guard lock(mutex_);
     if (lent_.load() + kBytes > limit_.load()) return std::nullopt;
     lent_ += kBytes;
     if (!back_.empty()) {
-      const HostChunk chunk = back_.back();
+      const mover::HostChunk chunk = back_.back();
       back_.pop_back();
       ::mprotect(chunk.address, chunk.bytes, PROT_READ | PROT_WRITE);
       return chunk;
@@ -133,7 +133,7 @@ class HostFiles final : public HostMemory {
     all_.push_back({reinterpret_cast<std::byte*>(at), kBytes, all_.size()});
     return all_.back();
   }
-  void give_back(const HostChunk& chunk) override {
+  void give_back(const mover::HostChunk& chunk) override {
     const std::lock_guard lock(mutex_);
     if (is_mover_ending) return;  // the next one needs what it holds
     // A later use of it crashes instead of reading old data.
@@ -142,11 +142,11 @@ class HostFiles final : public HostMemory {
     lent_ -= kBytes;
   }
   // What a mover that has ended still had.
-  std::vector<HostChunk> held() {
+  std::vector<mover::HostChunk> held() {
     const std::lock_guard lock(mutex_);
-    std::vector<HostChunk> held;
-    for (const HostChunk& chunk : all_) {
-      if (std::none_of(back_.begin(), back_.end(), [&](const HostChunk& one) { return one.id == chunk.id; }))
+    std::vector<mover::HostChunk> held;
+    for (const mover::HostChunk& chunk : all_) {
+      if (std::none_of(back_.begin(), back_.end(), [&](const mover::HostChunk& one) { return one.id == chunk.id; }))
         held.push_back(chunk);
     }
     return held;
@@ -160,8 +160,8 @@ class HostFiles final : public HostMemory {
   std::atomic<std::uint64_t> limit_{std::uint64_t{1} << 40};
   std::atomic<std::uint64_t> lent_{0};
   std::mutex mutex_;
-  std::vector<HostChunk> all_;
-  std::vector<HostChunk> back_;
+  std::vector<mover::HostChunk> all_;
+  std::vector<mover::HostChunk> back_;
 };
 
 // The node's mover, on a thread of its own.
@@ -181,7 +181,7 @@ class TestMover {
         host(driver, files, &keeper),
         worker(driver, 0, host, books),
         files_(files) {
-    for (const HostChunk& chunk : files.held()) EXPECT_TRUE(adopt(host, books, chunk));
+    for (const mover::HostChunk& chunk : files.held()) EXPECT_TRUE(adopt(host, books, chunk));
     EXPECT_EQ(::pipe2(wake_, O_CLOEXEC | O_NONBLOCK), 0);
   }
   ~TestMover() {
@@ -238,7 +238,7 @@ class TestMover {
   } leaves_context;
   mover::Books books;
   mover::BookKeeper keeper;
-  HostSlots host;
+  mover::HostSlots host;
   mover::Worker worker;
   std::optional<base::TimePoint> now;  // set before the start: its time stands still
 

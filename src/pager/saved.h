@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "pager/copier/sizes.h"
+#include "base/block_size.h"
 
 namespace gpumux::pager {
 
@@ -25,7 +25,7 @@ using Saved = std::vector<SavedBlock>;
 
 inline std::uint64_t slot_bytes(const Saved& saved) {
   std::uint64_t bytes = 0;
-  for (const SavedBlock& block : saved) bytes += block.kind == SavedBlock::Kind::kSlot ? kBlockBytes : 0;
+  for (const SavedBlock& block : saved) bytes += block.kind == SavedBlock::Kind::kSlot ? base::kBlockBytes : 0;
   return bytes;
 }
 

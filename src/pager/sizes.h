@@ -4,9 +4,12 @@
 
 #include <cstdint>
 
-#include "pager/copier/sizes.h"
+#include "base/block_size.h"
 
 namespace gpumux::pager {
+
+using base::kBlockBytes;
+using base::kMebibyte;
 
 // One physical handle: what is evicted, handed on and restored as one. Each handle of any size costs the driver about
 // 120 us in all (H100: create 20, map 5, access 36, unmap 24, release 35). Copying 64 MiB takes 1.2 ms. Large

@@ -22,18 +22,8 @@
 //                       <------------------  Room                its new bound
 //   Memory              ------------------>                      its memory, whenever the daemon or a person needs it
 //   RoomWanted          ------------------>                      a thread's allocation needs more; answered by Room
-//   HostWanted          ------------------>                      host memory for evicted data
-//                       <------------------  HostLent + memfd
-//   HostReturned        ------------------>
-//                       <------------------  HostForget          unmap these kept chunks
-//   HostForgotten       ------------------>
-//                       <------------------  HostSpare           the most unneeded host memory that it may keep
 //                       <------------------  MoverOpened + socket the seat's connection to the node's mover
 //   MoverWanted         ------------------>                      that connection is lost; answered by another one
-//   FrameGiven + frame  ------------------>                      physical memory that it has evicted, for others
-//                       <------------------  FrameLent + frame
-//   FrameFreed          ------------------>                      it has freed it, or has no use for it
-//   FrameWanted         ------------------>                      another process is to import it; answered by FrameLent
 //                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
 // Measuring programs (daemon/gpus/gain.h):
 //                       <------------------  Measure             how much has the seat submitted so far?
@@ -65,6 +55,7 @@
 #include "base/result.h"
 #include "wire/encode.h"
 #include "wire/message_types.h"
+#include "wire/retired_messages.h"
 
 namespace gpumux::wire {
 
@@ -220,7 +211,7 @@ struct Memory {
   std::uint32_t reserved = 0;
   std::uint64_t managed_away = 0;  // of unpageable[kManaged], moved to the host by the seat, and not back
   std::uint64_t handed_over = 0;   // since it began: restored into frames
-  base::FrameSizes frames = 0;     // that it could restore into
+  base::FrameSizes frames = 0;     // always 0: the mover keeps frames now
   // Of unpageable[kOther]: room that the driver has refused to the seat. The seat has no memory there.
   std::uint64_t hidden = 0;
 };
@@ -239,33 +230,6 @@ struct RoomWanted {
   std::uint64_t commitment = 0;  // allocated in all; 0: as it is
   std::uint64_t managed = 0;     // of `commitment`, unified memory: that need not fit on the GPU
   std::uint32_t again = 0;       // 1: the daemon has refused an earlier wish of the same call
-  std::uint32_t reserved = 0;
-};
-
-// Host memory for evicted data: about `bytes` more (at most kMaxHostChunkBytes); answered by HostLent.
-struct HostWanted {
-  static constexpr Type kType = Type::kHostWanted;
-  static constexpr std::size_t kMinimumBytes = 16;
-  std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
-  std::uint64_t bytes = 0;
-};
-
-// The seat uses it no longer, and no copy of the GPU's does. It is unmapped, or `kept`: mapped and registered with the
-// driver for the next time that it is lent to this seat.
-struct HostReturned {
-  static constexpr Type kType = Type::kHostReturned;
-  static constexpr std::size_t kMinimumBytes = 16;
-  std::uint64_t id = 0;
-  std::uint32_t kept = 0;
-  std::uint32_t reserved = 0;
-};
-
-// All that the last HostForget named is unmapped.
-struct HostForgotten {
-  static constexpr Type kType = Type::kHostForgotten;
-  static constexpr std::size_t kMinimumBytes = 8;
-  std::uint32_t slot = 0;
   std::uint32_t reserved = 0;
 };
 
@@ -430,47 +394,12 @@ struct Room {
   std::uint64_t total = 0;        // the memory of the GPU as the program sees it: the GPU's own, or the quota
   std::uint32_t ticket = 0;       // the newest RoomWanted that this answers; 0: none yet
   std::uint32_t refused = 0;      // that one got less than it wanted: kNothingComes or kTooMuch; 0: it was not refused
-  base::FrameSizes frames = 0;    // evicted frames of these sizes go on by FrameGiven, and the rest is freed
+  base::FrameSizes frames = 0;    // always 0: the mover keeps frames now
   std::uint32_t is_limited = 0;   // 1: `commitment` is within a quota, which binds all of the program's memory
   std::uint32_t is_stranded = 0;  // 1: evicted memory cannot come back while all that is on the GPU stays there
   std::uint64_t most = 0;         // the most that it could have allocated in all as things are now; 0: not said
 };
 static_assert(sizeof(Room) == 64);
-
-// Carries the descriptor of a memfd. Without one: the chunk that the seat has kept mapped under this id. With no bytes
-// either: not now, ask again after a while. It goes back by HostReturned, or when the tenant is gone. Its old content
-// belongs to no seat.
-struct HostLent {
-  static constexpr Type kType = Type::kHostLent;
-  static constexpr std::size_t kMinimumBytes = 24;
-  std::uint32_t slot = 0;  // that asked
-  std::uint32_t reserved = 0;
-  std::uint64_t id = 0;
-  std::uint64_t bytes = 0;
-};
-inline constexpr std::uint64_t kMaxHostChunkBytes = std::uint64_t{1} << 30;
-
-// The chunks `ids` that the seat has kept mapped are needed no more. Their memory goes back to the machine when every
-// tenant has unmapped it. Answered by HostForgotten; until then there is no other HostForget for this seat, and none of
-// this is lent again.
-inline constexpr std::size_t kMostForgotten = 32;  // 8 GiB in the largest chunks, unmapped in a tenth of a second
-struct HostForget {
-  static constexpr Type kType = Type::kHostForget;
-  static constexpr std::size_t kMinimumBytes = 8 + 8 * kMostForgotten;
-  std::uint32_t slot = 0;
-  std::uint32_t count = 0;
-  std::uint64_t ids[kMostForgotten] = {};
-};
-
-// From now on each seat may keep this much host memory that holds nothing or clean copies. It gives back the rest as
-// soon as it has it. Before the first one: any amount. And `awaited` bytes of it go back once, for other seats wait for
-// them. Messages add up, and one with 0 takes back requests that are not fulfilled yet.
-struct HostSpare {
-  static constexpr Type kType = Type::kHostSpare;
-  static constexpr std::size_t kMinimumBytes = 16;
-  std::uint64_t bytes = 0;
-  std::uint64_t awaited = 0;
-};
 
 // The seat holds a lease that will be revoked soon, and is likely to have to make `bytes` of room then. The next holder
 // will want `managed` bytes of the room that its managed memory takes. Only a hint.
@@ -490,37 +419,6 @@ struct Measure {
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint32_t slot = 0;
   std::uint32_t question = 0;
-};
-
-// Physical memory that the seat has evicted, has released, and that another seat may have, whatever it holds: a frame.
-// Only of sizes that the last Room asked for. `number`: as it was lent; or 0, and the message carries the descriptor
-// that the driver has exported. It comes before the Memory that says that the seat has less.
-struct FrameGiven {
-  static constexpr Type kType = Type::kFrameGiven;
-  static constexpr std::size_t kMinimumBytes = 24;
-  std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
-  std::uint64_t number = 0;
-  std::uint64_t bytes = 0;
-};
-
-// The seat does not have the frame any more, in no way.
-struct FrameFreed {
-  static constexpr Type kType = Type::kFrameFreed;
-  static constexpr std::size_t kMinimumBytes = 16;
-  std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
-  std::uint64_t number = 0;
-};
-
-// Another process imports a frame of the seat, and the seat cannot export it, because it has imported it itself: its
-// descriptor, please.
-struct FrameWanted {
-  static constexpr Type kType = Type::kFrameWanted;
-  static constexpr std::size_t kMinimumBytes = 16;
-  std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
-  std::uint64_t number = 0;
 };
 
 // The MPS server whose client the process is, from now until it ends.
@@ -546,17 +444,6 @@ struct MoverWanted {
 using TenantMessage = std::variant<Hello, SeatOpen, SeatClose, Request, RevokeSeen, GateClosed, Drained, Stepped,
                                    GangJoin, Note, Idling, Memory, RoomWanted, HostWanted, HostReturned, HostForgotten,
                                    Measured, FrameGiven, FrameFreed, FrameWanted, MpsAsked, MoverWanted>;
-// Carries a frame's descriptor. It is the seat's from now on, ahead of the room that goes with it, and the seat
-// restores into it. The seat must write all of it before the program can read it. The seat answers FrameFreed for a
-// frame that it does not use. Of no bytes: answers FrameWanted, without a descriptor if there is none any more.
-struct FrameLent {
-  static constexpr Type kType = Type::kFrameLent;
-  static constexpr std::size_t kMinimumBytes = 24;
-  std::uint32_t slot = 0;
-  std::uint32_t reserved = 0;
-  std::uint64_t number = 0;  // never 0; the daemon's, below kFrameNumbers
-  std::uint64_t bytes = 0;
-};
 inline constexpr std::uint64_t kFrameNumbers = std::uint64_t{1} << 48;
 
 // Carries the seat's end of a connection to the node's mover (wire/mover_messages.h). An earlier one is of no use any

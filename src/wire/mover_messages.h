@@ -162,14 +162,15 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 // ---- between the daemon and the mover that it has started
 //
 //   daemon                                   mover
-//   MoverDoor + socket  ------------------>                      where it listens for the next daemon: bound by this
-//   one MoverBooks + file   ------------------>                      before any other: the books of all slots MoverHost
-//   + file    ------------------>                      a chunk of host memory, by its number in the books
+//   MoverDoor + socket  ------------------>                      where it listens for the next daemon: bound by this one
+//   MoverBooks + file   ------------------>                      before any other: the books of all slots
+//   MoverHost + file    ------------------>                      a chunk of host memory, by its number in the books
 //                       <------------------  MoverReady          it has the driver, and has handed over all that it has
 //                       <------------------  MoverHostWanted
 //                       <------------------  MoverHostReturned   the chunk with this number is not used any more
 //   MoverSeat + socket  ------------------>                      a seat, and the mover's end of its connection. Without
 //                                                                one: it has none now
+//   MoverBound          ------------------>                      how much host memory a seat may have
 //   MoverSeats          ------------------>                      all seats were named: content of others is of no use
 //   MoverSeatGone       ------------------>                      its content is of no use any more
 //
@@ -187,6 +188,7 @@ enum class MoverControlType : std::uint32_t {
   kSeatGone = 4,
   kSeats = 5,
   kDoor = 6,
+  kBound = 7,
 
   kHostWanted = 64,
   kHostReturned = 65,
@@ -220,6 +222,13 @@ struct MoverSeat {
   std::uint32_t pid = 0;
   std::uint32_t slot = 0;
   std::uint64_t domain = 0;  // seats of one trust domain have the same one; 0: the seat gets and gives no frames
+  std::uint64_t most = 0;    // as in MoverBound
+};
+struct MoverBound {
+  static constexpr MoverControlType kType = MoverControlType::kBound;
+  static constexpr std::size_t kMinimumBytes = 16;
+  std::uint64_t seat = 0;
+  std::uint64_t most = 0;  // bytes of host memory; a Save beyond that waits
 };
 struct MoverSeatGone {
   static constexpr MoverControlType kType = MoverControlType::kSeatGone;
@@ -246,7 +255,7 @@ struct MoverReady {
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t reserved = 0;
 };
-using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor>;
+using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound>;
 using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory that is handed over: what one program evicts is what the next one gets (docs/decisions/0015).
+"""Memory that is handed over: what one program evicts is what the next one gets (docs/decisions/0039).
 
 Goal: programs whose memory is handed over read what they have written, beside killed programs and after a daemon's
-restart. It holds whether the daemon or the node's mover keeps the memory in between. Method: as in memory_test.py; the
-daemon says how much was handed over.
+restart. Method: as in memory_test.py; the daemon says how much was handed over.
 """
 
 import os
@@ -19,7 +18,7 @@ FRAMES = {"blocks": 5, "block_kib": 32768, "rounds": 12}
 
 
 class HandedOver(GpumuxTest):
-    """The next program gets the memory that one program evicts (docs/decisions/0015)."""
+    """The next program gets the memory that one program evicts."""
     machine_settings = {"memory": "272MiB", "reserved_memory": "16MiB", "context_memory": "4MiB",
                         "d2h_bandwidth": "16G", "h2d_bandwidth": "16G", "kernel_bandwidth": "32G"}
     daemon_settings = {"mode": "auto", "quantum": "50ms", "reserve": "8MiB", "host_memory": "2GiB", "hand_over": "true"}
@@ -87,11 +86,6 @@ class HandedOver(GpumuxTest):
                        lambda: f"the first program gets on; it said {programs[0].tail()}")
             daemon.restart()
         self.finish(programs, wanted)
-
-
-class HandedOverByMover(HandedOver):
-    """The same where the node's mover keeps the memory in between (docs/decisions/0039)."""
-    daemon_settings = {**HandedOver.daemon_settings, "mover": "on"}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs that do not fit together, with `mover = on`: a process of its own moves their memory."""
+"""Programs that do not fit together: a process of its own, the mover, moves their memory."""
 
 import os
 import pathlib
@@ -18,7 +18,6 @@ from framework.waiting import HANG, wait_until
 
 
 class Mover(MemoryTest):
-    daemon_settings = {**MemoryTest.daemon_settings, "mover": "on"}
 
     def movers(self, daemon):
         """The process ids of all movers that the daemon has started, the newest last."""
@@ -54,8 +53,11 @@ class Mover(MemoryTest):
             return len(seats) == 2 and all(seat["moved_out_bytes"] and seat["moved_in_bytes"] for seat in seats)
         self.work_until(have_moved, "both have moved", *programs)
         self.assertEqual(len(self.movers(daemon)), 1)
-        # It is the mover that has host memory, and no program.
-        self.assertEqual([seat["host_lent_bytes"] for seat in seats], [0, 0])
+        # Without a seat it ends, and its host memory is the daemon's again.
+        wait_until(lambda: "the mover has no seat, and ends" in daemon.log(), HANG, "the mover has ended")
+        self.assertEqual(daemon.api.status()["host_memory"]["lent_bytes"], 0)
+        self.work_until(have_moved, "both have moved", *self.started(2))
+        self.assertEqual(len(self.movers(daemon)), 2)
 
     def test_three_that_map_memory_by_themselves(self):
         self.start_daemon()
@@ -200,7 +202,7 @@ class Mover(MemoryTest):
 
 class Frozen(MemoryTest):
     """Memory of a program that is frozen in a kernel leaves, and the kernel goes on when it is back."""
-    daemon_settings = {**MemoryTest.daemon_settings, "mover": "on", "overlap": "false"}
+    daemon_settings = {**MemoryTest.daemon_settings, "overlap": "false"}
     ballast_kib = 48 << 10  # does not fit beside `large`
 
     def start_frozen(self, what="wait", **options):

@@ -51,8 +51,6 @@ class Daemon:
 
     def environment(self):
         environment = {"PATH": os.environ["PATH"], "GPUMUX_RUNTIME_DIR": self.runtime_dir, **self.machine.environment()}
-        if "GPUMUX_TEST_MOVER" in os.environ:
-            environment["GPUMUX_MOVER"] = os.environ["GPUMUX_TEST_MOVER"]
         environment.update({f"GPUMUX_{key.upper()}": str(value) for key, value in self.settings.items()})
         return environment
 

@@ -174,36 +174,32 @@ def run_moved(session):
         return
     names = [name for name in MOVED if not session.options.within or name in session.options.within]
     more = [str(MOVED_GIB)]
-    session.environment["GPUMUX_MOVER"] = "on"
-    try:
-        with Daemon(session, "moved", mode="auto", quantum=MOVED_QUANTUM, interrupt="auto") as daemon:
-            total = daemon.status()["gpus"][0]["memory_total_bytes"] / 2**30
-            hog = Process(session, "moved.hog", [program, "hold", str(PARTNER_S), f"{total - LEFT_GIB:.1f}"])
-            time.sleep(HOG_S)
-            partner = start_partner(session, daemon, program, 0, "moved", more)
-            try:
-                for name in names:
-                    if session.left() < LIMIT_S:
-                        session.add(SKIP, f"moved {name}", "out of time")
-                        continue
-                    if partner.process.poll() is not None:
-                        session.check(False, f"moved: the partner lives on before {name}", why_wrong(partner))
-                        break
-                    before = moved_bytes(daemon)
-                    # The host prepares copies for longer than the GPU makes them: turns may end by idleness.
-                    try_case(session, daemon, program, partner, name, "moved", more,
-                             MAY_FREEZE if name == "copies" else None)
-                    moved = (moved_bytes(daemon) - before) / 2**30
-                    session.check(moved > 1, f"moved {name}: memory moved", f"{moved:.1f} GiB out")
-                end_partner(session, daemon, partner)
-            finally:
-                for process in (partner, hog):
-                    if process.process.poll() is None:
-                        process.end()
-        if not session.options.within or "long" in session.options.within:
-            suspended_in_a_kernel(session, program)
-    finally:
-        session.environment.pop("GPUMUX_MOVER", None)
+    with Daemon(session, "moved", mode="auto", quantum=MOVED_QUANTUM, interrupt="auto") as daemon:
+        total = daemon.status()["gpus"][0]["memory_total_bytes"] / 2**30
+        hog = Process(session, "moved.hog", [program, "hold", str(PARTNER_S), f"{total - LEFT_GIB:.1f}"])
+        time.sleep(HOG_S)
+        partner = start_partner(session, daemon, program, 0, "moved", more)
+        try:
+            for name in names:
+                if session.left() < LIMIT_S:
+                    session.add(SKIP, f"moved {name}", "out of time")
+                    continue
+                if partner.process.poll() is not None:
+                    session.check(False, f"moved: the partner lives on before {name}", why_wrong(partner))
+                    break
+                before = moved_bytes(daemon)
+                # The host prepares copies for longer than the GPU makes them: turns may end by idleness.
+                try_case(session, daemon, program, partner, name, "moved", more,
+                         MAY_FREEZE if name == "copies" else None)
+                moved = (moved_bytes(daemon) - before) / 2**30
+                session.check(moved > 1, f"moved {name}: memory moved", f"{moved:.1f} GiB out")
+            end_partner(session, daemon, partner)
+        finally:
+            for process in (partner, hog):
+                if process.process.poll() is None:
+                    process.end()
+    if not session.options.within or "long" in session.options.within:
+        suspended_in_a_kernel(session, program)
 
 
 def wait_for(session, what, is_so, seconds=LIMIT_S):

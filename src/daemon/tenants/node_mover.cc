@@ -124,11 +124,13 @@ base::Status NodeMover::start() {
   return {};
 }
 
-wire::MoverSeat NodeMover::describe(const Seat& seat, std::uint64_t number) {
+wire::MoverSeat NodeMover::describe(const Seat& seat, std::uint64_t number) const {
+  const auto most = most_.find(seat);
   return {.seat = number,
           .process_start = seat.process_start,
           .pid = static_cast<std::uint32_t>(seat.pid),
-          .slot = seat.slot};
+          .slot = seat.slot,
+          .most = most == most_.end() ? 0 : most->second};
 }
 
 // ---- taking over
@@ -203,6 +205,10 @@ void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
   if (auto* const starting = std::get_if<Starting>(&state_)) {
     state_ = Serving{std::move(starting->process)};
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
+    for (const auto& [seat, number] : numbers_) {
+      if (const auto most = most_.find(seat); most != most_.end())
+        send(wire::MoverBound{.seat = number, .most = most->second});
+    }
     log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", numbers_.size()}});
     state_ = Serving{std::move(taken->process)};
     again_.cancel();
@@ -303,6 +309,12 @@ bool NodeMover::is_back(const Seat& seat) {
   return numbers_.contains(seat) || is_taking_over();
 }
 
+void NodeMover::bound(const Seat& seat, std::uint64_t most) {
+  const auto known = numbers_.find(seat);
+  if (std::exchange(most_[seat], most) == most || known == numbers_.end() || !is_running() || is_taking_over()) return;
+  send(wire::MoverBound{.seat = known->second, .most = most});
+}
+
 void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
   if (is_running()) send(wire::MoverSeatGone{.seat = seat->second});
   left_.erase(seat->first);
@@ -312,6 +324,7 @@ void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
 }
 
 void NodeMover::closed(const Seat& seat) {
+  most_.erase(seat);
   waiting_.erase(seat);
   if (const auto known = numbers_.find(seat); known != numbers_.end()) forget(known);
 }
@@ -321,7 +334,24 @@ void NodeMover::left(const Seat& seat, os::FileDescriptor process) {
   if (numbers_.contains(seat)) left_[seat] = std::move(process);
 }
 
+// Its context takes GPU memory, and nobody needs the host memory that it has.
+void NodeMover::retire() {
+  auto& serving = std::get<Serving>(state_);
+  log_info("the mover has no seat, and ends", {{"pid", serving.process.pid}});
+  socket_.close();
+  unsent_.clear();
+  for (const auto& [number, chunk] : loans_) host_.returned(chunk);
+  loans_.clear();
+  books_.reset();
+  retired_.push_back(std::move(serving.process));
+  state_ = None{};
+}
+
 void NodeMover::look() {
+  std::erase_if(retired_, [](const Process& process) { return process.has_ended(); });
+  const bool is_idle = std::holds_alternative<Serving>(state_) && numbers_.empty() && waiting_.empty();
+  idle_looks_ = is_idle ? idle_looks_ + 1 : 0;
+  if (idle_looks_ >= kIdleLooks) return retire();
   for (auto at = left_.begin(); at != left_.end();) {
     const auto next = std::next(at);
     // Without a pidfd, or a start that names the process for good, no process can come back for it.

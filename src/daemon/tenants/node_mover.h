@@ -55,6 +55,9 @@ class NodeMover {
  public:
   // A guess: a take-over takes some milliseconds.
   static constexpr base::Duration kTakeOverPatience = std::chrono::seconds(3);
+  // A mover without a seat at so many looks in a row ends. A guess: a program that follows another one at once finds
+  // the mover there.
+  static constexpr std::size_t kIdleLooks = 5;
 
   // `program`: e.g. /usr/libexec/gpumux/gpumux-mover. `door`: the socket where a mover listens for its next daemon.
   // REQUIRES: the caller holds the lock of the door's folder.
@@ -89,6 +92,8 @@ class NodeMover {
   bool knows(const Seat& seat) const { return numbers_.contains(seat) || waiting_.contains(seat); }
   // The seat's process has connected again, with a connection to a mover. False: this daemon's mover is another one.
   bool is_back(const Seat& seat);
+  // The seat may have so many bytes of host memory.
+  void bound(const Seat& seat, std::uint64_t most);
   // The seat is closed.
   void closed(const Seat& seat);
   // The process's connection to the daemon has ended. Its content goes when the process has ended.
@@ -135,6 +140,7 @@ class NodeMover {
   void drop();
   void fail(std::string why);
   void rested();
+  void retire();
   void forget(std::map<Seat, std::uint64_t>::iterator seat);
   void hear();
   void wait_read();
@@ -149,7 +155,7 @@ class NodeMover {
   void on(const wire::MoverBooks& books, os::FileDescriptor file);
   void on(const wire::MoverHost& host, os::FileDescriptor file);
   void on(const wire::MoverSeat& seat, os::FileDescriptor);
-  static wire::MoverSeat describe(const Seat& seat, std::uint64_t number);
+  wire::MoverSeat describe(const Seat& seat, std::uint64_t number) const;
 
   boost::asio::io_context& io_;
   HostMemory& host_;
@@ -165,11 +171,14 @@ class NodeMover {
   std::deque<Unsent> unsent_;
   std::variant<None, Starting, TakingOver, Serving, Resting> state_;
   base::Duration pause_;  // before the next start
+  std::vector<Process> retired_;  // that have been left, and may not have ended yet
+  std::size_t idle_looks_ = 0;    // at which the mover has had no seat, in a row
   std::string why_not_;
   std::uint64_t last_number_ = 0;
   std::map<std::string, std::uint64_t> domains_;  // of the seats, by number
   std::uint64_t last_domain_ = 0;
   std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
+  std::map<Seat, std::uint64_t> most_;       // host memory that each open seat may have, bytes
   std::set<Seat> connected_;                 // of these, to the mover that runs
   std::set<Seat> waiting_;                   // for a connection
   std::set<Seat> back_;                      // have connected again, and the mover has not named them yet

@@ -82,6 +82,7 @@ void Translator::set_mover(NodeMover& mover) {
         }
       }
     }
+    count_elsewhere();
   });
 }
 
@@ -90,8 +91,7 @@ void Translator::set_why_no_mover(std::string why) {
   for (const auto& [id, session] : sessions_) {
     for (const auto& [number, slot] : session->slots()) {
       const auto view = leases_.memory().view(seat_of(*session, slot));
-      if (view && view->speaks)
-        on(*session, *session->slot(number), wire::Memory(slot.memory));
+      if (view && view->speaks) on(*session, *session->slot(number), wire::Memory(slot.memory));
     }
   }
 }

@@ -206,6 +206,7 @@ class Translator {
   }
   void open_mover(Session& session, Slot& slot);
   void count_elsewhere();
+  std::uint64_t evictable(base::SeatId seat) const;
   void join_quota(Session& session, const wire::Hello& hello);
   void leave_quota(const Session& session);
   sched::Quota quota_on(const Session& session, base::GpuIndex gpu) const;

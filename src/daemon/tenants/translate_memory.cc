@@ -92,7 +92,20 @@ void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
     report.unpageable += std::min(std::exchange(report.resident, 0), ~std::uint64_t{0} - report.unpageable);
   const base::SeatId seat = seat_of(session, slot);
   leases_.apply(node::MemoryReported{seat, report});
+  if (slot.mover == Slot::Mover::kOurs) mover_->bound(mover_seat(session, slot), evictable(seat));
   if (slot.mover == Slot::Mover::kEarlierDaemons) count_elsewhere();
+}
+
+// The bytes of the seat that can be evicted, or are, and a chunk. Bounds for any report: the bytes that the planner has
+// promised to the seat, and all that its GPU holds. So no seat takes what other seats are promised. Managed memory does
+// not count.
+std::uint64_t Translator::evictable(base::SeatId seat) const {
+  const auto view = leases_.memory().view(seat);
+  if (!view) return 0;
+  const sched::MemoryReport& report = view->report;
+  const std::uint64_t allocated = report.allocated - std::min(report.allocated, report.managed);
+  const std::uint64_t most = std::max(allocated, report.resident + report.evicted);
+  return std::min({most, view->promised, leases_.memory().capacity(seat.gpu)}) + host_.chunk_bytes();
 }
 
 // Their movers have it until their seats end.

@@ -34,7 +34,7 @@
 #define GPUMUX_ON_BOTH inline
 #endif
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 // The kernel's view of the types: CUDA's compiler is run without any C++ library.
 using HashWord = unsigned int;
@@ -115,4 +115,4 @@ GPUMUX_ON_BOTH void hash_finish(HashLong first, HashLong second, HashLong* low, 
   *high = right;
 }
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 // Memory of this process, aligned to 2 MiB; its size is a multiple of that. The same memory may be lent again.
 struct HostChunk {
@@ -26,4 +26,4 @@ class HostMemory {
   virtual void give_back(const HostChunk& chunk) = 0;
 };
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

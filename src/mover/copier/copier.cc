@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/copier.h"
+#include "mover/copier/copier.h"
 
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "pager/copier/block_hash_function.h"
+#include "mover/copier/block_hash_function.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 namespace {
 
 using cuda::CUresult;
@@ -332,4 +332,4 @@ Copier::Progress Copier::look(Loading& loading, CUresult* error) {
   return Progress::kFailed;
 }
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

@@ -16,10 +16,10 @@
 
 #include "base/lock.h"
 #include "cuda/driver.gen.h"
-#include "pager/copier/host_memory.h"
-#include "pager/copier/sizes.h"
+#include "mover/copier/host_memory.h"
+#include "mover/copier/sizes.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 struct LentChunk;
 
@@ -105,4 +105,4 @@ class HostSlots {
   std::uint64_t used_blocks_ GPUMUX_GUARDED_BY(mutex_) = 0;
 };
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

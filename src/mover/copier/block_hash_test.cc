@@ -2,7 +2,7 @@
 // Goal: the hash tells all blocks apart that a program may leave, by content and by position. The GPU (here the
 // simulated one, with an implementation of its own) computes the same as the reference. Method: blocks that differ in
 // ways that weaker hashes miss; random blocks through both implementations.
-#include "pager/copier/block_hash.h"
+#include "mover/copier/block_hash.h"
 
 #include <gtest/gtest.h>
 
@@ -11,10 +11,12 @@
 #include <set>
 #include <vector>
 
-#include "pager/copier/block_hash_function.h"
+#include "mover/copier/block_hash_function.h"
 #include "pager/pager_test_support.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
+
+using sim::simulated_driver;
 namespace {
 
 constexpr std::size_t kBytes = std::size_t{2} << 20;
@@ -208,4 +210,4 @@ TEST_F(GpuHashTest, TheKernelComputesTheReference) {
 }
 
 }  // namespace
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/host_slots.h"
+#include "mover/copier/host_slots.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 using cuda::CUresult;
 
@@ -133,4 +133,4 @@ const char* HostSlots::check() const {
   return used == used_blocks_ ? nullptr : "used_bytes is not the sum of what is used";
 }
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/engine.h"
+#include "mover/copier/engine.h"
 
 #include <cstddef>
 
-#include "pager/copier/block_hash_function.h"
+#include "mover/copier/block_hash_function.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 namespace {
 
 using cuda::CUresult;
@@ -143,4 +143,4 @@ CUresult Engine::launch_hash(std::uint32_t batch, std::uint32_t blocks, cuda::CU
   return cuda::CUDA_SUCCESS;
 }
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "pager/copier/block_hash.h"
+#include "mover/copier/block_hash.h"
 
 #include <sys/random.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "pager/copier/block_hash.gen.h"
-#include "pager/copier/block_hash_function.h"
+#include "mover/copier/block_hash.gen.h"
+#include "mover/copier/block_hash_function.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 HashSeed HashSeed::random() {
   HashSeed seed;
@@ -32,4 +32,4 @@ const void* block_hash_code(int major, int minor) {
 
 const void* block_hash_ptx() { return kBlockHashPtx; }
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

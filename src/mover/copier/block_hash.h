@@ -5,7 +5,7 @@
 #include <compare>
 #include <cstdint>
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 // 128 bits. Two different blocks have the same hash with a probability under 2^-121; see block_hash_function.h.
 struct BlockHash {
@@ -31,4 +31,4 @@ const void* block_hash_code(int major, int minor);
 // PTX for everything since the oldest supported architecture; a string.
 const void* block_hash_ptx();
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

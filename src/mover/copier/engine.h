@@ -11,9 +11,9 @@
 
 #include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
-#include "pager/copier/block_hash.h"
+#include "mover/copier/block_hash.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 struct BlockHashResult;
 
@@ -76,4 +76,4 @@ class Engine {
   std::vector<cuda::CUevent> events_;
 };
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

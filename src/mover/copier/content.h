@@ -5,10 +5,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "pager/copier/block_hash.h"
-#include "pager/copier/host_slots.h"
+#include "mover/copier/block_hash.h"
+#include "mover/copier/host_slots.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 // 2 MiB of a chunk, as it was when it last was saved.
 struct Block {
@@ -27,4 +27,4 @@ struct Block {
 // All blocks of a chunk, in order; empty: it was never saved.
 using Content = std::vector<Block>;
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover

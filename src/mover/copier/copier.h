@@ -18,11 +18,11 @@
 
 #include "cuda/current_context.h"
 #include "cuda/driver.gen.h"
-#include "pager/copier/content.h"
-#include "pager/copier/engine.h"
-#include "pager/copier/host_slots.h"
+#include "mover/copier/content.h"
+#include "mover/copier/engine.h"
+#include "mover/copier/host_slots.h"
 
-namespace gpumux::pager {
+namespace gpumux::mover {
 
 class Copier {
  public:
@@ -167,4 +167,4 @@ class Copier {
   std::uint32_t copying_ = 0;  // of these
 };
 
-}  // namespace gpumux::pager
+}  // namespace gpumux::mover
