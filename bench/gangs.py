@@ -4,8 +4,8 @@
 
 Two jobs of two processes each, on the same two simulated GPUs: each round is a kernel that meets its partner on the
 devices, and then many small ones, submitted ahead of the GPU. First one job alone, then both in turn. Prints how long
-that took, and what the trace says of the revocations: steps let through, and the time from a gang's revocation to its
-drain, for those that needed steps and for those that did not.
+that took, and what the trace says of the revocations: gates opened again, and the time from a gang's revocation to its
+drain, for those that were opened again and for those that were not.
 """
 
 import argparse
@@ -33,7 +33,8 @@ class Run:
         self.machine = Machine(2)
         runtime_dir = os.path.join(self.directory, "run")
         os.mkdir(runtime_dir, 0o700)
-        self.daemon = Daemon(self.machine, runtime_dir, {"quantum": options.quantum}).start()
+        settings = {"mode": "serial", "interrupt": options.interrupt, "quantum": options.quantum}
+        self.daemon = Daemon(self.machine, runtime_dir, settings).start()
         self.processes = []
 
     def __enter__(self):
@@ -69,11 +70,11 @@ class Run:
 
 
 def revocations(events):
-    """(milliseconds from the first revocation to the last drain, steps) of each revocation of a job that drained."""
+    """(milliseconds from the first revocation to the last drain, gates opened again) of each that drained."""
     done = []
     for job in ("job0", "job1"):
         begin = None
-        steps = 0
+        opened = 0
         open_seats = set()
         for event in events:
             if event.get("job") != job or "tenant" not in event:
@@ -82,18 +83,18 @@ def revocations(events):
             if event["event"] == "revoke":
                 begin = begin or event["time_ns"]
                 open_seats.add(seat)
-            elif event["event"] == "step":
-                steps += 1
+            elif event["event"] == "grant" and event.get("detail") == "again":
+                opened += 1
                 open_seats.add(seat)
             elif event["event"] == "drained":
                 open_seats.discard(seat)
             elif event["event"] == "grant" and begin is not None:
-                begin, steps, open_seats = None, 0, set()
+                begin, opened, open_seats = None, 0, set()
             if begin is not None and event["event"] == "drained" and not open_seats:
                 last = (event["time_ns"] - begin) / 1e6
                 if done and done[-1][2] == begin:
                     done.pop()
-                done.append((last, steps, begin))
+                done.append((last, opened, begin))
     return done
 
 
@@ -114,6 +115,7 @@ def main():
     parser.add_argument("--drift-us", type=int, default=1000, help="at most so much before each round")
     parser.add_argument("--ahead", type=int, default=50, help="rounds between synchronisations")
     parser.add_argument("--quantum", default="20ms")
+    parser.add_argument("--interrupt", default="off", choices=("off", "auto"), help="off: work drains")
     options = parser.parse_args()
     with Run(options) as run:
         print(f"alone: {run.seconds(1):.2f} s")
@@ -122,12 +124,11 @@ def main():
         job_of = {process.pid: process.name.split(".")[0] for process in run.processes}
         events = [{**event, "job": job_of.get(event.get("pid"))} for event in run.daemon.trace.events()]
         done = revocations(events)
-        stepped = [steps for _, steps, _ in done if steps > 0]
-        print(f"  {len(done)} revocations drained, {len(stepped)} of them in {sum(stepped)} steps, "
-              f"{sum(event['event'] == 'reopen' for event in events)} leases given back")
-        describe("drained without steps", [ms for ms, steps, _ in done if steps == 0], "ms")
-        describe("drained with steps", [ms for ms, steps, _ in done if steps > 0], "ms")
-        describe("steps", [steps for _, steps, _ in done if steps > 0], "")
+        again = [opened for _, opened, _ in done if opened > 0]
+        print(f"  {len(done)} revocations drained, {len(again)} of them after {sum(again)} gates were opened again")
+        describe("drained at once", [ms for ms, opened, _ in done if opened == 0], "ms")
+        describe("drained later", [ms for ms, opened, _ in done if opened > 0], "ms")
+        describe("gates opened again", again, "")
 
 
 if __name__ == "__main__":

@@ -189,7 +189,7 @@ def upload_function(entry):
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
   const bool uploads = {params} != nullptr && ({params}->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
   const CUresult result = !uploads ? make(driver().{entry.symbol}, {arguments})
-      : submit_with_room(Entry::{entry.symbol}, {place}, driver().{entry.symbol}, {arguments});
+      : submit_with_room({place}, driver().{entry.symbol}, {arguments});
   GPUMUX_SAVES_ALL;
   return result;
 }}
@@ -220,7 +220,9 @@ def shim_function(entry):
             function = "submit_copy_out"
             place.append("bytes")
             place.append(f"CopyWait::Blocks::{'kAlways' if entry.where.kind == 'default' else 'kIfPageable'}")
-        arguments = [f"Entry::{entry.symbol}", *place, f"driver().{entry.symbol}", *arguments]
+        if entry.action == "sync":
+            place = []  # it submits nothing
+        arguments = [*place, f"driver().{entry.symbol}", *arguments]
     return f"""GPUMUX_EXPORT {entry.declaration()} {{
 {begin}  const CUresult result = {function}({", ".join(arguments)});
   GPUMUX_SAVES_ALL;

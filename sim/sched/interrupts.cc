@@ -103,7 +103,6 @@ void World::halt(Rank& rank, TimePoint now) {
 void World::say_frozen(Rank& rank) {
   Process& process = *rank.process;
   closed(rank);
-  if (rank.steps_left > 0) send(process, sched::Stepped{rank.seat, rank.epoch, std::exchange(rank.steps_left, 0)});
   if (rank.report == Rank::Report::kClosing) send(process, sched::GateClosed{rank.seat, rank.epoch});
   rank.report = Rank::Report::kNone;
   send(process, sched::Drained{rank.seat, rank.epoch, rank.poisoned, true});

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
     std::fputs(outcome.log.c_str(), stdout);
     if (seeds == 1 || !outcome.wrong.empty()) {
       std::printf(
-          "seed %llu: %llu steps, %.3f s, %llu grants, %llu revocations, %llu steps let through, %llu stalls, "
+          "seed %llu: %llu steps, %.3f s, %llu grants, %llu revocations, %llu gates opened again, %llu stalls, "
           "%llu killed for them, %llu silences, "
           "%llu restarts, longest wait %.3f s, log %016llx\n",
           static_cast<unsigned long long>(options.seed), static_cast<unsigned long long>(outcome.steps),

@@ -277,7 +277,7 @@ void World::finish_in(Rank& rank) {
 bool World::may_evict(const Rank& rank) const {
   const auto is_drained = [this](const Rank& one) {
     const bool stands_still = options_.mover && one.freezing.is_frozen && !one.freezing.thaws;
-    return !one.granted && !one.open && one.permits == 0 && (one.stream.empty() || stands_still);
+    return !one.granted && !one.open && (one.stream.empty() || stands_still);
   };
   if (!rank.job->is_gang) return is_drained(rank);
   const auto& ranks = rank.process->ranks;

@@ -145,7 +145,6 @@ void World::open(Rank& rank, bool again) {
 // After a restart: the state of its page and its stream. A process that is back too late may find its GPU given away.
 void World::claim(Rank& rank) {
   if (rank.open && another_open_to(rank) != nullptr) rank.excused = true;
-  rank.permits = 0;  // of a daemon that is gone; a gang that holds may have granted the seat when it was opened
   auto claim = sched::Claim::kWaiting;
   if (rank.granted) {
     claim = sched::Claim::kHolding;
@@ -225,27 +224,15 @@ void World::run_thread(Rank& rank) {
     const bool all_here = rank.job->connected == rank.job->processes.size() || rank.job->is_eager;
     if (!all_here && is_collective(rank)) return;
     if (block(rank)) return;
-    if (!rank.granted) {
-      --rank.permits;
-      rank.asked = false;
-      // The drainer speaks of several at once, when it comes to it or none is left.
-      if (rank.steps_left++ == 0) {
-        in(random_.between(1us, 200us), [this, &rank, epoch = rank.epoch] {
-          if (rank.epoch == epoch) say_steps(rank);
-        });
-      }
-    }
     submit(rank);
-    if (rank.permits == 0 && random_.chance(80)) say_steps(rank);
   }
 }
 
 // At the gate: true where it is closed, or something that the rank's work may reach is not on the GPU.
 bool World::block(Rank& rank) {
-  const bool has_lease = rank.granted || rank.permits > 0;
-  if (has_lease && has_memory(rank)) return rank.blocked = false;
+  if (rank.granted && has_memory(rank)) return rank.blocked = false;
   if (!std::exchange(rank.blocked, true)) rank.blocked_at = now_;
-  if (has_lease || rank.asked) return true;
+  if (rank.granted || rank.asked) return true;
   rank.asked = true;
   rank.asked_at = now_;
   send(*rank.process, sched::Requested{rank.seat});
@@ -353,19 +340,11 @@ void World::close_gate(Rank& rank, LeaseEpoch epoch) {
   if (!process.alive || rank.epoch != epoch || rank.granted || rank.report != Rank::Report::kClosing) return;
   if (process.stopped) return process.inbox.push_back([this, &rank, epoch] { close_gate(rank, epoch); });
   closed(rank);
-  if (rank.steps_left > 0) send(process, sched::Stepped{rank.seat, epoch, std::exchange(rank.steps_left, 0)});
   rank.report = Rank::Report::kDraining;
   send(process, sched::GateClosed{rank.seat, epoch});
   when_empty(rank);
   if (rank.asked) send(process, sched::Requested{rank.seat});  // a thread still sleeps at the gate
   run_thread(rank);
-}
-
-void World::say_steps(Rank& rank) {
-  if (rank.process->stopped || rank.steps_left == 0 || rank.granted || rank.report == Rank::Report::kClosing) return;
-  send(*rank.process, sched::Stepped{rank.seat, rank.epoch, std::exchange(rank.steps_left, 0)});
-  rank.report = Rank::Report::kDraining;
-  when_empty(rank);
 }
 
 void World::when_empty(Rank& rank) {
@@ -452,7 +431,6 @@ void World::wake(Process& process) {
   }
   for (const auto& rank : process.ranks) {
     when_empty(*rank);
-    say_steps(*rank);
     run_thread(*rank);
     release_when_idle(*rank);
     look(*rank, 0ns);

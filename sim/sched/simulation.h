@@ -5,7 +5,7 @@
 // process or one process each. A rank's thread submits kernels while its gate is open, keeps a few in flight,
 // synchronises, thinks. Kernels take time; a collective kernel spins until the same collective of all ranks of its job
 // has started. Each process has an agent that answers the daemon as the real one does. It sees revocations after a
-// while, closes the gate when no thread is inside, reports drains and takes steps. It releases leases that are idle and
+// while, closes the gate when no thread is inside, and reports drains. It releases leases that are idle and
 // contended. Messages take time and cross; on an overloaded machine they take a lot of time. Lease pages are written at
 // once, as shared memory is. Processes are stopped, continued, killed and started; kernels fail; settings change; the
 // daemon restarts and all tenants come back with claims.

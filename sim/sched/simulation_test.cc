@@ -198,7 +198,7 @@ TEST(Simulation, ReachesEveryRule) {
     all.capped += one.capped;
   }
   EXPECT_GT(all.urgent, 500u);
-  EXPECT_GT(all.capped, 20u);
+  EXPECT_GT(all.capped, 10u);
   EXPECT_GT(all.grants, 1000u);
   EXPECT_GT(all.revocations, 1000u);
   EXPECT_GT(all.let_through, 50u);
@@ -252,7 +252,7 @@ TEST(TwoProgramsOnTwoGpus, BothGoOnAsGangs) {
     ASSERT_EQ(outcome.wrong, "");
     EXPECT_EQ(outcome.stalls, 0u) << "seed " << seed;
     EXPECT_GT(outcome.let_through, 0u) << "seed " << seed << ": no revocation came between the ranks' submissions";
-    EXPECT_GT(collectives_of_the_slower(outcome), 300u) << "seed " << seed;
+    EXPECT_GT(collectives_of_the_slower(outcome), 250u) << "seed " << seed;
   }
 }
 

@@ -137,7 +137,6 @@ void World::opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind) {
   rank.kind = kind;
   rank.report = Rank::Report::kNone;
   rank.asked = false;
-  rank.steps_left = 0;
   rank.granted = true;
   rank.open = true;
   rank.excused = false;
@@ -175,12 +174,14 @@ void World::carry_out(const sched::Command& command) {
     // (Work of it that is left may need a turn to end.)
     const auto has_work_left = [](const Rank* one) { return one->freezing.frozen_at.has_value(); };
     const std::vector<Rank*>& its = rank->job->ranks;
-    const bool is_new = rank->job->is_suspended && !rank->granted;
+    const bool is_new = rank->job->is_suspended && !rank->granted && !grant->again;
+    if (grant->again) ++outcome_.let_through;
+    if (grant->again && rank->freezing.is_frozen && !rank->freezing.thaws)
+      fail(name(rank->seat) + " is opened again, and its work is frozen");
     if (is_new && std::none_of(its.begin(), its.end(), has_work_left) && now_ > grants_held_until_)
       fail("tenant " + std::to_string(grant->seat.tenant.value) + " is suspended, and granted");
     if (grant->epoch.value <= highest_epoch_ && grant->epoch <= rank->epoch) fail("an epoch went backwards");
     highest_epoch_ = std::max(highest_epoch_, grant->epoch.value);
-    rank->permits = 0;
     if (!rank->job->is_suspended) {
       rank->has_stalled = false;
       rank->freezing.frozen_at.reset();
@@ -203,7 +204,6 @@ void World::carry_out(const sched::Command& command) {
     Rank* const rank = rank_of(revoke->seat);
     if (rank == nullptr) return;
     if (rank->epoch == revoke->epoch) rank->granted = false;
-    rank->permits = 0;
     if (revoke->reason == sched::RevokeReason::kBadClaim) rank->excused = true;
     receive(*rank->process, [this, rank, epoch = revoke->epoch, drains_for = revoke->drains_for] {
       if (rank->epoch != epoch || rank->granted) return;
@@ -212,19 +212,6 @@ void World::carry_out(const sched::Command& command) {
       in(closing_delay(), [this, rank, epoch] { close_gate(*rank, epoch); });
       begin_closing(*rank, drains_for);
     });
-  } else if (const auto* step = std::get_if<sched::Step>(&command)) {
-    ++outcome_.let_through;
-    Rank* const rank = rank_of(step->seat);
-    if (rank == nullptr) return;
-    if (rank->freezing.is_frozen && !rank->freezing.thaws)
-      fail(name(rank->seat) + " is let through, and its work is frozen");
-    rank->permits = step->count;
-    // A lease that became shared while the rank rested was not announced.
-    const auto gpus = machine_->leases().view(now_);
-    for (const sched::SeatView& seat : gpus.at(step->seat.gpu.value).seats) {
-      if (seat.seat == step->seat) rank->kind = seat.kind;
-    }
-    receive(*rank->process, [this, rank] { run_thread(*rank); });
   } else if (const auto* contention = std::get_if<sched::Contention>(&command)) {
     Rank* const rank = rank_of(contention->seat);
     if (rank == nullptr) return;
@@ -314,7 +301,7 @@ void World::check() {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& rank : process->ranks) {
-      const Rank* const other = may_submit(*rank) && !rank->excused ? another_open_to(*rank) : nullptr;
+      const Rank* const other = rank->open && !rank->excused ? another_open_to(*rank) : nullptr;
       if (other != nullptr) fail(name(rank->seat) + " and " + name(other->seat) + " both may submit");
     }
   }
@@ -324,14 +311,12 @@ bool World::is_present(const Process& process) const {
   return process.alive && process.connected_to == daemon_life_ && process.settled;
 }
 
-bool World::may_submit(const Rank& rank) { return rank.open || rank.permits > 0; }
-
 // Another seat that may submit to its GPU, and must not while it may; null: none.
 const Rank* World::another_open_to(const Rank& rank) const {
   for (const auto& [tenant, process] : by_tenant_) {
     if (!is_present(*process)) continue;
     for (const auto& other : process->ranks) {
-      if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !may_submit(*other) || other->excused) continue;
+      if (other.get() == &rank || other->seat.gpu != rank.seat.gpu || !other->open || other->excused) continue;
       if (other->job == rank.job && options_.gangs) continue;
       if (other->lender == rank.seat || rank.lender == other->seat) continue;
       if (other->kind == sched::LeaseKind::kExclusive || rank.kind == sched::LeaseKind::kExclusive) return other.get();
@@ -384,7 +369,7 @@ bool World::is_outranked(const Job& job) const {
 
 // In any stretch of time a capped seat has had at most its part of it, one second's worth, and the time of one drain.
 void World::check_caps() {
-  constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang drains by steps
+  constexpr Duration kOvershoot = 5 * kLongestDrain;  // a gang may be opened again
   std::map<SeatId, sched::SeatView> views;
   for (const sched::GpuView& gpu : machine_->leases().view(now_)) {
     for (const sched::SeatView& seat : gpu.seats) views[seat.seat] = seat;
@@ -501,7 +486,7 @@ void World::check_waits() {
       if (process->job->cap != sched::kNoCap || (is_low && ageing.is_unlimited())) continue;
       for (const auto& rank : process->ranks) {
         const bool stands = rank->freezing.is_frozen && !rank->granted;
-        if ((!rank->asked && !stands) || rank->permits > 0) continue;
+        if (!rank->asked && !stands) continue;
         const TimePoint since =
             std::min(rank->asked ? rank->asked_at : now_, stands ? rank->freezing.frozen_at.value_or(now_) : now_);
         const Duration waited = now_ - std::max(since, process->job->disturbed);

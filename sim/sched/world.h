@@ -114,7 +114,6 @@ struct Rank {
   bool granted = false;
   LeaseEpoch epoch;
   sched::LeaseKind kind = sched::LeaseKind::kExclusive;
-  std::uint32_t permits = 0;
 
   // Whether its threads may really submit. A revocation clears `granted` at once, but a thread that looked before may
   // still submit until the gate has closed.
@@ -134,7 +133,6 @@ struct Rank {
 
   // The agent.
   enum class Report : std::uint8_t { kNone, kClosing, kDraining } report = Report::kNone;
-  std::uint32_t steps_left = 0;  // submissions by permits, not said yet
   bool contended = false;
   sched::Limit<Duration> idle_hold = Duration::zero();
   std::uint64_t idle_turn = 0;  // which wait for idleness counts
@@ -243,7 +241,6 @@ class World final : private node::Probe {
   void opened(Rank& rank, LeaseEpoch epoch, sched::LeaseKind kind);
   void note_loan(Rank& rank);
   void closed(Rank& rank);
-  static bool may_submit(const Rank& rank);
   bool is_present(const Process& process) const;
   const Rank* another_open_to(const Rank& rank) const;
   void carry_out(const sched::Command& command);
@@ -288,7 +285,6 @@ class World final : private node::Probe {
   void complete(Rank& rank);
   void when_empty(Rank& rank);
   void close_gate(Rank& rank, LeaseEpoch epoch);
-  void say_steps(Rank& rank);
   void release_when_idle(Rank& rank);
   void kill(Process& process);
   void kill_job(Job& job);

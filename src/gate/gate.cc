@@ -36,21 +36,10 @@ constexpr int kPausesPerLook = 16;
 Gate::Gate(wire::LeasePage& page, void (*request)(void*, std::uint32_t), void* context)
     : page_(page), request_(request), context_(context), fences_itself_(!register_membarrier()) {}
 
-bool Gate::take_permit(std::uint32_t slot) {
-  std::atomic<std::uint32_t>& permits = page_.slots[slot].permits;
-  std::uint32_t count = permits.load(std::memory_order_acquire);
-  while (count != 0) {
-    if (permits.compare_exchange_weak(count, count - 1, std::memory_order_acq_rel)) return true;
-  }
-  return false;
-}
-
-void Gate::drop_permits(std::uint32_t slot) { page_.slots[slot].permits.store(0, std::memory_order_seq_cst); }
-
 bool Gate::is_open(std::uint32_t slot) const { return has_lease(slot) && !is_barred(slot); }
 
 bool Gate::has_lease(std::uint32_t slot) const {
-  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0 || has_permits(slot);
+  return (word(slot).load(std::memory_order_acquire) & (wire::kGranted | wire::kUngated)) != 0;
 }
 
 void Gate::sleep(std::uint32_t slot) {
@@ -88,18 +77,6 @@ void Gate::stay_awake(std::uint32_t slot) {
     time = clock.now();
   }
   t_awake.spend(time - start);
-}
-
-Passed Gate::try_pass_or_step(ThreadRecord& thread, std::uint32_t slot) {
-  const Passed passed = try_pass(thread, slot);
-  if (passed != Passed::kNot || !has_permits(slot)) return passed;
-  // Inside first, then the look at the bar and the permit, as with the word. A closer that took permits back sees the
-  // mark, or this thread finds no permit.
-  if (try_hold(thread, slot) == Passed::kNot) return Passed::kNot;
-  if (take_permit(slot)) return Passed::kStep;
-  std::atomic<std::uint64_t>& passages = thread.passages[slot];
-  passages.store(passages.load(std::memory_order_relaxed) - 1, std::memory_order_release);
-  return Passed::kNot;
 }
 
 Passed Gate::try_hold(ThreadRecord& thread, std::uint32_t slot) {
@@ -144,7 +121,7 @@ void Gate::set_stranded(std::uint32_t slot, StrandedBy by, bool is_stranded) {
 Passed Gate::wait_and_pass(ThreadRecord& thread, std::uint32_t slot) {
   const Waiting waiting(*this, slot);
   while (true) {
-    const Passed passed = try_pass_or_step(thread, slot);
+    const Passed passed = try_pass(thread, slot);
     if (passed != Passed::kNot) return passed;
     if (is_stranded(slot)) return Passed::kStranded;
     if (!is_open(slot)) sleep(slot);

@@ -49,7 +49,6 @@ namespace gpumux::gate {
 enum class Passed {
   kHolding,   // by the lease
   kNested,    // the thread was inside already
-  kStep,      // by a permit of the stall rule: say so when outside again
   kNot,       // the gate is closed
   kStranded,  // it is barred for memory that cannot come back
 };
@@ -128,10 +127,7 @@ class Gate {
   // waits for this thread to leave, even if the seat's work is frozen (is_anybody_holding).
   Passed hold(ThreadRecord& thread, std::uint32_t slot);
 
-  // Like try_pass, or by a permit of the stall rule.
-  Passed try_pass_or_step(ThreadRecord& thread, std::uint32_t slot);
-
-  // Like try_pass_or_step, but waits until the thread may submit, or the seat is stranded.
+  // Like try_pass, but waits until the thread may submit, or the seat is stranded.
   Passed pass(ThreadRecord& thread, std::uint32_t slot) {
     const Passed passed = try_pass(thread, slot);
     return passed != Passed::kNot ? passed : wait_and_pass(thread, slot);
@@ -167,7 +163,7 @@ class Gate {
     Gate& gate_;
     const std::uint32_t slot_;
   };
-  // Sleeps until the word or a permit would let a thread pass. Does not pass, and may return early, for nothing. For
+  // Sleeps until the word would let a thread pass. Does not pass, and may return early, for nothing. For
   // callers that need several gates at once. They look at is_stranded first.
   void wait_until_open(const Waiting& waiting);
 
@@ -184,11 +180,6 @@ class Gate {
   std::optional<std::uint64_t> close_if_granted(std::uint32_t slot);
   // Takes that back unless the daemon has stored another word since.
   void reopen_own(std::uint32_t slot);
-
-  // Whether submissions are let through although the gate is closed.
-  bool has_permits(std::uint32_t slot) const { return page_.slots[slot].permits.load(std::memory_order_acquire) != 0; }
-  // Takes back all permits that a daemon has left behind. Close the gate afterwards, for one may have been used.
-  void drop_permits(std::uint32_t slot);
 
   // Lets every thread pass from now on (no daemon).
   void set_ungated(std::uint32_t slot);
@@ -245,9 +236,8 @@ class Gate {
   Passed wait_and_pass(ThreadRecord& thread, std::uint32_t slot);
   void sleep(std::uint32_t slot);
   bool is_open(std::uint32_t slot) const;
-  bool has_lease(std::uint32_t slot) const;  // or a permit
+  bool has_lease(std::uint32_t slot) const;
   void stay_awake(std::uint32_t slot);
-  bool take_permit(std::uint32_t slot);
 
   wire::LeasePage& page_;
   void (*const request_)(void*, std::uint32_t);

@@ -4,7 +4,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "cuda/current_context.h"
@@ -20,45 +19,29 @@ using cuda::CUcontext;
 using cuda::CUevent;
 using cuda::CUstream;
 
-// A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound. A mark has
-// kMostPerMark short submissions at most: an event for that many launches costs hardly anything. How many is a
-// guess.
+// A mark stands for this part of the bound: a finer one costs more events, a coarser one a worse bound.
 constexpr double kMarksPerBound = 8;
-// This many marks with unknown work may be undone: few enough that an unlucky program's queue stays short.
-// A guess, as are the next two.
+// A mark has this many short submissions at most: an event for that many launches costs hardly anything. A guess.
+constexpr std::size_t kMostPerMark = 32;
+// This many submissions are let in before the first one is done and tells how long it took. A guess.
 constexpr std::size_t kMostUnknown = 4;
-// Unknown work measured across a pause of the program counts as at most this part of the bound. Usually it is shorter
-// than the pause; a longer estimate lets the GPU idle behind it.
-constexpr double kUncertainParts = 2;
 // How often a waiting thread looks: a part of the bound that leaves the GPU enough to do. No pause is shorter than
 // waking a thread takes (20 to 70 us), or longer than this part of a bound of 8 ms.
 constexpr std::int64_t kLooksPerBound = 32;
 constexpr base::Duration kShortestPause = std::chrono::microseconds(20);
 constexpr base::Duration kLongestPause = std::chrono::microseconds(250);
 
-// The same kind after other work is another one. An odd factor with half of its bits set, as hashes have it.
-WorkKind in_context(WorkKind kind, WorkKind before, WorkKind before_that) {
-  constexpr WorkKind kFactor = 0x9FB2'1C65'1E98'DF25;
-  const WorkKind mixed = ((before_that * kFactor ^ before) * kFactor ^ kind) * kFactor;
-  return mixed ^ mixed >> 32;
-}
-
 }  // namespace
 
-InFlight::Stream* InFlight::find_known(CUcontext context, CUstream stream) {
+InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
   const void* const thread = stream == kPerThreadStream ? this_thread() : nullptr;
   for (const auto& known : streams_) {
-    if (known->stream == stream && known->context == context && known->thread == thread) return known.get();
+    if (known->stream == stream && known->context == context && known->thread == thread) return *known;
   }
-  return nullptr;
-}
-
-InFlight::Stream& InFlight::find(CUcontext context, CUstream stream) {
-  if (Stream* const known = find_known(context, stream)) return *known;
   auto& made = streams_.emplace_back(std::make_unique<Stream>());
   made->context = context;
   made->stream = stream;
-  made->thread = stream == kPerThreadStream ? this_thread() : nullptr;
+  made->thread = thread;
   return *made;
 }
 
@@ -71,12 +54,6 @@ void InFlight::learn(Stream& stream, const Mark& mark, double elapsed_ns) {
     stream.each_ns = std::min(stream.each_ns, each);
   } else {
     stream.each_ns = stream.each_ns == 0 ? each : (stream.each_ns + each) / 2;
-  }
-  const auto group = std::span(mark.works).first(mark.submissions);
-  if (at_most) {
-    times_.learn_at_most(group, elapsed_ns, bound_ns() / kUncertainParts);
-  } else {
-    times_.learn(group, elapsed_ns);
   }
 }
 
@@ -94,10 +71,9 @@ void InFlight::reap(Stream& stream, base::TimePoint now) {
     }
     if (stream.last_done != nullptr) stream.spare.push_back(stream.last_done);
     stream.last_done = oldest.event;
-    stream.expected_ns -= oldest.expected_ns;
-    stream.unknown -= oldest.has_unknown ? 1 : 0;
+    stream.queued -= oldest.submissions;
     stream.first = (stream.first + 1) % kMostMarks;
-    if (--stream.count == 0) stream.expected_ns = 0;  // nothing is left of what rounding leaves
+    --stream.count;
     stream.progress = now;
     stream.is_waived = false;
   }
@@ -105,8 +81,9 @@ void InFlight::reap(Stream& stream, base::TimePoint now) {
 
 bool InFlight::is_full(const Stream& stream) const {
   if (stream.count == 0) return false;  // nothing to wait for
-  return stream.count == kMostMarks || stream.unknown >= kMostUnknown ||
-         stream.expected_ns + stream.next.expected_ns >= bound_ns();
+  if (stream.each_ns == 0 && stream.queued >= kMostUnknown) return true;
+  return stream.count == kMostMarks ||
+         static_cast<double>(stream.queued + stream.unmarked) * stream.each_ns >= bound_ns();
 }
 
 bool InFlight::is_full(CUcontext context, CUstream which, const base::Clock& clock) {
@@ -158,60 +135,24 @@ void InFlight::mark(Stream& stream, base::TimePoint now) {
   }
   if (stream.count == 0) stream.progress = now;
   Mark& made = stream.marks[(stream.first + stream.count) % kMostMarks];
-  made = stream.next;
-  made.event = event;
-  made.after_idling = stream.count == 0;
-  made.turn = turns_.load(std::memory_order_relaxed);
+  made = {.event = event,
+          .submissions = std::exchange(stream.unmarked, 0),
+          .after_idling = stream.count == 0,
+          .turn = turns_.load(std::memory_order_relaxed)};
+  stream.queued += made.submissions;
   ++stream.count;
-  stream.unknown += made.has_unknown ? 1 : 0;
-  stream.expected_ns += made.expected_ns;
-  start_next(stream);
 }
 
-void InFlight::start_next(Stream& stream) {
-  stream.next.submissions = 0;
-  stream.next.expected_ns = 0;
-  stream.next.has_unknown = false;
-}
-
-void InFlight::submitted(CUcontext context, CUstream which, WorkKind kind, const base::Clock& clock) {
+void InFlight::submitted(CUcontext context, CUstream which, const base::Clock& clock) {
   const base::Locked locked(mutex_);
   Stream& stream = find(context, which);
   if (stream.stalls >= kMostStalls) return;
-  Mark& next = stream.next;
-  const Work work{.kind = kind, .in_context = in_context(kind, stream.before, stream.before_that)};
-  stream.before_that = std::exchange(stream.before, kind);
-  const double expected = times_.of(work);
-  next.has_unknown = next.has_unknown || expected == 0;
-  next.expected_ns += expected == 0 ? stream.each_ns : expected;
-  // Several threads may come in at once when there is room for one. Work beyond the list is not learned from.
-  if (next.submissions < kMostPerMark) next.works[next.submissions++] = work;
-  if (next.submissions < kMostPerMark && next.expected_ns < bound_ns() / kMarksPerBound && !next.has_unknown) return;
+  const double expected_ns = static_cast<double>(++stream.unmarked) * stream.each_ns;
+  if (stream.each_ns != 0 && stream.unmarked < kMostPerMark && expected_ns < bound_ns() / kMarksPerBound) return;
   const cuda::RelaxedCapture relaxed(driver_);
   const base::TimePoint now = clock.now();
   reap(stream, now);
   if (stream.count < kMostMarks) mark(stream, now);
-}
-
-void InFlight::forget_done(Stream& stream, base::TimePoint now) {
-  if (stream.count != 0) {
-    const cuda::RelaxedCapture relaxed(driver_);
-    reap(stream, now);
-  }
-  if (stream.count == 0) start_next(stream);
-}
-
-void InFlight::waited_for(CUcontext context, CUstream which, const base::Clock& clock) {
-  const base::Locked locked(mutex_);
-  if (Stream* const stream = find_known(context, which)) forget_done(*stream, clock.now());
-}
-
-void InFlight::waited_for(CUcontext context, const base::Clock& clock) {
-  const base::Locked locked(mutex_);
-  const base::TimePoint now = clock.now();
-  for (const auto& stream : streams_) {
-    if (stream->context == context) forget_done(*stream, now);
-  }
 }
 
 void InFlight::drop_events(Stream& stream) {

@@ -6,11 +6,11 @@
 // microsecond or a second.
 //
 // Idea: an event, a mark, is recorded behind each group of submissions to a stream. The time between two marks that are
-// done tells how long the submissions between them ran. work_times.h keeps the time of each kind. From these times
-// follows how long the work now queued will take. A mark stands for an eighth of the bound's time, or less. A thread
-// whose stream has the bound's time queued waits before it enters the gate. So the GPU always has most of the bound
-// queued and never idles. The queue never holds more than the bound and one submission. A graph's launch counts as one.
-// A submission of an unknown kind gets a mark at once, and few of those are let in at a time.
+// done tells how long the submissions between them ran. From the mean of these times follows how long the work now
+// queued will take. A mark stands for an eighth of the bound's time, or less. A thread whose stream has the bound's
+// time queued waits before it enters the gate. So the GPU has most of the bound queued and does not idle. If the last
+// few submissions took as long as the mean says, the queue holds no more than the bound and one submission. A graph's
+// launch counts as one.
 //
 // A thread that waits here must not be the thread that the GPU waits for. Work may need what its thread does later: set
 // a flag that a kernel spins on, or write a value. So no thread waits for longer than kPatience without a mark being
@@ -30,7 +30,6 @@
 #include "base/clock.h"
 #include "base/lock.h"
 #include "cuda/driver.gen.h"
-#include "gate/work_times.h"
 
 namespace gpumux::gate {
 
@@ -58,18 +57,12 @@ class InFlight {
   // The same without waiting: whether it would at this moment. The clock is read where the answer needs it.
   bool is_full(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
 
-  // After a submission of that kind, still inside the gate.
-  void submitted(cuda::CUcontext context, cuda::CUstream stream, WorkKind kind, const base::Clock& clock);
+  // After a submission, still inside the gate.
+  void submitted(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
 
   // The seat's turn ends with work still queued. That work runs together with another seat's work, or waits for it, and
   // takes longer than by itself. Any thread; waits for nothing.
   void turn_ended() { turns_.fetch_add(1, std::memory_order_relaxed); }
-
-  // A thread of the program has waited until all its work in the stream was done, or in any stream of the context.
-  // Submissions without a mark then need none. (Work that another thread has submitted in between is taken for done,
-  // too.)
-  void waited_for(cuda::CUcontext context, cuda::CUstream stream, const base::Clock& clock);
-  void waited_for(cuda::CUcontext context, const base::Clock& clock);
 
   // The stream is about to be destroyed; the context is, or has been, and its events with it.
   void forget_stream(cuda::CUstream stream);
@@ -77,16 +70,12 @@ class InFlight {
   void forget_context(cuda::CUcontext context, Context state);
 
  private:
-  static constexpr std::size_t kMostMarks = 16;    // undone, of one stream; twice those that the bound's time has
-  static constexpr std::size_t kMostPerMark = 32;  // submissions
+  static constexpr std::size_t kMostMarks = 16;  // undone, of one stream; twice those that the bound's time has
 
   // Submissions to one stream, one after the other, and the event behind them.
   struct Mark {
     cuda::CUevent event = nullptr;
-    std::array<Work, kMostPerMark> works{};
     std::size_t submissions = 0;
-    double expected_ns = 0;
-    bool has_unknown = false;
     bool after_idling = false;  // the queue was empty before it: the time since the mark before is no work's
     std::uint32_t turn = 0;     // turns_ then
   };
@@ -97,11 +86,8 @@ class InFlight {
     std::array<Mark, kMostMarks> marks;  // undone, a ring, oldest at `first`
     std::size_t first = 0;
     std::size_t count = 0;
-    std::size_t unknown = 0;  // of these, that have_unknown
-    double expected_ns = 0;   // of all of these
-    Mark next;                // of what has no event behind it yet
-    WorkKind before = 0;      // the last submission's kind, and the one before it
-    WorkKind before_that = 0;
+    std::size_t queued = 0;             // submissions of all of these
+    std::size_t unmarked = 0;           // and those that have no event behind them yet
     cuda::CUevent last_done = nullptr;  // the time of the oldest mark starts here
     std::vector<cuda::CUevent> spare;
     double each_ns = 0;          // a submission's time on the GPU, smoothed; 0: not known yet
@@ -110,15 +96,12 @@ class InFlight {
     unsigned stalls = 0;         // kMostStalls: no bound any more
   };
 
-  Stream* find_known(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
   Stream& find(cuda::CUcontext context, cuda::CUstream stream) GPUMUX_REQUIRES(mutex_);
   void reap(Stream& stream, base::TimePoint now) GPUMUX_REQUIRES(mutex_);
   void learn(Stream& stream, const Mark& mark, double elapsed_ns) GPUMUX_REQUIRES(mutex_);
   bool is_full(const Stream& stream) const GPUMUX_REQUIRES(mutex_);
-  void forget_done(Stream& stream, base::TimePoint now) GPUMUX_REQUIRES(mutex_);
   cuda::CUevent take_event(Stream& stream) GPUMUX_REQUIRES(mutex_);
   void mark(Stream& stream, base::TimePoint now) GPUMUX_REQUIRES(mutex_);
-  static void start_next(Stream& stream);
   void drop_events(Stream& stream) GPUMUX_REQUIRES(mutex_);
   double bound_ns() const { return static_cast<double>(bound_ns_.load(std::memory_order_relaxed)); }
 
@@ -127,7 +110,6 @@ class InFlight {
   std::atomic<std::uint32_t> turns_{0};
   base::Mutex mutex_;
   std::vector<std::unique_ptr<Stream>> streams_ GPUMUX_GUARDED_BY(mutex_);
-  WorkTimes times_ GPUMUX_GUARDED_BY(mutex_);
 };
 
 }  // namespace gpumux::gate

@@ -68,13 +68,13 @@ class InFlightTest : public ::testing::Test {
   base::Duration queued(CUstream stream) { return std::max<base::Duration>(fake_.busy_until[stream] - fake_.now, 0ns); }
 
   // Submits work of so long as soon as it may. Returns what was queued then.
-  base::Duration submit(CUstream stream, base::Duration work, WorkKind kind = 1) {
+  base::Duration submit(CUstream stream, base::Duration work) {
     while (in_flight_.is_full(context_, stream, clock_)) fake_.now += kPause;
     base::TimePoint& busy = fake_.busy_until[stream];
     idle_ += std::max<base::Duration>(fake_.now - std::max(busy, begin_), 0ns);
     busy = std::max(busy, fake_.now) + work;
     fake_.now += kHostTime;
-    in_flight_.submitted(context_, stream, kind, clock_);
+    in_flight_.submitted(context_, stream, clock_);
     return queued(stream);
   }
 
@@ -132,9 +132,9 @@ TEST_F(InFlightTest, DoesNotLearnFromWhatRanBesideOthers) {
   constexpr base::Duration kOthers = 20ms;
   const auto step = [&] {
     base::Duration least = kBound;
-    for (WorkKind kind = 1; kind <= 200; ++kind) {
-      const base::Duration queue = submit(a_, 100us, kind);
-      if (kind > 60) least = std::min(least, queue);  // it has been filled
+    for (int i = 1; i <= 200; ++i) {
+      const base::Duration queue = submit(a_, 100us);
+      if (i > 60) least = std::min(least, queue);  // it has been filled
     }
     return least;
   };
@@ -151,78 +151,21 @@ TEST_F(InFlightTest, DoesNotLearnFromWhatRanBesideOthers) {
   }
 }
 
-// A training step: hundreds of short kernels, and then long ones. The last kernel says nothing of the next one's time,
-// but each kind has run before.
-TEST_F(InFlightTest, KnowsLongWorkAmongShort) {
-  base::Duration most = 0ns;
-  for (int step = 0; step < 20; ++step) {
-    if (step == 2) {
-      begin_ = fake_.now;
-      most = idle_ = 0ns;
-    }
-    for (WorkKind kind = 1; kind <= 40; ++kind) {
-      for (int i = 0; i < 10; ++i) most = std::max(most, submit(a_, 10us + kind * 500ns, kind));
-    }
-    for (WorkKind kind = 100; kind < 120; ++kind) most = std::max(most, submit(a_, 1500us, kind));
-  }
-  EXPECT_LE(most, kBound + 1500us + kBound / 8);
-  EXPECT_LE(idle_.count(), 0);
-}
-
-// Each of these waits until the queue is empty, and a pause of the program is all that is seen before it.
-TEST_F(InFlightTest, KnowsWorkThatTakesLongerThanTheBound) {
-  constexpr base::Duration kShortBound = 1ms;
-  in_flight_.set_bound(kShortBound);
-  base::Duration most = 0ns;
-  for (int step = 0; step < 30; ++step) {
-    if (step == 5) most = 0ns;
-    for (WorkKind kind = 1; kind <= 40; ++kind) {
-      for (int i = 0; i < 10; ++i) most = std::max(most, submit(a_, 10us + kind * 500ns, kind));
-    }
-    for (WorkKind kind = 100; kind < 106; ++kind)
-      most = std::max(most, submit(a_, kind % 2 == 0 ? 1800us : 900us, kind));
-  }
-  EXPECT_LE(most, kShortBound + 1800us + kShortBound / 8);
-}
-
-// The same kernel on the same threads for small and for large matrices: what comes before tells them apart.
-TEST_F(InFlightTest, KnowsWorkByWhatCameBefore) {
-  base::Duration most = 0ns;
-  for (int step = 0; step < 60; ++step) {
-    if (step == 20) {
-      begin_ = fake_.now;
-      most = idle_ = 0ns;
-    }
-    for (int i = 0; i < 300; ++i) {
-      most = std::max(most, submit(a_, 20us, 1));
-      most = std::max(most, submit(a_, 40us, 2));
-    }
-    for (int i = 0; i < 20; ++i) {
-      most = std::max(most, submit(a_, 20us, 3));
-      most = std::max(most, submit(a_, 1500us, 2));
-    }
-  }
-  EXPECT_LE(most, kBound + 1500us + kBound / 8);
-  EXPECT_LE(idle_.count(), 0);
-}
-
 // Work submitted after a pause is known only to have taken no longer than the time measured across the pause.
 TEST_F(InFlightTest, DoesNotTakeAPauseForWork) {
   for (int step = 0; step < 50; ++step) {
     fake_.now = std::max(fake_.now, fake_.busy_until[a_]) + 30ms;
     begin_ = fake_.now;
     idle_ = 0ns;
-    submit(a_, 5us, 7);
-    for (int i = 0; i < 30; ++i) submit(a_, 100us, 8);
+    for (int i = 0; i < 30; ++i) submit(a_, 100us);
     if (step >= 5) {
       EXPECT_LE(idle_.count(), 0) << step;
     }
   }
 }
 
-TEST_F(InFlightTest, LetsFewInThatNobodyKnows) {
-  WorkKind kind = 0;
-  for (int i = 0; i < 200; ++i) EXPECT_LE(submit(a_, 1ms, ++kind), kBound + 1ms);
+TEST_F(InFlightTest, LetsFewInBeforeTheFirstIsDone) {
+  for (int i = 0; i < 20; ++i) EXPECT_LE(submit(a_, 1ms), kBound + 1ms);
 }
 
 TEST_F(InFlightTest, CostsFewEventsWhereWorkIsShort) {
@@ -242,22 +185,6 @@ TEST_F(InFlightTest, LetsAProgramThatWaitsForItsWorkAlone) {
   EXPECT_LE(fake_.records, 100u);
 }
 
-// Work that the program has waited for needs no event.
-TEST_F(InFlightTest, CostsNoEventsWhereAProgramWaitsOften) {
-  for (int step = 0; step < 1000; ++step) {
-    if (step == 100) fake_.records = 0;
-    for (WorkKind kind = 0; kind < 10; ++kind) submit(a_, 4us, kind);
-    fake_.now = std::max(fake_.now, fake_.busy_until[a_]) + 10us;
-    if (step % 2 == 0) {
-      in_flight_.waited_for(context_, a_, clock_);
-    } else {
-      in_flight_.waited_for(context_, clock_);
-    }
-  }
-  EXPECT_EQ(fake_.records, 0u);
-  EXPECT_LE(most_queued(a_, 1ms, 300), kBound + 1ms);
-}
-
 TEST_F(InFlightTest, BoundsEachStreamByItself) {
   EXPECT_LE(most_queued(a_, 1ms, 100), kBound + 1ms);
   EXPECT_FALSE(in_flight_.is_full(context_, b_, clock_));
@@ -274,7 +201,7 @@ TEST_F(InFlightTest, LetsThroughWhatTheGpuMayBeWaitingFor) {
     fake_.now += 2ms;
     for (int i = 0; i < 100; ++i) {
       EXPECT_FALSE(in_flight_.is_full(context_, a_, clock_)) << stall;
-      in_flight_.submitted(context_, a_, 1, clock_);
+      in_flight_.submitted(context_, a_, clock_);
     }
     // It has got what it waited for.
     for (auto& [event, at] : fake_.events) at = std::min(at, fake_.now);

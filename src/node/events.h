@@ -61,8 +61,8 @@ using Event =
     std::variant<GpuAdded, SettingsChanged, WayChosen, HostBudget, TenantsAwaited, sched::GrantsHeld,
                  sched::GrantsAllowed, sched::TenantConnected, sched::TenantGone, sched::GangJoined, SeatOpened,
                  sched::StandingChanged, sched::SeatClaimed, sched::SeatClosed, sched::SeatsSuspended, sched::Requested,
-                 sched::RevokeSeen, sched::GateClosed, sched::Drained, sched::CannotFreeze, sched::Stepped,
-                 sched::Idling, MemoryReported, RoomWanted, GpuSampled, sched::TimePassed, Rest>;
+                 sched::RevokeSeen, sched::GateClosed, sched::Drained, sched::CannotFreeze, sched::Idling,
+                 MemoryReported, RoomWanted, GpuSampled, sched::TimePassed, Rest>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 

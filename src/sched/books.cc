@@ -90,8 +90,7 @@ void Books::place(Seat& seat) {
     place = Occupancy::kHolding;
   } else if (!unit.passed_over()) {
     // A gang in revocation that drains keeps all its GPUs, those of drained members too, until the last member has
-    // drained. A member that is behind may have to be let through there. Another unit's work in between would make it
-    // wait.
+    // drained: it may have to be opened again.
     if (seat.phase == SeatPhase::kRevoked) place = Occupancy::kBlocking;
     if (seat.phase == SeatPhase::kDraining) place = may_overlap(unit) ? Occupancy::kOverlapping : Occupancy::kBlocking;
   }

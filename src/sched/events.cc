@@ -71,7 +71,7 @@ std::string text(const GpuSettings& s) {
   std::string out = s.mode == Mode::kSerial ? "serial" : "concurrent";
   out += s.policy == PolicyKind::kFair ? " fair" : " fifo";
   out += " quantum=" + text(s.quantum) + " max_runtime=" + text(s.max_runtime) + " stall=" + text(s.stall_timeout) +
-         "/" + text(s.kill_stalled_after) + " step=" + text(s.step_delay) + " ageing=" + text(s.gang_ageing) +
+         "/" + text(s.kill_stalled_after) + " ageing=" + text(s.gang_ageing) +
          " priority_ageing=" + text(s.priority_ageing) + " idle_hold=" + text(s.idle_hold) +
          " in_flight=" + text(s.in_flight) + " silence=" + text(s.silence_limit) + "/" + text(s.kill_silent_after);
   out += s.overlap ? " overlap" : " no-overlap";
@@ -108,8 +108,6 @@ std::string in_quotes(std::string_view raw) {
   return out + "\"";
 }
 
-std::string times(std::uint32_t count) { return count == 1 ? "" : "times " + text(count); }
-
 struct EventText {
   std::string operator()(const GpuAdded& e) const { return line("gpu_added", e.gpu, e.first_epoch, e.settings); }
   std::string operator()(const SettingsChanged& e) const { return line("settings", e.gpu, e.settings); }
@@ -144,7 +142,6 @@ struct EventText {
     return line("drained", e.seat, e.epoch, e.poisoned ? "poisoned" : "", e.is_frozen ? "frozen" : "");
   }
   std::string operator()(const CannotFreeze& e) const { return line("cannot_freeze", e.seat); }
-  std::string operator()(const Stepped& e) const { return line("stepped", e.seat, e.epoch, times(e.count)); }
   std::string operator()(const Idling& e) const { return line("idling", e.seat, e.epoch); }
   std::string operator()(const MemoryNeed& e) const { return line("memory", e.seat, e.pages ? "pages" : "is there"); }
   std::string operator()(const MemoryExpected& e) const { return line("memory", e.seat, e.outlook); }
@@ -153,13 +150,13 @@ struct EventText {
 
 struct CommandText {
   std::string operator()(const Grant& c) const {
-    return line("grant", c.seat, c.epoch, c.kind, c.contended ? "contended" : "", c.borrowed ? "borrowed" : "");
+    return line("grant", c.seat, c.epoch, c.kind, c.contended ? "contended" : "", c.borrowed ? "borrowed" : "",
+                c.again ? "again" : "");
   }
   std::string operator()(const Revoke& c) const {
     return line("revoke", c.seat, c.epoch, c.reason,
                 c.drains_for.is_unlimited() ? "" : "drains_for=" + text(c.drains_for));
   }
-  std::string operator()(const Step& c) const { return line("step", c.seat, c.epoch, times(c.count)); }
   std::string operator()(const Contention& c) const {
     return line("contention", c.seat, c.contended ? "yes" : "no", c.idle_hold,
                 c.in_flight.is_unlimited() ? "" : "in_flight=" + text(c.in_flight));

@@ -99,8 +99,6 @@ struct GateClosed { SeatId seat; LeaseEpoch epoch; };
 struct Drained { SeatId seat; LeaseEpoch epoch; bool poisoned = false; bool is_frozen = false; };
 // The driver does not freeze its work: from now on a revocation of its unit is a drain.
 struct CannotFreeze { SeatId seat; };
-// `count` of the submissions that were let through have been made since it last said so.
-struct Stepped { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // An idle holder will give its lease up in a moment, unless it finds work again. Only a hint.
 struct Idling { SeatId seat; LeaseEpoch epoch; };
 // Whether something of the seat's memory is not on the GPU: its work cannot run before that is there. Such a seat is
@@ -125,26 +123,24 @@ struct TimePassed {};  // the deadline asked for has come (or any other moment)
 using Event =
     std::variant<GpuAdded, SettingsChanged, GrantsHeld, GrantsAllowed, TenantConnected, TenantGone, GangJoined,
                  SeatOpened, StandingChanged, SeatClaimed, SeatClosed, SeatsSuspended, Requested, RevokeSeen,
-                 GateClosed, Drained, CannotFreeze, Stepped, Idling, MemoryNeed, MemoryExpected, TimePassed>;
+                 GateClosed, Drained, CannotFreeze, Idling, MemoryNeed, MemoryExpected, TimePassed>;
 
 // ---- commands ---------------------------------------------------------------------------------------------
 
 // clang-format off
 // `idle_hold`: how long to keep a contended lease while idle. `borrowed`: the seat has an exclusive lease together with
-// a holder that waits for its memory.
+// a holder that waits for its memory. `again`: a gang that stays half drained may submit for a moment more.
 struct Grant {
   SeatId seat; LeaseEpoch epoch; LeaseKind kind; bool contended; Limit<Duration> idle_hold{}; bool borrowed = false;
+  bool again = false;
 };
 enum class RevokeReason { kQuantum, kMaxRuntime, kModeChange, kGang, kUrgent, kCap, kBadClaim, kMemory, kSuspended };
-// Close the gate, take back unused Steps, drain, and say so. Every agent whose latest epoch this is answers RevokeSeen
+// Close the gate, drain, and say so. Every agent whose latest epoch this is answers RevokeSeen
 // at once, even if it has released that lease already. It says GateClosed and Drained when they are true, and repeats
 // them if it has said them before. Sent again for the same epoch while a seat drains for long. Then it mainly asks
 // whether the agent is alive.
 // `drains_for`: work that has not finished then is frozen.
 struct Revoke { SeatId seat; LeaseEpoch epoch; RevokeReason reason; Limit<Duration> drains_for{}; };
-// `count` submissions may pass the closed gate of a seat that has been told of the revocation and has drained. Answered
-// by Stepped when threads have used some, then by Drained when that work is done, until all are used or taken back.
-struct Step { SeatId seat; LeaseEpoch epoch; std::uint32_t count = 1; };
 // Whether a seat waits for a GPU that this seat's unit holds. Also sent when the seat is opened, and when its idle hold
 // or its in-flight bound changes: a Grant says only whether it is contended. `in_flight`: the most work that it may
 // have queued.
@@ -168,7 +164,7 @@ struct KillTenant { TenantId tenant; KillReason reason; };
 // clang-format on
 
 using Command =
-    std::variant<Grant, Revoke, Step, Contention, HeadsUp, ReportStall, ReportSilent, ReportAnswering, KillTenant>;
+    std::variant<Grant, Revoke, Contention, HeadsUp, ReportStall, ReportSilent, ReportAnswering, KillTenant>;
 
 std::string to_string(SeatId seat);  // tenant@gpu
 // One line each, for logs that are compared byte for byte.

@@ -180,12 +180,12 @@ TEST(Frozen, SeatsShareTheGpuByTheirWeights) {
 
 // ---- gangs --------------------------------------------------------------------------------------
 
-TEST(FrozenGang, IsFrozenWithoutSteps) {
+TEST(FrozenGang, IsFrozenAndNotOpenedAgain) {
   FreezingGang s;
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns; revoke 2@1 e1 quantum drains_for=1000000ns");
   s.closed(kX0);
   EXPECT_EQ(s.drained(kX0), "");
-  EXPECT_EQ(s.wait(100ms), "") << "it is not let through";
+  EXPECT_EQ(s.wait(100ms), "") << "it is not opened again";
   EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive contended");
   s.wait(10ms);
   EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
@@ -293,13 +293,13 @@ TEST(FrozenGang, IsFrozenEvenIfTheNextOneLacksMemorySince) {
   EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
 }
 
-TEST(FrozenGang, DrainsByStepsIfAMemberCannotBeFrozen) {
+TEST(FrozenGang, IsOpenedAgainIfAMemberCannotBeFrozen) {
   FreezingGang s(CanFreeze::kNo);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
   s.closed(kX0);
   s.closed(kX1);
   EXPECT_EQ(s.drained(kX0), "");
-  EXPECT_EQ(s.wait(2ms), "step 1@0 e1");
+  EXPECT_EQ(s.wait(2ms), "grant 1@0 e2 exclusive again");
 }
 
 TEST(FrozenGang, RunsOnIfTheDriverRefusesToFreezeAnother) {
@@ -322,7 +322,7 @@ TEST(FrozenGang, RunsOnIfAMemberIsFrozenAfterAnotherWasRefused) {
   s.closed(kX1);
   EXPECT_EQ(s.cannot_freeze(kX1), "");
   EXPECT_EQ(s.frozen(kX0), "");
-  EXPECT_TRUE(says(s.wait(2ms), "grant 5@0 e2 exclusive contended")) << "what it submits would stand still: no step";
+  EXPECT_TRUE(says(s.wait(2ms), "grant 5@0 e2 exclusive contended")) << "what it submits would stand still";
 }
 
 // Its library has found that its memory must leave, and says nothing. Its kernels may wait for those that are frozen.
@@ -354,10 +354,9 @@ TEST(FrozenGang, GoesOnDrainingIfNoMemberIsFrozenYet) {
   EXPECT_EQ(s.cannot_freeze(kX1), "");
   s.closed(kX1);
   EXPECT_EQ(s.drained(kX0), "");
-  EXPECT_EQ(s.wait(2ms), "step 1@0 e1");
-  s.stepped(kX0);
+  EXPECT_EQ(s.wait(2ms), "grant 1@0 e2 exclusive again");
   s.drained(kX1);
-  EXPECT_EQ(s.drained(kX0), "grant 5@0 e2 exclusive");
+  EXPECT_EQ(s.drained(kX0), "grant 5@0 e3 exclusive");
 }
 
 // It is opened while others are frozen already.
@@ -394,7 +393,7 @@ TEST(FrozenGang, IsNotBelievedIfItWasToDrain) {
   s.wait(10ms);
   s.closed(kX1);
   EXPECT_EQ(s.frozen(kX0), "");
-  EXPECT_EQ(s.wait(2ms), "step 1@0 e1") << "as one that has drained";
+  EXPECT_EQ(s.wait(2ms), "grant 1@0 e2 exclusive again") << "as one that has drained";
 }
 
 // Its collectives need all its ranks, and its memory must leave.

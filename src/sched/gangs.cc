@@ -121,9 +121,14 @@ void Gangs::remove_seat(Seat& seat) {
 // All these seats are the gang's from now on.
 void Gangs::add_seats(std::vector<Seat*> seats, Unit& gang) {
   if (seats.empty()) return;
+  const auto close = [this](Unit& unit) {
+    if (unit.revocation && unit.revocation->is_open) revocations_.close_again(unit);
+  };
+  close(gang);
   unplace(gang);
   for (Seat* seat : seats) {
     Unit& old = *seat->unit;
+    close(old);
     unplace(old);
     absorb(gang, old);
     roster_.detach(*seat);

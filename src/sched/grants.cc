@@ -2,24 +2,11 @@
 #include "sched/grants.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "sched/order.h"
 
 namespace gpumux::sched {
-namespace {
-
-// How much a seat may have queued where a higher priority may come at any moment. That work runs next to the first
-// kernels of the newcomer, which gets half of the GPU until it is through. Enough for a host that takes 10 us for a
-// launch to keep the GPU busy.
-constexpr Duration kInFlightBelow = std::chrono::milliseconds(1);
-
-bool is_memory_away(const Gpu& gpu) {
-  return std::any_of(gpu.seats.begin(), gpu.seats.end(),
-                     [](const Seat* seat) { return !is_suspended(*seat) && seat->memory.pages; });
-}
-
-}  // namespace
+namespace {}  // namespace
 
 void Grants::hold_until(TimePoint until) {
   are_held_ = true;
@@ -90,7 +77,8 @@ void Grants::grant_seat(Seat& seat) {
 void Grants::announce(Seat& seat) {
   seat.told_hold = idle_hold_of(*seat.unit, *seat.gpu, now());
   const bool borrowed = has_borrowed(*seat.unit, *seat.gpu);
-  command(Grant{seat.id, seat.epoch, seat.kind, is_contended(*seat.unit), seat.told_hold, borrowed});
+  command(Grant{seat.id, seat.epoch, seat.kind, is_contended(*seat.unit), seat.told_hold, borrowed,
+                seat.revocation.has_value()});
 }
 
 void Grants::convert(Unit& unit, Gpu& gpu, LeaseKind kind) {
@@ -132,36 +120,21 @@ void Grants::tell_contention(Seat& seat) {
   command(Contention{seat.id, contended, seat.told_hold, seat.told_in_flight});
 }
 
-// Once, until seats change: programs whose memory comes and goes must not change the bounds of others each time.
-void Grants::memory_moves(Gpu& gpu) {
-  if (!gpu.moves_memory && is_memory_away(gpu)) seats_changed(gpu);
-}
-
 void Grants::seats_changed(Gpu& gpu) {
   // A suspended seat is told when it is resumed: its process may be frozen, and what it does not read piles up. A seat
   // without a unit is on its way from one to another.
   const auto takes_part = [](const Seat* seat) { return !is_suspended(*seat) && seat->unit != nullptr; };
-  std::size_t seats = 0;
-  std::int32_t highest = std::numeric_limits<std::int32_t>::min();
-  for (const Seat* seat : gpu.seats) {
-    if (!takes_part(seat)) continue;
-    ++seats;
-    highest = std::max(highest, priority_of(*seat->unit));
-  }
+  const auto seats = std::count_if(gpu.seats.begin(), gpu.seats.end(), takes_part);
   gpu.has_own_turns = may_end_own_turns(gpu);
   const GpuSettings& settings = gpu.settings;
   const PolicyKind policy = gpu.has_own_turns ? PolicyKind::kFifo : settings.policy;
   if (std::exchange(gpu.policy, policy) != policy) books_.rekey(gpu);
   // A seat that is alone keeps no other waiting, and where all run at once none waits for a turn. Work that is frozen
-  // keeps none waiting, either. Some has to drain where memory moves.
-  const bool is_bounded = settings.mode == Mode::kSerial && seats > 1 && !settings.in_flight.is_unlimited();
-  gpu.moves_memory = is_memory_away(gpu);
+  // keeps none waiting, either.
+  const bool is_bounded = settings.mode == Mode::kSerial && seats > 1;
   for (Seat* seat : gpu.seats) {
     if (!takes_part(seat)) continue;
-    const bool is_below = priority_of(*seat->unit) < highest;
-    Limit<Duration> bound;
-    if (is_bounded && (!can_freeze(*seat->unit) || (gpu.moves_memory && !can_leave_frozen(*seat->unit))))
-      bound = is_below ? settings.in_flight.at_most(kInFlightBelow) : settings.in_flight;
+    const Limit<Duration> bound = is_bounded && !can_freeze(*seat->unit) ? settings.in_flight : Limit<Duration>();
     if (std::exchange(seat->told_in_flight, bound) != bound) tell_contention(*seat);
   }
 }

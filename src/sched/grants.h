@@ -41,11 +41,8 @@ class Grants : Part {
   void tell_contention(Seat& seat);
   void tell_contention(Unit& unit, bool always);
   // The policy that the waiting units are sorted by, and how much work each seat may have queued. To be called when
-  // the GPU's seats, which of them are suspended, their or their gangs' priorities, its mode or its settings have
-  // changed.
+  // the GPU's seats, which of them are suspended or can be frozen, its mode or its settings have changed.
   void seats_changed(Gpu& gpu);
-  // Memory of one of its seats is not there: work drains from now on, and so has a bound.
-  void memory_moves(Gpu& gpu);
   void heads_up(Gpu& gpu);
 
  private:

@@ -60,7 +60,7 @@ class Nonsense {
       case 19:
       case 20: return Drained{seat, epoch(core, now, seat), below(50) == 0, below(3) == 0};
       case 21:
-      case 22: return Stepped{seat, epoch(core, now, seat), below(2) == 0 ? below(5) : ~0u};
+      case 22: return CannotFreeze{seat};
       case 23:
       case 24:
       case 25:
@@ -115,7 +115,6 @@ class Nonsense {
     s.max_runtime = below(3) == 0 ? Duration(0) : std::chrono::milliseconds(below(100));
     s.stall_timeout = std::chrono::milliseconds(below(30));
     s.kill_stalled_after = limit(2, 100);
-    s.step_delay = std::chrono::microseconds(below(3000));
     s.gang_ageing = std::chrono::milliseconds(below(20));
     s.silence_limit = limit(4, 20).at_most(std::chrono::hours(1));
     s.kill_silent_after = limit(2, 50);

@@ -33,8 +33,6 @@ std::string check_seat(const Seat& seat) {
   const SeatRevocation& revocation = *seat.revocation;
   if (seat.phase == SeatPhase::kDraining && !revocation.gate_closed()) return who + " drains behind an open gate";
   if (seat.phase == SeatPhase::kRevoked && revocation.gate_closed()) return who + " has closed its gate unnoticed";
-  if (revocation.permits > 0 && seat.place != Occupancy::kBlocking) return who + " may step beside others";
-  if (revocation.permits > 0 && !revocation.gate_closed()) return who + " may step although it was recalled";
   const bool waits_for_answer = seat.phase != SeatPhase::kSilent && !revocation.drained();
   if (waits_for_answer && !revocation.answer.armed()) return who + " may stay silent for ever";
   return {};

@@ -245,10 +245,7 @@ void LeaseCore::State::on(const Requested& e) {
 void LeaseCore::State::on(const RevokeSeen& e) {
   Seat* const seat = roster.seat_in(e.seat, e.epoch);
   if (seat == nullptr) return;
-  if (runs_on(*seat) && seat->stuck->revokes_unseen > 0) --seat->stuck->revokes_unseen;
-  if (!is_in_revocation(*seat)) return;
-  if (seat->revocation->revokes_unseen > 0) --seat->revocation->revokes_unseen;
-  revocations.heard(*seat);
+  if (is_in_revocation(*seat)) revocations.heard(*seat);
 }
 
 void LeaseCore::State::on(const GateClosed& e) {
@@ -259,7 +256,7 @@ void LeaseCore::State::on(const GateClosed& e) {
   if (!is_in_revocation(*seat)) return;
   revocations.heard(*seat);
   SeatRevocation& revocation = *seat->revocation;
-  if (revocation.gate_closed() || (revocation.closing == Closing::kRecalled && revocation.revokes_unseen > 0)) return;
+  if (revocation.gate_closed()) return;
   revocation.closing = Closing::kClosed;
   if (seat->phase == SeatPhase::kRevoked) books.set_phase(*seat, SeatPhase::kDraining);
   books.place(*seat->unit);
@@ -288,9 +285,7 @@ void LeaseCore::State::on(const Drained& e) {
     seat->poisoned |= e.poisoned;
     revocations.heard(*seat);
     if (is_frozen(*seat)) on(Requested{e.seat});  // before the next unit is chosen
-    // If it was said before the tenant knew that its permits were taken back, it does not count. The tenant says it
-    // again.
-    if (seat->revocation->closing != Closing::kRecalled) revocations.drained(*seat);
+    revocations.drained(*seat);
   } else {
     seat->poisoned |= e.poisoned;
     revocations.drained_late(*seat);
@@ -305,18 +300,6 @@ void LeaseCore::State::on(const CannotFreeze& e) {
   seat->freezing.ability = Freezing::Ability::kNone;
   for (const UnitGpu& on_gpu : seat->unit->gpus) grants.seats_changed(*on_gpu.gpu);
   if (seat->unit->phase == UnitPhase::kRevoking) revocations.must_drain(*seat->unit);
-}
-
-void LeaseCore::State::on(const Stepped& e) {
-  Seat* const seat = roster.seat_in(e.seat, e.epoch);
-  if (seat == nullptr || !is_in_revocation(*seat)) return;
-  SeatRevocation& revocation = *seat->revocation;
-  if (revocation.permits > 0 && e.count > 0) {
-    revocation.permits -= std::min(revocation.permits, e.count);
-    revocation.closing = Closing::kClosed;
-  }
-  revocations.heard(*seat);
-  revocations.progress(*seat->unit);
 }
 
 void LeaseCore::State::on(const Idling& e) {
@@ -342,7 +325,7 @@ void LeaseCore::State::fire(Timer& timer) {
   switch (timer.kind) {
     case TimerKind::kRun: return common.agenda.touch(*timer.unit);
     case TimerKind::kStall: return revocations.stalled(*timer.unit);
-    case TimerKind::kStep: return revocations.step(*timer.unit);
+    case TimerKind::kHalfDrained: return revocations.open_or_close(*timer.unit);
     case TimerKind::kAge: return queues.age(*timer.unit);
     case TimerKind::kLift: return queues.lift(*timer.unit);
     case TimerKind::kThaw: return revocations.cap_is_due(*timer.unit);

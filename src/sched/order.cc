@@ -27,8 +27,8 @@ constexpr Duration kMaxIdleHold = std::chrono::seconds(1);
 constexpr Duration kUsualIdleHold = std::chrono::microseconds(200);
 // The hold of a holder that is behind the next unit (is_behind): what a change of hands and back takes.
 constexpr Duration kIdleHoldBehind = std::chrono::microseconds(500);
-// The hold of a holder whose priority is higher than the next unit's. The next unit's queued work (kInFlightBelow in
-// grants.cc) would run together with the holder's next kernels, and costs the holder this long (decision 0014).
+// The hold of a holder whose priority is higher than the next unit's: what it costs to bring the next unit's work onto
+// the GPU and to take it off again (experiment 030: a thaw and a freeze; a drain of a few kernels takes as long).
 constexpr Duration kIdleHoldAbove = std::chrono::milliseconds(1);
 
 // A single unit that lacks nothing, asks for nothing, and drained in time when it was last revoked.

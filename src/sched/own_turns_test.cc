@@ -127,25 +127,6 @@ TEST(InFlightBound, IsToldWhileASeatIsNotAlone) {
   EXPECT_EQ(script.tell(TenantGone{kB.tenant}), "contention 1@0 no 200000ns");
 }
 
-// A seat that a higher priority may interrupt at any moment has little queued. Equals have the bound that is set.
-TEST(InFlightBound, IsLessForWhomAHigherPriorityMayInterrupt) {
-  GpuSettings settings = fair(20ms);
-  settings.in_flight = 4ms;
-  Script script(1, settings);
-  script.tenant(1, {0});
-  script.tenant(2, {0});
-  const std::string below = "contention 1@0 no 200000ns in_flight=1000000ns";
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 5}), below);
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kB, .priority = 0}), "contention 1@0 no 200000ns in_flight=4000000ns");
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kA, .priority = -1}), below);
-  // A bound that is shorter anyway stays.
-  settings.in_flight = 500us;
-  EXPECT_EQ(script.settings(GpuIndex{0}, settings),
-            "contention 1@0 no 200000ns in_flight=500000ns; contention 2@0 no 200000ns in_flight=500000ns");
-  settings.in_flight = kUnlimited;
-  EXPECT_EQ(script.settings(GpuIndex{0}, settings), "contention 1@0 no 200000ns; contention 2@0 no 200000ns");
-}
-
 // A holder that is told of waiting seats is told the bound, too.
 TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
   GpuSettings settings = fair(20ms);
@@ -153,25 +134,6 @@ TEST(InFlightBound, IsPartOfWhatAHolderIsTold) {
   OneGpu script(settings);
   script.request(kA);
   EXPECT_EQ(script.request(kB), "contention 1@0 yes 200000ns in_flight=4000000ns");
-}
-
-// A gang has the highest priority of its members, wherever they are.
-TEST(InFlightBound, GoesByTheGangsPriority) {
-  GpuSettings settings = fair(20ms);
-  settings.in_flight = 4ms;
-  Script script(2, settings);
-  for (const std::uint32_t id : {1u, 2u, 3u}) script.tenant(id, {id == 2 ? 1u : 0u});
-  const std::string below = " no 200000ns in_flight=1000000ns";
-  const std::string above = " no 200000ns in_flight=4000000ns";
-  EXPECT_EQ(script.tell(StandingChanged{.seat = kC, .priority = 3}), "contention 1@0" + below);
-  EXPECT_EQ(script.tell(StandingChanged{.seat = seat(2, 1), .priority = 5}), "") << "alone on its GPU";
-  script.tell(GangJoined{TenantId{1}, "x", 2});
-  EXPECT_EQ(script.tell(GangJoined{TenantId{2}, "x", 2}), "contention 1@0" + above + "; contention 3@0" + below);
-  EXPECT_EQ(script.tell(StandingChanged{.seat = seat(2, 1), .priority = 1}),
-            "contention 1@0" + below + "; contention 3@0" + above);
-  EXPECT_EQ(script.tell(StandingChanged{.seat = seat(2, 1), .priority = 5}),
-            "contention 1@0" + above + "; contention 3@0" + below);
-  EXPECT_EQ(script.tell(TenantGone{TenantId{2}}), "contention 1@0" + below + "; contention 3@0" + above);
 }
 
 }  // namespace

@@ -49,7 +49,6 @@ void LeaseCore::State::on(const MemoryNeed& e) {
     if (holder->told_contended) grants.tell_contention(*holder, true);
   }
   grants.resume_quantum(unit);
-  grants.memory_moves(*seat->gpu);
 }
 
 // An obstacle that comes or goes changes the place of a unit that waits, and a holder may have to make way.

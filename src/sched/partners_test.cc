@@ -228,7 +228,6 @@ TEST(KillStalled, SparesMembersThatHaveDrained) {
     s.closed(kX0);
     s.seen(kX1);
     s.closed(kX1);
-    s.stepped(kX1);
     s.drained(kX1);
   }
   EXPECT_EQ(count(text, "kill 1 stalled"), 1u) << text;

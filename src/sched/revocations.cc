@@ -9,24 +9,18 @@
 //
 // The idea. For (1): once all gates are closed, the GPUs tell which members are behind. The core need not look into the
 // collectives. Members with undrained work wait for another member. Only the members that have drained can be waited
-// for. So each of those is let through by a few submissions (Step), and again by more, until all have drained. Then all
-// have submitted the same collectives. For (2), and if stepping does not help in time: the unit counts as drained,
-// which is reported. For (3): after a while the seat is passed over. In both cases its work may run together with other
-// seats' work, which costs speed and harms none of them. So every turn ends, whatever a program does, and what its work
-// waits for comes with a later turn: its own, or its partner's.
+// for. So the gates of those are opened again, until the others have drained, for a moment at most. The moments double.
+// If a member has gone too far in one of them, it is ahead itself: then it has not drained, and a member for which
+// others were opened has. After such a swap all gates are opened for a shorter moment, for the ranks go on differently
+// then. And the pause before the next moment is twice as long, so that a member whose kernels are merely long drains in
+// a pause.
+//
+// For (2), and for a gang that never meets: the unit counts as drained, which is reported. For (3): after a while the
+// seat is passed over. In both cases its work may run together with other seats' work, which costs speed and harms none
+// of them. So every turn ends, whatever a program does, and what its work waits for comes with a later turn: its own,
+// or its partner's.
 //
 // Where the driver can, work that does not drain at once is frozen instead (may_freeze), and none of this happens.
-//
-// Stepping may step the wrong member. A member whose kernel is merely long waits for no other member. The member that
-// is let through is then ahead, and the first has to follow it. Two members with long kernels could lead each other on
-// like that for ever. It shows when a seat that is about to be stepped was itself undrained at the last round of steps.
-// Each such swap multiplies the pause before a step, until the pause is longer than the kernels. It also divides the
-// submissions of one step. Members let through by many may have gone on into the next collective; one at a time they
-// meet.
-//
-// A tenant may use a permit at any moment. So its report of a drain is true only of the permits that it has seen taken
-// back. A seat whose permits are taken back (recalled) is undrained from then on. Its reports count again after the
-// RevokeSeen that answers this very Revoke.
 //
 // Every lease has a new epoch. Messages about an earlier lease that are still on their way then name an old epoch, and
 // are ignored. So messages may cross without harm.
@@ -55,18 +49,16 @@ constexpr Duration kUrgentDrainsFor = std::chrono::microseconds(50);
 // thread may have to wait for a processor.
 constexpr Duration kFreezePatience = std::chrono::milliseconds(100);
 
-// No seat is let through while another seat may submit. A seat that was silent, or came back too late with a claim, may
-// find its GPU given away. Then its revocation stalls.
-bool may_step(const Seat& seat) {
-  const Gpu& gpu = *seat.gpu;
-  const bool alone = gpu.holders.empty() && gpu.places.count(Occupancy::kBlocking) == 1;
-  if (alone) return true;
-  return std::none_of(gpu.seats.begin(), gpu.seats.end(), [&seat](const Seat* other) {
-    const bool open =
-        other->place == Occupancy::kHolding ||
-        (other->place == Occupancy::kBlocking && (!other->revocation->gate_closed() || has_permits(*other)));
-    return open && other->unit != seat.unit &&
-           (other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive);
+// Whether no seat of another unit may submit where this unit's seats would. A seat that was silent, or came back too
+// late with a claim, may find its GPU given away.
+bool is_alone(const Unit& unit) {
+  return !any_seat(unit, [&](const Seat& seat) {
+    const auto is_in_the_way = [&](const Seat* other) {
+      const bool has_gpu = other->place == Occupancy::kHolding || other->place == Occupancy::kBlocking;
+      const bool is_exclusive = other->kind == LeaseKind::kExclusive || seat.kind == LeaseKind::kExclusive;
+      return other->unit != &unit && has_gpu && is_exclusive;
+    };
+    return std::any_of(seat.gpu->seats.begin(), seat.gpu->seats.end(), is_in_the_way);
   });
 }
 
@@ -125,7 +117,6 @@ void Revocations::ask(Seat& seat, RevokeReason reason) {
 }
 
 void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
-  ++seat.revocation->revokes_unseen;
   Limit<Duration> drains_for;
   UnitRevocation& revocation = *seat.unit->revocation;
   // A seat by itself that drains for long is asked again. The next unit's memory may have come by then.
@@ -162,7 +153,7 @@ void Revocations::drained(Seat& seat) {
 }
 
 void Revocations::drained_late(Seat& seat) {
-  if (!seat.stuck || seat.stuck->revokes_unseen > 0) return;
+  if (!seat.stuck) return;
   books_.charge(*seat.unit);
   seat.charged_to = {};  // it had no turn: if it asks now, it has been idle
   seat.stuck.reset();
@@ -176,36 +167,11 @@ void Revocations::must_drain(Unit& unit) {
 }
 
 void Revocations::settle_drains(Unit& unit) {
-  if (!take_back_steps(unit) && !is_undrained(unit)) return finish(unit);
+  if (!is_undrained(unit)) return finish(unit);
+  const auto was_ahead = [](const Seat& seat) { return seat.revocation && seat.revocation->was_ahead; };
+  const auto is_waited_for = [&](const Seat& seat) { return was_ahead(seat) && is_undrained(seat); };
+  if (unit.revocation->is_open && any_seat(unit, was_ahead) && !any_seat(unit, is_waited_for)) return close_again(unit);
   progress(unit);
-}
-
-// When all seats that others were let through for have drained, no seat needs the rest of the steps. A thread that
-// comes to the gate later must find it closed. A Revoke does that, and the Drained that answers it says that no
-// submission has slipped through. False: there is nothing to take back, or not yet.
-bool Revocations::take_back_steps(Unit& unit) {
-  const auto is_waited_for = [](const Seat& seat) { return is_undrained(seat) && seat.revocation->was_ahead; };
-  return (unit.passed_over() || !any_seat(unit, is_waited_for)) && recall_steps(unit);
-}
-
-// The permits of its seats are void. Returns whether a seat had any.
-bool Revocations::recall_steps(Unit& unit) {
-  bool any = false;
-  for (Seat* seat : unit.seats) {
-    if (!has_permits(*seat)) continue;
-    any = true;
-    seat->revocation->recall();
-    ask_again(*seat);
-  }
-  return any;
-}
-
-// It must say once more that it has drained.
-// REQUIRES: its gate may be open.
-void Revocations::ask_again(Seat& seat) {
-  books_.set_phase(seat, SeatPhase::kRevoked);
-  books_.place(seat);
-  ask(seat, RevokeReason::kGang);
 }
 
 void Revocations::finish(Unit& unit) {
@@ -214,7 +180,6 @@ void Revocations::finish(Unit& unit) {
   grants_.forget_in_part(unit);
   if (unit.revocation) {
     const UnitRevocation& revocation = *unit.revocation;
-    unit.step_hurry = revocation.pace.next_hurry();
     for (const UnitGpu& on_gpu : unit.gpus) {
       const Seat& lead = *on_gpu.lead;
       // A member that joined since has no part in this: it was not there, and a turn that is lent there goes on.
@@ -241,62 +206,60 @@ void Revocations::finish(Unit& unit) {
   queues_.admit(unit);
 }
 
-// ---- stepping -----------------------------------------------------------------------------------
+// ---- half drained -------------------------------------------------------------------------------
 
 void Revocations::progress(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
+  if (revocation.is_open) return;
   const bool any_drained =
       any_seat(unit, [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); });
   // Members that are frozen need no other member's work to come to a stop. One that drains instead may need theirs.
   if (any_drained && is_undrained(unit) && !unit.passed_over() && (!revocation.freezes || has_frozen(unit))) {
-    const Duration pause = revocation.pace.pause(strictest(unit, &GpuSettings::step_delay));
-    timers().arm(revocation.step, after(now(), revocation.freezes ? std::max(pause, kFreezePatience) : pause));
+    const Duration pause = revocation.pace.pause();
+    timers().arm(revocation.half_drained, after(now(), revocation.freezes ? std::max(pause, kFreezePatience) : pause));
   } else {
-    timers().stop(revocation.step);
+    timers().stop(revocation.half_drained);
   }
 }
 
-void Revocations::step(Unit& unit) {
-  // Submissions of a frozen member stand still, and none is let through beside a successor. So the unit's work runs on
-  // as far as it is not frozen, all of it goes on in the next turn, and drains after that. A gate that closes later
-  // looks again.
-  const bool has_successor = std::any_of(unit.gpus.begin(), unit.gpus.end(), [](const UnitGpu& one) {
-    return one.gpu->places.count(LeaseKind::kExclusive, Occupancy::kHolding) > 0;
-  });
-  if (has_frozen(unit) || has_successor) {
-    if (!has_open_gate(unit)) end_undrained(unit);
-    return;
-  }
-  const auto is_behind = [](const Seat& seat) {
-    return seat.phase == SeatPhase::kDraining && !is_undrained(seat) && !has_permits(seat);
-  };
+void Revocations::open_or_close(Unit& unit) {
   UnitRevocation& revocation = *unit.revocation;
-  bool swapped = false;
+  if (revocation.is_open) return close_again(unit);
+  if (has_open_gate(unit)) return;  // a gate that closes later looks again
+  // Submissions of a frozen member stand still, and none is let through beside another unit. So the unit's work runs on
+  // as far as it is not frozen, all of it goes on in the next turn, and drains after that.
+  if (has_frozen(unit) || !is_alone(unit)) return end_undrained(unit);
+  const auto is_behind = [](const Seat& seat) { return seat.revocation && seat.revocation->drained(); };
+  const bool swapped = any_seat(unit, [&](const Seat& seat) { return is_behind(seat) && seat.revocation->was_ahead; });
+  if (swapped) revocation.pace.slow_down();
+  revocation.is_open = true;
   for (Seat* seat : unit.seats) {
     if (!seat->revocation) continue;
-    if (is_behind(*seat) && seat->revocation->was_ahead) swapped = true;
-    seat->revocation->was_ahead = is_undrained(*seat) && !has_permits(*seat);
+    seat->revocation->was_ahead = !swapped && is_undrained(*seat);
+    if (!seat->revocation->was_ahead) open_again(*seat);
   }
-  if (swapped && revocation.pace.can_slow_down()) {
-    revocation.pace.slow_down();
-    for (Seat* seat : unit.seats) {
-      if (seat->revocation) seat->revocation->last_step = 0;
-    }
-    return progress(unit);
-  }
+  timers().arm(revocation.half_drained, after(now(), revocation.pace.next_moment()));
+}
+
+void Revocations::open_again(Seat& seat) {
+  books_.set_wants(seat, false);
+  seat.freezing.work = Freezing::Work::kMayNot;
+  seat.epoch = books_.next_epoch(*seat.gpu);
+  seat.revocation->closing = Closing::kOpen;
+  seat.revocation->alive_at = now();
+  timers().arm(seat.revocation->answer, probe_at(seat));
+  if (!seat.stuck) seat.stuck.emplace(seat, now());
+  books_.set_phase(seat, SeatPhase::kRevoked);
+  books_.place(seat);
+  grants_.announce(seat);
+}
+
+void Revocations::close_again(Unit& unit) {
+  unit.revocation->is_open = false;
   for (Seat* seat : unit.seats) {
-    if (!is_behind(*seat) || !may_step(*seat)) continue;
-    if (seat->revocation->closing == Closing::kRested) {
-      // Its agent knows of no revocation, and would not report a step: it is told first, and let through when it has
-      // answered.
-      seat->revocation->closing = Closing::kOpen;
-      ask_again(*seat);
-      continue;
-    }
-    const std::uint32_t count = revocation.pace.next(seat->revocation->last_step);
-    seat->revocation->last_step = seat->revocation->permits = count;
-    command(Step{seat->id, seat->epoch, count});
+    if (is_undrained(*seat) && !seat->revocation->gate_closed()) ask(*seat, RevokeReason::kGang);
   }
+  progress(unit);
 }
 
 // ---- stalls -------------------------------------------------------------------------------------
@@ -323,13 +286,11 @@ void Revocations::report_stall(const Unit& unit) {
 // It counts as drained from now on, and waits for its next turn like any other. Its work runs beside that of the next
 // units, on its account.
 void Revocations::end_undrained(Unit& unit) {
-  recall_steps(unit);
+  if (unit.revocation->is_open) close_again(unit);
   for (Seat* seat : unit.seats) {
     if (!is_undrained(*seat)) continue;
     if (!seat->stuck) seat->stuck.emplace(*seat, now());
     seat->stuck->overruns = true;
-    const SeatRevocation& revocation = *seat->revocation;
-    seat->stuck->revokes_unseen = revocation.closing == Closing::kRecalled ? revocation.revokes_unseen : 0;
     arm_kill(*seat);
   }
   finish(unit);
@@ -397,28 +358,14 @@ void Revocations::unanswered(Seat& seat) {
   SeatRevocation& revocation = *seat.revocation;
   const TimePoint silent_at = after(revocation.alive_at, seat.gpu->settings.silence_limit);
   if (now() < silent_at) {
-    if (has_permits(seat)) {
-      revocation.recall();
-      books_.set_phase(seat, SeatPhase::kRevoked);
-      books_.place(seat);
-    }
     send_revoke(seat, seat.unit->revocation->reason);
     return timers().arm(revocation.answer, silent_at);
   }
   Unit& unit = *seat.unit;
   books_.charge(unit);
-  for (Seat* member : unit.seats) {
-    if (!has_permits(*member)) continue;
-    // No unit waits for its members' gates from now on: they are closed at least.
-    member->revocation->recall();
-    if (member != &seat) {
-      ask_again(*member);
-    } else {
-      send_revoke(seat, unit.revocation->reason);
-    }
-  }
+  if (unit.revocation->is_open) close_again(unit);
   timers().stop(unit.revocation->stall);
-  timers().stop(unit.revocation->step);
+  timers().stop(unit.revocation->half_drained);
   ++unit.revocation->silent;
   books_.set_phase(seat, SeatPhase::kSilent);
   books_.place(unit);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Taking leases back: revoking, draining, stepping, stalls, silence. Private to src/sched; revocations.cc says how.
+// Taking leases back: revoking, draining, stalls, silence. Private to src/sched; revocations.cc says how.
 #pragma once
 
 #include <vector>
@@ -45,7 +45,7 @@ class Revocations : Part {
   // When a seat that has answered is asked again. The limit counts from its last sign of life, not from the question.
   // So a seat that stops just after it has answered holds the others up no longer than a seat that never did.
   TimePoint probe_at(const Seat& seat) const;
-  // Arms the next step, or none.
+  // Arms the next opening, or none.
   void progress(Unit& unit);
   // Ends the revocation if all seats have drained, or goes on with it.
   void settle_drains(Unit& unit);
@@ -55,7 +55,10 @@ class Revocations : Part {
   void count_again(Unit& unit);
 
   // ---- timers ----
-  void step(Unit& unit);
+  // A gang has been half drained for its pause, and members are opened again for a moment; or that moment is over.
+  void open_or_close(Unit& unit);
+  // REQUIRES: it is open.
+  void close_again(Unit& unit);
   void stalled(Unit& unit);
   // Nothing was heard for a while: it is asked whether it is there. Nothing for the whole silence limit: it, and its
   // gang with it, is passed over.
@@ -67,9 +70,7 @@ class Revocations : Part {
  private:
   void send_revoke(Seat& seat, RevokeReason reason);
   bool may_freeze(const Unit& unit) const;
-  void ask_again(Seat& seat);
-  bool take_back_steps(Unit& unit);
-  bool recall_steps(Unit& unit);
+  void open_again(Seat& seat);
   void report_stall(const Unit& unit);
   void end_undrained(Unit& unit);
   void kill(Tenant& tenant, KillReason reason);

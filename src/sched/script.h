@@ -68,7 +68,6 @@ class Script {
   std::string seen(SeatId s) { return tell(RevokeSeen{s, epoch(s)}); }
   std::string closed(SeatId s) { return tell(GateClosed{s, epoch(s)}); }
   std::string drained(SeatId s) { return tell(Drained{s, epoch(s), false}); }
-  std::string stepped(SeatId s, std::uint32_t count = 1) { return tell(Stepped{s, epoch(s), count}); }
   std::string settings(GpuIndex gpu, const GpuSettings& settings) { return tell(SettingsChanged{gpu, settings}); }
 
   // Lets time pass, waking the core at each of its deadlines.

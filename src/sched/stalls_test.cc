@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goal: what does not drain, a gang or a single seat, drains by steps or counts as drained.
+// Goal: what does not drain, a gang or a single seat, drains when it is opened again, or counts as drained.
 // Method: small scripts, and a few programs with collectives whose kernels spin until all ranks have submitted them.
 #include <gtest/gtest.h>
 
@@ -26,120 +26,76 @@ struct Revoked : TwoGangs {
   }
 };
 
-TEST(Stall, MemberBehindIsLetThroughByEverMoreSubmissions) {
-  Revoked s;
+// X's rank 1 has drained, and is behind.
+void open_again(Revoked& s) {
   EXPECT_EQ(s.drained(kX1), "");
   EXPECT_EQ(s.wait(1999us), "");
-  EXPECT_EQ(s.wait(1us), "step 2@1 e1") << "the drained one is behind";
-  EXPECT_EQ(s.wait(50ms), "") << "never two steps at a time";
-  EXPECT_EQ(s.stepped(kX1), "");
-  EXPECT_EQ(s.drained(kX1), "") << "a plain kernel: still behind";
+  EXPECT_EQ(s.wait(1us), "grant 2@1 e2 exclusive again");
+}
+
+void close_again(Revoked& s, SeatId seat) {
+  EXPECT_EQ(s.seen(seat), "");
+  EXPECT_EQ(s.closed(seat), "");
+}
+
+TEST(Stall, MemberBehindIsOpenedAgainForEverLongerMoments) {
+  Revoked s;
+  open_again(s);
   EXPECT_EQ(s.wait(249us), "");
-  EXPECT_EQ(s.wait(1us), "step 2@1 e1 times 4") << "it is known to be behind now";
-  EXPECT_EQ(s.stepped(kX1, 3), "");
-  EXPECT_EQ(s.drained(kX1), "");
-  EXPECT_EQ(s.wait(50ms), "") << "one of the four is still out";
-  EXPECT_EQ(s.stepped(kX1), "");
-  EXPECT_EQ(s.drained(kX1), "");
-  EXPECT_EQ(s.wait(250us), "step 2@1 e1 times 16");
-  EXPECT_EQ(s.stepped(kX1, 16), "");
-  EXPECT_EQ(s.drained(kX0), "") << "the collective: both finish";
+  EXPECT_EQ(s.wait(1us), "revoke 2@1 e2 gang");
+  close_again(s, kX1);
+  EXPECT_EQ(s.drained(kX1), "") << "plain kernels: still behind";
+  EXPECT_EQ(s.wait(249us), "");
+  EXPECT_EQ(s.wait(1us), "grant 2@1 e3 exclusive again") << "it is known to be behind now";
+  EXPECT_EQ(s.wait(499us), "");
+  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e3 gang") << "the collective: no member needs the rest of the moment";
+  close_again(s, kX1);
   EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
 }
 
-// Lets X's rank 1 through until four submissions are out.
-void step_by_four(Revoked& s) {
-  s.drained(kX1);
-  EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
-  s.stepped(kX1);
-  s.drained(kX1);
-  EXPECT_EQ(s.wait(250us), "step 2@1 e1 times 4");
+TEST(Stall, AllAreOpenedAgainAfterOneHasGoneTooFar) {
+  Revoked s;
+  open_again(s);
+  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e2 gang");
+  close_again(s, kX1);
+  EXPECT_EQ(s.wait(249us), "") << "rank 1 spins now";
+  EXPECT_EQ(s.wait(1us), "grant 1@0 e2 exclusive again; grant 2@1 e3 exclusive again");
+  EXPECT_EQ(s.wait(125us), "revoke 1@0 e2 gang; revoke 2@1 e3 gang") << "for a shorter moment";
+  for (const SeatId one : {kX0, kX1}) close_again(s, one);
+  EXPECT_EQ(s.drained(kX0), "");
+  EXPECT_EQ(s.wait(499us), "") << "and after a longer pause";
+  EXPECT_EQ(s.wait(1us), "grant 1@0 e3 exclusive again");
 }
 
-TEST(Stall, UnusedStepIsTakenBackBeforeOthersStart) {
+// Messages cross: what was said of the lease before says nothing.
+TEST(Stall, DrainSaidBeforeTheGateWasOpenedAgainDoesNotCount) {
   Revoked s;
-  step_by_four(s);
-  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e1 gang") << "it may still slip through: not done yet";
-  EXPECT_EQ(s.seen(kX1), "");
-  EXPECT_EQ(s.closed(kX1), "");
-  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+  const LeaseEpoch before = s.epoch(kX1);
+  open_again(s);
+  EXPECT_EQ(s.tell(Drained{kX1, before}), "");
+  EXPECT_EQ(s.tell(GateClosed{kX1, before}), "");
+  EXPECT_EQ(s.phase(kX1), SeatPhase::kRevoked);
 }
 
-TEST(Stall, WhatIsLeftOfAStepIsTakenBackAsSoonAsNobodyNeedsIt) {
+// A member that finds nothing more to do gives up what it was given for a moment.
+TEST(Stall, MemberThatGivesUpItsMomentHasDrained) {
   Revoked s;
-  step_by_four(s);
-  EXPECT_EQ(s.stepped(kX1, 2), "");
-  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e1 gang") << "rank 1 has caught up, and goes on";
-  s.seen(kX1);
-  EXPECT_EQ(s.closed(kX1), "");
-  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
-}
-
-// Messages cross: what was said before the Revoke was seen was said while submissions could still be made.
-TEST(Stall, DrainSaidBeforeTheStepWasTakenBackDoesNotCount) {
-  Revoked s;
-  step_by_four(s);
-  s.stepped(kX1, 2);
-  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e1 gang");
-  EXPECT_EQ(s.drained(kX1), "") << "of the two; the third may have been made since";
-  EXPECT_EQ(s.stepped(kX1), "");
+  open_again(s);
   EXPECT_EQ(s.drained(kX1), "");
-  EXPECT_EQ(s.closed(kX1), "") << "not of this Revoke";
-  EXPECT_EQ(s.seen(kX1), "");
-  EXPECT_EQ(s.drained(kX1), "");
-  EXPECT_EQ(s.closed(kX1), "");
-  EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
+  EXPECT_EQ(s.drained(kX0), "grant 5@0 e2 exclusive");
+  EXPECT_EQ(s.wait(2ms), "");
 }
 
-TEST(Stall, StepsThatWereNotGivenAreNotCounted) {
+TEST(Stall, OfAGangWithASilentMemberLeavesNoGateOpen) {
   Revoked s;
-  EXPECT_EQ(s.stepped(kX0, 7), "") << "none was given";
-  step_by_four(s);
-  EXPECT_EQ(s.stepped(kX1, 0), "");
-  EXPECT_EQ(s.phase(kX1), SeatPhase::kDraining);
-  EXPECT_EQ(s.stepped(kX1, 1'000'000), "");
-  EXPECT_EQ(s.drained(kX1), "");
-  EXPECT_EQ(s.wait(250us), "step 2@1 e1 times 16") << "all four were used";
-}
-
-// Both ranks of X drain, the second after the first has been let through by some steps, and S after them.
-std::string revoke_with_steps(TwoGangs& s, Duration pause) {
-  s.request(kX0);
-  s.wait(10ms);
-  s.request(kS0);
-  for (const SeatId one : {kX0, kX1}) {
-    s.seen(one);
-    s.closed(one);
-  }
-  s.drained(kX1);
-  std::string text = s.wait(pause - 1us);
-  text += text.empty() ? s.wait(1us) : " too early";
-  s.stepped(kX1);
-  s.drained(kX0);
-  s.drained(kX1);
-  s.drained(kS0);
-  return text;
-}
-
-TEST(Stall, ThatStepsResolveAtOnceIsSteppedEarlierTheNextTime) {
-  TwoGangs s;
-  EXPECT_EQ(revoke_with_steps(s, 2ms), "step 2@1 e1");
-  EXPECT_EQ(revoke_with_steps(s, 1ms), "step 2@1 e2");
-  EXPECT_EQ(revoke_with_steps(s, 500us), "step 2@1 e3");
-  EXPECT_EQ(revoke_with_steps(s, 250us), "step 2@1 e4");
-  EXPECT_EQ(revoke_with_steps(s, 250us), "step 2@1 e5");
-}
-
-TEST(Stall, OfAGangWithASilentMemberLeavesNoStepsBehind) {
-  Revoked s;
-  s.drained(kX1);
-  EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
-  const std::string text = s.wait(600ms);  // 1 is stopped
-  EXPECT_TRUE(says(text, "revoke 2@1 e1 gang; silent 1@0"));
+  open_again(s);
+  const std::string text = s.wait(600ms);  // both are stopped
+  EXPECT_TRUE(says(text, "revoke 2@1 e2 gang")) << text;
+  EXPECT_TRUE(says(text, "silent 1@0")) << text;
 }
 
 // It was silent, or came back with its claim when its GPU had been given away: it has work there, and gets no more in.
-TEST(Stall, NobodyIsLetThroughBesideAnotherHolder) {
+TEST(Stall, NoMemberIsOpenedAgainBesideAnotherHolder) {
   Script s(2, fifo());
   s.tell(GrantsHeld{s.now() + 1s});
   for (const std::uint64_t id : {1u, 2u, 3u}) s.tenant(id, {id == 2 ? 1u : 0u});
@@ -155,40 +111,36 @@ TEST(Stall, NobodyIsLetThroughBesideAnotherHolder) {
     text += s.wait(10ms);
     s.seen(kX1);
   }
-  EXPECT_FALSE(says(text, "step"));
+  EXPECT_FALSE(says(text, "again"));
 }
 
-TEST(Stall, MemberThatRestedIsToldOfTheRevocationBeforeItSteps) {
+TEST(Stall, MemberThatRestedIsOpenedAgain) {
   TwoGangs s;
   s.request(kX0);
   s.drained(kX1);  // of its own accord
   s.wait(10ms);
   EXPECT_EQ(s.request(kS0), "revoke 1@0 e1 quantum");
   EXPECT_EQ(s.closed(kX0), "");
-  EXPECT_EQ(s.wait(2ms), "revoke 2@1 e1 gang");
+  EXPECT_EQ(s.wait(2ms), "grant 2@1 e2 exclusive again");
+  EXPECT_EQ(s.drained(kX0), "revoke 2@1 e2 gang");
   s.closed(kX1);
-  EXPECT_EQ(s.drained(kX1), "");
-  EXPECT_EQ(s.wait(2ms), "step 2@1 e1");
-  s.stepped(kX1);
-  s.drained(kX0);
   EXPECT_EQ(s.drained(kX1), "grant 5@0 e2 exclusive");
 }
 
-TEST(Stall, LongKernelsDoNotLeadEachOtherOn) {
+// Each moment lets another kernel of 50 ms in, of either rank. The pauses grow until they have drained in one.
+TEST(Stall, LongKernelsDrainInALongPause) {
   Revoked s;
-  // Each submission takes 5 ms, longer than the pause before a step, and none waits for another rank.
-  s.drained(kX1);
-  EXPECT_EQ(s.wait(2ms), "step 2@1 e1") << "it only seems to be behind";
-  s.stepped(kX1);
-  s.wait(3ms);
-  s.drained(kX0);
-  EXPECT_EQ(s.wait(1249us), "") << "now 0 seems to be behind: the pause grows instead";
-  EXPECT_EQ(s.wait(1us), "step 1@0 e1");
-  s.stepped(kX0);
-  s.wait(750us);
-  s.drained(kX1);
-  EXPECT_EQ(s.wait(4250us), "") << "longer than a kernel takes";
-  EXPECT_EQ(s.drained(kX0), "grant 5@0 e2 exclusive");
+  Duration waited{};
+  for (; s.phase(kS0) != SeatPhase::kHolding && waited < 2s; waited += 1ms) {
+    for (const SeatId one : {kX0, kX1}) {
+      const Duration past = s.now() - s.view(one).since;
+      if (s.phase(one) == SeatPhase::kRevoked && past >= 1ms) s.closed(one);
+      if (s.phase(one) == SeatPhase::kDraining && past >= (one == kX0 ? 50ms : 30ms)) s.drained(one);
+    }
+    s.wait(1ms);
+  }
+  EXPECT_GT(waited, 50ms);
+  EXPECT_LT(waited, 1s);
 }
 
 // Lets the seats answer for so long, and never drain.
@@ -205,29 +157,40 @@ std::string go_on_spinning(Script& s, const std::vector<SeatId>& seats, Duration
   return text;
 }
 
+// X's rank 1 drains each time, and rank 0 never does.
+std::string stay_half_drained(Revoked& s, Duration duration) {
+  std::string text;
+  for (Duration past{}; past < duration; past += 1ms) {
+    for (const SeatId one : {kX0, kX1}) {
+      if (s.phase(one) != SeatPhase::kRevoked) continue;
+      s.seen(one);
+      s.closed(one);
+      s.request(kX1);
+    }
+    s.seen(kX0);
+    if (s.phase(kX1) == SeatPhase::kDraining) s.drained(kX1);
+    text += s.wait(1ms) + "; ";
+  }
+  return text;
+}
+
 TEST(Stall, OfAGangEndsItsTurn) {
   Revoked s;
-  s.drained(kX1);
-  s.wait(2ms);  // a step is out
-  EXPECT_EQ(go_on_spinning(s, {kX0}, 9998ms),
-            "stall 1@0 e1 waited 10000000000ns; revoke 2@1 e1 gang; grant 5@0 e2 exclusive")
-      << "and it leaves no step behind";
-  EXPECT_EQ(s.phase(kX0), SeatPhase::kDraining);
-  s.seen(kX1);
-  s.drained(kX1);
-  EXPECT_EQ(s.phase(kX1), SeatPhase::kIdle);
+  EXPECT_FALSE(says(stay_half_drained(s, 9990ms), "grant 5@0"));
+  const std::string text = stay_half_drained(s, 20ms);
+  EXPECT_TRUE(says(text, "stall 1@0")) << text;
+  EXPECT_TRUE(says(text, "waited 10000000000ns")) << text;
+  EXPECT_TRUE(says(text, "grant 5@0")) << text;
 }
 
 // The one that is behind waits at its gate. It makes the missing submission in the gang's next turn.
 TEST(Stall, OfAGangIsOverWithItsNextTurn) {
   Revoked s;
-  s.drained(kX1);
-  s.wait(1ms);
-  s.request(kX1);
-  EXPECT_TRUE(says(go_on_spinning(s, {kX0}, 9999ms), "grant 5@0 e2 exclusive contended"));
+  stay_half_drained(s, 10s);
+  EXPECT_EQ(s.phase(kS0), SeatPhase::kHolding);
   EXPECT_EQ(s.phase(kX0), SeatPhase::kWaiting);
-  EXPECT_EQ(s.wait(10ms), "revoke 5@0 e2 quantum");
-  EXPECT_EQ(s.closed(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive");
+  s.wait(10ms);
+  EXPECT_TRUE(says(s.closed(kS0), "grant 1@0"));
   EXPECT_EQ(s.tell(Drained{kX0, LeaseEpoch{1}}), "") << "of the lease before: ignored";
   EXPECT_EQ(s.phase(kX0), SeatPhase::kHolding);
 }

@@ -40,7 +40,6 @@ struct LeaseCore::State {
   void on(const GateClosed& e);
   void on(const Drained& e);
   void on(const CannotFreeze& e);
-  void on(const Stepped& e);
   void on(const Idling& e);
   void on(const MemoryNeed& e);
   void on(const MemoryExpected& e);

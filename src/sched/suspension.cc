@@ -9,8 +9,8 @@
 // A drained suspended seat counts for nothing: not for modes, order, bounds on queued work, or gains. Its process may
 // be frozen then and read nothing. So the core tells it nothing before it is resumed.
 //
-// Until it has drained it is like any other whose lease is being taken back. It may have to be let through by steps.
-// Its process may be frozen only when it has drained.
+// Until it has drained it is like any other whose lease is being taken back. Its gang may have to be opened again. Its
+// process may be frozen only when it has drained.
 //
 // Work that is frozen stays so if the seat's memory can leave the GPU all the same. Otherwise it must end. A single
 // seat's library lets it drain behind the closed gate. The kernels of a gang may wait for each other's submissions. So

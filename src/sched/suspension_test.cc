@@ -288,8 +288,8 @@ TEST(Suspension, ThatEndsBeforeItCouldBeginLeavesNobodyOut) {
   EXPECT_EQ(gangs.phase(kX1), SeatPhase::kHolding);
 }
 
-// A rank that is ahead spins for a rank that is behind: both are let through as in any revocation.
-TEST(Suspension, StepsAGangOutOfItsCollective) {
+// A rank that is ahead spins for a rank that is behind: both are opened again, as in any revocation.
+TEST(Suspension, OpensAGangAgainThatIsInACollective) {
   TwoGangs gangs;
   gangs.request(kX0);
   gangs.tell(SeatsSuspended{{kX0, kX1}});
@@ -298,9 +298,9 @@ TEST(Suspension, StepsAGangOutOfItsCollective) {
   gangs.closed(kX0);
   gangs.closed(kX1);
   gangs.drained(kX1);
-  EXPECT_EQ(gangs.wait(2ms), "step 2@1 e1");
-  gangs.stepped(kX1);
-  gangs.drained(kX0);
+  EXPECT_EQ(gangs.wait(2ms), "grant 2@1 e2 exclusive again");
+  EXPECT_EQ(gangs.drained(kX0), "revoke 2@1 e2 gang");
+  gangs.closed(kX1);
   EXPECT_NE(gangs.phase(kX0), SeatPhase::kSuspended);
   gangs.drained(kX1);
   EXPECT_EQ(gangs.phase(kX0), SeatPhase::kSuspended);

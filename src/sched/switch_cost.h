@@ -32,9 +32,9 @@ class SwitchCost {
   // An automatic quantum is this many times the cost of a switch: 33 / 34 of the time is then left, so switching takes
   // under 3 %.
   static constexpr std::int64_t kQuantaPerCost = 33;
-  // An automatic quantum is never shorter. A switch costs 0.3 to 0.7 ms that cannot be measured while it happens:
-  // change of context, cold caches, a queue that is filled again. Two busy programs together get 93 % of one program's
-  // work done with quanta of 5 ms. With 20 ms it is 97.5 %, with 50 ms 98.5 to 99 % (experiment 008).
+  // An automatic quantum is never shorter. A switch costs about 1 ms that cannot be measured while it happens: a freeze
+  // and a thaw, change of context, cold caches, a queue that is filled again. Where work drains, two busy programs
+  // together get 93 % of one program's work done with quanta of 5 ms, and 98.5 to 99 % with 50 ms (experiment 008).
   static constexpr Duration kMinQuantum = std::chrono::milliseconds(40);
   // No automatic quantum is longer, and no cost counts for more: people wait.
   static constexpr Duration kMost = std::chrono::seconds(30);

@@ -22,7 +22,7 @@ inline base::TimePoint after(base::TimePoint now, base::Duration duration) {
   return duration >= base::TimePoint::max() - now ? base::TimePoint::max() : now + duration;
 }
 
-enum class TimerKind : std::uint8_t { kRun, kStall, kStep, kAge, kLift, kThaw, kAnswer, kStuck, kGrantsHeld };
+enum class TimerKind : std::uint8_t { kRun, kStall, kHalfDrained, kAge, kLift, kThaw, kAnswer, kStuck, kGrantsHeld };
 
 class Timers;
 

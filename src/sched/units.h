@@ -20,7 +20,6 @@
 #include "sched/flat_set.h"
 #include "sched/idle_watch.h"
 #include "sched/lease_core.h"
-#include "sched/pace.h"
 #include "sched/places.h"
 #include "sched/revocation.h"
 #include "sched/shapes.h"
@@ -71,10 +70,9 @@ struct Freezing {
 struct Stuck {
   Stuck(Seat& seat, TimePoint at) : since(at), kill(TimerKind::kStuck, seat) {}
 
-  TimePoint since;                   // the first of the revocations without a drain
-  bool overruns = false;             // one of them ended because it took too long
-  std::uint32_t revokes_unseen = 0;  // of that one: what the tenant says of a drain counts when it has answered them
-  Timer kill;                        // when its tenant is killed, if others need the GPU
+  TimePoint since;        // the first of the revocations without a drain
+  bool overruns = false;  // one of them ended because it took too long
+  Timer kill;             // when its tenant is killed, if others need the GPU
 };
 
 // Whether a seat may have a lease.
@@ -129,8 +127,6 @@ inline bool rests(const Seat& seat) { return seat.idleness && seat.idleness->res
 
 inline bool is_in_revocation(const Seat& seat) { return seat.revocation.has_value(); }
 inline bool is_undrained(const Seat& seat) { return seat.revocation && !seat.revocation->drained(); }
-// Whether it may make submissions that a Step allowed.
-inline bool has_permits(const Seat& seat) { return seat.revocation && seat.revocation->permits > 0; }
 
 // One GPU of a unit.
 struct UnitGpu {
@@ -176,7 +172,6 @@ struct Unit {
   // max_runtime ended its lease: it is behind all others until one of them has started.
   std::optional<TimePoint> yields_since;
   std::optional<UnitRevocation> revocation;
-  std::uint32_t step_hurry = 0;  // as revocations before this one allow
   IdleWatch idle_watch;
 
   Timer run{TimerKind::kRun, *this};  // when its quantum ends, or it may be revoked again
@@ -185,7 +180,7 @@ struct Unit {
   Timer thaw{TimerKind::kThaw, *this};  // its cap has ended its lease, and allows the next one then
 
   bool single() const { return seats.size() == 1; }
-  void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, StepPace(step_hurry), why, at); }
+  void begin_revocation(RevokeReason why, TimePoint at) { revocation.emplace(*this, why, at); }
   bool passed_over() const { return revocation && revocation->silent > 0; }
   // Its part of the GPU; nullptr: none.
   UnitGpu* on(const Gpu& gpu) {
@@ -320,7 +315,6 @@ struct Gpu {
   ShareGroups groups;
   std::uint32_t waiting = 0;  // units that wait for it
   bool contended = false;     // as last told to the holders
-  bool moves_memory = false;  // memory of one of its seats was not there since the last seat came or went
   std::optional<Loan> loan;
   SwitchCost cost;
   std::uint64_t switches = 0;

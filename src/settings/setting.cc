@@ -27,6 +27,7 @@ struct Removed {
 };
 constexpr Removed kRemoved[] = {
     {"on_stall", ", and start programs that wait for each other with gpumux run --gang NAME"},
+    {"step_delay", ""},
     {"time_slice", ". All programs have the driver's time slices"},
 };
 

@@ -13,7 +13,7 @@
 namespace gpumux::settings {
 
 // clang-format off
-inline constexpr std::array<Setting, 19> kGpuSettings{{
+inline constexpr std::array<Setting, 18> kGpuSettings{{
 {"mode", "GPUMUX_MODE",
 {Kind::kWord, 0, 0, "auto serial concurrent",
 "auto, serial or concurrent"},
@@ -67,11 +67,6 @@ Reader::kDaemon, {}},
 {Kind::kTime, 1000000000, 86400000000000, "unlimited",
 "a time from 1s to 24h, or unlimited"},
 "unlimited", "The daemon kills a tenant that others wait for and whose work has not drained for this long",
-Reader::kDaemon, {}},
-{"step_delay", "GPUMUX_STEP_DELAY",
-{Kind::kTime, 100000, 10000000000, "",
-"a time from 100us to 10s"},
-"2ms", "How long a revoked gang may stay half drained before its members may submit again in small steps",
 Reader::kDaemon, {}},
 {"gang_ageing", "GPUMUX_GANG_AGEING",
 {Kind::kTime, 0, 3600000000000, "",
@@ -406,13 +401,12 @@ void visit_leases(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[7], settings.in_flight);
   visit(kGpuSettings[8], settings.stall_timeout);
   visit(kGpuSettings[9], settings.kill_stalled_after);
-  visit(kGpuSettings[10], settings.step_delay);
-  visit(kGpuSettings[11], settings.gang_ageing);
-  visit(kGpuSettings[12], settings.priority_ageing);
-  visit(kGpuSettings[13], settings.silence_limit);
-  visit(kGpuSettings[14], settings.kill_silent_after);
-  visit(kGpuSettings[15], settings.overlap);
-  visit(kGpuSettings[16], settings.interrupt);
+  visit(kGpuSettings[10], settings.gang_ageing);
+  visit(kGpuSettings[11], settings.priority_ageing);
+  visit(kGpuSettings[12], settings.silence_limit);
+  visit(kGpuSettings[13], settings.kill_silent_after);
+  visit(kGpuSettings[14], settings.overlap);
+  visit(kGpuSettings[15], settings.interrupt);
 }
 
 // Calls visit(setting, field) for every setting of GpuSettings.
@@ -429,15 +423,14 @@ void visit_gpu(Settings& settings, const Visit& visit) {
   visit(kGpuSettings[7], settings.in_flight);
   visit(kGpuSettings[8], settings.stall_timeout);
   visit(kGpuSettings[9], settings.kill_stalled_after);
-  visit(kGpuSettings[10], settings.step_delay);
-  visit(kGpuSettings[11], settings.gang_ageing);
-  visit(kGpuSettings[12], settings.priority_ageing);
-  visit(kGpuSettings[13], settings.silence_limit);
-  visit(kGpuSettings[14], settings.kill_silent_after);
-  visit(kGpuSettings[15], settings.overlap);
-  visit(kGpuSettings[16], settings.interrupt);
-  visit(kGpuSettings[17], settings.mps);
-  visit(kGpuSettings[18], settings.hand_over);
+  visit(kGpuSettings[10], settings.gang_ageing);
+  visit(kGpuSettings[11], settings.priority_ageing);
+  visit(kGpuSettings[12], settings.silence_limit);
+  visit(kGpuSettings[13], settings.kill_silent_after);
+  visit(kGpuSettings[14], settings.overlap);
+  visit(kGpuSettings[15], settings.interrupt);
+  visit(kGpuSettings[16], settings.mps);
+  visit(kGpuSettings[17], settings.hand_over);
 }
 
 // Calls visit(setting, field) for every setting of QueueSettings.

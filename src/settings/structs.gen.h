@@ -42,8 +42,6 @@ struct LeaseSettings {
   base::Duration stall_timeout = base::Duration(10000000000);
   // The daemon kills a tenant that others wait for and whose work has not drained for this long.
   Limit<base::Duration> kill_stalled_after = kUnlimited;
-  // How long a revoked gang may stay half drained before its members may submit again in small steps.
-  base::Duration step_delay = base::Duration(2000000);
   // The daemon keeps GPUs free for a gang that has waited this long.
   base::Duration gang_ageing = base::Duration(500000000);
   // A tenant that has waited this long for higher priorities goes before them for one quantum.

@@ -8,9 +8,7 @@
 //
 // clang-format off
 //   byte 128*i  word         lease word (below)                  daemon stores; the tenant clears kGranted, kImminent
-//         +4    permits      submissions let through             daemon stores some for a Step and 0 with every other
-//                                                                word; threads take them, and the tenant drops those
-//                                                                of a daemon that is gone
+//         +4    permits      0                                   libraries of earlier releases submit by it
 //         +8    epoch        which grant `word` speaks of        daemon, before the word that grants it
 //         +64   submissions  work submitted so far               tenant
 //         +72   waiting_ns   time threads have slept here        tenant
@@ -30,10 +28,6 @@
 //   not granted --daemon: lease given-->  granted --daemon: revoked-------------------------------------> not granted
 //                                         granted --agent, compare-and-exchange: released by itself-----> not granted
 // clang-format on
-//
-// For a Step (stall rule) the daemon stores permits, then the word again, still not granted but with the next sequence
-// number, and wakes. A thread that has marked itself inside takes a permit by compare-and-exchange and may submit once.
-// To take permits back, the daemon or the agent stores 0. The gate is then closed as after clearing kGranted.
 //
 // The epoch changes only while the word is not granted. If a grant follows a grant in place, the daemon stores a word
 // without kGranted, then the epoch, then the word with it. So a tenant may release a granted word if it finds the same

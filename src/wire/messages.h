@@ -31,9 +31,6 @@
 // Before the program initialises the driver (docs/how-to/mps.md):
 //   MpsAsked            ------------------>  (only if Welcome says that it is answered)
 //                       <------------------  MpsAnswered         when the server is ready
-// A revoked seat that does not drain:
-//                       <------------------  Step                let `permits` submissions through, then drain again
-//   Stepped, Drained    ------------------>
 //
 // Versions: a struct only ever grows at its end, and what is new there means "as before" when zero. A receiver fills up
 // a shorter message from an older peer with zeros, and ignores the part that a newer peer has added. A message shorter
@@ -153,8 +150,7 @@ struct Drained {
   std::uint32_t reserved = 0;
 };
 
-// `count` submissions of the permitted ones were made since the last Stepped; before a GateClosed, all that were. (0,
-// of an older library, which is given one at a time: that one.)
+// The answer of libraries before this one to a Step. It has no meaning now.
 struct Stepped {
   static constexpr Type kType = Type::kStepped;
   static constexpr std::size_t kMinimumBytes = 16;
@@ -352,9 +348,8 @@ struct Reopen {
   std::uint64_t epoch = 0;
 };
 
-// The page has permits: one submission for each may go through although the gate is closed. After each, or after
-// several: Stepped, and Drained when they are done. A Revoke takes back the permits that are left, and is answered like
-// the first one. A Drained that was sent before its RevokeSeen says nothing of the permitted submissions.
+// Sent by daemons before this one: the page has permits, each for one submission through the closed gate. This library
+// makes none, and its work then runs on after the daemon's stall_timeout.
 struct Step {
   static constexpr Type kType = Type::kStep;
   static constexpr std::size_t kMinimumBytes = 16;

@@ -7,7 +7,7 @@ The new library, the daemon, the programs and the simulated driver are this chec
 
 Goal: programs with the old library share GPUs with each other and with programs of the new library. Each computes what
 it computes alone and reads what it has written. Method: one scenario for each part of the protocol: turns, idle
-release, gangs and steps, stalls, measuring, memory and quotas, frames, and a daemon that is restarted.
+release, gangs, stalls, measuring, memory and quotas, frames, and a daemon that is restarted.
 
 The reverse, a new library with an earlier daemon, is not promised and not tested.
 """
@@ -158,9 +158,9 @@ class Turns(OldLibraryTest):
                                     LOCAL_WORLD_SIZE="2")
         for process in processes:
             process.expect_success(timeout=120)
-        stepped = {event["pid"] for event in daemon.trace.events(event="step")}
+        opened = {event["pid"] for event in daemon.trace.events(event="grant", detail="again")}
         for process in processes:
-            self.assertIn(process.pid, stepped, f"{process.name} was never stepped: the test has shown little")
+            self.assertIn(process.pid, opened, f"{process.name} was never opened again: the test has shown little")
         self.assertEqual(daemon.trace.check_exclusive(), [])
 
     def test_stalled_strangers_have_their_turns(self):

@@ -186,5 +186,15 @@ class GangsWithMemory(GangTest):
         return [event for event in daemon.trace.events(event="stall") if event["time_ns"] > known[event["pid"]]]
 
 
+class GangsThatDrain(Gangs):
+    """All of the same where no work is frozen."""
+
+    daemon_settings = {**GangTest.daemon_settings, "interrupt": "off"}
+
+
+class GangsWithMemoryThatDrain(GangsWithMemory):
+    daemon_settings = {**GangTest.daemon_settings, "interrupt": "off"}
+
+
 if __name__ == "__main__":
     main()

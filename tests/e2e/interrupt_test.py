@@ -311,7 +311,7 @@ class Gang(InterruptTest):
         short = self.start_short(steps=1, until=self.enough)
         self.work_until(lambda: min(len(self.frozen(gang, gpu=gpu)) for gpu in range(self.gpus)) >= 3,
                         "both seats are frozen three times", gang, short)
-        self.assertEqual(self.daemon.trace.events(event="step", pid=gang.pid), [])
+        self.assertEqual(self.daemon.trace.events(event="grant", detail="again", pid=gang.pid), [])
         self.assertEqual(self.daemon.trace.check_exclusive(overlap=False), [])
 
     def test_the_next_program_starts_beside_the_freeze(self):
@@ -331,10 +331,10 @@ class Gang(InterruptTest):
             return count
 
         self.work_until(lambda: grants_beside_freezes() >= 3, "it is granted beside three freezes", gang, short)
-        self.assertEqual(self.daemon.trace.events(event="step", pid=gang.pid), [])
+        self.assertEqual(self.daemon.trace.events(event="grant", detail="again", pid=gang.pid), [])
         self.assertEqual(self.daemon.trace.check_exclusive(), [])
 
-    def test_a_gang_that_cannot_be_frozen_is_let_through(self):
+    def test_a_gang_that_cannot_be_frozen_is_opened_again(self):
         self.use_machine(interrupts="refused")
         self.daemon = self.start_daemon()
         gang = self.start("collective", name="gang", rounds=3, ahead=2, step_us=20_000, until=self.enough)

@@ -121,6 +121,8 @@ class Trace:
             name = event["event"]
             key = (event.get("tenant"), event.get("gpu"))
             if name in ("grant", "claim") and event.get("epoch"):
+                if event.get("detail") == "again" and key in open_leases:
+                    self._end(open_leases.pop(key), event, "again")
                 lease = Lease(event.get("pid"), event.get("tenant"), event.get("gpu"), event.get("epoch"),
                               event.get("lease") != "shared", event["time_ns"], claimed=name == "claim",
                               draining=event.get("detail") == "draining",

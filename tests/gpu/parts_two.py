@@ -84,10 +84,10 @@ def twice_at_once(session, name, argv, quantum, limit, pages=False, mps="off", *
             return session.add(INFO, title, f"not even ready in {limit} s: {error}")
         events = daemon.trace()
         stalls = sum(1 for event in events if event["event"] == "stall")
-        steps = sum(1 for event in events if event["event"] == "step")
+        opened = sum(1 for event in events if event["event"] == "grant" and event.get("detail") == "again")
         turns = [sum(1 for event in events if event["event"] == "grant" and event.get("gpu") == gpu
                      and event["time_ns"] > begin) for gpu in (0, 1)]
-        figure = f"{turns} grants, {steps} steps let through, {stalls} stalls"
+        figure = f"{turns} grants, {opened} of them to gangs that stayed half drained, {stalls} stalls"
         results = [member.result() for member in group.members]
         if all(results):
             span = (max(result["end_ns"] for result in results) - min(result["start_ns"] for result in results)) / 1e9

@@ -698,7 +698,6 @@ class GpuSettings(TypedDict, total=False):
     in_flight: str
     stall_timeout: str
     kill_stalled_after: str
-    step_delay: str
     gang_ageing: str
     priority_ageing: str
     silence_limit: str

@@ -27,8 +27,8 @@ std::string who(const api_client::TraceEvent& event) {
 
 // Events that are a moment of a program, and say nothing of what begins or ends.
 bool is_moment(std::string_view event) {
-  static constexpr std::array<std::string_view, 8> kMoments{"stall", "partner",  "silent", "answering",
-                                                            "step",  "standing", "kill",   "refused"};
+  static constexpr std::array<std::string_view, 7> kMoments{"stall",    "partner", "silent", "answering",
+                                                            "standing", "kill",    "refused"};
   for (const std::string_view moment : kMoments) {
     if (event == moment) return true;
   }

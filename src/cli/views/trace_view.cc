@@ -13,8 +13,8 @@ namespace {
 Colour colour_of(const std::string& event) {
   if (event == "grant" || event == "answering") return Colour::kGreen;
   if (event == "request") return Colour::kYellow;
-  if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "step" || event == "evicted" ||
-      event == "moves" || event == "complete")
+  if (event == "revoke" || event == "gate_closed" || event == "drained" || event == "evicted" || event == "moves" ||
+      event == "complete")
     return Colour::kCyan;
   if (event == "stall" || event == "partner" || event == "silent" || event == "kill" || event == "refused")
     return Colour::kRed;

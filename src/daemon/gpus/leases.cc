@@ -324,11 +324,11 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
                    traced.has_lease = true;
                    traced.exclusive = c.kind == sched::LeaseKind::kExclusive;
                    if (c.borrowed) traced.detail = "borrowed";
+                   if (c.again) traced.detail = "again";
                    trace_.record(std::move(traced));
                    seats_[c.seat].is_request_traced = false;
                  },
                  [&](const sched::Revoke& c) { record(now, "revoke", c.seat, c.epoch, reason_text(c.reason)); },
-                 [&](const sched::Step& c) { record(now, "step", c.seat, c.epoch); },
                  [](const sched::Contention&) {},
                  [](const sched::HeadsUp&) {},
                  [&](const sched::ReportStall& c) {

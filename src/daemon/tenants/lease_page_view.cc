@@ -61,10 +61,8 @@ base::Result<LeasePageView> LeasePageView::map(int fd) {
   return view;
 }
 
-void LeasePageView::store(std::size_t slot, std::uint32_t flags, std::uint32_t permits) {
+void LeasePageView::store(std::size_t slot, std::uint32_t flags) {
   sequence_ += wire::kSequenceOne;
-  // Ordered by the release store of the word, as the epoch is: a thread that sees the new word sees its permits.
-  page_->slots[slot].permits.store(permits, std::memory_order_relaxed);
   auto& word = page_->slots[slot].word;
   // Release pairs with the acquire load of the tenant's gate: a thread that sees the grant sees its epoch.
   word.store(flags | sequence_, std::memory_order_release);
@@ -79,10 +77,10 @@ void LeasePageView::grant(std::size_t slot, base::LeaseEpoch epoch, bool exclusi
   sequence_ += wire::kSequenceOne;
   at.word.store(sequence_, std::memory_order_relaxed);
   at.epoch.store(epoch.value, std::memory_order_release);
-  store(slot, wire::kGranted | (exclusive ? wire::kExclusive : 0u) | (contended ? wire::kContended : 0u), 0);
+  store(slot, wire::kGranted | (exclusive ? wire::kExclusive : 0u) | (contended ? wire::kContended : 0u));
 }
 
-void LeasePageView::revoke(std::size_t slot) { store(slot, 0, 0); }
+void LeasePageView::revoke(std::size_t slot) { store(slot, 0); }
 
 void LeasePageView::set_contended(std::size_t slot, bool contended) {
   // No thread sleeps on a granted word, so none is woken. Pairs with nothing: the bit is a hint.
@@ -99,8 +97,6 @@ void LeasePageView::heads_up(std::size_t slot) {
   word.fetch_or(wire::kImminent, std::memory_order_relaxed);
   os::futex_wake(word, os::FutexScope::kShared, 1);
 }
-
-void LeasePageView::step(std::size_t slot, std::uint32_t count) { store(slot, 0, count); }
 
 std::uint64_t LeasePageView::submissions(std::size_t slot) const {
   return page_->slots[slot].submissions.load(std::memory_order_relaxed);

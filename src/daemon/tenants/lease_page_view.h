@@ -36,14 +36,12 @@ class LeasePageView {
   void set_contended(std::size_t slot, bool contended);
   // A grant is about to come: wakes one sleeper, which stays awake for it. Only the one bit, for the same reason.
   void heads_up(std::size_t slot);
-  // `count` submissions may pass although the word still says "not granted".
-  void step(std::size_t slot, std::uint32_t count);
 
   // The tenant's own count, which may be false. For people.
   std::uint64_t submissions(std::size_t slot) const;
 
  private:
-  void store(std::size_t slot, std::uint32_t flags, std::uint32_t permits);
+  void store(std::size_t slot, std::uint32_t flags);
 
   struct Unmap {
     void operator()(wire::LeasePage* page) const;

@@ -339,9 +339,8 @@ void Translator::on(Session& session, Slot& slot, const wire::Drained& drained) 
   leases_.apply(sched::Drained{seat_of(session, slot), {drained.epoch}, drained.poisoned != 0, drained.frozen != 0});
 }
 
-void Translator::on(Session& session, Slot& slot, const wire::Stepped& stepped) {
-  leases_.apply(sched::Stepped{seat_of(session, slot), {stepped.epoch}, std::max(stepped.count, 1u)});
-}
+// Of libraries before this one: their answer to what this daemon never sends.
+void Translator::on(Session& /*session*/, Slot& /*slot*/, const wire::Stepped& /*stepped*/) {}
 
 void Translator::on(Session& session, Slot& slot, const wire::Idling& idling) {
   leases_.apply(sched::Idling{seat_of(session, slot), {idling.epoch}});
@@ -478,11 +477,6 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& re
   if (!revoke.drains_for.is_unlimited())
     message.freeze_after_ns = static_cast<std::uint64_t>(revoke.drains_for.value().count());
   send(session, message);
-}
-
-void Translator::carry_out(Session& session, Slot& slot, const sched::Step& step) {
-  session.page.step(slot.number, step.count);
-  send(session, wire::Step{.slot = slot.number, .epoch = step.epoch.value});
 }
 
 void Translator::carry_out(Session& session, Slot& slot, const sched::HeadsUp& /*heads_up*/) {

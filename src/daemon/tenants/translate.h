@@ -240,7 +240,6 @@ class Translator {
   void carry_out(const node::TurnsForMemory&) {}  // only shown
   void carry_out(Session& session, Slot& slot, const sched::Grant& grant);
   void carry_out(Session& session, Slot& slot, const sched::Revoke& revoke);
-  void carry_out(Session& session, Slot& slot, const sched::Step& step);
   void carry_out(Session& session, Slot& slot, const sched::HeadsUp& heads_up);
   void carry_out(Session& session, Slot& slot, const sched::Contention& contention);
   void carry_out(Session& session, Slot& slot, const sched::RoomBound& bound);

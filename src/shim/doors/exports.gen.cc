@@ -119,13 +119,13 @@ GPUMUX_EXPORT CUresult cuCtxSetLimit(CUlimit limit, std::size_t value) {
 }
 
 GPUMUX_EXPORT CUresult cuCtxSynchronize() {
-  const CUresult result = synchronise(Entry::cuCtxSynchronize, at_context(), driver().cuCtxSynchronize);
+  const CUresult result = synchronise(driver().cuCtxSynchronize);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-  const CUresult result = synchronise(Entry::cuCtxSynchronize_v2, at_context(context), driver().cuCtxSynchronize_v2, context);
+  const CUresult result = synchronise(driver().cuCtxSynchronize_v2, context);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -180,19 +180,19 @@ GPUMUX_EXPORT CUresult cuDeviceTotalMem_v2(std::size_t* bytes, CUdevice device) 
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamConsumerReleaseFrame(CUeglStreamConnection* connection, CUgraphicsResource cuda_resource, CUstream* stream) {
-  const CUresult result = submit(Entry::cuEGLStreamConsumerReleaseFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamConsumerReleaseFrame, connection, cuda_resource, stream);
+  const CUresult result = submit(at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamConsumerReleaseFrame, connection, cuda_resource, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamProducerPresentFrame(CUeglStreamConnection* connection, CUeglFrame frame, CUstream* stream) {
-  const CUresult result = submit(Entry::cuEGLStreamProducerPresentFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerPresentFrame, connection, frame, stream);
+  const CUresult result = submit(at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerPresentFrame, connection, frame, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuEGLStreamProducerReturnFrame(CUeglStreamConnection* connection, CUeglFrame* frame, CUstream* stream) {
-  const CUresult result = submit(Entry::cuEGLStreamProducerReturnFrame, at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, frame, stream);
+  const CUresult result = submit(at_stream(stream == nullptr ? nullptr : *stream, StreamVariant::kLegacy), driver().cuEGLStreamProducerReturnFrame, connection, frame, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -204,7 +204,7 @@ GPUMUX_EXPORT CUresult cuEventCreate(CUevent* event, unsigned int flags) {
 }
 
 GPUMUX_EXPORT CUresult cuEventSynchronize(CUevent event) {
-  const CUresult result = synchronise(Entry::cuEventSynchronize, at_event(event), driver().cuEventSynchronize, event);
+  const CUresult result = synchronise(driver().cuEventSynchronize, event);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -230,49 +230,49 @@ GPUMUX_EXPORT CUresult cuGLCtxCreate_v2(CUcontext* context, unsigned int flags, 
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject(CUdeviceptr_v1* pointer, unsigned int* size, GLuint buffer) {
-  const CUresult result = submit(Entry::cuGLMapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject, pointer, size, buffer);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject, pointer, size, buffer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObjectAsync(CUdeviceptr_v1* pointer, unsigned int* size, GLuint buffer, CUstream stream) {
-  const CUresult result = submit(Entry::cuGLMapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync, pointer, size, buffer, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync, pointer, size, buffer, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObjectAsync_v2(CUdeviceptr* pointer, std::size_t* size, GLuint buffer, CUstream stream) {
-  const CUresult result = submit(Entry::cuGLMapBufferObjectAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync_v2, pointer, size, buffer, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuGLMapBufferObjectAsync_v2, pointer, size, buffer, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObjectAsync_v2_ptsz(CUdeviceptr* pointer, std::size_t* size, GLuint buffer, CUstream stream) {
-  const CUresult result = submit(Entry::cuGLMapBufferObjectAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGLMapBufferObjectAsync_v2_ptsz, pointer, size, buffer, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuGLMapBufferObjectAsync_v2_ptsz, pointer, size, buffer, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject_v2(CUdeviceptr* pointer, std::size_t* size, GLuint buffer) {
-  const CUresult result = submit(Entry::cuGLMapBufferObject_v2, at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject_v2, pointer, size, buffer);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuGLMapBufferObject_v2, pointer, size, buffer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLMapBufferObject_v2_ptds(CUdeviceptr* pointer, std::size_t* size, GLuint buffer) {
-  const CUresult result = submit(Entry::cuGLMapBufferObject_v2_ptds, at_default(StreamVariant::kPtds), driver().cuGLMapBufferObject_v2_ptds, pointer, size, buffer);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuGLMapBufferObject_v2_ptds, pointer, size, buffer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLUnmapBufferObject(GLuint buffer) {
-  const CUresult result = submit(Entry::cuGLUnmapBufferObject, at_default(StreamVariant::kLegacy), driver().cuGLUnmapBufferObject, buffer);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuGLUnmapBufferObject, buffer);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGLUnmapBufferObjectAsync(GLuint buffer, CUstream stream) {
-  const CUresult result = submit(Entry::cuGLUnmapBufferObjectAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuGLUnmapBufferObjectAsync, buffer, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuGLUnmapBufferObjectAsync, buffer, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -385,7 +385,7 @@ GPUMUX_EXPORT CUresult cuGraphInstantiateWithFlags(CUgraphExec* graph_exec, CUgr
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
   const CUresult result = !uploads ? make(driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params)
-      : submit_with_room(Entry::cuGraphInstantiateWithParams, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
+      : submit_with_room(at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kLegacy), driver().cuGraphInstantiateWithParams, graph_exec, graph, instantiate_params);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -393,7 +393,7 @@ GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams(CUgraphExec* graph_exec, CUg
 GPUMUX_EXPORT CUresult cuGraphInstantiateWithParams_ptsz(CUgraphExec* graph_exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS* instantiate_params) {
   const bool uploads = instantiate_params != nullptr && (instantiate_params->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) != 0;
   const CUresult result = !uploads ? make(driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params)
-      : submit_with_room(Entry::cuGraphInstantiateWithParams_ptsz, at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
+      : submit_with_room(at_stream(uploads ? instantiate_params->hUploadStream : nullptr, StreamVariant::kPtsz), driver().cuGraphInstantiateWithParams_ptsz, graph_exec, graph, instantiate_params);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -405,13 +405,13 @@ GPUMUX_EXPORT CUresult cuGraphInstantiate_v2(CUgraphExec* graph_exec, CUgraph gr
 }
 
 GPUMUX_EXPORT CUresult cuGraphLaunch(CUgraphExec graph, CUstream stream) {
-  const CUresult result = submit_with_room(Entry::cuGraphLaunch, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphLaunch, graph, stream);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kLegacy), driver().cuGraphLaunch, graph, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphLaunch_ptsz(CUgraphExec graph_exec, CUstream stream) {
-  const CUresult result = submit_with_room(Entry::cuGraphLaunch_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kPtsz), driver().cuGraphLaunch_ptsz, graph_exec, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -435,37 +435,37 @@ GPUMUX_EXPORT CUresult cuGraphNodeSetParams(CUgraphNode node, CUgraphNodeParams*
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload(CUgraphExec graph, CUstream stream) {
-  const CUresult result = submit_with_room(Entry::cuGraphUpload, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphUpload, graph, stream);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kLegacy), driver().cuGraphUpload, graph, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphUpload_ptsz(CUgraphExec graph_exec, CUstream stream) {
-  const CUresult result = submit_with_room(Entry::cuGraphUpload_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphUpload_ptsz, graph_exec, stream);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kPtsz), driver().cuGraphUpload_ptsz, graph_exec, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsMapResources(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  const CUresult result = submit(Entry::cuGraphicsMapResources, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsMapResources, count, resources, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsMapResources, count, resources, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsMapResources_ptsz(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  const CUresult result = submit(Entry::cuGraphicsMapResources_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsMapResources_ptsz, count, resources, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsMapResources_ptsz, count, resources, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsUnmapResources(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  const CUresult result = submit(Entry::cuGraphicsUnmapResources, at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsUnmapResources, count, resources, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuGraphicsUnmapResources, count, resources, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuGraphicsUnmapResources_ptsz(unsigned int count, CUgraphicsResource* resources, CUstream stream) {
-  const CUresult result = submit(Entry::cuGraphicsUnmapResources_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsUnmapResources_ptsz, count, resources, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuGraphicsUnmapResources_ptsz, count, resources, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -544,13 +544,13 @@ GPUMUX_EXPORT CUresult cuKernelSetCacheConfig(CUkernel kernel, CUfunc_cache conf
 }
 
 GPUMUX_EXPORT CUresult cuLaunch(CUfunction function) {
-  const CUresult result = submit_with_room(Entry::cuLaunch, at_default(StreamVariant::kLegacy), driver().cuLaunch, function);
+  const CUresult result = submit_with_room(at_default(StreamVariant::kLegacy), driver().cuLaunch, function);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
-  const CUresult result = submit_with_room(Entry::cuLaunchCooperativeKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchCooperativeKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchCooperativeKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -563,55 +563,55 @@ GPUMUX_EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(CUDA_LAUNCH_PARAMS* 
 }
 
 GPUMUX_EXPORT CUresult cuLaunchCooperativeKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params) {
-  const CUresult result = submit_with_room(Entry::cuLaunchCooperativeKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchCooperativeKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchCooperativeKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchGrid(CUfunction function, int grid_width, int grid_height) {
-  const CUresult result = submit_with_room(Entry::cuLaunchGrid, at_default(StreamVariant::kLegacy), driver().cuLaunchGrid, function, grid_width, grid_height);
+  const CUresult result = submit_with_room(at_default(StreamVariant::kLegacy), driver().cuLaunchGrid, function, grid_width, grid_height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchGridAsync(CUfunction function, int grid_width, int grid_height, CUstream stream) {
-  const CUresult result = submit_with_room(Entry::cuLaunchGridAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchGridAsync, function, grid_width, grid_height, stream);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchGridAsync, function, grid_width, grid_height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchHostFunc(CUstream stream, CUhostFn function, void* user_data) {
-  const CUresult result = submit(Entry::cuLaunchHostFunc, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchHostFunc, stream, function, user_data);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchHostFunc, stream, function, user_data);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchHostFunc_ptsz(CUstream stream, CUhostFn function, void* user_data) {
-  const CUresult result = submit(Entry::cuLaunchHostFunc_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchHostFunc_ptsz, stream, function, user_data);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchHostFunc_ptsz, stream, function, user_data);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernel(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params, void** extra) {
-  const CUresult result = submit_with_room(Entry::cuLaunchKernel, at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kLegacy), driver().cuLaunchKernel, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig* config, CUfunction function, void** kernel_params, void** extra) {
-  const CUresult result = submit_with_room(Entry::cuLaunchKernelEx, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kLegacy), driver().cuLaunchKernelEx, config, function, kernel_params, extra);
+  const CUresult result = submit_with_room(at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kLegacy), driver().cuLaunchKernelEx, config, function, kernel_params, extra);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig* config, CUfunction function, void** kernel_params, void** extra) {
-  const CUresult result = submit_with_room(Entry::cuLaunchKernelEx_ptsz, at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz), driver().cuLaunchKernelEx_ptsz, config, function, kernel_params, extra);
+  const CUresult result = submit_with_room(at_stream(config == nullptr ? nullptr : config->hStream, StreamVariant::kPtsz), driver().cuLaunchKernelEx_ptsz, config, function, kernel_params, extra);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuLaunchKernel_ptsz(CUfunction function, unsigned int grid_dim_x, unsigned int grid_dim_y, unsigned int grid_dim_z, unsigned int block_dim_x, unsigned int block_dim_y, unsigned int block_dim_z, unsigned int shared_mem_bytes, CUstream stream, void** kernel_params, void** extra) {
-  const CUresult result = submit_with_room(Entry::cuLaunchKernel_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
+  const CUresult result = submit_with_room(at_stream(stream, StreamVariant::kPtsz), driver().cuLaunchKernel_ptsz, function, grid_dim_x, grid_dim_y, grid_dim_z, block_dim_x, block_dim_y, block_dim_z, shared_mem_bytes, stream, kernel_params, extra);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -730,13 +730,13 @@ GPUMUX_EXPORT CUresult cuMemAlloc_v2(CUdeviceptr* pointer, std::size_t bytes) {
 }
 
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemBatchDecompressAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params, count, flags, error_index, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemBatchDecompressAsync, params, count, flags, error_index, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemBatchDecompressAsync_ptsz(CUmemDecompressParams* params, std::size_t count, unsigned int flags, std::size_t* error_index, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemBatchDecompressAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params, count, flags, error_index, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemBatchDecompressAsync_ptsz, params, count, flags, error_index, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -749,25 +749,25 @@ GPUMUX_EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, std::si
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemDiscardAndPrefetchBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardAndPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardAndPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardAndPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemDiscardAndPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardAndPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardAndPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemDiscardBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardBatchAsync, pointers, sizes, count, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemDiscardBatchAsync, pointers, sizes, count, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemDiscardBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemDiscardBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardBatchAsync_ptsz, pointers, sizes, count, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemDiscardBatchAsync_ptsz, pointers, sizes, count, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -850,13 +850,13 @@ GPUMUX_EXPORT CUresult cuMemMap(CUdeviceptr pointer, std::size_t size, std::size
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemMapArrayAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemMapArrayAsync, map_info_list, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemMapArrayAsync, map_info_list, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemMapArrayAsync_ptsz(CUarrayMapInfo* map_info_list, unsigned int count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemMapArrayAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemMapArrayAsync_ptsz, map_info_list, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemMapArrayAsync_ptsz, map_info_list, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -918,37 +918,37 @@ GPUMUX_EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, std::size_t min_bytes_
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync(CUdeviceptr pointer, std::size_t count, CUdevice destination_device, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemPrefetchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync, pointer, count, destination_device, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync, pointer, count, destination_device, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync_ptsz(CUdeviceptr pointer, std::size_t count, CUdevice destination_device, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemPrefetchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_ptsz, pointer, count, destination_device, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_ptsz, pointer, count, destination_device, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync_v2(CUdeviceptr pointer, std::size_t count, CUmemLocation location, unsigned int flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemPrefetchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync_v2, pointer, count, location, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchAsync_v2, pointer, count, location, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchAsync_v2_ptsz(CUdeviceptr pointer, std::size_t count, CUmemLocation location, unsigned int flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemPrefetchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_v2_ptsz, pointer, count, location, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchAsync_v2_ptsz, pointer, count, location, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemPrefetchBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemPrefetchBatchAsync, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemPrefetchBatchAsync_ptsz(CUdeviceptr* pointers, std::size_t* sizes, std::size_t count, CUmemLocation* locations, std::size_t* location_indexes, std::size_t location_count, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemPrefetchBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemPrefetchBatchAsync_ptsz, pointers, sizes, count, locations, location_indexes, location_count, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -989,625 +989,625 @@ GPUMUX_EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, std::size_t size) {
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpy, at_default(StreamVariant::kLegacy), driver().cuMemcpy, destination, source, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy, destination, source, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2D(const CUDA_MEMCPY2D_v1* copy) {
-  const CUresult result = submit(Entry::cuMemcpy2D, at_default(StreamVariant::kLegacy), driver().cuMemcpy2D, copy);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy2D, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DAsync(const CUDA_MEMCPY2D_v1* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy2DAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync, copy, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy2DAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync_v2, copy, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy2DAsync_v2, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy2DAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy2DAsync_v2_ptsz, copy, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy2DAsync_v2_ptsz, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DUnaligned(const CUDA_MEMCPY2D_v1* copy) {
-  const CUresult result = submit(Entry::cuMemcpy2DUnaligned, at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned, copy);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DUnaligned_v2(const CUDA_MEMCPY2D* copy) {
-  const CUresult result = submit(Entry::cuMemcpy2DUnaligned_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned_v2, copy);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy2DUnaligned_v2, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2DUnaligned_v2_ptds(const CUDA_MEMCPY2D* copy) {
-  const CUresult result = submit(Entry::cuMemcpy2DUnaligned_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy2DUnaligned_v2_ptds, copy);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpy2DUnaligned_v2_ptds, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2D_v2(const CUDA_MEMCPY2D* copy) {
-  const CUresult result = submit(Entry::cuMemcpy2D_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy2D_v2, copy);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy2D_v2, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy2D_v2_ptds(const CUDA_MEMCPY2D* copy) {
-  const CUresult result = submit(Entry::cuMemcpy2D_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy2D_v2_ptds, copy);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpy2D_v2_ptds, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3D(const CUDA_MEMCPY3D_v1* copy) {
-  const CUresult result = submit(Entry::cuMemcpy3D, at_default(StreamVariant::kLegacy), driver().cuMemcpy3D, copy);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy3D, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DAsync(const CUDA_MEMCPY3D_v1* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync, copy, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync_v2, copy, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DAsync_v2, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DAsync_v2_ptsz(const CUDA_MEMCPY3D* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DAsync_v2_ptsz, copy, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DAsync_v2_ptsz, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, std::size_t* fail_index, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync, op_count, op_list, fail_index, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync, op_count, op_list, fail_index, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync_ptsz(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, std::size_t* fail_index, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_ptsz, op_count, op_list, fail_index, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_ptsz, op_count, op_list, fail_index, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync_v2(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync_v2, op_count, op_list, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpy3DBatchAsync_v2, op_count, op_list, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DBatchAsync_v2_ptsz(std::size_t op_count, CUDA_MEMCPY3D_BATCH_OP* op_list, unsigned long long flags, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DBatchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_v2_ptsz, op_count, op_list, flags, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpy3DBatchAsync_v2_ptsz, op_count, op_list, flags, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeer(const CUDA_MEMCPY3D_PEER* copy) {
-  const CUresult result = submit(Entry::cuMemcpy3DPeer, at_peer_params(copy, StreamVariant::kLegacy), driver().cuMemcpy3DPeer, copy);
+  const CUresult result = submit(at_peer_params(copy, StreamVariant::kLegacy), driver().cuMemcpy3DPeer, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeerAsync(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DPeerAsync, at_peer_params_stream(copy, stream, StreamVariant::kLegacy), driver().cuMemcpy3DPeerAsync, copy, stream);
+  const CUresult result = submit(at_peer_params_stream(copy, stream, StreamVariant::kLegacy), driver().cuMemcpy3DPeerAsync, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeerAsync_ptsz(const CUDA_MEMCPY3D_PEER* copy, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpy3DPeerAsync_ptsz, at_peer_params_stream(copy, stream, StreamVariant::kPtsz), driver().cuMemcpy3DPeerAsync_ptsz, copy, stream);
+  const CUresult result = submit(at_peer_params_stream(copy, stream, StreamVariant::kPtsz), driver().cuMemcpy3DPeerAsync_ptsz, copy, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3DPeer_ptds(const CUDA_MEMCPY3D_PEER* copy) {
-  const CUresult result = submit(Entry::cuMemcpy3DPeer_ptds, at_peer_params(copy, StreamVariant::kPtds), driver().cuMemcpy3DPeer_ptds, copy);
+  const CUresult result = submit(at_peer_params(copy, StreamVariant::kPtds), driver().cuMemcpy3DPeer_ptds, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3D_v2(const CUDA_MEMCPY3D* copy) {
-  const CUresult result = submit(Entry::cuMemcpy3D_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpy3D_v2, copy);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpy3D_v2, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy3D_v2_ptds(const CUDA_MEMCPY3D* copy) {
-  const CUresult result = submit(Entry::cuMemcpy3D_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy3D_v2_ptds, copy);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpy3D_v2_ptds, copy);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAsync(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyAsync, destination, source, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyAsync, destination, source, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAsync_ptsz(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyAsync_ptsz, destination, source, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyAsync_ptsz, destination, source, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoA(CUarray destination_array, unsigned int destination_offset, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  const CUresult result = submit(Entry::cuMemcpyAtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA, destination_array, destination_offset, source_array, source_offset, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA, destination_array, destination_offset, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoA_v2(CUarray destination_array, std::size_t destination_offset, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyAtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA_v2, destination_array, destination_offset, source_array, source_offset, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoA_v2, destination_array, destination_offset, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoA_v2_ptds(CUarray destination_array, std::size_t destination_offset, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyAtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoA_v2_ptds, destination_array, destination_offset, source_array, source_offset, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpyAtoA_v2_ptds, destination_array, destination_offset, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoD(CUdeviceptr_v1 destination_device, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  const CUresult result = submit(Entry::cuMemcpyAtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD, destination_device, source_array, source_offset, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD, destination_device, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoD_v2(CUdeviceptr destination_device, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyAtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD_v2, destination_device, source_array, source_offset, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyAtoD_v2, destination_device, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoD_v2_ptds(CUdeviceptr destination_device, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyAtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyAtoD_v2_ptds, destination_device, source_array, source_offset, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpyAtoD_v2_ptds, destination_device, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH(void* destination_host, CUarray source_array, unsigned int source_offset, unsigned int bytes) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH, destination_host, source_array, source_offset, bytes);
+  const CUresult result = submit_copy_out(at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH, destination_host, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync(void* destination_host, CUarray source_array, unsigned int source_offset, unsigned int bytes, CUstream stream) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync, destination_host, source_array, source_offset, bytes, stream);
+  const CUresult result = submit_copy_out(at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync, destination_host, source_array, source_offset, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync_v2(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2, destination_host, source_array, source_offset, bytes, stream);
+  const CUresult result = submit_copy_out(at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2, destination_host, source_array, source_offset, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoHAsync_v2_ptsz(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2_ptsz, destination_host, source_array, source_offset, bytes, stream);
+  const CUresult result = submit_copy_out(at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyAtoHAsync_v2_ptsz, destination_host, source_array, source_offset, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH_v2(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2, destination_host, source_array, source_offset, bytes);
+  const CUresult result = submit_copy_out(at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2, destination_host, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyAtoH_v2_ptds(void* destination_host, CUarray source_array, std::size_t source_offset, std::size_t bytes) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyAtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2_ptds, destination_host, source_array, source_offset, bytes);
+  const CUresult result = submit_copy_out(at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyAtoH_v2_ptds, destination_host, source_array, source_offset, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, std::size_t* fail_index, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyBatchAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync_ptsz(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, std::size_t* fail_index, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyBatchAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, fail_index, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync_v2(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyBatchAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync_v2, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyBatchAsync_v2, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyBatchAsync_v2_ptsz(CUdeviceptr* destinations, CUdeviceptr* sources, std::size_t* sizes, std::size_t count, CUmemcpyAttributes* attributes, std::size_t* attribute_indexes, std::size_t attribute_count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyBatchAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_v2_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyBatchAsync_v2_ptsz, destinations, sources, sizes, count, attributes, attribute_indexes, attribute_count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoA(CUarray destination_array, unsigned int destination_offset, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  const CUresult result = submit(Entry::cuMemcpyDtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA, destination_array, destination_offset, source_device, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA, destination_array, destination_offset, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoA_v2(CUarray destination_array, std::size_t destination_offset, CUdeviceptr source_device, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyDtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA_v2, destination_array, destination_offset, source_device, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoA_v2, destination_array, destination_offset, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoA_v2_ptds(CUarray destination_array, std::size_t destination_offset, CUdeviceptr source_device, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyDtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoA_v2_ptds, destination_array, destination_offset, source_device, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpyDtoA_v2_ptds, destination_array, destination_offset, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoD(CUdeviceptr_v1 destination_device, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  const CUresult result = submit(Entry::cuMemcpyDtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD, destination_device, source_device, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD, destination_device, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoDAsync(CUdeviceptr_v1 destination_device, CUdeviceptr_v1 source_device, unsigned int bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyDtoDAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync, destination_device, source_device, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync, destination_device, source_device, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoDAsync_v2(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyDtoDAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync_v2, destination_device, source_device, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyDtoDAsync_v2, destination_device, source_device, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoDAsync_v2_ptsz(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyDtoDAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyDtoDAsync_v2_ptsz, destination_device, source_device, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyDtoDAsync_v2_ptsz, destination_device, source_device, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoD_v2(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyDtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD_v2, destination_device, source_device, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyDtoD_v2, destination_device, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoD_v2_ptds(CUdeviceptr destination_device, CUdeviceptr source_device, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyDtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyDtoD_v2_ptds, destination_device, source_device, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpyDtoD_v2_ptds, destination_device, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH(void* destination_host, CUdeviceptr_v1 source_device, unsigned int bytes) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoH, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH, destination_host, source_device, bytes);
+  const CUresult result = submit_copy_out(at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH, destination_host, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync(void* destination_host, CUdeviceptr_v1 source_device, unsigned int bytes, CUstream stream) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoHAsync, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync, destination_host, source_device, bytes, stream);
+  const CUresult result = submit_copy_out(at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync, destination_host, source_device, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync_v2(void* destination_host, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoHAsync_v2, at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2, destination_host, source_device, bytes, stream);
+  const CUresult result = submit_copy_out(at_stream(stream, StreamVariant::kLegacy), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2, destination_host, source_device, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoHAsync_v2_ptsz(void* destination_host, CUdeviceptr source_device, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoHAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2_ptsz, destination_host, source_device, bytes, stream);
+  const CUresult result = submit_copy_out(at_stream(stream, StreamVariant::kPtsz), bytes, CopyWait::Blocks::kIfPageable, driver().cuMemcpyDtoHAsync_v2_ptsz, destination_host, source_device, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH_v2(void* destination_host, CUdeviceptr source_device, std::size_t bytes) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoH_v2, at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2, destination_host, source_device, bytes);
+  const CUresult result = submit_copy_out(at_default(StreamVariant::kLegacy), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2, destination_host, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyDtoH_v2_ptds(void* destination_host, CUdeviceptr source_device, std::size_t bytes) {
-  const CUresult result = submit_copy_out(Entry::cuMemcpyDtoH_v2_ptds, at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2_ptds, destination_host, source_device, bytes);
+  const CUresult result = submit_copy_out(at_default(StreamVariant::kPtds), bytes, CopyWait::Blocks::kAlways, driver().cuMemcpyDtoH_v2_ptds, destination_host, source_device, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA(CUarray destination_array, unsigned int destination_offset, const void* source_host, unsigned int bytes) {
-  const CUresult result = submit(Entry::cuMemcpyHtoA, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA, destination_array, destination_offset, source_host, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA, destination_array, destination_offset, source_host, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoAAsync(CUarray destination_array, unsigned int destination_offset, const void* source_host, unsigned int bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyHtoAAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync, destination_array, destination_offset, source_host, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync, destination_array, destination_offset, source_host, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoAAsync_v2(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyHtoAAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync_v2, destination_array, destination_offset, source_host, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoAAsync_v2, destination_array, destination_offset, source_host, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoAAsync_v2_ptsz(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyHtoAAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoAAsync_v2_ptsz, destination_array, destination_offset, source_host, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoAAsync_v2_ptsz, destination_array, destination_offset, source_host, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA_v2(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyHtoA_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA_v2, destination_array, destination_offset, source_host, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoA_v2, destination_array, destination_offset, source_host, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoA_v2_ptds(CUarray destination_array, std::size_t destination_offset, const void* source_host, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyHtoA_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyHtoA_v2_ptds, destination_array, destination_offset, source_host, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpyHtoA_v2_ptds, destination_array, destination_offset, source_host, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoD(CUdeviceptr_v1 destination_device, const void* source_host, unsigned int bytes) {
-  const CUresult result = submit(Entry::cuMemcpyHtoD, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD, destination_device, source_host, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD, destination_device, source_host, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoDAsync(CUdeviceptr_v1 destination_device, const void* source_host, unsigned int bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyHtoDAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync, destination_device, source_host, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync, destination_device, source_host, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoDAsync_v2(CUdeviceptr destination_device, const void* source_host, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyHtoDAsync_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync_v2, destination_device, source_host, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemcpyHtoDAsync_v2, destination_device, source_host, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoDAsync_v2_ptsz(CUdeviceptr destination_device, const void* source_host, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyHtoDAsync_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoDAsync_v2_ptsz, destination_device, source_host, bytes, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemcpyHtoDAsync_v2_ptsz, destination_device, source_host, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoD_v2(CUdeviceptr destination_device, const void* source_host, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyHtoD_v2, at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, destination_device, source_host, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, destination_device, source_host, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyHtoD_v2_ptds(CUdeviceptr destination_device, const void* source_host, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyHtoD_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpyHtoD_v2_ptds, destination_device, source_host, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpyHtoD_v2_ptds, destination_device, source_host, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeer(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyPeer, at_contexts(destination_context, source_context, StreamVariant::kLegacy), driver().cuMemcpyPeer, destination_device, destination_context, source_device, source_context, bytes);
+  const CUresult result = submit(at_contexts(destination_context, source_context, StreamVariant::kLegacy), driver().cuMemcpyPeer, destination_device, destination_context, source_device, source_context, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeerAsync(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyPeerAsync, at_contexts_stream(destination_context, source_context, stream, StreamVariant::kLegacy), driver().cuMemcpyPeerAsync, destination_device, destination_context, source_device, source_context, bytes, stream);
+  const CUresult result = submit(at_contexts_stream(destination_context, source_context, stream, StreamVariant::kLegacy), driver().cuMemcpyPeerAsync, destination_device, destination_context, source_device, source_context, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeerAsync_ptsz(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemcpyPeerAsync_ptsz, at_contexts_stream(destination_context, source_context, stream, StreamVariant::kPtsz), driver().cuMemcpyPeerAsync_ptsz, destination_device, destination_context, source_device, source_context, bytes, stream);
+  const CUresult result = submit(at_contexts_stream(destination_context, source_context, stream, StreamVariant::kPtsz), driver().cuMemcpyPeerAsync_ptsz, destination_device, destination_context, source_device, source_context, bytes, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpyPeer_ptds(CUdeviceptr destination_device, CUcontext destination_context, CUdeviceptr source_device, CUcontext source_context, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpyPeer_ptds, at_contexts(destination_context, source_context, StreamVariant::kPtds), driver().cuMemcpyPeer_ptds, destination_device, destination_context, source_device, source_context, bytes);
+  const CUresult result = submit(at_contexts(destination_context, source_context, StreamVariant::kPtds), driver().cuMemcpyPeer_ptds, destination_device, destination_context, source_device, source_context, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemcpy_ptds(CUdeviceptr destination, CUdeviceptr source, std::size_t bytes) {
-  const CUresult result = submit(Entry::cuMemcpy_ptds, at_default(StreamVariant::kPtds), driver().cuMemcpy_ptds, destination, source, bytes);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemcpy_ptds, destination, source, bytes);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16(CUdeviceptr_v1 destination_device, unsigned short value, unsigned int count) {
-  const CUresult result = submit(Entry::cuMemsetD16, at_default(StreamVariant::kLegacy), driver().cuMemsetD16, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD16, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16Async(CUdeviceptr destination_device, unsigned short value, std::size_t count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD16Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD16Async, destination_device, value, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD16Async, destination_device, value, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16Async_ptsz(CUdeviceptr destination_device, unsigned short value, std::size_t count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD16Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD16Async_ptsz, destination_device, value, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD16Async_ptsz, destination_device, value, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16_v2(CUdeviceptr destination_device, unsigned short value, std::size_t count) {
-  const CUresult result = submit(Entry::cuMemsetD16_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD16_v2, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD16_v2, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD16_v2_ptds(CUdeviceptr destination_device, unsigned short value, std::size_t count) {
-  const CUresult result = submit(Entry::cuMemsetD16_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD16_v2_ptds, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemsetD16_v2_ptds, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16(CUdeviceptr_v1 destination_device, unsigned int destination_pitch, unsigned short value, unsigned int width, unsigned int height) {
-  const CUresult result = submit(Entry::cuMemsetD2D16, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16Async(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD2D16Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D16Async, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D16Async, destination_device, destination_pitch, value, width, height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16Async_ptsz(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD2D16Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D16Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D16Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16_v2(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height) {
-  const CUresult result = submit(Entry::cuMemsetD2D16_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16_v2, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD2D16_v2, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D16_v2_ptds(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned short value, std::size_t width, std::size_t height) {
-  const CUresult result = submit(Entry::cuMemsetD2D16_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D16_v2_ptds, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemsetD2D16_v2_ptds, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32(CUdeviceptr_v1 destination_device, unsigned int destination_pitch, unsigned int value, unsigned int width, unsigned int height) {
-  const CUresult result = submit(Entry::cuMemsetD2D32, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32Async(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD2D32Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D32Async, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D32Async, destination_device, destination_pitch, value, width, height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32Async_ptsz(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD2D32Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D32Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D32Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32_v2(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height) {
-  const CUresult result = submit(Entry::cuMemsetD2D32_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32_v2, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD2D32_v2, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D32_v2_ptds(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned int value, std::size_t width, std::size_t height) {
-  const CUresult result = submit(Entry::cuMemsetD2D32_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D32_v2_ptds, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemsetD2D32_v2_ptds, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8(CUdeviceptr_v1 destination_device, unsigned int destination_pitch, unsigned char value, unsigned int width, unsigned int height) {
-  const CUresult result = submit(Entry::cuMemsetD2D8, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8Async(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD2D8Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D8Async, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD2D8Async, destination_device, destination_pitch, value, width, height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8Async_ptsz(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD2D8Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D8Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD2D8Async_ptsz, destination_device, destination_pitch, value, width, height, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8_v2(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height) {
-  const CUresult result = submit(Entry::cuMemsetD2D8_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8_v2, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD2D8_v2, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD2D8_v2_ptds(CUdeviceptr destination_device, std::size_t destination_pitch, unsigned char value, std::size_t width, std::size_t height) {
-  const CUresult result = submit(Entry::cuMemsetD2D8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD2D8_v2_ptds, destination_device, destination_pitch, value, width, height);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemsetD2D8_v2_ptds, destination_device, destination_pitch, value, width, height);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32(CUdeviceptr_v1 destination_device, unsigned int value, unsigned int count) {
-  const CUresult result = submit(Entry::cuMemsetD32, at_default(StreamVariant::kLegacy), driver().cuMemsetD32, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD32, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32Async(CUdeviceptr destination_device, unsigned int value, std::size_t count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD32Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD32Async, destination_device, value, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD32Async, destination_device, value, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32Async_ptsz(CUdeviceptr destination_device, unsigned int value, std::size_t count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD32Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD32Async_ptsz, destination_device, value, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD32Async_ptsz, destination_device, value, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32_v2(CUdeviceptr destination_device, unsigned int value, std::size_t count) {
-  const CUresult result = submit(Entry::cuMemsetD32_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD32_v2, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD32_v2, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD32_v2_ptds(CUdeviceptr destination_device, unsigned int value, std::size_t count) {
-  const CUresult result = submit(Entry::cuMemsetD32_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD32_v2_ptds, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemsetD32_v2_ptds, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8(CUdeviceptr_v1 destination_device, unsigned char value, unsigned int count) {
-  const CUresult result = submit(Entry::cuMemsetD8, at_default(StreamVariant::kLegacy), driver().cuMemsetD8, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD8, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8Async(CUdeviceptr destination_device, unsigned char value, std::size_t count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD8Async, at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD8Async, destination_device, value, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuMemsetD8Async, destination_device, value, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8Async_ptsz(CUdeviceptr destination_device, unsigned char value, std::size_t count, CUstream stream) {
-  const CUresult result = submit(Entry::cuMemsetD8Async_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD8Async_ptsz, destination_device, value, count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuMemsetD8Async_ptsz, destination_device, value, count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8_v2(CUdeviceptr destination_device, unsigned char value, std::size_t count) {
-  const CUresult result = submit(Entry::cuMemsetD8_v2, at_default(StreamVariant::kLegacy), driver().cuMemsetD8_v2, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kLegacy), driver().cuMemsetD8_v2, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuMemsetD8_v2_ptds(CUdeviceptr destination_device, unsigned char value, std::size_t count) {
-  const CUresult result = submit(Entry::cuMemsetD8_v2_ptds, at_default(StreamVariant::kPtds), driver().cuMemsetD8_v2_ptds, destination_device, value, count);
+  const CUresult result = submit(at_default(StreamVariant::kPtds), driver().cuMemsetD8_v2_ptds, destination_device, value, count);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -1712,61 +1712,61 @@ GPUMUX_EXPORT CUresult cuPointerSetAttribute(const void* value, CUpointer_attrib
 }
 
 GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  const CUresult result = submit(Entry::cuSignalExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuSignalExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuSignalExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuSignalExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_SIGNAL_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  const CUresult result = submit(Entry::cuSignalExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuSignalExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuSignalExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAddCallback(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamAddCallback, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAddCallback, stream, callback, user_data, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAddCallback, stream, callback, user_data, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAddCallback_ptsz(CUstream stream, CUstreamCallback callback, void* user_data, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamAddCallback_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAddCallback_ptsz, stream, callback, user_data, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAddCallback_ptsz, stream, callback, user_data, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAttachMemAsync(CUstream stream, CUdeviceptr pointer, std::size_t length, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamAttachMemAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAttachMemAsync, stream, pointer, length, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamAttachMemAsync, stream, pointer, length, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamAttachMemAsync_ptsz(CUstream stream, CUdeviceptr pointer, std::size_t length, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamAttachMemAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAttachMemAsync_ptsz, stream, pointer, length, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamAttachMemAsync_ptsz, stream, pointer, length, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamBatchMemOp, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp, stream, count, operations, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp, stream, count, operations, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamBatchMemOp_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_ptsz, stream, count, operations, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_ptsz, stream, count, operations, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp_v2(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamBatchMemOp_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp_v2, stream, count, operations, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamBatchMemOp_v2, stream, count, operations, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamBatchMemOp_v2_ptsz(CUstream stream, unsigned int count, CUstreamBatchMemOpParams* operations, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamBatchMemOp_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_v2_ptsz, stream, count, operations, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamBatchMemOp_v2_ptsz, stream, count, operations, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -1854,13 +1854,13 @@ GPUMUX_EXPORT CUresult cuStreamEndCapture_ptsz(CUstream stream, CUgraph* graph) 
 }
 
 GPUMUX_EXPORT CUresult cuStreamSynchronize(CUstream stream) {
-  const CUresult result = synchronise(Entry::cuStreamSynchronize, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamSynchronize, stream);
+  const CUresult result = synchronise(driver().cuStreamSynchronize, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamSynchronize_ptsz(CUstream stream) {
-  const CUresult result = synchronise(Entry::cuStreamSynchronize_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamSynchronize_ptsz, stream);
+  const CUresult result = synchronise(driver().cuStreamSynchronize_ptsz, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -1880,97 +1880,97 @@ GPUMUX_EXPORT CUresult cuStreamWaitEvent_ptsz(CUstream stream, CUevent event, un
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue32, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue32_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32_v2(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue32_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32_v2, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue32_v2, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue32_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue32_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue32_v2_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue64, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue64_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue64_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64_v2, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWaitValue64_v2, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWaitValue64_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWaitValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWaitValue64_v2_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue32, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue32_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32_v2(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue32_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32_v2, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue32_v2, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue32_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint32_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue32_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue32_v2_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue64, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue64_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue64_v2, at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64_v2, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuStreamWriteValue64_v2, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuStreamWriteValue64_v2_ptsz(CUstream stream, CUdeviceptr address, std::uint64_t value, unsigned int flags) {
-  const CUresult result = submit(Entry::cuStreamWriteValue64_v2_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_v2_ptsz, stream, address, value, flags);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuStreamWriteValue64_v2_ptsz, stream, address, value, flags);
   GPUMUX_SAVES_ALL;
   return result;
 }
@@ -2002,13 +2002,13 @@ GPUMUX_EXPORT CUresult cuVDPAUCtxCreate_v2(CUcontext* context, unsigned int flag
 }
 
 GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  const CUresult result = submit(Entry::cuWaitExternalSemaphoresAsync, at_stream(stream, StreamVariant::kLegacy), driver().cuWaitExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kLegacy), driver().cuWaitExternalSemaphoresAsync, semaphores, params, semaphore_count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }
 
 GPUMUX_EXPORT CUresult cuWaitExternalSemaphoresAsync_ptsz(const CUexternalSemaphore* semaphores, const CUDA_EXTERNAL_SEMAPHORE_WAIT_PARAMS* params, unsigned int semaphore_count, CUstream stream) {
-  const CUresult result = submit(Entry::cuWaitExternalSemaphoresAsync_ptsz, at_stream(stream, StreamVariant::kPtsz), driver().cuWaitExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
+  const CUresult result = submit(at_stream(stream, StreamVariant::kPtsz), driver().cuWaitExternalSemaphoresAsync_ptsz, semaphores, params, semaphore_count, stream);
   GPUMUX_SAVES_ALL;
   return result;
 }

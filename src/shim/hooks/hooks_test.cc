@@ -130,8 +130,7 @@ TEST_F(HooksTest, WhatWasUsedDuringACaptureTakesTheShortWayAfterIt) {
   ASSERT_EQ(driver().cuStreamCreate(&captured, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   ASSERT_EQ(driver().cuStreamCreate(&other, CU_STREAM_NON_BLOCKING), CUDA_SUCCESS);
   const auto submit_to_other = [&] {
-    EXPECT_EQ(submit(Entry::cuMemsetD32Async, at_stream(other, StreamVariant::kLegacy), driver().cuMemsetD32Async,
-                     address, 8u, kWords, other),
+    EXPECT_EQ(submit(at_stream(other, StreamVariant::kLegacy), driver().cuMemsetD32Async, address, 8u, kWords, other),
               CUDA_SUCCESS);
     return gate::t_record->memo_of(other).direct_generation == gate::memo_generation();
   };
@@ -170,9 +169,9 @@ TEST_F(HooksTest, MemoryAndContextsGoInTheMiddleOfACapture) {
   CUcontext context = nullptr;
   ASSERT_EQ(hooks::cuCtxCreate_v2(&context, 0, 0), CUDA_SUCCESS);
   const CUdeviceptr address = allocate(7);
-  EXPECT_EQ((submit(Entry::cuMemsetD32Async_ptsz, at_stream(nullptr, StreamVariant::kPtsz),
-                    driver().cuMemsetD32Async_ptsz, address, 8u, kWords, nullptr)),
-            CUDA_SUCCESS);
+  EXPECT_EQ(
+      (submit(at_stream(nullptr, StreamVariant::kPtsz), driver().cuMemsetD32Async_ptsz, address, 8u, kWords, nullptr)),
+      CUDA_SUCCESS);
   EXPECT_EQ(driver().cuStreamSynchronize_ptsz(nullptr), CUDA_SUCCESS);
   CUstream stream = nullptr;
   CUgraph graph = nullptr;

@@ -68,7 +68,7 @@ Here here() {
   return found;
 }
 
-void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
+void Passage::enter_slowly(cuda::CUstream stream) {
   tenant_ = tenant();
   if (tenant_ == nullptr) return;
   thread_ = gate::this_thread();
@@ -87,7 +87,6 @@ void Passage::enter_slowly(cuda::CUstream stream, gate::WorkKind kind) {
   slot_ = memo->slot;
   context_ = memo->context;
   stream_ = stream;
-  kind_ = kind;
   passed_ = tenant_->gate().pass(*thread_, slot_);
   if (passed_ == gate::Passed::kStranded) return;
   note(*memo);
@@ -152,21 +151,22 @@ void Passage::leave_slowly() {
   if (passed_ == gate::Passed::kNested) return;
   gate::InFlight& in_flight = tenant_->seats().in_flight(slot_);
   if (runs_ && in_flight.is_bounded() && !tenant_->captures().any())
-    in_flight.submitted(context_, stream_, kind_, os::SystemClock());
+    in_flight.submitted(context_, stream_, os::SystemClock());
   tenant_->memories().leave(*thread_, slot_, passed_);
   if (runs_ && tenant_->lock_modes().are_set()) keep_lock_modes(*tenant_, slot_, stream_);
 }
 
 CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Blocks blocks) {
-  // As in synchronised(Where): a thread that has submitted nothing to the stream has nothing to wait for there.
+  // A thread that has submitted nothing to the stream has nothing to wait for there.
   Tenant* const tenant = tenant_if_any();
   gate::ThreadRecord* const thread = gate::t_record;
   if (tenant == nullptr || thread == nullptr || bytes == 0) return;
   const gate::StreamMemo& memo = thread->memo_of(where.stream);
   if (memo.stream != where.stream || memo.streams == nullptr) return;
   const std::uint32_t slot = memo.slot;
-  gate::InFlight& in_flight = tenant->seats().in_flight(slot);
-  if (!in_flight.is_bounded() || tenant->gate().is_inside(*thread, slot) || tenant->captures().any()) return;
+  if (!tenant->seats().in_flight(slot).is_bounded() || tenant->gate().is_inside(*thread, slot) ||
+      tenant->captures().any())
+    return;
   const cuda::Driver& driver = tenant->driver();
   const cuda::CUcontext context = memo.context;
   if (is_default(where.stream) && context_of(driver, where.stream) != context) return;  // it is another one's by now
@@ -174,8 +174,7 @@ CopyWait::CopyWait(Where where, const void* destination, std::size_t bytes, Bloc
   waiting_.emplace(tenant->gate(), slot);
   // An error here fails the copy, too, which tells the program.
   const cuda::RelaxedCapture relaxed(driver);
-  if (driver.cuStreamSynchronize(where.stream) == cuda::CUDA_SUCCESS)
-    in_flight.waited_for(context, where.stream, os::SystemClock());
+  driver.cuStreamSynchronize(where.stream);
 }
 
 MemoryHold::MemoryHold(const std::optional<WholeContext>& whole) {
@@ -255,7 +254,7 @@ bool SeveralPassages::is_any_stranded() const {
 
 SeveralPassages::Entered SeveralPassages::try_enter(std::optional<gate::Gate::Waiting>& waiting) {
   for (std::size_t i = 0; i < count_; ++i) {
-    members_[i].passed = tenant_->gate().try_pass_or_step(*thread_, members_[i].slot);
+    members_[i].passed = tenant_->gate().try_pass(*thread_, members_[i].slot);
     if (members_[i].passed == gate::Passed::kNot) {
       const std::uint32_t closed = members_[i].slot;
       leave_all();
@@ -294,32 +293,7 @@ void SeveralPassages::leave_all() {
   }
 }
 
-void synchronised(Where where) {
-  gate::ThreadRecord* const thread = gate::t_record;
-  // A thread that has submitted nothing there has nothing in flight there. A memo that is no longer true names the
-  // stream's seat all the same.
-  if (thread != nullptr) {
-    const gate::StreamMemo& memo = thread->memo_of(where.stream);
-    if (memo.stream == where.stream && memo.streams != nullptr) {
-      gate::InFlight& in_flight = tenant_if_any()->seats().in_flight(memo.slot);
-      if (in_flight.is_bounded()) in_flight.waited_for(memo.context, where.stream, os::SystemClock());
-    }
-  }
-  synchronised(Anywhere());
-}
-
-void synchronised(WholeContext whole) {
-  Tenant* const tenant = tenant_if_any();
-  for (std::uint32_t slot = 0; slot < tenant->seats().count(); ++slot) {
-    gate::InFlight& in_flight = tenant->seats().in_flight(slot);
-    if (!in_flight.is_bounded()) continue;
-    if (whole.context == nullptr) tenant->driver().cuCtxGetCurrent(&whole.context);
-    in_flight.waited_for(whole.context, os::SystemClock());
-  }
-  synchronised(Anywhere());
-}
-
-void synchronised(Anywhere) {
+void synchronised() {
   Tenant* const tenant = tenant_if_any();
   tenant->memories().synchronised();
   if (tenant->lock_modes().are_set()) {

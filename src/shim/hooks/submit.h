@@ -18,7 +18,6 @@
 #include "gate/thread_records.h"
 #include "shim/hooks/extents.h"
 #include "shim/hooks/reach.h"
-#include "shim/hooks/work_kind.h"
 #include "shim/process/real_driver.h"
 #include "shim/tenant/tenant.h"
 
@@ -89,10 +88,6 @@ inline std::optional<WholeContext> at_node(const cuda::CUDA_BATCH_MEM_OP_NODE_PA
   return params != nullptr ? std::optional(WholeContext{params->ctx}) : std::nullopt;
 }
 
-// An event tells no stream.
-struct Anywhere {};
-inline Anywhere at_event(cuda::CUevent) { return {}; }
-
 // The seat of the calling thread's context; `memory` null: there is none, and the driver says why.
 struct Here {
   Memories* memories = nullptr;
@@ -120,17 +115,13 @@ inline void reach_memory(WholeContext whole, const Parameters&... arguments) {
 // captures, and waits for the lease. It notes the stream for a later drain, and remembers all that.
 class Passage {
  public:
-  // `kind()` tells what is submitted (work_kind.h); asked on the long way only.
-  template <class Kind>
-  Passage(Where where, const Kind& kind) {
+  explicit Passage(Where where) {
     gate::ThreadRecord* const thread = gate::t_record;
     if (thread != nullptr) [[likely]]
       direct_ = gate::pass_directly(*thread, thread->memo_of(where.stream), where.stream);
     if (direct_ == nullptr) [[unlikely]]
-      enter_slowly(where.stream, kind());
+      enter_slowly(where.stream);
   }
-  // For calls that give the GPU next to nothing to do.
-  explicit Passage(Where where) : Passage(where, [] { return gate::WorkKind{0}; }) {}
   ~Passage() {
     if (direct_ != nullptr) [[likely]]
       gate::leave_directly(*direct_);
@@ -143,7 +134,7 @@ class Passage {
   Passage& operator=(const Passage&) = delete;
 
  private:
-  void enter_slowly(cuda::CUstream stream, gate::WorkKind kind);
+  void enter_slowly(cuda::CUstream stream);
   gate::StreamMemo* look_up(cuda::CUstream stream) const;
   void hold(std::uint32_t slot);
   void leave_slowly();
@@ -157,7 +148,6 @@ class Passage {
   std::uint32_t slot_;
   cuda::CUcontext context_;
   cuda::CUstream stream_;
-  gate::WorkKind kind_;
   Tenant* tenant_;
   gate::ThreadRecord* thread_;
 };
@@ -241,7 +231,7 @@ inline constexpr bool kLooksUp = kNamesAddresses<Parameters...> ||
 
 // All that a submission may need.
 template <class... Parameters>
-inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresult (*function)(Parameters...),
+inline cuda::CUresult submit_fully(Where where, cuda::CUresult (*function)(Parameters...),
                                    std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
@@ -254,7 +244,7 @@ inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresul
   }
   const auto call = [&] {
     const gate::LookingUp looking_up(kLooksUp<Parameters...> ? gate::this_thread() : nullptr);
-    const Passage passage(where, [&] { return work_kind(entry, arguments...); });
+    const Passage passage(where);
     if (passage.is_stranded()) [[unlikely]]
       return cuda::CUDA_ERROR_OUT_OF_MEMORY;
     return function(arguments...);
@@ -271,16 +261,14 @@ inline cuda::CUresult submit_fully(cuda::Entry entry, Where where, cuda::CUresul
 }
 
 template <class... Parameters>
-[[gnu::noinline]] cuda::CUresult submit_by_the_long_way(cuda::Entry entry, Where where,
-                                                        cuda::CUresult (*function)(Parameters...),
+[[gnu::noinline]] cuda::CUresult submit_by_the_long_way(Where where, cuda::CUresult (*function)(Parameters...),
                                                         std::type_identity_t<Parameters>... arguments) {
-  return submit_fully(entry, where, function, arguments...);
+  return submit_fully(where, function, arguments...);
 }
 
 // The short way of a launch is in the exported entry itself: a call would copy eleven arguments once more.
 template <class... Parameters>
-[[gnu::always_inline]] inline cuda::CUresult submit(cuda::Entry entry, Where where,
-                                                    cuda::CUresult (*function)(Parameters...),
+[[gnu::always_inline]] inline cuda::CUresult submit(Where where, cuda::CUresult (*function)(Parameters...),
                                                     std::type_identity_t<Parameters>... arguments) {
   if constexpr (!kNamesAddresses<Parameters...>) {
     gate::ThreadRecord* const thread = gate::t_record;
@@ -293,21 +281,21 @@ template <class... Parameters>
       gate::leave_directly(*passages);
       return result;
     }
-    return submit_by_the_long_way(entry, where, function, arguments...);
+    return submit_by_the_long_way(where, function, arguments...);
   } else {
-    return submit_fully(entry, where, function, arguments...);
+    return submit_fully(where, function, arguments...);
   }
 }
 
 template <class... Parameters>
-inline cuda::CUresult submit_copy_out(cuda::Entry entry, Where where, std::size_t bytes, CopyWait::Blocks blocks,
+inline cuda::CUresult submit_copy_out(Where where, std::size_t bytes, CopyWait::Blocks blocks,
                                       cuda::CUresult (*function)(void*, Parameters...), void* destination,
                                       std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const base::NoCancellation whole_call;
   const CopyWait wait(where, destination, bytes, blocks);
-  return submit(entry, where, function, destination, arguments...);
+  return submit(where, function, destination, arguments...);
 }
 
 template <class... Parameters>
@@ -352,25 +340,24 @@ inline cuda::CUresult make(cuda::CUresult (*function)(Parameters...), std::type_
 }
 
 template <class... Parameters>
-[[gnu::cold, gnu::noinline]] cuda::CUresult submit_again_with_room(cuda::Entry entry, Where where,
+[[gnu::cold, gnu::noinline]] cuda::CUresult submit_again_with_room(Where where,
                                                                    cuda::CUresult (*function)(Parameters...),
                                                                    std::type_identity_t<Parameters>... arguments) {
   const base::NoCancellation whole_call;
-  return again_with_room(std::nullopt, [=] { return submit_fully(entry, where, function, arguments...); });
+  return again_with_room(std::nullopt, [=] { return submit_fully(where, function, arguments...); });
 }
 // A submission that returns this has not been made.
 template <class... Parameters>
-[[gnu::always_inline]] inline cuda::CUresult submit_with_room(cuda::Entry entry, Where where,
-                                                              cuda::CUresult (*function)(Parameters...),
+[[gnu::always_inline]] inline cuda::CUresult submit_with_room(Where where, cuda::CUresult (*function)(Parameters...),
                                                               std::type_identity_t<Parameters>... arguments) {
-  const cuda::CUresult result = submit(entry, where, function, arguments...);
+  const cuda::CUresult result = submit(where, function, arguments...);
   if (result != cuda::CUDA_ERROR_OUT_OF_MEMORY) [[likely]]
     return result;
-  return submit_again_with_room(entry, where, function, arguments...);
+  return submit_again_with_room(where, function, arguments...);
 }
 
 template <class... Parameters>
-inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUresult (*function)(Parameters...),
+inline cuda::CUresult submit(const WhereSeveral& where, cuda::CUresult (*function)(Parameters...),
                              std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
@@ -385,24 +372,17 @@ inline cuda::CUresult submit(cuda::Entry, const WhereSeveral& where, cuda::CUres
 }
 
 // The program has waited for its GPU. Idleness is seen here: if another seat waits for the GPU, the drainer looks at
-// once. Work that was waited for is no longer in flight.
-void synchronised(Anywhere);
-void synchronised(Where where);
-void synchronised(WholeContext whole);
+// once.
+void synchronised();
 
-template <class Place, class... Parameters>
-inline cuda::CUresult synchronise(cuda::Entry, Place place, cuda::CUresult (*function)(Parameters...),
+template <class... Parameters>
+inline cuda::CUresult synchronise(cuda::CUresult (*function)(Parameters...),
                                   std::type_identity_t<Parameters>... arguments) {
   if (function == nullptr) [[unlikely]]
     return kNoSuchEntry;
   const base::NoCancellation whole_call;
   const cuda::CUresult result = function(arguments...);
-  if (tenant_if_any() == nullptr) return result;
-  if (result == cuda::CUDA_SUCCESS) {
-    synchronised(place);
-  } else {
-    synchronised(Anywhere());  // nothing is known to be done
-  }
+  if (tenant_if_any() != nullptr) synchronised();
   return result;
 }
 

@@ -75,22 +75,15 @@ void Memories::born(DeviceMemory& memory) {
   mover_.note_change(memory);
 }
 
-// Still inside when a step is counted: the gate is not closed again before that.
 void Memories::leave(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
-  if (passed == gate::Passed::kStep) owner_.stepped(slot);
-  if (passed == gate::Passed::kStep || passed == gate::Passed::kHolding) gate_.leave(thread, slot);
+  if (passed == gate::Passed::kHolding) gate_.leave(thread, slot);
 }
 
 bool Memories::take_turn(std::uint32_t slot) {
-  for (;;) {
-    gate::ThreadRecord* const thread = gate::this_thread();
-    if (thread == nullptr) return false;
-    const gate::Passed passed = gate_.pass(*thread, slot);
-    if (passed == gate::Passed::kNested || passed == gate::Passed::kStranded) return false;
-    // A permit of the stall rule is used up by it, though nothing was submitted; it is no lease.
-    leave(*thread, slot, passed);
-    if (passed == gate::Passed::kHolding) return true;
-  }
+  gate::ThreadRecord* const thread = gate::this_thread();
+  if (thread == nullptr || gate_.pass(*thread, slot) != gate::Passed::kHolding) return false;
+  leave(*thread, slot, gate::Passed::kHolding);
+  return true;
 }
 
 void Memories::sleep_for(base::Duration duration) {

@@ -39,8 +39,6 @@ class Memories final : public Pools::Port {
 
   // The tenant whose memory it is. Outlives this object; any thread may call.
   struct Owner {
-    // A thread has used up a permit of the stall rule, and is still inside the gate.
-    virtual void stepped(std::uint32_t slot) = 0;
     // Memory that the seat's work can reach is to move: work that is frozen goes on, and drains.
     virtual void let_drain(std::uint32_t slot) = 0;
     // Its work is frozen, and stays so for as long as is_memory_away.

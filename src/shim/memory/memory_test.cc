@@ -40,7 +40,7 @@ namespace {
 
 template <auto Member, class... Arguments>
 CUresult gated(CUstream stream, Arguments... arguments) {
-  return submit(Entry::cuMemcpy, at_stream(stream, StreamVariant::kLegacy), driver().*Member, arguments...);
+  return submit(at_stream(stream, StreamVariant::kLegacy), driver().*Member, arguments...);
 }
 
 class Program {
@@ -139,7 +139,7 @@ class Program {
     std::uint64_t threshold = pick(2) == 0 ? 0 : UINT64_MAX;
     EXPECT_EQ(hooks::cuMemPoolSetAttribute(pool, CU_MEMPOOL_ATTR_RELEASE_THRESHOLD, &threshold), CUDA_SUCCESS);
     EXPECT_EQ(hooks::cuMemPoolTrimTo(pool, pick(8) * kMebibyte), CUDA_SUCCESS);
-    synchronised(Anywhere());
+    synchronised();
   }
   // The driver may refuse any call for reasons of its own (this test's). The program is told, and then nothing has
   // changed: it is made again.

@@ -140,7 +140,7 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
 // By the words alone: quick, and asked at each step.
 bool Mover::may_evict(std::uint64_t group) const {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
-    if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot) || gate_.has_permits(slot))) return false;
+    if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot))) return false;
   }
   return true;
 }

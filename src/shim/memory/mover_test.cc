@@ -200,7 +200,7 @@ TEST(Mover, TellsWhatItHas) {
       std::vector<std::uint32_t> words(kBlock / 4);
       for (const CUdeviceptr block : blocks) {
         std::iota(words.begin(), words.end(), static_cast<std::uint32_t>(block) + more);
-        ASSERT_EQ(submit(Entry::cuMemcpy, at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, block,
+        ASSERT_EQ(submit(at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyHtoD_v2, block,
                          static_cast<const void*>(words.data()), kBlock),
                   CUDA_SUCCESS);
       }
@@ -260,8 +260,8 @@ TEST(Mover, TellsWhatItHas) {
   daemon.grant();
   auto waiting = in_program([&blocks] {
     std::uint32_t word = 0;
-    EXPECT_NE(submit(Entry::cuMemcpyDtoH_v2, at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyDtoH_v2,
-                     static_cast<void*>(&word), blocks[0], sizeof word),
+    EXPECT_NE(submit(at_stream(nullptr, StreamVariant::kLegacy), driver().cuMemcpyDtoH_v2, static_cast<void*>(&word),
+                     blocks[0], sizeof word),
               CUDA_SUCCESS);
   });
   daemon.expect<wire::Note>([](const wire::Note& note) { return note.severity == wire::Severity::kError; });

@@ -29,9 +29,8 @@ struct Closing {
   enum class Phase : std::uint8_t {
     kClosing,   // revoked: waiting until no thread is inside
     kDraining,  // told the daemon "gate closed": waiting until the GPU is done
-    kStepping,  // drained, but submissions are let through: waiting for one
-    kDrained,   // a Step may follow
-    kFrozen,    // the work stands still, and the daemon has been told (interrupter.h)
+    kDrained,
+    kFrozen,  // the work stands still, and the daemon has been told (interrupter.h)
   };
 
   std::uint64_t number;  // of this closing; what was seen before it says nothing of it
@@ -39,8 +38,6 @@ struct Closing {
   base::TimePoint since;
   std::optional<base::Duration> freeze_after;  // what has not drained then is frozen; none: it drains
   Phase phase = Phase::kClosing;
-  bool may_step = false;         // submissions have been let through: more may come
-  std::uint32_t steps_seen = 0;  // Seat::steps_left when the drainer last looked
 };
 
 // As an idle hold: the seat keeps its lease however long it is idle.
@@ -63,7 +60,6 @@ struct Seat {
   bool announced = false;    // on this connection
   std::optional<Closing> closing;
   std::uint64_t closings = 0;       // that have begun
-  std::uint32_t steps_left = 0;     // submissions let through and made, not yet reported; the next closing reports them
   std::uint32_t awaiting_room = 0;  // threads that wait for the daemon to make room for an allocation
   base::Duration idle_hold = std::chrono::microseconds(200);  // a guess, until the daemon's first Contention says
   base::Duration in_flight_bound{0};                          // as the daemon says

@@ -34,13 +34,8 @@ constexpr int kPausesPerLook = 16;
 // ever fewer waits. The doubling ends after this many false alarms, which is a guess.
 constexpr std::uint32_t kMaxFalseAlarms = 6;  // 2^6 - 1 are skipped
 
-// A thread that is let through several times submits as fast as it can. It is not asked after each submission; if for
-// this long there is none, it is doing something else. A guess: longer than a thread needs between two submissions.
-constexpr base::Duration kStepPause = 100us;
-
 // Looks come quickly at first, when most gates close and most drains end, and stay a small share of the time already
-// waited. A gang's member may wait for a member that is let through, and both for this look. The part and the
-// least are a guess.
+// waited. The part and the least are a guess.
 base::Duration next_look(base::Duration waited) { return std::clamp<base::Duration>(waited / 16, 5us, kIdleLook); }
 
 wire::Drained drained_message(std::uint32_t slot, std::uint64_t epoch, WorkState state) {
@@ -72,16 +67,6 @@ void Drainer::synchronised(std::uint32_t slot) {
   const std::uint32_t left = skip.load(std::memory_order_relaxed);
   if (left == 0) return wake();
   skip.store(left - 1, std::memory_order_relaxed);
-}
-
-void Drainer::stepped(std::uint32_t slot) {
-  bool first;
-  {
-    Seats::Locked seats(seats_);
-    first = seats[slot].steps_left++ == 0;
-  }
-  // Steps between the first and the last find the drainer awake, or it finds them.
-  if (first || !gate_.has_permits(slot)) wake();
 }
 
 void Drainer::run() {
@@ -126,7 +111,6 @@ std::optional<base::Duration> Drainer::look_at(std::uint32_t slot, base::TimePoi
   switch (seen->phase) {
     case Closing::Phase::kClosing: return close(slot, *seen, time);
     case Closing::Phase::kDraining: return drain(slot, *seen, time);
-    case Closing::Phase::kStepping: return step(slot, *seen, time);
     case Closing::Phase::kDrained: return watch_idleness(slot, time);
     case Closing::Phase::kFrozen: return std::nullopt;  // a query may wait until it is thawed
   }
@@ -150,9 +134,6 @@ bool Drainer::close_gate(std::uint32_t slot, std::uint64_t epoch) {
   using enum Closing::Phase;
   if (!seat.closing || seat.closing->phase != kClosing || seat.closing->epoch != epoch) return true;
   seat.closing->phase = kDraining;
-  // No thread is inside: these are all that were made. None is left for a later Step, which would count it as its own.
-  const std::uint32_t steps = std::exchange(seat.steps_left, 0);
-  if (steps != 0) ordered.send(wire::Stepped{.slot = slot, .count = steps, .epoch = epoch});
   ordered.send(wire::GateClosed{.slot = slot, .epoch = epoch});
   seat.in_flight.turn_ended();
   return true;
@@ -195,7 +176,6 @@ std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Closing& 
   if (next <= kShortestSleep && seats_.streams(slot).poll(false) == WorkState::kRunning) return next;
   const WorkState state = look_at_work(slot);
   if (state == WorkState::kRunning) return next;
-  bool may_step_again;
   {
     // It is said before the agent can answer a later Revoke: what comes after that answer was seen after it. A look
     // that began before it does not count any more.
@@ -204,35 +184,11 @@ std::optional<base::Duration> Drainer::drain(std::uint32_t slot, const Closing& 
     using enum Closing::Phase;
     Closing* const closing = seats[slot].still(seen, kDraining);
     if (closing == nullptr) return 0ns;
-    may_step_again = closing->may_step;
-    closing->phase = may_step_again ? kStepping : kDrained;
+    closing->phase = kDrained;
     ordered.send(drained_message(slot, seen.epoch, state));
   }
   ask_for_waiting(slot);
-  // A thread may have been let through between the last look and now.
-  return may_step_again ? std::optional<base::Duration>(0ns) : std::nullopt;
-}
-
-std::optional<base::Duration> Drainer::step(std::uint32_t slot, const Closing& seen, base::TimePoint time) {
-  std::uint32_t count;
-  Closing draining = seen;
-  {
-    Seats::Locked seats(seats_);
-    Seat& seat = seats[slot];
-    Closing* const closing = seat.still(seen, Closing::Phase::kStepping);
-    if (seat.steps_left == 0 || closing == nullptr) return std::nullopt;
-    if (closing->steps_seen != seat.steps_left) closing->since = time;
-    closing->steps_seen = seat.steps_left;
-    const base::Duration paused = time - closing->since;
-    if (gate_.has_permits(slot) && paused < kStepPause) return kStepPause - paused;
-    count = std::exchange(seat.steps_left, 0);
-    closing->steps_seen = 0;
-    closing->phase = Closing::Phase::kDraining;
-    closing->since = time;
-    draining = *closing;
-  }
-  agent_.send(wire::Stepped{.slot = slot, .count = count, .epoch = seen.epoch});
-  return drain(slot, draining, time);
+  return std::nullopt;
 }
 
 // A thread that came to the closed gate before Drained was sent has asked while the daemon still took the lease for

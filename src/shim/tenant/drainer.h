@@ -7,8 +7,6 @@
 // For each seat:
 // clang-format off
 //   revoked    -> process barrier; wait until no thread is in; GateClosed -> ask the streams until done; Drained
-//   stepping   -> wait for submissions that were let through; Stepped -> ask the streams until done; Drained;
-//                 again, until a Revoke takes back what is left
 //   contended  -> no thread in, no new passage and the streams done for the whole idle hold: clear the word, then look
 //                 again and send Drained
 //   given up   -> as revoked: the program does so itself (lock_modes.h)
@@ -37,7 +35,7 @@ class Drainer {
 
   base::Status start();
 
-  // Any thread: something has changed (a revocation, a step made, contention).
+  // Any thread: something has changed (a revocation, contention).
   void wake();
 
   // Any thread: the program has waited for its GPU, which others wait for, and may be idle now. After several false
@@ -59,9 +57,6 @@ class Drainer {
     drained_argument_ = argument;
   }
 
-  // A thread has made a submission by a permit. It is still inside.
-  void stepped(std::uint32_t slot);
-
  private:
   void run();
   // Each returns when the seat wants to be looked at again; nothing: only after a wake. `seen`: the seat's closing, as
@@ -70,7 +65,6 @@ class Drainer {
   std::optional<base::Duration> look_at(std::uint32_t slot, base::TimePoint now);
   std::optional<base::Duration> close(std::uint32_t slot, const Closing& seen, base::TimePoint now);
   std::optional<base::Duration> drain(std::uint32_t slot, const Closing& seen, base::TimePoint now);
-  std::optional<base::Duration> step(std::uint32_t slot, const Closing& seen, base::TimePoint now);
   std::optional<base::Duration> watch_idleness(std::uint32_t slot, base::TimePoint now);
   bool close_gate(std::uint32_t slot, std::uint64_t epoch);
   gate::WorkState look_at_work(std::uint32_t slot);

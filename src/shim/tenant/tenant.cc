@@ -207,7 +207,6 @@ void Tenant::announce(client::Agent::Announcement& announcement, std::uint32_t s
       seat.closing.reset();
     } else {
       open.state = wire::SeatState::kDraining;
-      gate_.drop_permits(slot);  // a daemon that let it step is gone, and this one does not know
       // Frozen work stays so until this daemon grants the seat, which says that it is once it has been announced.
       std::optional<base::Duration> freeze_after;
       if (interrupter_.is_frozen(slot)) freeze_after = base::Duration::zero();
@@ -264,18 +263,8 @@ void Tenant::handle(const wire::Measure& message) {
 // The page has said so already; this only spares the drainer another look.
 void Tenant::handle(const wire::Reopen&) { drainer_.wake(); }
 
-void Tenant::handle(const wire::Step& message) {
-  {
-    Seats::Locked seats(seats_);
-    Seat* seat = seats.find(message.slot);
-    if (seat == nullptr || !seat->closing || seat->closing->epoch != message.epoch) return;
-    using enum Closing::Phase;
-    seat->closing->may_step = true;
-    // Otherwise a drain runs, which goes over to it: the Revoke before this only asked whether the tenant is there.
-    if (seat->closing->phase == kDrained) seat->closing->phase = kStepping;
-  }
-  drainer_.wake();
-}
+// Of daemons before this one, which then let the work run on after their stall timeout.
+void Tenant::handle(const wire::Step&) {}
 
 void Tenant::handle(const wire::Contention& message) {
   {

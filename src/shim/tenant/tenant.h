@@ -77,7 +77,6 @@ class Tenant final : public client::SeatPort, public Memories::Owner, public Int
   Captures& captures() { return captures_; }
 
   // Memories::Owner.
-  void stepped(std::uint32_t slot) override { drainer_.stepped(slot); }
   void let_drain(std::uint32_t slot) override { interrupter_.let_drain(slot); }
   bool stands_still(std::uint32_t slot) override { return interrupter_.stands_still(slot); }
   void memory_came(std::uint32_t slot) override { interrupter_.memory_came(slot); }

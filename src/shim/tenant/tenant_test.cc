@@ -120,15 +120,7 @@ base::Duration run_time() {
   return text != nullptr ? std::chrono::seconds(std::atoi(text)) : base::Duration(2s);
 }
 
-enum class Phase {
-  kIdle,
-  kHolding,
-  kRevoked,
-  kClosed,
-  kDrained /* and revoked: may be stepped */,
-  kStepping,
-  kRecalled
-};
+enum class Phase { kIdle, kHolding, kRevoked, kClosed, kDrained /* and revoked: may be opened again */ };
 
 // The daemon's beliefs about one seat. The atomics are read by the submitting threads as well. (The lease page orders
 // them. It is mapped twice here, so that ThreadSanitizer does not see it.)
@@ -142,16 +134,14 @@ struct SeatBelief {
   std::uint64_t epoch = 0;
   base::TimePoint next_whim{};
   std::atomic<bool> may_submit{false};
-  std::atomic<int> permits{0};   // submissions that may still be made
-  std::uint32_t unreported = 0;  // of the submissions let through, not told by Stepped
   std::uint32_t revokes_unseen = 0;
-  std::atomic<std::uint64_t> granted{0}, drained{0}, stepped{0}, recalled{0}, reopened{0};
+  std::atomic<std::uint64_t> granted{0}, drained{0}, reopened{0};
   // The daemon's newest question how much the seat has submitted, and the answers.
   std::uint32_t question = 0;
   std::uint64_t submitted_then = 0;
   std::atomic<std::uint64_t> measured{0}, answers{0};
 
-  bool has_met_all() const { return granted > 10 && drained > 10 && stepped > 0 && answers > 0 && measured > 0; }
+  bool has_met_all() const { return granted > 10 && drained > 10 && reopened > 0 && answers > 0 && measured > 0; }
 };
 
 class WhimsicalDaemon {
@@ -172,10 +162,7 @@ class WhimsicalDaemon {
     submitted_[static_cast<std::size_t>(device)].fetch_add(1);
     for (SeatBelief& seat : seats_) {
       if (!seat.open || seat.device != device || seat.may_submit.load()) continue;
-      int permits = seat.permits.load();
-      while (permits > 0 && !seat.permits.compare_exchange_weak(permits, permits - 1)) {
-      }
-      if (permits <= 0) complain("a submission to device " + std::to_string(device) + " through a closed gate");
+      complain("a submission to device " + std::to_string(device) + " through a closed gate");
     }
   }
 
@@ -280,18 +267,16 @@ class WhimsicalDaemon {
     send(wire::SeatOpened{.slot = open.slot, .gpu_index = static_cast<std::uint32_t>(seat.device.load())});
   }
   void on(const wire::Request& request) { seats_[request.slot].wanted = true; }
-  // The seat's reports on permits that were taken back count from here on.
   void on(const wire::RevokeSeen& seen) {
     SeatBelief& seat = seats_[seen.slot];
     if (seen.epoch != seat.epoch) return;
     if (seat.revokes_unseen == 0) return complain("answers a revocation that was not");
-    if (--seat.revokes_unseen == 0 && seat.phase == Phase::kRecalled) seat.phase = Phase::kRevoked;
+    --seat.revokes_unseen;
   }
   void on(const wire::GateClosed& closed) {
     SeatBelief& seat = seats_[closed.slot];
     if (closed.epoch != seat.epoch || seat.phase != Phase::kRevoked) return;
     seat.may_submit = false;
-    seat.permits = 0;
     seat.phase = Phase::kClosed;
   }
   void on(const wire::Drained& drained) {
@@ -304,15 +289,6 @@ class WhimsicalDaemon {
     seat.drained.fetch_add(1);
     seat.phase = asked ? Phase::kDrained : Phase::kIdle;
     seat.next_whim = os::now() + std::chrono::microseconds(dice(500));
-  }
-  void on(const wire::Stepped& stepped) {
-    SeatBelief& seat = seats_[stepped.slot];
-    if (stepped.epoch != seat.epoch || seat.phase != Phase::kStepping) return;
-    if (stepped.count == 0 || stepped.count > seat.unreported) complain("reports steps that it was not given");
-    seat.stepped.fetch_add(stepped.count);
-    seat.unreported -= std::min(stepped.count, seat.unreported);
-    // All used: what it says of its drain from now on is true of them all.
-    if (seat.unreported == 0) seat.phase = Phase::kClosed;
   }
   // The count has all that threads had submitted by then, except what each is about to, and never falls.
   void on(const wire::Measured& measured) {
@@ -364,26 +340,12 @@ class WhimsicalDaemon {
         break;
       case Phase::kDrained:
         if (!calm_ && seat.wanted && dice(2) == 0) {
-          seat.phase = Phase::kStepping;
-          seat.unreported = 1 + dice(20);
-          // Often while they are being used.
-          seat.next_whim = os::now() + std::chrono::microseconds(dice(300));
-          seat.permits = static_cast<int>(seat.unreported);
-          words.permits.store(seat.unreported, std::memory_order_release);
-          words.word.fetch_add(wire::kSequenceOne);
-          os::futex_wake(words.word, os::FutexScope::kShared);
-          send(wire::Step{.slot = number, .epoch = seat.epoch});
+          seat.reopened.fetch_add(1);
+          reopen(slot);
         } else {
           seat.phase = Phase::kIdle;
         }
         break;
-      case Phase::kStepping:
-        if (!calm_ && dice(2) != 0) break;
-        seat.recalled.fetch_add(1);
-        seat.phase = Phase::kRecalled;
-        revoke(slot);
-        break;
-      case Phase::kRecalled: break;
     }
   }
 
@@ -413,7 +375,6 @@ class WhimsicalDaemon {
     seat.revokes_unseen = 0;
     seat.epoch = ++last_epoch_;
     seat.phase = Phase::kHolding;
-    seat.permits = 0;
     seat.may_submit = true;
     seat.granted.fetch_add(1);
     page_->slots[slot].epoch.store(seat.epoch, std::memory_order_relaxed);
@@ -422,7 +383,6 @@ class WhimsicalDaemon {
 
   void store(std::size_t slot, std::uint32_t flags) {
     sequence_ += wire::kSequenceOne;
-    page_->slots[slot].permits.store(0, std::memory_order_relaxed);
     page_->slots[slot].word.store(flags | sequence_, std::memory_order_release);
     os::futex_wake(page_->slots[slot].word, os::FutexScope::kShared);
   }
@@ -471,16 +431,15 @@ using Launch = cuda::CUresult (*)(Kernel, cuda::CUstream, void**);
 cuda::CUresult launch(Kernel kernel, cuda::CUstream stream, Launch how = launch_watched) {
   std::uint64_t nanoseconds = 20'000;
   void* parameters[] = {&nanoseconds};
-  return submit(cuda::Entry::cuLaunchKernel, at_stream(stream, cuda::StreamVariant::kLegacy), how, kernel, stream,
-                static_cast<void**>(parameters));
+  return submit(at_stream(stream, cuda::StreamVariant::kLegacy), how, kernel, stream, static_cast<void**>(parameters));
 }
 
 void wait_for_streams(const std::vector<cuda::CUstream>& streams) {
   for (const cuda::CUstream stream : streams) {
     while (driver().cuStreamQuery(stream) == cuda::CUDA_ERROR_NOT_READY) std::this_thread::yield();
-    synchronised(Where{stream});
+    synchronised();
   }
-  synchronised(WholeContext());
+  synchronised();
 }
 
 // One program thread: submits to a few streams, and now and then does something to them.
@@ -569,9 +528,8 @@ TEST(Tenant, NeverSubmitsWithoutALeaseAndNeverCallsAWorkingGpuDrained) {
     EXPECT_EQ(daemon.complaints(), "");
     for (int slot = 0; slot < kDevices; ++slot) {
       const SeatBelief& seat = daemon.seat(slot);
-      std::printf("slot %d: %llu grants, %llu drained, %llu stepped, %llu recalled, %llu reopened, %llu connections\n",
-                  slot, static_cast<unsigned long long>(seat.granted), static_cast<unsigned long long>(seat.drained),
-                  static_cast<unsigned long long>(seat.stepped), static_cast<unsigned long long>(seat.recalled),
+      std::printf("slot %d: %llu grants, %llu drained, %llu reopened, %llu connections\n", slot,
+                  static_cast<unsigned long long>(seat.granted), static_cast<unsigned long long>(seat.drained),
                   static_cast<unsigned long long>(seat.reopened),
                   static_cast<unsigned long long>(daemon.connections()));
       EXPECT_TRUE(seat.has_met_all()) << seat.answers << " answers, " << seat.measured << " submissions measured";
