@@ -101,7 +101,6 @@ class DocumentsTest(unittest.TestCase):
 # The settings of the core that the simulator leaves as they come, and why.
 NOT_DRAWN = {
     "idle_hold": "the simulator checks the rule of `auto`",
-    "step_delay": "it only says when a gang's steps begin",
 }
 
 

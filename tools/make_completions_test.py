@@ -147,7 +147,7 @@ esac
         self.assertEqual(self.complete("set", "--mode", "=", "c"), ["concurrent"])
         self.assertEqual(self.complete("set", "--mode", "="), ["auto", "serial", "concurrent"])
         self.assertEqual(self.complete("set", "0", "--quantum", "u"), ["unlimited"])
-        self.assertEqual(self.complete("set", "--step-delay", ""), [""])
+        self.assertEqual(self.complete("set", "--stall-timeout", ""), [""])
         self.assertEqual(self.complete("set", ""), ["all", "0", "1"])
         self.assertEqual(self.complete("set", "--tenant", ""), ["4711", "4712"])
         self.assertEqual(self.complete("set", "--job", "1"), ["17", "18_3"])

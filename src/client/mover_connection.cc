@@ -45,7 +45,7 @@ pager::Saved saved_in(std::span<const MoverBlock> blocks) {
 
 void MoverConnection::offer(os::FileDescriptor socket, std::uint32_t number) {
   const base::Locked locked(mutex_);
-  if (socket_) lose();
+  lose();
   number_.store(number, std::memory_order_relaxed);
   socket_ = os::KeptDescriptor(std::move(socket));
   connections_.fetch_add(1, std::memory_order_release);
@@ -138,7 +138,7 @@ bool MoverConnection::load(std::uint64_t ticket, std::uint64_t chunk, const page
 
 void MoverConnection::cancel(std::uint64_t ticket) {
   const base::Locked locked(mutex_);
-  send(wire::MoverCancel{.ticket = ticket}, {}, -1);  // lost: it waits on, and is cancelled again
+  send_or_keep(wire::MoverCancel{.ticket = ticket}, {});
 }
 
 void MoverConnection::forget(std::uint64_t chunk, const pager::Saved& saved, bool are_copies) {

@@ -39,8 +39,6 @@ class MoverConnection final : public pager::MoverLink {
   // In a forked child: the parent's connection is not the child's.
   void close_after_fork();
 
-  // A mover has been offered to this seat. From then on there is one, now or later.
-  bool is_offered() const { return connections_.load(std::memory_order_acquire) != 0; }
   // The number of its loss, if the connection is lost; otherwise 0.
   std::uint64_t lost() const {
     const std::uint64_t number = connection();

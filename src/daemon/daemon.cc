@@ -125,7 +125,6 @@ class LoopDaemon final : public Daemon {
   DaemonInfo daemon_info() const;
   tl::expected<void, DaemonError> add_gpus();
   void open_mover();
-  void tell_host_budget();
   void open_jobs();
   settings::QueueSettings queue_settings() const;
   GpuSettings settings_for(std::size_t index) const;
@@ -239,7 +238,8 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
     last_tenant_ = clock_.now();
     succession_.write();
   });
-  tell_host_budget();
+  const std::uint64_t reserved = reserved_host_memory(host_memory_.budget(), host_memory_.chunk_bytes());
+  leases_.apply(node::HostBudget{host_memory_.budget() - reserved, host_memory_.chunk_bytes(), reserved});
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
     log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
@@ -262,16 +262,6 @@ settings::QueueSettings LoopDaemon::queue_settings() const {
   settings::QueueSettings queue = options_.config.queue;
   if (options_.flag_max_job_time) queue.max_job_time = *options_.flag_max_job_time;
   return queue;
-}
-
-// The last part of the budget is promised only to accounts that have less than that.
-void LoopDaemon::tell_host_budget() {
-  // An account alone still gets nearly all, and one that comes last can run a small program: 1 GiB is four chunks.
-  constexpr std::uint64_t kMostReserved = 4;
-  constexpr std::uint64_t kReservedPart = 16;
-  const std::uint64_t chunk = host_memory_.chunk_bytes();
-  const std::uint64_t reserved = std::min(host_memory_.budget() / chunk / kReservedPart, kMostReserved) * chunk;
-  leases_.apply(node::HostBudget{host_memory_.budget() - reserved, chunk, reserved});
 }
 
 void LoopDaemon::open_mover() {

@@ -57,7 +57,7 @@ class ProcessTest : public sim::SimTest {
     auto [ours, theirs] = pair();
     cuda::CUuuid uuid{};
     EXPECT_CUDA(simulated_driver().cuDeviceGetUuid(&uuid, device));
-    wire::MoverSeat seat{.seat = number};
+    wire::MoverSeat seat{.seat = number, .most = UINT64_MAX};
     std::memcpy(seat.gpu_uuid, &uuid, sizeof uuid);
     say(seat, theirs.get());
     return std::move(ours);
@@ -202,7 +202,7 @@ TEST_F(ProcessTest, TheNextDaemonReadsNothing) {
   const os::FileDescriptor seat = open_seat(1);
   constexpr SeatNumber kSeats = 10'000;  // more than a socket holds
   for (SeatNumber number = 2; number < kSeats; ++number) {
-    const auto one = wire::encode(wire::MoverSeat{.seat = number});
+    const auto one = wire::encode(wire::MoverSeat{.seat = number, .most = UINT64_MAX});
     ASSERT_TRUE(sim::eventually([&] { return os::send_message(daemon_.get(), one.bytes()).has_value(); }));
   }
   ASSERT_TRUE(save(seat, 1));  // all of these are heard
@@ -236,7 +236,7 @@ TEST_F(ProcessTest, TheNextDaemonReadsNothing) {
 TEST_F(ProcessTest, AGpuThatIsNotThereHasNoSeat) {
   say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
   auto [ours, theirs] = pair();
-  say(wire::MoverSeat{.seat = 1}, theirs.get());
+  say(wire::MoverSeat{.seat = 1, .most = UINT64_MAX}, theirs.get());
   theirs.reset();
   EXPECT_FALSE(answer(ours));  // it was closed
 }

@@ -2,6 +2,7 @@
 #include "mover/worker.h"
 
 #include <poll.h>
+#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -320,6 +321,14 @@ bool Worker::moves(Domain domain) const {
          std::any_of(mapped_.begin(), mapped_.end(), is_its);
 }
 
+// Its connection has ended, whether that was heard or not.
+bool Worker::is_lost(Seat& seat) {
+  std::byte byte;
+  const ssize_t heard = ::recv(seat.connection.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  seat.is_gone = seat.is_gone || heard == 0 || (heard < 0 && errno != EAGAIN);
+  return seat.is_gone;
+}
+
 // The first message of the seat whose last one began before those of the others. End: there is none.
 std::deque<Worker::Operation>::iterator Worker::next_queued(bool is_load) {
   auto next = queued_.end();
@@ -405,6 +414,7 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
     case Copier::Progress::kWaits: return Then::kGoOn;
     case Copier::Progress::kNoHost:
       copier_.keep(saving);
+      operation.may_take = 0;
       end(operation, true);
       return then;
     case Copier::Progress::kFailed:
@@ -414,7 +424,17 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
       return Then::kOver;
     case Copier::Progress::kDone: break;
   }
+  // The seat does not hear of it. It may have lost the connection before the copy was over, and have gone on: the copy
+  // is of two contents.
+  if (is_lost(*operation.seat)) {
+    copier_.keep(saving);
+    end(operation, true);
+    answer(operation, MoverResult::kFailed, cuda::CUDA_ERROR_NOT_READY);
+    return Then::kOver;
+  }
   copier_.commit(saving);
+  if (const auto bound = bounds_.find(operation.seat->number); bound != bounds_.end())
+    bound->second.used += std::exchange(operation.may_take, 0);
   owners_.insert(operation.seat->number);
   end(operation, false);
   for (std::size_t i = 0; i < operation.content.size(); ++i) {
@@ -422,8 +442,6 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
     if (block.kind == Block::Kind::kCopied)
       books_.written(number_of(block.slot), operation.owner(i), block.hashed, block.hash);
   }
-  // The seat does not hear of it, so the GPU's memory counts.
-  if (operation.seat->is_gone) end(operation, true);
   answer(operation, MoverResult::kDone);
   return Then::kOver;
 }
@@ -438,68 +456,6 @@ Worker::Then Worker::advance_load(Operation& operation, Copier::Loading& loading
   return Then::kOver;
 }
 
-// ---- answering
-
-void Worker::answer(Operation& operation, MoverResult result, CUresult error) {
-  const bool is_saved = !operation.is_load() && result == MoverResult::kDone;
-  const bool is_kept =
-      is_saved && operation.kind == Operation::Kind::kSaveToKeep && !operation.seat->is_gone && is_awaited(operation);
-  if (is_kept) {
-    frames_.offer(operation.seat->number, operation.ticket, operation.seat->domain, std::move(*operation.mapping));
-    operation.mapping.reset();
-  }
-  let_go(operation);  // before the seat frees the memory, and others are promised it
-  if (result != MoverResult::kNoHost) --operation.seat->unanswered;
-  if (result == MoverResult::kFailed && copier_.context() != nullptr)
-    is_broken_ = is_broken_ || (error != cuda::CUDA_ERROR_NOT_READY && copier_.context_error() == error);
-  if (operation.seat->is_gone) return;
-  std::vector<MoverBlock> blocks;
-  if (is_saved) {
-    operation.seat->away.saved(operation.chunk, static_cast<std::uint32_t>(operation.said.size()));
-    blocks.reserve(operation.content.size());
-    for (const Block& block : operation.content) {
-      switch (block.kind) {
-        case Block::Kind::kNone: blocks.push_back({}); break;
-        case Block::Kind::kCopied: blocks.push_back({MoverBlock::Kind::kSlot, number_of(block.slot)}); break;
-        case Block::Kind::kConstant: blocks.push_back({MoverBlock::Kind::kConstant, block.word}); break;
-      }
-    }
-  }
-  wire::MoverMoved moved{.ticket = operation.ticket,
-                         .result = result,
-                         .error = error,
-                         .blocks = static_cast<std::uint32_t>(blocks.size()),
-                         .is_kept = is_kept ? 1u : 0u,
-                         .frames = frames_.sizes(operation.seat->domain)};
-  if (const auto* const saving = std::get_if<Copier::Saving>(&operation.copying)) {
-    moved.copied = saving->copied();
-    moved.clean = saving->clean();
-    moved.constant = saving->constant();
-    moved.wrong_hashes = saving->wrong_hashes();
-  } else if (const auto* const loading = std::get_if<Copier::Loading>(&operation.copying)) {
-    moved.copied = loading->copied();
-  }
-  const bool is_theirs = operation.kind == Operation::Kind::kLoadIntoFrame && result == MoverResult::kDone;
-  os::FileDescriptor frame = is_theirs ? std::move(operation.memory) : os::FileDescriptor();
-  send(*operation.seat, wire::encode_for_mover(moved, blocks, buffer_), std::move(frame));
-}
-
-void Worker::send(Seat& seat, std::span<const std::byte> bytes, os::FileDescriptor memory) {
-  if (seat.unsent.empty() && os::send_message(seat.connection.get(), bytes, memory.get())) return;
-  seat.unsent.push_back({{bytes.begin(), bytes.end()}, std::move(memory)});
-}
-
-void Worker::flush(Seat& seat) {
-  while (!seat.unsent.empty()) {
-    const Unsent& next = seat.unsent.front();
-    if (const auto sent = os::send_message(seat.connection.get(), next.bytes, next.memory.get()); !sent) {
-      seat.is_gone = seat.is_gone || sent.error().system_errno != EAGAIN;
-      return;
-    }
-    seat.unsent.pop_front();
-  }
-}
-
 // ---- the loop
 
 void Worker::reclaim(std::size_t slots) {
@@ -511,18 +467,21 @@ void Worker::reclaim(std::size_t slots) {
 }
 
 // Counting takes a look at all books. So it is done when the seat may be beyond its bound, and not at each step.
-bool Worker::may_take(const Operation& save) {
+bool Worker::may_take(Operation& save) {
   const auto found = bounds_.find(save.seat->number);
-  if (found == bounds_.end()) return true;
+  if (found == bounds_.end() || save.may_take != 0) return true;
   Bound& bound = found->second;
+  std::uint64_t under_way = 0;
+  for (const Operation& one : mapped_) under_way += one.seat == save.seat ? one.may_take : 0;
   // A block that has a slot needs no other one.
   const std::uint64_t needs = (save.said.size() - save.named.size()) * kBlockBytes;
-  if (bound.used + needs > bound.most && now_ >= bound.counted_at + kShortPause) {
+  const auto is_beyond = [&] { return bound.used + under_way + needs > bound.most; };
+  if (is_beyond() && now_ >= bound.counted_at + kShortPause) {
     bound.used = books_.bytes_of(save.seat->number);
     bound.counted_at = now_;
   }
-  if (bound.used + needs > bound.most) return false;
-  bound.used += needs;
+  if (is_beyond()) return false;
+  save.may_take = needs;
   return true;
 }
 

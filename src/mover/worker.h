@@ -122,12 +122,13 @@ class Worker {
     // From begin() on.
     Content content;
     std::vector<std::uint32_t> named;  // the slots that it may work with
+    std::uint64_t may_take = 0;        // bytes of host memory that are set aside for it (may_take)
     std::variant<std::monostate, Copier::Saving, Copier::Loading> copying;
     Owner owner(std::size_t block) const { return {seat->number, chunk, static_cast<std::uint32_t>(block)}; }
     std::uint64_t bytes() const { return said.size() * kBlockBytes; }
   };
 
-  // `used`: at least as much as the seat has.
+  // `used`: at least as much as the seat has, but for its operations that are under way.
   struct Bound {
     std::uint64_t most = 0;
     std::uint64_t used = 0;
@@ -157,13 +158,14 @@ class Worker {
   std::deque<Operation>::iterator next_queued(bool is_load);
   bool is_awaited(const Operation& saved) const;
   bool moves(Domain domain) const;
+  static bool is_lost(Seat& seat);
   void begin_next(bool is_load);
   bool begin(Operation& operation);
   void advance_all(base::TimePoint now);
   void forget_removed();
   void release_unnamed(SeatNumber seat, const std::vector<bool>& named);
   void reclaim(std::size_t slots);
-  bool may_take(const Operation& save);
+  bool may_take(Operation& save);
   std::uint32_t number_of(const HostSlot& slot) const;
   HostSlot slot_of(std::uint32_t number) const;
   enum class Then : std::uint8_t {

@@ -266,7 +266,7 @@ TEST_F(WorkerTest, ASeatHasNoMoreHostMemoryThanItMay) {
   release(its);
 }
 
-// A mapping that stays would keep the memory from everybody for as long as the mover lives.
+// A mapping that stays would keep the memory from all programs for as long as the mover lives.
 TEST_F(WorkerTest, AMoverThatCannotLetGoOfMemoryHasToEnd) {
   for (const auto entry : {&cuda::Driver::cuMemUnmap, &cuda::Driver::cuMemAddressFree}) {
     cuda::Driver driver = simulated_driver();

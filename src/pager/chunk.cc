@@ -106,6 +106,7 @@ CUresult Mapper::let_go(Chunk& chunk) const {
   chunk.handle = 0;
   chunk.owner = Chunk::Owner::kSeat;
   if (const auto frame = std::exchange(chunk.frame, std::nullopt)) frame->keeper->freed(frame->number);
+  chunk.is_stuck = false;
   if (took_room) bounds_.give(chunk.bytes);
   return cuda::CUDA_SUCCESS;
 }

@@ -66,6 +66,8 @@ struct Chunk {
   // None: its memory was made here.
   std::optional<KeptFrame> frame;
   ChunkPlace place = ChunkPlace::kNowhere;
+  // Its memory came as a frame, and the program has closed the descriptor: the mover cannot be given it.
+  bool is_stuck = false;
   // A thread works on it without holding the pager's lock. No other thread touches it until that is over.
   bool claimed = false;
   // The last eviction had nothing to copy; it may be so again.

@@ -65,7 +65,7 @@ bool Eviction::claim_next() {
     Range* range = state_.table.by_id(plan_[next_].range);
     if (range == nullptr || range->is_doomed() || range->waiters != 0 || range->pinned()) continue;
     Chunk& chunk = range->chunks[plan_[next_].chunk];
-    if (chunk.place != ChunkPlace::kDevice || chunk.claimed) continue;
+    if (chunk.place != ChunkPlace::kDevice || chunk.claimed || chunk.is_stuck) continue;
     state_.claim(*range, chunk);
     Entry entry;
     entry.range = range;
@@ -85,10 +85,12 @@ bool Eviction::save_next() {
   const base::NoFork no_fork;  // a child must not keep the descriptor
   int memory = -1;
   if (const CUresult result = state_.mapper.lend(chunk, &memory); result != cuda::CUDA_SUCCESS) {
+    chunk.is_stuck = chunk.frame.has_value();
+    const bool goes_on = chunk.is_stuck;
     keep(entry);
     window_.pop_back();
-    fail(result);
-    return false;
+    if (!goes_on) fail(result);
+    return goes_on;
   }
   const bool may_keep = state_.mapper.may_be_frame(chunk) && base::frame_size(chunk.bytes) != 0;
   entry.saving = state_.transfers.save(memory, may_keep, chunk.block_count(), chunk.saved, chunk.number);

@@ -3,8 +3,8 @@
 //
 //   claim ... the mover saves it (transfers.h) ... unmap, release ... say so
 //
-// Several chunks are on their way at once. While one is copied, the one before is unmapped. Freed memory counts at once (freed_bytes), so that another seat can be given it. A chunk that
-// needs no copy goes without waiting for the bus.
+// Several chunks are on their way at once. While one is copied, the one before is unmapped. Freed memory counts at once
+// (freed_bytes), so that another seat can be given it. A chunk that needs no copy goes without waiting for the bus.
 //
 // A failure loses nothing: a chunk is either still on the GPU as it was, or complete in host memory.
 //

@@ -141,7 +141,7 @@ class HostFiles final : public mover::HostMemory {
     back_.push_back(chunk);
     lent_ -= kBytes;
   }
-  // What a mover that has ended still had.
+  // Chunks that a mover which has ended still had.
   std::vector<mover::HostChunk> held() {
     const std::lock_guard lock(mutex_);
     std::vector<mover::HostChunk> held;
@@ -296,7 +296,8 @@ class PagerTest : public sim::SimTest {
   // Nothing of it runs yet.
   void make_mover() {
     mover_.reset();
-    mover_ = std::make_unique<TestMover>(mover_fails_ ? faulty_mover_driver() : simulated_driver(), files_, books_file_.get());
+    const cuda::Driver& driver = mover_fails_ ? faulty_mover_driver() : simulated_driver();
+    mover_ = std::make_unique<TestMover>(driver, files_, books_file_.get());
   }
   void kill_mover() {
     mover_.reset();

@@ -25,7 +25,8 @@ class PagingTest : public PagerTest {
   template <class Try>
   std::uint64_t tries(Try attempt) {
     std::uint64_t failures = 0;
-    EXPECT_TRUE(sim::eventually([&] { return attempt() || (++failures, false); })) << failures << " failures, error " << error_;
+    EXPECT_TRUE(sim::eventually([&] { return attempt() || (++failures, false); }))
+        << failures << " failures, error " << error_;
     return failures;
   }
 };

@@ -107,7 +107,7 @@ void State::for_victims(std::uint64_t bytes, Each each) const {
       for (std::uint32_t i = 0; i < range->chunks.size() && chosen < bytes; ++i) {
         const Chunk& chunk = range->chunks[i];
         const Rank its = !range->needed ? Rank::kUnneeded : chunk.was_cheap ? Rank::kCheap : Rank::kOther;
-        if (chunk.place != ChunkPlace::kDevice || chunk.claimed || its != rank) continue;
+        if (chunk.place != ChunkPlace::kDevice || chunk.claimed || chunk.is_stuck || its != rank) continue;
         each(*range, i);
         chosen += chunk.bytes;
       }

@@ -40,6 +40,11 @@ void Transfers::hear() {
   note_connection();
   while (auto answer = link_->next()) {
     frames_ = answer->frames;
+    if (answer->ticket <= lost_) {
+      // The connection was replaced before the question went out. No job waits for the answer.
+      if (answer->frame) answer->frame->keeper->freed(answer->frame->number);
+      continue;
+    }
     answers_.insert_or_assign(answer->ticket, std::move(*answer));
   }
 }

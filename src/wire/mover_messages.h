@@ -162,7 +162,7 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 // ---- between the daemon and the mover that it has started
 //
 //   daemon                                   mover
-//   MoverDoor + socket  ------------------>                      where it listens for the next daemon: bound by this one
+//   MoverDoor + socket  ------------------>                      where it listens for the next daemon
 //   MoverBooks + file   ------------------>                      before any other: the books of all slots
 //   MoverHost + file    ------------------>                      a chunk of host memory, by its number in the books
 //                       <------------------  MoverReady          it has the driver, and has handed over all that it has
@@ -255,7 +255,8 @@ struct MoverReady {
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t reserved = 0;
 };
-using FromMoversDaemon = std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound>;
+using FromMoversDaemon =
+    std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound>;
 using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);

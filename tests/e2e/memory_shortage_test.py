@@ -116,8 +116,8 @@ class Limited(MemoryTest):
 
 
 class Newcomers(GpumuxTest):
-    # Two contexts and what the first program has are more than the GPU.
-    machine_settings = {"memory": "1GiB", "context_memory": "256MiB"}
+    # Two contexts, the mover's and the first program's memory are more than the GPU.
+    machine_settings = {"memory": "1280MiB", "context_memory": "256MiB"}
     daemon_settings = {"mode": "auto", "host_memory": "2GiB"}
 
     def test_one_whose_context_needs_what_somebody_else_has(self):

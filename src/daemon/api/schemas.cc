@@ -74,8 +74,8 @@ constexpr std::array kSchemas{
            "host_used_bytes: int, host_clean_bytes: int, moved_out_bytes: int, "
            "moved_in_bytes: int, saved_clean_bytes: int, saved_constant_bytes: int, handed_over_bytes: int"},
     Schema{"HostMemory",
-           "budget_bytes: int, lent_bytes: int, ready_bytes: int, loans: int, waits: int, waited_ns: int, is_short: bool, kind: text, why_no_tmpfs: text, "
-           "why_no_mover: text, made_bytes: int, made_ns: int"},
+           "budget_bytes: int, lent_bytes: int, ready_bytes: int, loans: int, waits: int, waited_ns: int, "
+           "is_short: bool, kind: text, why_no_tmpfs: text, why_no_mover: text, made_bytes: int, made_ns: int"},
     Schema{"Tenants", "tenants: Tenant[], more: bool"},
     Schema{
         "Tenant",

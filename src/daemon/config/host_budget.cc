@@ -71,7 +71,12 @@ std::uint64_t host_budget(std::string_view text) {
   return bytes ? std::min(*bytes, most) : 0;
 }
 
-bool is_fixed_host_memory(std::string_view text) { return !percent_of(text); }
+std::uint64_t reserved_host_memory(std::uint64_t budget, std::uint64_t chunk) {
+  // An account alone still gets nearly all, and one that comes last can run a small program: 1 GiB is four chunks.
+  constexpr std::uint64_t kMostReserved = 4;
+  constexpr std::uint64_t kReservedPart = 16;
+  return std::min(budget / chunk / kReservedPart, kMostReserved) * chunk;
+}
 
 // The machine's memory bounds the making of host memory, and a few cores keep it busy. 8 threads make most, of each
 // kind of host memory (experiment 006 and bench/gpu). Programs need cores, too.

@@ -19,7 +19,9 @@ std::vector<GpuProcess> ForeignProcesses::on(const Gpu& gpu) const {
   std::vector<GpuProcess> foreign;
   for (const GpuProcess& process : gpu.use.processes) {
     if (std::binary_search(tenants_.begin(), tenants_.end(), process.pid)) continue;
-    if (translator_.was_tenant(process.pid, gpu.use.asked_at) || is_of_mps(process.pid)) continue;
+    if (translator_.was_tenant(process.pid, gpu.use.asked_at) || translator_.is_mover(process.pid) ||
+        is_of_mps(process.pid))
+      continue;
     foreign.push_back(process);
   }
   return foreign;

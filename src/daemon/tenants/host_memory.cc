@@ -204,6 +204,7 @@ void HostMemory::drop_one() {
 void HostMemory::look() {
   needed_lately_.push_back(0);
   if (needed_lately_.size() > kKeptLooks) needed_lately_.pop_front();
+  failing_ = false;
   rebalance();
 }
 

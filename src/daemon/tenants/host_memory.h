@@ -81,15 +81,17 @@ class HostMemory {
 
   // One more chunk is wanted.
   void wanted();
+  // Nothing is wanted any more.
+  void withdraw() { requests_.clear(); }
   // Chunks that are wanted, and neither lent nor refused.
   std::size_t awaited() const { return requests_.size(); }
   // Nothing happens if it is not lent.
   void returned(std::uint64_t chunk);
   // Memory that an earlier daemon has lent. Its number, and it is lent; none: it is not a whole chunk.
   std::optional<std::uint64_t> adopt(os::FileDescriptor memory);
-  // All that is lent stays with whoever has it, and is not this daemon's any more. Nothing is wanted.
+  // All that is lent stays with the mover that has it, and is not this daemon's any more. Nothing is wanted.
   void abandon();
-  // About once a second. Chunks that are not needed go, one at a time.
+  // About once a second.
   void look();
 
   std::uint64_t budget() const { return budget_; }
@@ -136,7 +138,7 @@ class HostMemory {
   std::uint64_t elsewhere_ = 0;
   std::deque<std::size_t> needed_lately_{0};  // the most between two looks each; the last one: since the last look
   HostLoans loans_;
-  bool failing_ = false;                   // the machine has no memory left: not tried again before something comes back
+  bool failing_ = false;  // the machine has no memory left: not tried again before something comes back, or a look
   std::optional<std::uint64_t> short_at_;  // the demand at that time; none: it is not short
   std::deque<base::TimePoint> requests_;   // when they came
   std::size_t making_ = 0;

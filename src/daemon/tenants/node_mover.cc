@@ -325,30 +325,45 @@ void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
 
 void NodeMover::closed(const Seat& seat) {
   most_.erase(seat);
+  back_.erase(seat);
   waiting_.erase(seat);
   if (const auto known = numbers_.find(seat); known != numbers_.end()) forget(known);
 }
 
 void NodeMover::left(const Seat& seat, os::FileDescriptor process) {
   waiting_.erase(seat);  // it asks again
+  back_.erase(seat);
+  if (!numbers_.contains(seat)) most_.erase(seat);
   if (numbers_.contains(seat)) left_[seat] = std::move(process);
 }
 
-// Its context takes GPU memory, and nobody needs the host memory that it has.
+bool NodeMover::is_its(pid_t pid) const {
+  const auto is_now = [pid](const auto& state) {
+    if constexpr (requires { state.process; }) return state.process.pid == pid;
+    return false;
+  };
+  return std::visit(is_now, state_) ||
+         std::any_of(retired_.begin(), retired_.end(), [pid](const Retired& one) { return one.process.pid == pid; });
+}
+
+// Its context takes GPU memory, and no seat needs the host memory that it has.
 void NodeMover::retire() {
   auto& serving = std::get<Serving>(state_);
   log_info("the mover has no seat, and ends", {{"pid", serving.process.pid}});
   socket_.close();
   unsent_.clear();
-  for (const auto& [number, chunk] : loans_) host_.returned(chunk);
-  loans_.clear();
+  host_.withdraw();
+  retired_.push_back({std::move(serving.process), std::exchange(loans_, {})});
   books_.reset();
-  retired_.push_back(std::move(serving.process));
   state_ = None{};
 }
 
 void NodeMover::look() {
-  std::erase_if(retired_, [](const Process& process) { return process.has_ended(); });
+  std::erase_if(retired_, [this](const Retired& one) {
+    if (!one.process.has_ended()) return false;
+    for (const auto& [number, chunk] : one.loans) host_.returned(chunk);
+    return true;
+  });
   const bool is_idle = std::holds_alternative<Serving>(state_) && numbers_.empty() && waiting_.empty();
   idle_looks_ = is_idle ? idle_looks_ + 1 : 0;
   if (idle_looks_ >= kIdleLooks) return retire();

@@ -73,6 +73,8 @@ class NodeMover {
   void on_may_connect(std::function<void()> callback) { on_may_connect_ = std::move(callback); }
   // why_not() has changed.
   void on_why_not(std::function<void()> callback) { on_why_not_ = std::move(callback); }
+  // Whether the process is a mover that this daemon has started or taken over.
+  bool is_its(pid_t pid) const;
   // Why no mover can be started, for people. Empty: one serves, or none has failed since one did.
   const std::string& why_not() const { return why_not_; }
 
@@ -171,7 +173,12 @@ class NodeMover {
   std::deque<Unsent> unsent_;
   std::variant<None, Starting, TakingOver, Serving, Resting> state_;
   base::Duration pause_;  // before the next start
-  std::vector<Process> retired_;  // that have been left, and may not have ended yet
+  // A mover that has been left, and may not have ended yet.
+  struct Retired {
+    Process process;
+    std::map<std::uint64_t, std::uint64_t> loans;
+  };
+  std::vector<Retired> retired_;
   std::size_t idle_looks_ = 0;    // at which the mover has had no seat, in a row
   std::string why_not_;
   std::uint64_t last_number_ = 0;

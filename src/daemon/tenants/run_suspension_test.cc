@@ -68,7 +68,7 @@ class Program final : public Carrier {
   bool evicts = true;
   bool killed = false;
   std::uint64_t resident = 0, evicted = 0, unpageable = 0;
-  std::uint64_t room = 0, host_spare = ~std::uint64_t{0};
+  std::uint64_t room = 0;
   std::uint32_t sequence = 0;
   wire::Contention contention{};
   std::deque<wire::DaemonMessage> inbox;
@@ -209,8 +209,6 @@ void Program::take(const wire::DaemonMessage& message) {
     say(wire::GateClosed{.slot = 0, .epoch = revoke->epoch});
     if (drains) say(wire::Drained{.slot = 0, .epoch = revoke->epoch});
     if (wants) request();
-  } else if (const auto* spare = std::get_if<wire::HostSpare>(&message)) {
-    host_spare = spare->bytes;
   } else if (const auto* now = std::get_if<wire::Contention>(&message)) {
     contention = *now;
   }
@@ -287,11 +285,9 @@ TEST(RunSuspension, IsForThoseThatComeLaterToo) {
   machine.settle();
   EXPECT_FALSE(a.is_granted());
   EXPECT_EQ(a.resident, 0u);
-  EXPECT_EQ(a.host_spare, 0u);
   EXPECT_TRUE(machine.state("a").is_parked);
   machine.resume("a");
   EXPECT_TRUE(a.is_granted());
-  EXPECT_EQ(a.host_spare, ~std::uint64_t{0});
   EXPECT_EQ(a.resident, 10 * kGiB);
 }
 

@@ -163,6 +163,7 @@ void Translator::ended(Session& session, std::string_view why) {
   }
   leases_.gone(session.id, why, now);
   leave_quota(session);
+  count_elsewhere();
   if (session.welcomed) {
     while (!gone_.empty() && gone_.front().at + kGoneRemembered < now) gone_.pop_front();
     gone_.push_back(std::move(gone));
@@ -199,8 +200,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   session.knows_mover = (hello.flags & wire::kKnowsMover) != 0;
-  session.not_interrupted =
-      (hello.flags & wire::kCanFreeze) != 0 && session.knows_mover ? no_interrupts_ : "its library is of an older release of gpumux";
+  const bool can_freeze = (hello.flags & wire::kCanFreeze) != 0 && session.knows_mover;
+  session.not_interrupted = can_freeze ? no_interrupts_ : "its library is of an older release of gpumux";
   leases_.connected(session.id, session.label);
   if (const auto gang = wire::text_of(hello.gang); !gang.empty()) {
     leases_.apply(sched::GangJoined{session.id, std::string(gang), hello.gang_world});
@@ -309,6 +310,7 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   forget_slot(session, slot, now);
   if (slot.mover == Slot::Mover::kOurs) mover_->closed(mover_seat(session, slot));
   session.close_slot(close.slot);
+  count_elsewhere();
   leases_.apply(sched::SeatClosed{seat}, now);
   if (changed_) changed_(session);
 }

@@ -155,6 +155,8 @@ class Translator {
   // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
   // still have it.
   bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
+  // A mover of this daemon's.
+  bool is_mover(pid_t pid) const { return mover_ != nullptr && mover_->is_its(pid); }
   // The MPS servers that this daemon has started.
   std::vector<MpsServerView> mps_servers() const {
     return mps_servers_ ? mps_servers_() : std::vector<MpsServerView>();

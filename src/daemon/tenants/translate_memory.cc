@@ -224,7 +224,8 @@ void Translator::open_mover(Session& session, Slot& slot) {
   const os::FileDescriptor connection =
       mover_->connect(seat, gpu.info.uuid, gpu.settings.hand_over ? session.trust_domain : std::string());
   // One that has content, or waits, gets a connection when a mover serves.
-  if (mover_->knows(seat)) slot.mover = Slot::Mover::kOurs;
+  if (mover_->knows(seat) && std::exchange(slot.mover, Slot::Mover::kOurs) == Slot::Mover::kEarlierDaemons)
+    count_elsewhere();
   if (!connection) return;
   slot.mover_connection = ++mover_connections_;
   send(session, wire::MoverOpened{.slot = slot.number, .number = slot.mover_connection}, connection.get());

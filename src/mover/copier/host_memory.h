@@ -15,8 +15,7 @@ struct HostChunk {
   std::uint64_t id = 0;  // the lender's own
 };
 
-// Lends host memory. Called by the thread that saves, without any lock of the copier's. Implementations answer from what
-// they have and do not wait.
+// Lends host memory. Called by the thread that saves, without any lock of the copier's. Implementations do not wait.
 class HostMemory {
  public:
   virtual ~HostMemory() = default;

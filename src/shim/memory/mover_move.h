@@ -7,7 +7,8 @@
 //
 // A job that lacks what another process has to give up first, or that failed, is tried again, later each time. A
 // program that waits for it, with the lease, waits no longer than View::patience. Then the seat is given up if the job
-// failed. If the driver has no memory, or the node's mover is gone, the seat is stranded, until something has come back. The mover's thread owns a Move.
+// failed. If the driver has no memory, or the node's mover is gone, the seat is stranded, until something has come back.
+// The mover's thread owns a Move.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the mover reports and keeps, message by message. Goal: the daemon knows at each moment what the seat has. Method:
-// the process's real tenant on the simulated driver. The test
-// itself is the daemon at the other end, and waits for the messages that it should get.
+// The mover's reports, message by message. Goal: the daemon knows at each moment how much memory the seat has. Method:
+// the process's real tenant on the simulated driver. The test itself is the daemon at the other end, and waits for the
+// messages that it should get.
 #include "shim/memory/mover.h"
 
 #include <gtest/gtest.h>
