@@ -47,8 +47,7 @@ class MoverConnection final : public pager::MoverLink {
   std::uint64_t connection() const override { return connections_.load(std::memory_order_acquire); }
   bool wants_names() override;
   void name_all(std::span<const Named> all) override;
-  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory,
-            bool may_keep) override;
+  bool save(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory, bool may_keep) override;
   bool load(std::uint64_t ticket, std::uint64_t chunk, const pager::Saved& saved, int memory) override;
   void cancel(std::uint64_t ticket) override;
   void forget(std::uint64_t chunk, const pager::Saved& saved, bool are_copies) override;

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "os/file_descriptor.h"
 #include "mover/copier/sizes.h"
+#include "os/file_descriptor.h"
 
 namespace gpumux::mover {
 namespace {

@@ -383,8 +383,7 @@ bool Worker::begin(Operation& operation) {
     copier_.load(loading, address, operation.content);  // `look` has its error
   } else {
     // Of a copy that the mover has done away with nothing is known, and the block is copied.
-    operation.copying =
-        copier_.save(address, static_cast<std::uint32_t>(operation.said.size()), operation.content);
+    operation.copying = copier_.save(address, static_cast<std::uint32_t>(operation.said.size()), operation.content);
     if (operation.verifies) Copier::verify(std::get<Copier::Saving>(operation.copying));
   }
   return true;
@@ -525,11 +524,14 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
     }
   }
   if (!queued_.empty() || !mapped_.empty()) {
+    // Without its context no stream says whether work is under way. So nothing goes on until it can be entered.
     const auto current = copier_.enter();
-    begin_next(false);
-    copier_.launch();
-    begin_next(true);
-    advance_all(now);
+    if (current.result() == cuda::CUDA_SUCCESS) {
+      begin_next(false);
+      copier_.launch();
+      begin_next(true);
+      advance_all(now);
+    }
   }
   for (const Seat& seat : seats_) {
     if (seat.is_gone) frames_.gone(seat.number);

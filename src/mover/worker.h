@@ -30,10 +30,10 @@
 #include "base/clock.h"
 #include "cuda/driver.gen.h"
 #include "mover/books.h"
+#include "mover/copier/copier.h"
 #include "mover/frames.h"
 #include "mover/mapping.h"
 #include "os/file_descriptor.h"
-#include "mover/copier/copier.h"
 #include "wire/mover_messages.h"
 
 namespace gpumux::mover {

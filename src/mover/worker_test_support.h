@@ -39,8 +39,7 @@ class Files final : public HostMemory {
   // The same file, mapped once more: another mover's.
   HostChunk map(std::uint64_t number, std::uint64_t bytes) {
     void* const room = ::mmap(nullptr, bytes + kBlockBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    const auto at =
-        (reinterpret_cast<std::uintptr_t>(room) + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    const auto at = (reinterpret_cast<std::uintptr_t>(room) + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
     void* const memory =
         ::mmap(reinterpret_cast<void*>(at), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, files_[number], 0);
     return {static_cast<std::byte*>(memory), bytes, number};

@@ -21,8 +21,8 @@ struct Moved {
 // Now.
 struct Counters {
   std::array<std::uint64_t, kPinReasons> unpageable{};  // on the device, pinned: each range by its first reason
-  std::uint64_t host_used = 0;          // host memory that holds what is away, or copies of what is on the GPU
-  std::uint64_t clean_copies = 0;       // part of host_used: of blocks that are resident
+  std::uint64_t host_used = 0;     // host memory that holds what is away, or copies of what is on the GPU
+  std::uint64_t clean_copies = 0;  // part of host_used: of blocks that are resident
   Moved moved;
 };
 

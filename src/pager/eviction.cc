@@ -155,7 +155,10 @@ void Eviction::commit(Entry& entry) {
 // The chunk stays on the GPU.
 void Eviction::keep(Entry& entry) {
   const base::Locked locked(state_.mutex);
-  if (entry.saving) {
+  if (entry.saving && stage_ == Stage::kUndrained) {
+    // The hash may be of what was there before the seat wrote, and the copy of what is there now.
+    state_.transfers.discard(*entry.saving, &entry.chunk->saved);
+  } else if (entry.saving) {
     state_.transfers.keep(*entry.saving, &entry.chunk->saved);
     wrong_hashes_ += entry.saving->wrong_hashes();
   }

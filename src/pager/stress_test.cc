@@ -211,6 +211,7 @@ class StressTest : public PagerTest {
   }
   void switch_in() {
     const std::uint64_t patience = 1000;
+    CUresult last = CUDA_SUCCESS;
     for (std::uint64_t attempt = 0; attempt < patience && pager().evicted_bytes() != 0; ++attempt) {
       CUresult error = CUDA_SUCCESS;
       std::uint64_t room = pick(2) == 0 ? pager().bounds().used() : Bounds::kNone;
@@ -222,9 +223,10 @@ class StressTest : public PagerTest {
           pager().bounds().set(room += 4 * kMebibyte, Bounds::kNone);
         if (state != JobState::kRunning) sim::sleep_until(sim::now() + base::Duration(30'000));
       }
+      last = job->error();
     }
     pager().bounds().set(Bounds::kNone, Bounds::kNone);
-    ASSERT_EQ(pager().evicted_bytes(), 0u);
+    ASSERT_EQ(pager().evicted_bytes(), 0u) << "last error " << last;
   }
 
   std::mt19937_64 random_;

@@ -127,6 +127,14 @@ void Transfers::keep(Saving& saving, Saved* saved) {
   link_->forget(saving.chunk_, *saved, true);
 }
 
+void Transfers::discard(Saving& saving, Saved* saved) {
+  --asked_;
+  if (saving.stage_ != Saving::Stage::kDone) return;
+  if (saving.is_kept_) link_->give(saving.ticket_, false);
+  forget(saving.saved_, saving.chunk_);
+  saved->clear();
+}
+
 CUresult Transfers::load(Loading& loading, int memory, const Saved& saved, std::uint64_t chunk) {
   loading.error_ = cuda::CUDA_ERROR_NOT_READY;
   if (link_ == nullptr) return loading.error_;

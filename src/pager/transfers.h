@@ -31,7 +31,7 @@ class Transfers {
 
   enum class Progress : std::uint8_t {
     kUnderWay,
-    kNoHost,   // the mover waits for host memory
+    kNoHost,  // the mover waits for host memory
     kDone,
     kFailed,   // nothing is under way any more
     kNoFrame,  // of a load into a frame: there is none, and nothing is under way
@@ -75,8 +75,10 @@ class Transfers {
   void cancel(Saving& saving);
   // Of kDone: the content is as saved from now on. `is_released`: this process has nothing of the memory any more.
   void commit(Saving& saving, bool is_released, Saved* saved);
-  // The save is given up.
+  // The save is given up. Of kDone: what is saved is a copy of what the GPU has.
   void keep(Saving& saving, Saved* saved);
+  // The save is given up, and the program may have written meanwhile.
+  void discard(Saving& saving, Saved* saved);
 
   // ---- loading
 

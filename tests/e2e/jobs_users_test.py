@@ -252,7 +252,8 @@ class Users(UsersTest):
         environment = {"PATH": os.environ["PATH"], **self.machine.environment(), "LD_LIBRARY_PATH": self.directory,
                        "GPUMUX_RUNTIME_DIR": place, "GPUMUX_MODE": "serial"}
         games = {"user": self.games.pw_uid, "group": self.games.pw_gid, "extra_groups": [], "cwd": "/"}
-        daemon = self.hand_out(paths.DAEMON, *(paths.BUILD / "bin" / name for name in ("gpumux-runner", "gpumux-mover")))
+        others = [paths.BUILD / "bin" / name for name in ("gpumux-runner", "gpumux-mover")]
+        daemon = self.hand_out(paths.DAEMON, *others)
         private = self.start_process([daemon, "--private", "--runtime-dir", place, "--state-dir",
                                       f"{place}.state"], environment=environment, **games)
         wait_until(lambda: os.path.exists(f"{place}/api.sock"), HANG, lambda: f"it serves: {private.tail()}")

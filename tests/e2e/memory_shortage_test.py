@@ -115,25 +115,34 @@ class Limited(MemoryTest):
         self.assertEqual(daemon.terminate(), 0)
 
 
-class Newcomers(GpumuxTest):
-    # Two contexts, the mover's and the first program's memory are more than the GPU.
-    machine_settings = {"memory": "1280MiB", "context_memory": "256MiB"}
+CONTEXT_BYTES = 256 << 20
+
+
+class ContextsTest(GpumuxTest):
     daemon_settings = {"mode": "auto", "host_memory": "2GiB"}
 
-    def test_one_whose_context_needs_what_somebody_else_has(self):
-        """It gets a lease, waits for room, and keeps the lease until it has that; and both end as they would alone."""
-        self.start_daemon()
-        first = self.start("large", name="first", blocks=70, block_kib=8192, rounds=4, step_us=2000, until=self.enough)
-        first.wait_for_line("round", timeout=HANG)
-        for i in range(2):
-            self.start("large", name=f"newcomer{i}", blocks=2, block_kib=8192, rounds=3).expect_success(timeout=HANG)
-        self.work_until(lambda: True, "the first program is at work all the time", first)
+    def start_with_contexts(self, name, count, begin):
+        """A worker whose threads have a context each. It allocates when the file `begin` is there."""
+        program = self.start("worker", name=name, threads=count, steps=40, step_us=500, until=self.enough, begin=begin)
+        wait_until(lambda: program.count("context") == count, HANG, "each thread has a context")
+        return program
+
+    def expect_no_memory(self, program):
+        self.assertEqual(program.wait(timeout=HANG), 3)
+        self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
+
+
+class NoRoom(ContextsTest):
+    # Five contexts: the mover has one.
+    machine_settings = {"memory": f"{5 * CONTEXT_BYTES >> 20}MiB", "context_memory": f"{CONTEXT_BYTES >> 20}MiB"}
 
     def test_contexts_that_leave_no_room_for_any_memory(self):
-        """Two programs of two contexts each: nothing on the GPU can leave it. Natively neither has any memory."""
+        """Two programs of two contexts each: nothing on the GPU can leave it, and neither has any memory."""
         daemon = self.start_daemon()
         begin = pathlib.Path(self.directory, "begin")
         programs = [self.start_with_contexts(f"worker{i}", 2, begin) for i in range(2)]
+        wait_until(lambda: daemon.api.status()["gpus"][0]["memory"]["foreign_bytes"] >= 5 * CONTEXT_BYTES, HANG,
+                   "all have contexts")
         begin.touch()
         wait_until(lambda: any(program.code is not None for program in programs), HANG, "one has no memory")
         refused, other = sorted(programs, key=lambda program: program.code is None)
@@ -148,27 +157,38 @@ class Newcomers(GpumuxTest):
         else:
             self.expect_no_memory(other)
 
+
+class Newcomers(ContextsTest):
+    # Two contexts, the mover's and the first program's memory are more than the GPU.
+    machine_settings = {"memory": "1280MiB", "context_memory": f"{CONTEXT_BYTES >> 20}MiB"}
+
+    def test_one_whose_context_needs_what_somebody_else_has(self):
+        """It gets a lease, waits for room, and keeps the lease until it has that; and both end as they would alone."""
+        self.start_daemon()
+        first = self.start("large", name="first", blocks=70, block_kib=8192, rounds=4, step_us=2000, until=self.enough)
+        first.wait_for_line("round", timeout=HANG)
+        for i in range(2):
+            self.start("large", name=f"newcomer{i}", blocks=2, block_kib=8192, rounds=3).expect_success(timeout=HANG)
+        self.work_until(lambda: True, "the first program is at work all the time", first)
+
     def test_contexts_that_leave_too_little_room_for_memory_that_is_away(self):
         """The first program's memory made way for the second one's contexts. It comes back when these are gone."""
         daemon = self.start_daemon()
         first = self.start("large", name="first", blocks=50, block_kib=8192, rounds=4, step_us=2000, until=self.enough)
         first.wait_for_line("round", timeout=HANG)
+        # The mover's context comes with a second program, and must be there before two of a program's.
+        early_enough = pathlib.Path(self.directory, "early_enough")
+        early = self.start("large", name="early", blocks=1, block_kib=1024, rounds=1, until=str(early_enough))
+        wait_until(lambda: daemon.api.status()["gpus"][0]["memory"]["foreign_bytes"] >= 3 * CONTEXT_BYTES, HANG,
+                   "all three have contexts")
+        early_enough.touch()
+        early.expect_success(timeout=HANG)
         begin = pathlib.Path(self.directory, "begin")
         second = self.start_with_contexts("second", 2, begin)
         wait_until(lambda: any("contexts" in seat["waits_for"] for seat in daemon.api.seats()), HANG,
                    lambda: f"status names the contexts: {daemon.api.seats()}")
         begin.touch()
         self.work_until(lambda: second.count("ready") == 2, "the second program has memory", second, first)
-
-    def start_with_contexts(self, name, count, begin):
-        """A worker whose threads have a context each. It allocates when the file `begin` is there."""
-        program = self.start("worker", name=name, threads=count, steps=40, step_us=500, until=self.enough, begin=begin)
-        wait_until(lambda: program.count("context") == count, HANG, "each thread has a context")
-        return program
-
-    def expect_no_memory(self, program):
-        self.assertEqual(program.wait(timeout=HANG), 3)
-        self.assertEqual(program.field("code"), "2")  # CUDA_ERROR_OUT_OF_MEMORY
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ class Mover(MemoryTest):
         self.assertEqual(len(self.movers(daemon)), 1)
         # Without a seat it ends, and its host memory is the daemon's again.
         wait_until(lambda: "the mover has no seat, and ends" in daemon.log(), HANG, "the mover has ended")
-        self.assertEqual(daemon.api.status()["host_memory"]["lent_bytes"], 0)
+        wait_until(lambda: daemon.api.status()["host_memory"]["lent_bytes"] == 0, HANG, "nothing is lent")
         self.work_until(have_moved, "both have moved", *self.started(2))
         self.assertEqual(len(self.movers(daemon)), 2)
 

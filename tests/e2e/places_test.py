@@ -31,7 +31,8 @@ class Places(UsersTest):
         machine = pathlib.Path(self.machine.directory)
         for path in (machine, *machine.iterdir()):
             path.chmod(0o777)
-        daemon = self.hand_out(paths.DAEMON, *(paths.BUILD / "bin" / name for name in ("gpumux-runner", "gpumux-mover")))
+        others = [paths.BUILD / "bin" / name for name in ("gpumux-runner", "gpumux-mover")]
+        daemon = self.hand_out(paths.DAEMON, *others)
         self.hand_out(paths.COMMAND, *paths.SIM_LIBRARIES.iterdir())
         home = self.homes[USER.pw_uid] = os.path.join(self.directory, "home")
         self.login = os.path.join(home, "login", "gpumux")

@@ -12,6 +12,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <thread>
 #include <utility>
 
 #include "base/limits.h"
@@ -20,6 +21,7 @@
 #include "os/pidfd.h"
 #include "os/random.h"
 #include "os/spawn.h"
+#include "os/system_clock.h"
 #include "os/unix_socket.h"
 #include "wire/encode.h"
 
@@ -29,6 +31,9 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
+// The kernel gives back tens of GiB of pinned memory when a mover ends. A guess.
+constexpr base::Duration kEndPatience = 5s;
+constexpr base::Duration kEndLook = 5ms;
 // Before the next start of a mover that has served, and the longest after failures. Both are guesses: a start costs
 // half a second of one core, and a person who has put it right waits half a minute at most.
 constexpr base::Duration kRestartPause = 500ms;
@@ -65,12 +70,15 @@ NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program
 }
 
 NodeMover::~NodeMover() {
-  // It goes on without this daemon, unless it has ended by now.
-  std::visit(
-      [](const auto& state) {
-        if constexpr (requires { state.process; }) state.process.has_ended();
-      },
-      state_);
+  // It goes on without this daemon for its seats. Without one it ends first: the next daemon's budget is a part of the
+  // memory that is available.
+  const bool has_seat = std::any_of(numbers_.begin(), numbers_.end(), [this](const auto& one) {
+    const auto left = left_.find(one.first);
+    return left == left_.end() || (left->second && !os::has_ended(left->second.get()));
+  });
+  if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && !has_seat)
+    retired_.push_back({std::move(serving->process), {}});
+  for (const Retired& one : retired_) one.process.end();
 }
 
 // ---- the process
@@ -80,6 +88,12 @@ bool NodeMover::Process::has_ended() const {
   const pid_t reaped = ::waitpid(pid, nullptr, WNOHANG);
   // An earlier daemon's is no child of this one.
   return reaped == pid || (reaped < 0 && (!pidfd || os::has_ended(pidfd.get())));
+}
+
+void NodeMover::Process::end() const {
+  kill();
+  const base::TimePoint late = os::now() + kEndPatience;
+  while (!has_ended() && os::now() < late) std::this_thread::sleep_for(kEndLook);
 }
 
 void NodeMover::Process::kill() const {

@@ -118,6 +118,7 @@ class NodeMover {
     os::FileDescriptor pidfd;
     bool has_ended() const;
     void kill() const;
+    void end() const;  // returns when it has ended, or after kEndPatience
   };
   struct None {};
   struct Starting {
@@ -179,7 +180,7 @@ class NodeMover {
     std::map<std::uint64_t, std::uint64_t> loans;
   };
   std::vector<Retired> retired_;
-  std::size_t idle_looks_ = 0;    // at which the mover has had no seat, in a row
+  std::size_t idle_looks_ = 0;  // at which the mover has had no seat, in a row
   std::string why_not_;
   std::uint64_t last_number_ = 0;
   std::map<std::string, std::uint64_t> domains_;  // of the seats, by number

@@ -266,8 +266,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       slot.mover = mover_->is_back(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
     }
   }
-  const auto can_freeze =
-      session.not_interrupted.empty() ? sched::CanFreeze::kMemoryLeaves : sched::CanFreeze::kNo;
+  const auto can_freeze = session.not_interrupted.empty() ? sched::CanFreeze::kMemoryLeaves : sched::CanFreeze::kNo;
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
@@ -364,9 +363,7 @@ void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
 
 // ---- runs ---------------------------------------------------------------------------------------
 
-void Translator::suspend_run(uid_t uid, const std::string& run) {
-  suspension_.set_suspended({uid, run}, true);
-}
+void Translator::suspend_run(uid_t uid, const std::string& run) { suspension_.set_suspended({uid, run}, true); }
 
 void Translator::resume_run(uid_t uid, const std::string& run) {
   for (Session* session : suspension_.set_suspended({uid, run}, false)) {

@@ -7,17 +7,17 @@
 // the list of addresses and the results lie in pinned host memory. That matters: it runs when the GPU is full.
 #include "block_hash_function.h"
 
-using gpumux::pager::BlockHashResult;
-using gpumux::pager::HashLong;
-using gpumux::pager::HashWord;
-using gpumux::pager::kHashKeyQuads;
-using gpumux::pager::kHashLanes;
-using gpumux::pager::kHashSteps;
-using gpumux::pager::kHashThreads;
+using gpumux::mover::BlockHashResult;
+using gpumux::mover::HashLong;
+using gpumux::mover::HashWord;
+using gpumux::mover::kHashKeyQuads;
+using gpumux::mover::kHashLanes;
+using gpumux::mover::kHashSteps;
+using gpumux::mover::kHashThreads;
 
 static __device__ HashLong sum_of_warp(HashLong value) {
   for (int distance = 16; distance > 0; distance /= 2)
-    value = gpumux::pager::hash_add(value, __shfl_down_sync(0xffffffffu, value, distance));
+    value = gpumux::mover::hash_add(value, __shfl_down_sync(0xffffffffu, value, distance));
   return value;
 }
 
@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(kHashThreads)
   __shared__ HashLong partial[2][kHashThreads / 32];
   const unsigned thread = threadIdx.x;
   for (unsigned i = thread; i < kHashKeyQuads; i += kHashThreads) {
-    const HashLong first = gpumux::pager::hash_key(seed_low, seed_high, 2 * i);
-    const HashLong second = gpumux::pager::hash_key(seed_low, seed_high, 2 * i + 1);
+    const HashLong first = gpumux::mover::hash_key(seed_low, seed_high, 2 * i);
+    const HashLong second = gpumux::mover::hash_key(seed_low, seed_high, 2 * i + 1);
     keys[i] = make_uint4(static_cast<HashWord>(first), static_cast<HashWord>(first >> 32),
                          static_cast<HashWord>(second), static_cast<HashWord>(second >> 32));
   }
@@ -51,13 +51,13 @@ extern "C" __global__ void __launch_bounds__(kHashThreads)
 #pragma unroll
       for (unsigned lane = 0; lane < kHashLanes; ++lane) {
         const uint4 k = window[lane];
-        sums[lane] += gpumux::pager::hash_quad(m.x, m.y, m.z, m.w, k.x, k.y, k.z, k.w);
+        sums[lane] += gpumux::mover::hash_quad(m.x, m.y, m.z, m.w, k.x, k.y, k.z, k.w);
       }
 #pragma unroll
       for (unsigned lane = 0; lane + 1 < kHashLanes; ++lane) window[lane] = window[lane + 1];
     }
     for (unsigned which = 0; which < 2; ++which) {
-      const HashLong sum = sum_of_warp(gpumux::pager::hash_second_level(sums, thread, which, seed_low, seed_high));
+      const HashLong sum = sum_of_warp(gpumux::mover::hash_second_level(sums, thread, which, seed_low, seed_high));
       if (thread % 32 == 0) partial[which][thread / 32] = sum;
     }
     const int constant = __syncthreads_and(different == 0);
@@ -65,9 +65,9 @@ extern "C" __global__ void __launch_bounds__(kHashThreads)
       HashLong total[2] = {};
       for (unsigned which = 0; which < 2; ++which)
         for (unsigned warp = 0; warp < kHashThreads / 32; ++warp)
-          total[which] = gpumux::pager::hash_add(total[which], partial[which][warp]);
+          total[which] = gpumux::mover::hash_add(total[which], partial[which][warp]);
       BlockHashResult result = {};
-      gpumux::pager::hash_finish(total[0], total[1], &result.low, &result.high);
+      gpumux::mover::hash_finish(total[0], total[1], &result.low, &result.high);
       result.first_word = first_word;
       result.is_constant = constant != 0 ? 1u : 0u;
       results[block] = result;

@@ -20,9 +20,7 @@ HashSeed seed_of(const Copier::Options& options) {
 }  // namespace
 
 Copier::Copier(const cuda::Driver& driver, HostSlots& host, const Options& options)
-    : driver_(driver),
-      host_(host),
-      engine_(driver, options.device, options.hashing, seed_of(options)) {}
+    : driver_(driver), host_(host), engine_(driver, options.device, options.hashing, seed_of(options)) {}
 
 // ---- the context
 

@@ -52,9 +52,7 @@ class DeviceMemory {
   bool is_paged();
 
   // Whether the pager has anything that a context's end could concern.
-  bool has_anything() const {
-    return pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_;
-  }
+  bool has_anything() const { return pager.bounds().committed() != 0 || pager.bounds().used() != 0 || has_imports_; }
   // Freed memory that is kept for reuse goes back to the driver, at least `bytes`; returns how much.
   std::uint64_t trim(std::uint64_t bytes) {
     pools.release(bytes);

@@ -415,8 +415,7 @@ TEST_F(MemoryTest, WhatIsReadIsWhatWasWrittenWhateverRoomThereIs) {
   std::mt19937 random(seed());
   const base::TimePoint end = os::now() + 200s;
   const auto has_moved = [&] {
-    return daemon.last().moved_out != 0 && daemon.last().moved_in != 0 &&
-           (daemon.claims() != 0 || !kMeetsClaims);
+    return daemon.last().moved_out != 0 && daemon.last().moved_in != 0 && (daemon.claims() != 0 || !kMeetsClaims);
   };
   for (unsigned round = 0; daemon.complaints().empty() && !HasFailure(); ++round) {
     if (daemon.rooms() >= rooms && daemon.grants() >= leases && (has_moved() || os::now() > end)) break;

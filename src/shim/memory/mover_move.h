@@ -7,7 +7,7 @@
 //
 // A job that lacks what another process has to give up first, or that failed, is tried again, later each time. A
 // program that waits for it, with the lease, waits no longer than View::patience. Then the seat is given up if the job
-// failed. If the driver has no memory, or the node's mover is gone, the seat is stranded, until something has come back.
+// failed. If the driver has no memory, or the node's mover is gone, the seat is stranded until something has come back.
 // The mover's thread owns a Move.
 #pragma once
 
@@ -56,14 +56,14 @@ class Move {
     std::optional<Step> step{};  // of the job under way, if there is one
   };
   enum class Act : std::uint8_t {
-    kWait,        // do nothing
-    kRest,        // there is nothing to move
-    kOpen,        // let the gate open: no eviction goes on
-    kEvict,       // begin to evict, behind the doors
-    kRestore,     // begin to restore
-    kCancel,      // cancel the job
-    kClaim,       // claim hidden memory, if the driver has refused for long enough
-    kRelease,     // give the claim back
+    kWait,     // do nothing
+    kRest,     // there is nothing to move
+    kOpen,     // let the gate open: no eviction goes on
+    kEvict,    // begin to evict, behind the doors
+    kRestore,  // begin to restore
+    kCancel,   // cancel the job
+    kClaim,    // claim hidden memory, if the driver has refused for long enough
+    kRelease,  // give the claim back
     kGiveUp,   // the program's next work fails
   };
   struct Decision {

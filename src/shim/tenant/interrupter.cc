@@ -176,8 +176,7 @@ base::Duration Interrupter::look_at(Line& line) {
 }
 
 bool Interrupter::must_thaw(const Line& line) const {
-  return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) ||
-         line.must_drain.load(std::memory_order_acquire);
+  return gate_.is_granted(line.slot) || gate_.is_ungated(line.slot) || line.must_drain.load(std::memory_order_acquire);
 }
 
 // False: memory is away, and the work stays frozen. Either this sees that memory is about to leave, or who is about to

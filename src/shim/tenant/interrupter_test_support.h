@@ -19,6 +19,7 @@
 #include <variant>
 #include <vector>
 
+#include "client/agent.h"
 #include "client/lease_page_memory.h"
 #include "cuda/resource_manager_abi.h"
 #include "os/futex.h"
