@@ -77,7 +77,7 @@ class Transfers {
   void commit(Saving& saving, bool is_released, Saved* saved);
   // The save is given up. Of kDone: what is saved is a copy of what the GPU has.
   void keep(Saving& saving, Saved* saved);
-  // The save is given up, and the program may have written meanwhile.
+  // The caller gives the save up. The program may have written since it began, so nothing of it is kept.
   void discard(Saving& saving, Saved* saved);
 
   // ---- loading

@@ -28,7 +28,7 @@ class HostMemoryTest : public ::testing::Test {
   // Runs all jobs, and the jobs that follow from them. Chunks that are made only to be unmade would go on for ever.
   void rest() {
     for (int jobs = 0; memory.is_making(); ++jobs) {
-      ASSERT_LT(jobs, 2000) << "host memory is made and unmade, and nobody has asked for anything";
+      ASSERT_LT(jobs, 2000) << "the daemon makes and unmakes host memory that the mover has not asked for";
       loop.run_one();
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pager's own objects in a context of the program's: streams, events, the hash kernel and its lists.
+// What the copier has in the mover's context: streams, events, the hash kernel and its lists.
 //
 // All of it is made before memory is short (open), for a full GPU has no room for a module either. One thread at a time
 // uses an engine: the thread that steps a job. Nothing here waits for the GPU, but close.

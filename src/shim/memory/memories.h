@@ -257,7 +257,7 @@ class Memories final : public Pools::Port {
   void update_bars(std::uint32_t slot);
   // The mover: an eviction of this seat begins, or is over.
   void set_evicting(std::uint32_t slot, bool evicting);
-  // Its context is broken and its memory discarded. It counts as complete, so that its program gets the error.
+  // Its context is broken. It counts as complete, so that its program gets the error.
   void set_broken(std::uint32_t slot);
   bool is_broken(std::uint32_t slot) const { return broken_[slot].load(std::memory_order_relaxed); }
 

@@ -97,9 +97,8 @@ class DrainerTest : public sim::SimTest {
   client::Agent agent{{}, port};
 };
 
-// A member of a gang is let through after it had drained, and what is left of its permits is taken back. The drainer
-// has looked before that, and found nothing. It comes to say so when a submission has been let through since, and the
-// gate has closed again.
+// A seat gets another lease after it had drained. The drainer has looked before that, and found nothing. It comes to
+// say so when the seat has submitted since, and the gate has closed again.
 TEST_F(DrainerTest, DoesNotSayOfARevocationWhatItSawBeforeIt) {
   constexpr std::uint64_t kEpoch = 7;
   page.slots[0].epoch.store(kEpoch);

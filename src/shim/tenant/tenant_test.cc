@@ -3,10 +3,10 @@
 // tenant has said that it is drained, and every thread gets on.
 //
 // Method: the process's real tenant (agent, drainer, gate, seats) on the simulated driver, which breaks a capture that
-// is looked at. A daemon grants, revokes, takes back, steps, flips contention and goes away at random by seed. Threads
+// is looked at. A daemon grants, revokes, flips contention and goes away at random by seed. Threads
 // submit, make and destroy streams and contexts, and capture. The daemon believes only what it was told, and checks it
 // against the GPU at that moment:
-//   - at each submission the seat's lease must be granted, or not yet reported closed, or a permit must be out;
+//   - at each submission the seat's lease must be granted, or not yet reported closed;
 //   - when Drained comes, the GPU must be idle.
 // GPUMUX_TEST_SEED repeats a run (as far as threads allow).
 #include "shim/tenant/tenant.h"
