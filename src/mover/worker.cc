@@ -293,7 +293,11 @@ CUresult Worker::open() {
     if (result != cuda::CUDA_SUCCESS) driver_.cuDevicePrimaryCtxRelease_v2(device_);
   }
   if (std::exchange(open_failed_, result) != result && result != cuda::CUDA_SUCCESS)
-    std::fprintf(stderr, "gpumux-mover: no context on device %d: error %u\n", device_, result);
+    std::fprintf(
+        stderr,
+        "gpumux-mover: device %d: CUDA error %u when its context was made. No memory leaves this GPU until one "
+        "is made, and the mover tries again. If it is error 2 (out of memory), end a program there\n",
+        device_, result);
   return result;
 }
 
