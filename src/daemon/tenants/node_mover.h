@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The node's mover (docs/decisions/0039) is a process. The daemon starts it for the first seat that needs one. It
-// borrows host memory for the mover as for a tenant, and keeps the books. So the next mover knows all content that the
-// last one has saved.
+// The node's mover (docs/decisions/0039) is a process. The daemon starts it for the first seat that needs one, lends it
+// host memory, and keeps the books. So the next mover knows all content that the last one has saved.
 //
 //   None --connect--> Starting --MoverReady--> Serving
 //                        ^  |                     |
@@ -16,6 +15,9 @@
 // hands over the books, all host memory and its seats, and then it is Serving. If that takes longer than
 // kTakeOverPatience, the mover stays with its seats until they end, and gets no other seat: None. The kernel says that
 // the mover is of the daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
+//
+// A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's own
+// end kills it.
 //
 // The door, where a mover listens for the next daemon, is bound by the daemon that starts this mover. So its name
 // always belongs to the newest mover of the folder's lock.
