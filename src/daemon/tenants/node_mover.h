@@ -16,8 +16,8 @@
 // kTakeOverPatience, the mover stays with its seats until they end, and gets no other seat: None. The kernel says that
 // the mover is of the daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
 //
-// A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's own
-// end kills it.
+// A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's
+// own end kills it.
 //
 // The door, where a mover listens for the next daemon, is bound by the daemon that starts this mover. So its name
 // always belongs to the newest mover of the folder's lock.
