@@ -20,6 +20,7 @@
 #include <random>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "client/mover_connection.h"
@@ -203,6 +204,9 @@ class TestMover {
         std::optional<base::Duration> next(std::chrono::milliseconds(1));
         {
           const std::lock_guard lock(mutex_);
+          for (NewSeat& seat : std::exchange(new_seats_, {})) {
+            worker.add(seat.number, std::move(seat.connection), seat.domain);
+          }
           if (!is_held_) next = worker.step(now ? *now : sim::now());
         }
         worker.wait(next, wake_[0]);
@@ -217,7 +221,7 @@ class TestMover {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     {
       const std::lock_guard lock(mutex_);
-      worker.add(seat, os::FileDescriptor(ends[0]), domain);
+      new_seats_.push_back({seat, os::FileDescriptor(ends[0]), domain});
     }
     EXPECT_EQ(::write(wake_[1], "", 1), 1);
     return os::FileDescriptor(ends[1]);
@@ -243,11 +247,18 @@ class TestMover {
   std::optional<base::TimePoint> now;  // set before the start: its time stands still
 
  private:
+  struct NewSeat {
+    mover::SeatNumber number;
+    os::FileDescriptor connection;
+    mover::Domain domain;
+  };
+
   HostFiles& files_;
   int wake_[2] = {};
   std::atomic<bool> stopping_{false};
   std::mutex mutex_;
   bool is_held_ = false;
+  std::vector<NewSeat> new_seats_;  // the thread, which alone touches the worker once it runs, takes them in
   std::thread thread_;
 };
 

@@ -153,7 +153,7 @@ class Turns(OldLibraryTest):
 
     def test_a_gang_of_old_and_new(self):
         """If its members were not granted together, the two jobs would wait for each other for ever."""
-        daemon = self.start_daemon(quantum="5ms")
+        daemon = self.start_daemon(quantum="5ms", interrupt="off")
         processes = self.start_jobs((old_library, paths.LIBRARY), GPUMUX_RUN_ID="job{job}", WORLD_SIZE="2",
                                     LOCAL_WORLD_SIZE="2")
         for process in processes:
@@ -165,7 +165,7 @@ class Turns(OldLibraryTest):
 
     def test_stalled_strangers_have_their_turns(self):
         """The library knows a lease that comes while it drains as one that is given back."""
-        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="100ms")
+        daemon = self.start_daemon(quantum="5ms", overlap="false", stall_timeout="100ms", interrupt="off")
         processes = self.start_jobs((old_library, old_library), GPUMUX_GANG="none")
         for process in processes:
             daemon.trace.wait_for(event="grant", pid=process.pid, count=3, timeout=60)
