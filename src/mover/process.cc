@@ -308,9 +308,9 @@ Process::Gpu::~Gpu() {
 }
 
 void Process::Gpu::post(Mail one) {
-  if (std::holds_alternative<NewSeat>(one)) seats.fetch_add(1);
   {
     const std::lock_guard lock(mutex);
+    if (std::holds_alternative<NewSeat>(one)) seats.fetch_add(1);
     mail.push_back(std::move(one));
   }
   ::eventfd_write(wake.get(), 1);
@@ -338,7 +338,12 @@ void Process::Gpu::run() {
     const auto next = worker.step(os::now());
     // The daemon starts another one, which knows all that was saved.
     if (worker.is_broken()) ::_exit(3);
-    seats.store(worker.seats());
+    {
+      const std::lock_guard lock(mutex);
+      const auto waiting =
+          std::ranges::count_if(mail, [](const Mail& one) { return std::holds_alternative<NewSeat>(one); });
+      seats.store(worker.seats() + static_cast<std::size_t>(waiting));
+    }
     worker.wait(next, wake.get());
   }
 }
