@@ -519,8 +519,8 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
     queued_.insert(queued_.begin(), std::make_move_iterator(short_.begin()), std::make_move_iterator(short_.end()));
     short_.clear();
   }
-  // Once two programs share the GPU: when memory has to move it may be too full for a context.
-  if (copier_.context() == nullptr && (!queued_.empty() || (seats_.size() > 1 && now >= open_again_at_))) {
+  // With the first seat: when memory has to move the GPU may be too full for a context.
+  if (copier_.context() == nullptr && (!queued_.empty() || (!seats_.empty() && now >= open_again_at_))) {
     open_again_at_ = now + kOpenPause;
     if (const CUresult result = open(); result != cuda::CUDA_SUCCESS) {
       for (Operation& operation : queued_) answer(operation, MoverResult::kFailed, result);
@@ -546,7 +546,7 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
   if (!asking_.empty()) return base::Duration(0);
   if (!mapped_.empty() || !queued_.empty()) return kPoll;
   std::optional<base::Duration> next;
-  if (copier_.context() == nullptr && seats_.size() > 1) next = kOpenPause;
+  if (copier_.context() == nullptr && !seats_.empty()) next = kOpenPause;
   if (!short_.empty()) next = try_short_at_ - now;
   if (look_at_frames) next = std::min(next.value_or(Frames::kPatience), *look_at_frames - now);
   return next;

@@ -379,12 +379,12 @@ TEST_F(PagingTest, NothingIsLostWhateverFails) {
 
 TEST_F(PagingTest, AMoverThatCannotMakeItsStreamsTriesAgain) {
   mover_fails_ = true;
+  Fault& fault = *the_faults()["cuStreamCreate"];
+  fault.fail_at = 1;  // with the first seat
   const CUdeviceptr data = get(4 * kMebibyte);
   write(data, random_words(4 * kMebibyte, 60));
-  the_faults()["cuStreamCreate"]->fail_at = 1;
-  EXPECT_EQ(evict(), JobState::kFailed);
-  EXPECT_EQ(pager().evicted_bytes(), 0u);
   tries([&] { return evict() == JobState::kDone; });
+  EXPECT_GT(fault.calls, 1u);
   EXPECT_EQ(restore(), JobState::kDone);
   EXPECT_EQ(read(data, kMebibyte), random_words(4 * kMebibyte, 60));
 }

@@ -36,7 +36,9 @@ void ForeignUse::opened(base::TimePoint now, base::TenantId tenant, std::uint64_
   const auto is_its = [account](const Newcomer& one) { return one.account == account; };
   if (std::count_if(newcomers_.begin(), newcomers_.end(), is_its) >= std::ptrdiff_t{kMostNewcomers})
     newcomers_.erase(std::find_if(newcomers_.begin(), newcomers_.end(), is_its));
-  newcomers_.push_back({.tenant = tenant, .account = account, .until = now + kContextPatience, .before = bytes_});
+  const base::TimePoint until = now + kContextPatience;
+  if (tenants_++ == 0) newcomers_.push_back({.until = until, .before = bytes_});
+  newcomers_.push_back({.tenant = tenant, .account = account, .until = until, .before = bytes_});
   heard_at_ = now;  // its first report comes in a moment
 }
 
@@ -60,6 +62,7 @@ void ForeignUse::came_back(std::uint64_t bytes) {
 }
 
 void ForeignUse::closed(base::TimePoint now, base::TenantId tenant) {
+  --tenants_;
   std::erase_if(newcomers_, [tenant](const Newcomer& one) { return one.tenant == tenant; });
   moved_at_ = now;
   series_.reset();

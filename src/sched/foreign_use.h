@@ -14,7 +14,8 @@
 //
 // Contexts are what looks show of them. A tenant that has just come is about to make one, which looks show too late. So
 // a newcomer is charged a context for some seconds, whether it makes one or not. That is all that a program can have
-// charged to others by coming, so only a few newcomers of each account count.
+// charged to others by coming, so only a few newcomers of each account count. A GPU's first tenant brings the mover,
+// whose context is made beside the tenant's: the mover is a newcomer, too.
 //
 // Pure: is told the time.
 #pragma once
@@ -99,6 +100,8 @@ class ForeignUse {
   void believe(const Look& look);
   std::uint64_t others_in(const Look& look) const;
 
+  static constexpr std::uint64_t kNoAccount = std::numeric_limits<std::uint64_t>::max();
+
   enum class Knowledge : std::uint8_t {
     kNone,
     kLooked,  // while memory moved: `bytes_` is not known yet
@@ -113,8 +116,8 @@ class ForeignUse {
     std::uint64_t most = 0;
   };
   struct Newcomer {
-    base::TenantId tenant{};
-    std::uint64_t account = 0;
+    base::TenantId tenant{};  // none: the mover
+    std::uint64_t account = kNoAccount;
     base::TimePoint until{};
     std::uint64_t before = 0;                  // what there was before it
     std::optional<base::TimePoint> made_at{};  // its context is there since then, or longer
@@ -131,6 +134,7 @@ class ForeignUse {
   std::optional<std::uint64_t> settled_;  // what the last settled look has shown
   std::optional<Series> series_;
   std::uint64_t left_ = std::numeric_limits<std::uint64_t>::max();
+  std::size_t tenants_ = 0;
   std::vector<Newcomer> newcomers_;  // oldest first; some may be none any more
 };
 

@@ -283,8 +283,24 @@ TEST(ForeignUse, OtherProgramsComeWhileTheDeadAreWaitedFor) {
 TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
   Looks s;
   for (int i = 0; i < 2; ++i) s.open(7);
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB), 2 * 768 * kMiB);
-  EXPECT_EQ(s.use.expected(s.now, 8 * kGiB), 2 * 128 * kMiB);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB), 3 * 768 * kMiB) << "theirs, and the mover's";
+  EXPECT_EQ(s.use.expected(s.now, 8 * kGiB), 3 * 128 * kMiB);
+}
+
+// It may end when it has no seat on any GPU. So it is expected again.
+TEST(ForeignUse, TheMoverComesWithTheFirstTenant) {
+  Looks s;
+  const base::TenantId one = s.open(1);
+  EXPECT_EQ(s.bytes(), 2 * 768 * kMiB);
+  s.use.closed(s.now, one);
+  EXPECT_EQ(s.bytes(), 768 * kMiB);
+  s.now += kContextPatience;
+  const base::TenantId other = s.open(1);
+  s.open(2);
+  EXPECT_EQ(s.bytes(), 3 * 768 * kMiB);
+  s.use.closed(s.now, other);
+  s.open(3);
+  EXPECT_EQ(s.bytes(), 3 * 768 * kMiB) << "the GPU was never without a tenant";
 }
 
 // While another program has 20 GiB, the contexts of newcomers are not seen yet either.
@@ -294,12 +310,12 @@ TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
   const TimePoint opened_at = s.now;
   base::TenantId last;
   for (int i = 0; i < 5; ++i) last = s.open(static_cast<std::uint64_t>(i));
-  EXPECT_EQ(s.bytes(), 23 * kGiB + 768 * kMiB);
+  EXPECT_EQ(s.bytes(), 24 * kGiB + 512 * kMiB) << "five, and the mover's";
   s.use.closed(s.now, last);
-  EXPECT_EQ(s.bytes(), 23 * kGiB);
+  EXPECT_EQ(s.bytes(), 23 * kGiB + 768 * kMiB);
   for (int i = 0; i < 2; ++i) s.look_at(22 * kGiB);
-  EXPECT_EQ(s.bytes(), 23 * kGiB) << "they are not counted twice";
-  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB)->bytes, kGiB);
+  EXPECT_EQ(s.bytes(), 23 * kGiB + 768 * kMiB) << "they are not counted twice";
+  EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB)->bytes, kGiB + 768 * kMiB);
   EXPECT_EQ(s.use.unseen(s.now, 80 * kGiB)->until, opened_at + kContextPatience);
   s.now += kContextPatience;
   EXPECT_EQ(s.bytes(), 22 * kGiB) << "they take no more than that";
@@ -312,6 +328,8 @@ TEST(ForeignUse, ContextsOfNewcomersAreExpectedBesideWhatIsThere) {
 TEST(ForeignUse, AContextThatLooksShowIsNotExpectedAnyMore) {
   Looks s;
   s.look(0);
+  s.open(0);
+  s.now += kContextPatience;
   const base::TenantId one = s.open(1);
   const base::TenantId other = s.open(2);
   s.pause = 100ms;
@@ -341,6 +359,8 @@ TEST(ForeignUse, ANewcomerIsExpectedBesideThoseBeforeIt) {
 // A user may have 4,096 connections that never use the GPU.
 TEST(ForeignUse, FewNewcomersOfAnAccountCountAndOnlyForAWhile) {
   Looks s;
+  s.open(7);
+  s.now += kContextPatience;
   s.look(1);
   for (int round = 0; round < 16; ++round) {
     for (int i = 0; i < 256; ++i) s.open(7);

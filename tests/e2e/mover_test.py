@@ -63,13 +63,6 @@ class Mover(MemoryTest):
         self.start_daemon()
         self.run_together(3, allocator="vmm", churn=1, **LARGE)
 
-    def test_a_program_alone_starts_no_context_of_its(self):
-        daemon = self.start_daemon()
-        program = self.start("large", hold=60, **LARGE)
-        program.wait_for_line("digest", timeout=HANG)
-        gpu = daemon.api.status()["gpus"][0]
-        self.assertEqual(gpu["foreign"], [])
-
     def test_it_is_killed_again_and_again(self):
         self.expect_error("the mover has ended, and is started again")
         self.expect_error("CUDA error|error 600|cannot bring memory back")

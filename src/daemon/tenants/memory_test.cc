@@ -19,12 +19,15 @@
 namespace gpumux::daemon::testing {
 namespace {
 
+// Of 80 GiB: not the reserve, and not the contexts that are expected of the tenant and of the mover.
+constexpr std::uint64_t kAlone = 77 * kGiB;
+
 TEST(DaemonMemory, AloneATenantHasTheWholeGpu) {
   const TemporaryDirectory dir;
   TestDaemon daemon(TestDaemon::options_in(dir.path()));
   Tenant tenant(dir.path());
   ASSERT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
-  ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
+  ASSERT_TRUE(tenant.settle([](const wire::Room& room) { return room.room >= kAlone; }));
   EXPECT_LE(tenant.room.room, 80 * kGiB - kReserve);
   EXPECT_EQ(tenant.room.total, 80 * kGiB);
 }
@@ -37,11 +40,11 @@ TEST(DaemonMemory, MemoryFollowsTheLease) {
   Tenant b(dir.path(), "b");
   ASSERT_TRUE(a.join() && a.open_seat(0, test_uuid(0)) && a.settle(has_any));
   ASSERT_TRUE(a.request() && a.wait_granted());
-  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
+  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room >= kAlone; }));
   ASSERT_TRUE(a.has(60));
   ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)));
   ASSERT_TRUE(b.settle([](const wire::Room&) { return true; }));  // the first one gives nothing: b counts from now on
-  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room < 78 * kGiB; }));
+  ASSERT_TRUE(a.settle([](const wire::Room& room) { return room.room < kAlone; }));
   ASSERT_TRUE(b.settle(has_any));
   // Born evicted: b holds no lease.
   ASSERT_TRUE(b.has(0, 60));
@@ -161,10 +164,10 @@ TEST(DaemonMemory, TheMemoryOfTheDeadIsReused) {
   auto a = std::make_unique<Tenant>(dir.path(), "a");
   Tenant b(dir.path(), "b");
   ASSERT_TRUE(a->join() && a->open_seat(0, test_uuid(0)) && a->settle(has_any));
-  ASSERT_TRUE(a->has(78));
+  ASSERT_TRUE(a->has(77));
   ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)));
   a.reset();
-  EXPECT_TRUE(b.settle([](const wire::Room& room) { return room.room >= 78 * kGiB; }));
+  EXPECT_TRUE(b.settle([](const wire::Room& room) { return room.room >= kAlone; }));
 }
 
 // A new daemon believes its tenants' reports: it tells no tenant to give up anything before that tenant has reported.
@@ -186,7 +189,7 @@ TEST(DaemonMemory, ARestartTakesNothingAway) {
   std::uint64_t least = ~std::uint64_t{0};
   ASSERT_TRUE(tenant.settle([&](const wire::Room& room) {
     least = std::min(least, room.room);
-    return room.room >= 78 * kGiB;
+    return room.room >= kAlone;
   }));
   EXPECT_GE(least, 50 * kGiB);
 }

@@ -105,6 +105,14 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
       contexts[i] += all > known ? all - known : gpu.info.memory_total / kContextPart;
     }
   }
+  // The mover's context is there for the jobs' programs, too.
+  for (std::size_t i = 0; i < contexts.size(); ++i) {
+    const Gpu& gpu = leases_.gpus()[i];
+    for (const GpuProcess& process : gpu.use.processes) {
+      if (!translator_.is_mover(process.pid)) continue;
+      contexts[i] += process.memory > 0 ? process.memory : gpu.info.memory_total / kContextPart;
+    }
+  }
   const std::vector<RunMemory> others = translator_.memory_outside(runs);
   std::vector<std::vector<ForeignProgram>> programs = programs_outside(runs);
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
