@@ -272,7 +272,8 @@ void LoopDaemon::open_mover() {
     log_error("memory stays on the GPUs", {{"why", program.error().message()}});
     return translator_.set_why_no_mover(program.error().message());
   }
-  mover_.emplace(io_, host_memory_, std::move(*program), options_.runtime_dir + "/mover.sock");
+  if (options_.config.keep_host_memory) host_memory_.keep_at(options_.runtime_dir + "/" + os::kHostMemoryDir);
+  mover_.emplace(io_, host_memory_, std::move(*program), options_.runtime_dir + "/" + os::kMoverSocket);
   host_memory_.on_lent([this](std::uint64_t chunk) { mover_->lent(chunk); });
   mover_->on_why_not([this] {
     translator_.set_why_no_mover(mover_->why_not());

@@ -40,6 +40,10 @@ inline constexpr char kRootDir[] = "root";
 inline constexpr char kRootApiSocket[] = "root/api.sock";
 inline constexpr char kContainersDir[] = "root/containers";
 inline constexpr char kRuntimeLock[] = "lock";
+// Where a mover listens for its next daemon.
+inline constexpr char kMoverSocket[] = "mover.sock";
+// Where host memory is attached that outlives its daemon (setting keep_host_memory).
+inline constexpr char kHostMemoryDir[] = "memory";
 inline constexpr char kKnownTenants[] = "known_tenants";
 inline constexpr char kElsewhere[] = "elsewhere";
 

@@ -203,7 +203,7 @@ Reader::kDaemon, {}},
 Reader::kDaemon, {}},
 }};
 
-inline constexpr std::array<Setting, 12> kDaemonSettings{{
+inline constexpr std::array<Setting, 13> kDaemonSettings{{
 {"log_level", "GPUMUX_LOG_LEVEL",
 {Kind::kWord, 0, 0, "debug info warning error",
 "debug, info, warning or error"},
@@ -240,6 +240,11 @@ Reader::kDaemon, {}},
 {Kind::kMemoryPart, 0, 9223372036854775807, "",
 "a number of bytes with a unit, such as 64G, or a part of what is available, such as 60% (0% to 90%)"},
 "60%", "The most host memory for evicted data: bytes, or a part of what is available",
+Reader::kDaemon, {}},
+{"keep_host_memory", "GPUMUX_KEEP_HOST_MEMORY",
+{Kind::kBool, 0, 0, "false true",
+"true or false"},
+"false", "Evicted data outlives the daemon even if the mover ends with it, as in a container",
 Reader::kDaemon, {}},
 {"mps_control", "GPUMUX_MPS_CONTROL",
 {Kind::kText, 0, 0, "",
@@ -468,11 +473,12 @@ void visit_daemon(Settings& settings, const Visit& visit) {
   visit(kDaemonSettings[4], settings.admin_group);
   visit(kDaemonSettings[5], settings.socket_mode);
   visit(kDaemonSettings[6], settings.host_memory);
-  visit(kDaemonSettings[7], settings.mps_control);
-  visit(kDaemonSettings[8], settings.metrics_address);
-  visit(kDaemonSettings[9], settings.metrics_token_file);
-  visit(kDaemonSettings[10], settings.metrics_certificate_file);
-  visit(kDaemonSettings[11], settings.metrics_key_file);
+  visit(kDaemonSettings[7], settings.keep_host_memory);
+  visit(kDaemonSettings[8], settings.mps_control);
+  visit(kDaemonSettings[9], settings.metrics_address);
+  visit(kDaemonSettings[10], settings.metrics_token_file);
+  visit(kDaemonSettings[11], settings.metrics_certificate_file);
+  visit(kDaemonSettings[12], settings.metrics_key_file);
 }
 
 // Calls visit(setting, field) for every setting of KubeletSettings.

@@ -129,6 +129,8 @@ struct DaemonSettings {
   std::uint32_t socket_mode = 0666;
   // The most host memory for evicted data: bytes, or a part of what is available.
   std::string host_memory = "60%";
+  // Evicted data outlives the daemon even if the mover ends with it, as in a container.
+  bool keep_host_memory = false;
   // The program that is the control daemon of MPS.
   std::string mps_control = "/usr/bin/nvidia-cuda-mps-control";
   // Where scrapers read metrics over TCP: ADDRESS:PORT with numbers only, as `127.0.0.1:9840` or `[::]:9840`.

@@ -6,6 +6,7 @@ import pathlib
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 
@@ -17,7 +18,7 @@ from framework.memory import LARGE, MemoryTest
 from framework.waiting import HANG, wait_until
 
 
-class Mover(MemoryTest):
+class MoverTest(MemoryTest):
 
     def movers(self, daemon):
         """The process ids of all movers that the daemon has started, the newest last."""
@@ -42,6 +43,9 @@ class Mover(MemoryTest):
     def turns_of(self, daemon, more):
         before = len(daemon.trace.switches(0))
         return lambda: len(daemon.trace.switches(0)) >= before + more
+
+
+class Mover(MoverTest):
 
     def test_memory_comes_and_goes_through_it(self):
         daemon = self.start_daemon()
@@ -191,6 +195,49 @@ class Mover(MemoryTest):
             # This daemon has the content that it saved.
             os.kill(mover, signal.SIGKILL)
         self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+
+
+class EndsWithItsDaemon(MoverTest):
+    """As in a container that ends, the mover and its daemon end together."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder = os.path.join(self.runtime_dir, "memory")
+        self.addCleanup(lambda: subprocess.run(["umount", "-l", self.folder], stderr=subprocess.DEVNULL, check=False))
+
+    def kill_both(self, daemon):
+        daemon.process.send(signal.SIGSTOP)  # it starts no other one
+        os.kill(self.movers(daemon)[-1], signal.SIGKILL)
+        daemon.kill()
+
+    def test_the_next_daemon_has_the_data(self):
+        self.expect_error("CUDA error|error 600|cannot bring memory back")
+        daemon = self.start_daemon(keep_host_memory="true")
+        if "ends with this daemon" in daemon.log():
+            self.skipTest("the kernel refuses a mount here")
+        programs = self.started(2)
+        for _ in range(3):
+            wait_until(self.turns_of(daemon, 2), HANG, "turns")
+            self.kill_both(daemon)
+            daemon.start()
+            self.assertIn("an earlier daemon's host memory is taken over", daemon.log())
+        self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+        self.assertTrue(os.path.ismount(self.folder))
+        daemon.terminate()
+        self.assertFalse(os.path.ismount(self.folder), "no data is left")
+
+    def test_the_data_of_programs_that_have_ended_meanwhile_is_dropped(self):
+        self.expect_error("CUDA error|error 600|cannot bring memory back")
+        daemon = self.start_daemon(keep_host_memory="true")
+        programs = self.started(2)
+        wait_until(self.turns_of(daemon, 2), HANG, "turns")
+        self.kill_both(daemon)
+        for program in programs:
+            program.send(signal.SIGKILL)
+            program.wait()
+        daemon.start()
+        wait_until(lambda: os.listdir(self.folder) == [], HANG, "nothing is kept")
+        self.work_until(self.turns_of(daemon, 3), "turns", *self.started(2))
 
 
 class Frozen(MemoryTest):

@@ -180,9 +180,10 @@ base::Status read_top_key(Config& config, const std::string& key, const toml::no
   const Setting* setting = settings::find(settings::kDaemonSettings, key);
   if (setting == nullptr) return wrong(place, no_such(settings::kDaemonSettings, key));
   if (setting->type.kind == settings::Kind::kNames) return read_names(config, node, place, *setting);
-  const auto* text = node.as_string();
-  if (text == nullptr) return wrong(place, needs_quotes(*setting));
-  if (const auto done = settings::set(config, key, text->get()); !done) return wrong(place, done.error().message());
+  if (!setting->is_boolean() && !node.is_string()) return wrong(place, needs_quotes(*setting));
+  const auto text = value_text(node);
+  if (!text) return wrong(place, needs_quotes(*setting));
+  if (const auto done = settings::set(config, key, *text); !done) return wrong(place, done.error().message());
   return {};
 }
 

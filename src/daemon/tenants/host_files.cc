@@ -130,6 +130,29 @@ base::Result<os::FileDescriptor> mount_by_child() {
   return told(failed, std::move(received->fd));
 }
 
+// An earlier daemon's tmpfs that is attached at this folder, or a new one that is attached there.
+base::Result<os::FileDescriptor> mount_at(const std::string& place) {
+  if (::mkdir(place.c_str(), S_IRWXU) != 0 && errno != EEXIST) return base::fail_errno(errno, "cannot make " + place);
+  const auto open_place = [&] {
+    return os::FileDescriptor(::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+  };
+  os::FileDescriptor there = open_place();
+  struct stat its {};
+  struct stat above {};
+  if (!there || ::fstat(there.get(), &its) != 0 || ::fstatat(there.get(), "..", &above, 0) != 0)
+    return base::fail_errno(errno, "cannot open " + place);
+  if (its.st_uid != ::geteuid() || (its.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    return base::fail(base::Code::kDenied, place + " is open to other users");
+  if (its.st_dev != above.st_dev) return there;
+  const auto mount = mount_here();
+  if (!mount) return tl::unexpected(mount.error());
+  if (::move_mount(mount->get(), "", AT_FDCWD, place.c_str(), MOVE_MOUNT_F_EMPTY_PATH) != 0)
+    return base::fail_errno(errno, "cannot attach a tmpfs at " + place);
+  there = open_place();
+  if (!there) return base::fail_errno(errno, "cannot open " + place);
+  return there;
+}
+
 base::Status populate(int fd, std::uint64_t bytes) {
   if (::ftruncate(fd, static_cast<off_t>(bytes)) != 0) return base::fail_errno(errno, "cannot make host memory");
   void* const memory = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -170,6 +193,23 @@ HostFiles HostFiles::open() {
   return HostFiles(std::move(mount));
 }
 
+base::Result<HostFiles> HostFiles::open_at(const std::string& folder) {
+  auto mount = mount_at(folder);
+  if (!mount) return tl::unexpected(mount.error());
+  HostFiles files(std::move(mount));
+  files.place_ = folder;
+  return files;
+}
+
+os::FileDescriptor HostFiles::attached() const {
+  if (place_.empty()) return {};
+  return os::FileDescriptor(::openat(mount_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+}
+
+void HostFiles::detach() const {
+  if (!place_.empty()) ::umount2(place_.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW);
+}
+
 HostFiles HostFiles::open_by_child() { return HostFiles(mount_by_child()); }
 
 // A process that writes to what it has kept mapped gets new pages, and its own cgroup pays for them.
@@ -182,6 +222,11 @@ bool HostFiles::is_whole(int file, std::uint64_t bytes) {
   return ::fstat(file, &facts) == 0 && static_cast<std::uint64_t>(facts.st_size) == bytes;
 }
 
+os::FileDescriptor HostFiles::make_unnamed(const char* what) const {
+  return os::FileDescriptor(is_attached() ? ::openat(mount_.get(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
+                                          : ::memfd_create(what, MFD_CLOEXEC));
+}
+
 base::Result<HostFile> HostFiles::make(std::uint64_t bytes) const {
   constexpr unsigned kHugeTwoMebibytes = 21u << 26;  // MFD_HUGE_2MB
   constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
@@ -191,8 +236,11 @@ base::Result<HostFile> HostFiles::make(std::uint64_t bytes) const {
     if (kind != HostFileKind::kTmpfs) ::fcntl(fd.get(), F_ADD_SEALS, kSeals);
     return HostFile{std::move(fd), kind, clock.now() - begin};
   };
-  os::FileDescriptor fd(
-      ::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHugeTwoMebibytes));
+  // A page of the pool can have no name in the tmpfs.
+  os::FileDescriptor fd;
+  if (place_.empty())
+    fd = os::FileDescriptor(
+        ::memfd_create("gpumux-host", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_HUGETLB | kHugeTwoMebibytes));
   // Only fallocate shows that the pool has too few pages.
   if (fd && ::fallocate(fd.get(), 0, 0, static_cast<off_t>(bytes)) == 0)
     return made(std::move(fd), HostFileKind::kHugePagePool);

@@ -58,6 +58,15 @@ HostMemory::HostMemory(boost::asio::io_context& loop, boost::asio::thread_pool& 
 
 HostMemory::~HostMemory() { alive_->self = nullptr; }
 
+void HostMemory::keep_at(const std::string& folder) {
+  auto files = HostFiles::open_at(folder);
+  if (files) {
+    files_ = std::make_shared<const HostFiles>(std::move(*files));
+  } else {
+    log_error("evicted data ends with this daemon and its mover", {{"why", files.error().message()}});
+  }
+}
+
 void HostMemory::measure() {
   work_then(
       pool_, loop_,
@@ -122,8 +131,13 @@ std::optional<std::uint64_t> HostMemory::adopt(os::FileDescriptor memory) {
 void HostMemory::returned(std::uint64_t chunk) {
   auto lent = lent_.extract(chunk);
   if (lent.empty()) return;
-  ready_.push_back(std::move(lent.mapped()));
   failing_ = false;
+  // A file that has had a name cannot have another one.
+  if (files_->is_attached()) {
+    drop(std::move(lent.mapped()));
+  } else {
+    ready_.push_back(std::move(lent.mapped()));
+  }
   serve();
 }
 
@@ -157,7 +171,10 @@ void HostMemory::rebalance() {
   const std::size_t missing = needs - std::min(needs, there());
   const std::size_t most = requests_.empty() ? kMaxMakingAhead : kMaxMaking;
   while (making_ < std::min(missing, most) && may_make()) make();
-  while (has_too_much() && !ready_.empty()) drop_one();
+  while (has_too_much() && !ready_.empty()) {
+    drop(std::move(ready_.back()));
+    ready_.pop_back();
+  }
 }
 
 void HostMemory::make() {
@@ -184,11 +201,11 @@ void HostMemory::has_made(base::Result<HostFile> file) {
   serve();
 }
 
-void HostMemory::drop_one() {
+void HostMemory::drop(os::FileDescriptor file) {
   ++unmaking_;
   work_then(
       pool_, loop_,
-      [old = std::move(ready_.back()), bytes = chunk_bytes_]() mutable {
+      [old = std::move(file), bytes = chunk_bytes_]() mutable {
         HostFiles::unmake(std::move(old), bytes);
         return true;
       },
@@ -198,7 +215,6 @@ void HostMemory::drop_one() {
         alive->self->failing_ = false;
         alive->self->serve();
       });
-  ready_.pop_back();
 }
 
 void HostMemory::look() {

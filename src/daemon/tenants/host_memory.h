@@ -72,6 +72,9 @@ class HostMemory {
   HostMemory& operator=(const HostMemory&) = delete;
   void on_lent(OnLent callback) { on_lent_ = std::move(callback); }
 
+  // From now on its files can have names that the next daemon finds (host_names.h), in a file system at this folder. If
+  // that cannot be, the log says so. Before anything is wanted.
+  void keep_at(const std::string& folder);
   // Makes a little and gives it back, so that it is known how that is done here, and how fast.
   void measure();
   // Bytes of evicted data that there may be in all, roughly, and bytes of copies of data that has come back.
@@ -122,14 +125,14 @@ class HostMemory {
   void lend();
   void make();
   void has_made(base::Result<HostFile> file);
-  void drop_one();
+  void drop(os::FileDescriptor file);
   void count(const HostFile& file, std::uint64_t bytes);
 
   boost::asio::io_context& loop_;
   boost::asio::thread_pool& pool_;
   const std::uint64_t budget_;
   const std::uint64_t chunk_bytes_;
-  const std::shared_ptr<const HostFiles> files_;  // the pool's jobs have it, too
+  std::shared_ptr<const HostFiles> files_;  // the pool's jobs have it, too
   HostMade made_;
   OnLent on_lent_ = [](std::uint64_t) {};
   std::shared_ptr<Alive> alive_;

@@ -12,6 +12,9 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
+#include <optional>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -44,6 +47,28 @@ constexpr std::size_t kMostUnsent = 1024;
 constexpr std::uint64_t kMostBytesPerSlot = 64;
 constexpr std::uint64_t kSlotBytes = std::uint64_t{2} << 20;
 
+// Names for the next daemon (host_names.h). "chunk-3" is the chunk of that number in the books. "seat-7" has the text
+// "PID START SLOT", and "mover" has "PID START".
+constexpr char kBooksName[] = "books";
+constexpr char kMoverName[] = "mover";
+constexpr std::string_view kChunkPrefix = "chunk-";
+constexpr std::string_view kSeatPrefix = "seat-";
+
+std::string name_of(std::string_view prefix, std::uint64_t number) {
+  return std::string(prefix) + std::to_string(number);
+}
+
+std::vector<std::uint64_t> numbers_of(const std::string& text) {
+  std::istringstream words(text);
+  return {std::istream_iterator<std::uint64_t>(words), std::istream_iterator<std::uint64_t>()};
+}
+
+std::optional<std::uint64_t> number_in(std::string_view name, std::string_view prefix) {
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const auto numbers = numbers_of(std::string(name.substr(prefix.size())));
+  return numbers.size() == 1 ? std::optional(numbers.front()) : std::nullopt;
+}
+
 // The daemon's, without what would make the mover a tenant, or hide GPUs from it.
 std::vector<std::string> environment() {
   std::vector<std::string> kept{"GPUMUX_DISABLE=1"};
@@ -62,6 +87,7 @@ NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program
       host_(host),
       program_(std::move(program)),
       door_(std::move(door)),
+      names_(host.files().attached()),
       socket_(io),
       again_(io),
       pause_(kRestartPause) {
@@ -79,6 +105,9 @@ NodeMover::~NodeMover() {
   if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && !has_seat)
     retired_.push_back({std::move(serving->process), {}});
   for (const Retired& one : retired_) one.process.end();
+  if (has_seat) return;
+  names_.remove_all();
+  host_.files().detach();
 }
 
 // ---- the process
@@ -108,9 +137,10 @@ base::Status NodeMover::start() {
   if (!books_) {
     slots_ =
         static_cast<std::uint32_t>((host_.budget() / host_.chunk_bytes() + 1) * (host_.chunk_bytes() / kSlotBytes));
-    os::FileDescriptor books(::memfd_create("gpumux-books", MFD_CLOEXEC));
+    os::FileDescriptor books = host_.files().make_unnamed("gpumux-books");
     if (!books || ::ftruncate(books.get(), static_cast<off_t>(slots_ * kMostBytesPerSlot)) != 0)
       return base::fail_errno(errno, "cannot make the books of host memory");
+    names_.give(kBooksName, books.get());
     books_ = std::move(books);
   }
   auto door = os::bind_seqpacket(door_, S_IRUSR | S_IWUSR);
@@ -124,6 +154,8 @@ base::Status NodeMover::start() {
   const auto started = os::spawn(program_, {"gpumux-mover"}, environment(), theirs.get());
   if (!started) return tl::unexpected(started.error());
   auto pidfd = os::open_pidfd(*started);
+  if (const auto info = process_info(*started))
+    names_.write(kMoverName, std::to_string(*started) + " " + std::to_string(info->start_time));
   state_ = Starting{{*started, pidfd ? std::move(*pidfd) : os::FileDescriptor()}};
   socket_.assign(ours.release());
   log_info("the mover is started", {{"pid", *started}});
@@ -151,7 +183,7 @@ wire::MoverSeat NodeMover::describe(const Seat& seat, std::uint64_t number) cons
 
 void NodeMover::take_over() {
   auto connection = os::connect_seqpacket(door_);
-  if (!connection) return;  // it left none
+  if (!connection) return find_kept();  // it left none
   const auto peer = os::peer_credentials(connection->get());
   if (!peer || peer->uid != ::geteuid()) {
     log_error("a process of another user listens for the mover's next daemon", {{"door", door_}});
@@ -186,9 +218,13 @@ void NodeMover::on(const wire::MoverHost& host, os::FileDescriptor file) {
 void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
   if (!std::holds_alternative<TakingOver>(state_)) return lost("it names a seat");
   const Seat seat{static_cast<pid_t>(message.pid), message.process_start, message.slot};
-  numbers_[seat] = message.seat;
   connected_.insert(seat);
-  last_number_ = std::max(last_number_, message.seat);
+  add_seat(seat, message.seat);
+}
+
+void NodeMover::add_seat(const Seat& seat, std::uint64_t number) {
+  numbers_[seat] = number;
+  last_number_ = std::max(last_number_, number);
   if (back_.erase(seat) != 0) return;
   // Until its process connects again.
   auto process = os::open_pidfd(seat.pid);
@@ -199,6 +235,7 @@ void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
 
 // The mover keeps its content, and goes on for its seats.
 void NodeMover::drop() {
+  names_.remove_all();
   host_.abandon();
   loans_.clear();
   numbers_.clear();
@@ -211,6 +248,41 @@ void NodeMover::drop() {
   again_.async_wait([this](const boost::system::error_code& error) {
     if (!error) on_may_connect_();
   });
+}
+
+// ---- what an earlier mover had
+
+// A daemon and its mover have ended together.
+void NodeMover::find_kept() {
+  auto books = names_.open(kBooksName);
+  struct stat facts {};
+  if (!books || ::fstat(books.get(), &facts) != 0) return names_.remove_all();
+  for (const std::string& name : names_.all()) {
+    if (const auto number = number_in(name, kChunkPrefix)) {
+      const auto loan = host_.adopt(names_.open(name));
+      if (!loan) {
+        log_error("the data of evicted programs is lost: the budget of host memory has changed", {{"chunk", name}});
+        return drop();
+      }
+      loans_[*number] = *loan;
+    }
+    if (const auto number = number_in(name, kSeatPrefix)) {
+      const auto its = numbers_of(names_.read(name));
+      if (its.size() == 3) add_seat({static_cast<pid_t>(its[0]), its[1], static_cast<std::uint32_t>(its[2])}, *number);
+    }
+  }
+  slots_ = static_cast<std::uint32_t>(static_cast<std::uint64_t>(facts.st_size) / kMostBytesPerSlot);
+  books_ = std::move(books);
+  log_info("an earlier daemon's host memory is taken over", {{"chunks", loans_.size()}, {"seats", numbers_.size()}});
+  // Its copies would go on into slots that the next mover takes for free.
+  Process earlier;
+  if (const auto its = numbers_of(names_.read(kMoverName)); its.size() == 2) {
+    auto pidfd = os::open_pidfd(static_cast<pid_t>(its[0]));
+    const auto info = process_info(static_cast<pid_t>(its[0]));
+    if (pidfd && info && info->start_time == its[1]) earlier = {static_cast<pid_t>(its[0]), std::move(*pidfd)};
+    earlier.kill();
+  }
+  rest(std::move(earlier));
 }
 
 // ---- its end
@@ -303,7 +375,11 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
   os::FileDescriptor theirs(ends[0]);
   left_.erase(seat);
   auto known = numbers_.find(seat);
-  if (known == numbers_.end()) known = numbers_.emplace(seat, ++last_number_).first;
+  if (known == numbers_.end()) {
+    known = numbers_.emplace(seat, ++last_number_).first;
+    names_.write(name_of(kSeatPrefix, last_number_),
+                 std::to_string(seat.pid) + " " + std::to_string(seat.process_start) + " " + std::to_string(seat.slot));
+  }
   wire::MoverSeat message = describe(seat, known->second);
   std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
   if (!domain.empty()) {
@@ -331,6 +407,7 @@ void NodeMover::bound(const Seat& seat, std::uint64_t most) {
 
 void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
   if (is_running()) send(wire::MoverSeatGone{.seat = seat->second});
+  names_.remove(name_of(kSeatPrefix, seat->second));
   left_.erase(seat->first);
   connected_.erase(seat->first);
   numbers_.erase(seat);
@@ -366,6 +443,7 @@ void NodeMover::retire() {
   log_info("the mover has no seat, and ends", {{"pid", serving.process.pid}});
   socket_.close();
   unsent_.clear();
+  names_.remove_all();
   host_.withdraw();
   retired_.push_back({std::move(serving.process), std::exchange(loans_, {})});
   books_.reset();
@@ -396,6 +474,7 @@ void NodeMover::lent(std::uint64_t chunk) {
   std::uint64_t number = 0;
   while (loans_.contains(number)) ++number;
   loans_[number] = chunk;
+  names_.give(name_of(kChunkPrefix, number), host_.descriptor_of(chunk));
   if (is_running()) send_chunk(number, chunk);
 }
 
@@ -416,6 +495,7 @@ void NodeMover::on(const wire::MoverHostWanted& wanted, os::FileDescriptor) {
 void NodeMover::on(const wire::MoverHostReturned& returned, os::FileDescriptor) {
   const auto found = loans_.find(returned.number);
   if (found == loans_.end()) return;
+  names_.remove(name_of(kChunkPrefix, returned.number));
   host_.returned(found->second);
   loans_.erase(found);
 }

@@ -19,6 +19,10 @@
 // A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's
 // own end kills it.
 //
+// Where the daemon's end is the mover's, too (in a container), host memory is attached at a folder. There the books,
+// the chunks, the seats and the mover have names (host_names.h), and tell the next daemon what a mover would hand over.
+// That daemon starts a mover for them when the earlier one has ended.
+//
 // The door, where a mover listens for the next daemon, is bound by the daemon that starts this mover. So its name
 // always belongs to the newest mover of the folder's lock.
 //
@@ -48,6 +52,7 @@
 #include "base/ids.h"
 #include "base/result.h"
 #include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/host_names.h"
 #include "os/file_descriptor.h"
 #include "wire/mover_messages.h"
 
@@ -68,7 +73,7 @@ class NodeMover {
   NodeMover(const NodeMover&) = delete;
   NodeMover& operator=(const NodeMover&) = delete;
 
-  // Takes over the mover that an earlier daemon has left, if there is one. Before the first tenant.
+  // Takes over the mover that an earlier daemon has left, or what that mover had. Before the first tenant.
   void take_over();
 
   // Every seat without a connection may ask for one: a mover serves, or an earlier daemon's was not taken over.
@@ -137,6 +142,8 @@ class NodeMover {
     Process process;
   };
 
+  void find_kept();
+  void add_seat(const Seat& seat, std::uint64_t number);
   bool is_taking_over() const { return std::holds_alternative<TakingOver>(state_); }
   base::Status start();
   bool is_running() const { return socket_.is_open(); }
@@ -166,6 +173,7 @@ class NodeMover {
   HostMemory& host_;
   const std::string program_;
   const std::string door_;
+  HostNames names_;
   std::function<void()> on_may_connect_ = [] {};
   std::function<void()> on_why_not_ = [] {};
   os::FileDescriptor books_;

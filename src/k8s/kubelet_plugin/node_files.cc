@@ -128,9 +128,10 @@ base::Status remove_daemon_folders(const DaemonFolders& daemon) {
   }
   const std::string records = daemon.runtime_dir + "/" + os::kContainersDir;
   if (const auto folder = os::open_directory(records)) GPUMUX_TRY(containers::remove_unfinished(folder->get()));
-  for (const char* name : {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket, os::kKnownTenants, os::kRuntimeLock})
+  for (const char* name :
+       {os::kTenantSocket, os::kApiSocket, os::kRootApiSocket, os::kKnownTenants, os::kMoverSocket, os::kRuntimeLock})
     GPUMUX_TRY(remove_file(daemon.runtime_dir + "/" + name));
-  for (const char* name : {os::kTenantDir, os::kContainersDir, os::kRootDir})
+  for (const char* name : {os::kTenantDir, os::kContainersDir, os::kRootDir, os::kHostMemoryDir})
     remove_if_empty(daemon.runtime_dir + "/" + name);
   remove_if_empty(daemon.runtime_dir);
   remove_if_empty(daemon.gpu_locks);
