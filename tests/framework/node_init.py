@@ -42,6 +42,8 @@ def mount_folders(writable, directory):
     machine's /var and /etc stay visible. Else the root file system is read-only, but for the test's folder."""
     for folder in ("/run", "/opt"):
         mount("-t", "tmpfs", "-o", "mode=755", "tmpfs", folder)
+    # As systemd has it: what a container mounts there reaches the node, if the container may do that.
+    mount("--make-shared", "/run")
     (directory / "kubelet").mkdir()
     for name in ("var", "etc"):
         for folder in (name, name + "-work"):

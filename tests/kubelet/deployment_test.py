@@ -28,12 +28,14 @@ import kubelet_test  # noqa: E402
 import manifests_test  # noqa: E402
 from framework import node, paths, pods  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.memory import MemoryTest  # noqa: E402
 from framework.cluster import DRIVER, NODE_NAME, RESOURCES, ApiError  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
 from manifests_test import (  # noqa: E402
     MANIFESTS, OVERLAYS, containers_of, find, overlay_with, pod_of, removal_job, render, settings_of)
 
 IMAGE = f"gpumux:{manifests_test.TAG}"
+LARGE_IMAGE = "gpumux.test/large:1"
 SHARES = 20  # ten of each GPU
 MOST_BYTES = 42 << 20
 NEEDS_CLUSTER = "needs the programs of a cluster: GPUMUX_TEST_KUBE_BIN=DIR (tests/README.md)"
@@ -105,6 +107,7 @@ class DeploymentTest(pods.PodsTest):
 
 @unittest.skipIf(pods.KUBE_BIN, "this test runs static pods, under the kubelet that build_kubelet.sh builds")
 class Deployment(DeploymentTest):
+    machine_settings = MemoryTest.machine_settings
 
     def setUp(self):
         super().setUp()
@@ -180,6 +183,38 @@ class Deployment(DeploymentTest):
         job["spec"]["template"]["metadata"]["labels"]["app.kubernetes.io/name"] = "gpumux-remove-again"
         self.run_template(job).wait_phase("Succeeded")
         self.assertEqual(self.host_folders(), [], self.kube.run("find", "/run", "-path", "/run/gpumux*"))
+
+
+    def test_evicted_data_outlives_the_daemons_pod(self):
+        """`large` checks each word that it has."""
+        self.kube.import_image(self.programs_image("large"), LARGE_IMAGE)
+        # Three on two GPUs: two of them have one that both do not fit on.
+        larges = [self.kube.run_pod(f"large{i}", "/bin/large", "--blocks", 6, "--block-kib", 8192, "--rounds", 12,
+                                    "--until", "/shared/enough", image=LARGE_IMAGE,
+                                    resources={kubelet_test.RESOURCE: 1}, volumes=[(self.shared, "/shared")])
+                  for i in range(3)]
+        pids = [pod.wait_running() for pod in larges]
+
+        def moved_in():
+            return sum(seat["memory"]["moved_in_bytes"] for seat in self.seats().values())
+
+        for restarts in range(3):
+            self.wait_seats(*pids)
+            before = moved_in()
+            wait_until(lambda: moved_in() > before, 60, "memory that was evicted comes back")  # noqa: B023
+            if restarts == 2:
+                break
+            self.kube.run("kill", "-KILL", str(self.daemon.wait_running()))
+            wait_until(lambda: self.daemon.container.get("restartCount") == restarts + 1, 60,  # noqa: B023
+                       lambda: self.daemon.status)
+            self.wait_for_shares()
+        pathlib.Path(self.enough).touch()
+        for pod in larges:
+            pod.expect_success()
+        self.assertIn("/run/gpumux/memory", self.kube.run("cat", "/proc/mounts"))
+        wait_until(lambda: self.seats() == {}, 60, "no program is left")
+        self.daemon.remove()
+        self.assertNotIn("/run/gpumux/memory", self.kube.run("cat", "/proc/mounts"), "there is no data")
 
 
 @unittest.skipUnless(pods.KUBE_BIN, NEEDS_CLUSTER)
