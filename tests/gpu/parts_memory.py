@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs whose memory does not fit together: same results as natively, and how much of the time is theirs."""
 import json
+import math
 import os
 import signal
 import statistics
@@ -19,7 +20,7 @@ MOVED_LIMIT = 1.1
 COLD_SHARE, COLD_SECONDS = 0.4, 45
 COLD_LIMIT, COLD_EACH_LIMIT = 0.93, 0.8
 # The bytes that contexts and the reserve take.
-SPARED_BYTES = 4 << 30
+SPARED_BYTES = 5 << 30
 
 
 def native_of(session, name, argv, **variables):
@@ -149,7 +150,7 @@ def share_of_each(session, programs, most=SHARE):
         status = daemon.status()
     gpu = status["gpus"][0]["memory_total_bytes"]
     host = status["host_memory"]["budget_bytes"]
-    return min(most, (gpu + host - SPARED_BYTES) / programs / gpu)
+    return min(most, math.floor(100 * (gpu + host - SPARED_BYTES) / programs / gpu) / 100)
 
 
 def three_programs(session):
