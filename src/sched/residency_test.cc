@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The residency planner by script: one rule of docs/memory.md each. Goal: which seat gets room, from which, and when.
-// Method: reports and turns are written down, and the bounds that come out are looked at. Seats follow their bounds at
-// once unless the script says otherwise.
+// The residency planner by script: one rule of docs/memory-rules.md each. Goal: which seat gets room, from which, and
+// when. Method: reports and turns are written down, and the bounds that come out are looked at. Seats follow their
+// bounds at once unless the script says otherwise.
 #include <gtest/gtest.h>
 
 #include "sched/residency_desk.h"
