@@ -226,6 +226,16 @@ class EndsWithItsDaemon(MoverTest):
         daemon.terminate()
         self.assertFalse(os.path.ismount(self.folder), "no data is left")
 
+    def test_a_mover_that_goes_on_is_taken_over(self):
+        daemon = self.start_daemon(keep_host_memory="true")
+        programs = self.started(2)
+        for _ in range(2):
+            wait_until(self.turns_of(daemon, 2), HANG, "turns")
+            daemon.restart()
+            wait_until(lambda: "mover serves" in daemon.log(), HANG, "it is taken over")
+        self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+        wait_until(lambda: os.listdir(self.folder) == [], HANG, "nothing is kept")
+
     def test_the_data_of_programs_that_have_ended_meanwhile_is_dropped(self):
         self.expect_error("CUDA error|error 600|cannot bring memory back")
         daemon = self.start_daemon(keep_host_memory="true")

@@ -27,6 +27,7 @@ void log_failure(const std::string& name, int system_errno) {
 
 void HostNames::give(const std::string& name, int file) {
   if (!folder_) return;
+  remove(name);
   const std::string unnamed = "/proc/self/fd/" + std::to_string(file);
   if (::linkat(AT_FDCWD, unnamed.c_str(), folder_.get(), name.c_str(), AT_SYMLINK_FOLLOW) != 0)
     log_failure(name, errno);

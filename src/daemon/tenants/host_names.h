@@ -22,7 +22,7 @@ class HostNames {
   explicit HostNames(os::FileDescriptor folder) : folder_(std::move(folder)) {}
 
   bool are_kept() const { return static_cast<bool>(folder_); }
-  // A file of this file system that has no name yet.
+  // To a file of this file system that has had no name yet. Another file that has it loses it.
   void give(const std::string& name, int file);
   // Replaces the text of that name.
   void write(const std::string& name, const std::string& text);

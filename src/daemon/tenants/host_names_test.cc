@@ -41,6 +41,7 @@ TEST_F(HostNamesTest, TheNextDaemonFindsWhatHasAName) {
     ASSERT_TRUE(kept && other);
     EXPECT_EQ(kept->kind, HostFileKind::kTmpfs);
     ASSERT_EQ(::pwrite(kept->fd.get(), "content", 7, 0), 7);
+    names.give("chunk-1", other->fd.get());
     names.give("chunk-1", kept->fd.get());
     names.write("seat-1", "12 34");
     names.write("seat-1", "56 78");
