@@ -3,9 +3,8 @@
 //
 // A revocation may say that work which has not drained after a moment is frozen. Then the first kernel of the stream
 // stops and keeps what is left of it. The seat says GateClosed, Drained (frozen) and Requested. Its next lease thaws
-// it. A collective goes on while none of its ranks is frozen; the other ranks spin. Frozen memory that must leave is
-// thawed behind the closed gate, drains, and moves then. So is a seat that is told to drain after all. With `mover`,
-// memory moves while it is frozen, and nothing is thawed before all of it is back.
+// it. A collective goes on while none of its ranks is frozen; the other ranks spin. Memory of a frozen seat moves, and
+// nothing is thawed before all of it is back. A seat that is told to drain after all is thawed behind the closed gate.
 //
 // With `all`, all seats can be frozen and some kernels take seconds or never end. Still every seat gets its turn within
 // a bound that no kernel's length is part of (World::longest_drain).
@@ -39,8 +38,7 @@ void World::choose_interrupts(Job& job) {
     }
   }
   // Otherwise memory of a kernel that does not end cannot leave the GPU.
-  if ((options_.memory && !(options_.mover && is_all)) || options_.busy_singles || (!is_all && !options_.faults))
-    return;
+  if ((options_.memory && !is_all) || options_.busy_singles || (!is_all && !options_.faults)) return;
   if (!interrupt_random_.chance(is_all ? 30 : 10)) return;
   job.longest = interrupt_random_.chance(20) ? kEndless : Duration(interrupt_random_.between(1s, 5s));
 }
@@ -89,7 +87,6 @@ void World::freeze(Rank& rank) {
   rank.freezing.thaws = false;
   rank.freezing.frozen_at = now_;
   say_frozen(rank);
-  if (must_evict(rank)) make_way(rank);
 }
 
 // Its first kernel stops.
@@ -125,14 +122,8 @@ void World::thaw_for_lease(Rank& rank) {
   in(interrupt_random_.between(kShortestThaw, kLongestThaw), [this, &rank] { thaw(rank); });
 }
 
-bool World::must_evict(const Rank& rank) const {
-  const SimulatedMemory& memory = rank.memory;
-  return options_.memory && memory.is_bounded && memory.resident > 0 && memory.has() > memory.bound.room;
-}
-
 // Nothing of its memory is away, or leaves, that its work may need.
 bool World::is_complete(const Rank& rank) const {
-  if (!options_.mover) return true;
   const auto& ranks = rank.process->ranks;
   return has_memory(rank) && std::none_of(ranks.begin(), ranks.end(), [](const auto& one) {
            return one->memory.job == SimulatedMemory::Job::kOut;
@@ -144,11 +135,6 @@ void World::memory_is_back(Process& process) {
   for (const auto& rank : process.ranks) {
     if (rank->granted || (rank->freezing.is_frozen && rank->freezing.drains_for.is_unlimited())) thaw_for_lease(*rank);
   }
-}
-
-// Its memory is to leave.
-void World::make_way(Rank& rank) {
-  if (!options_.mover) let_drain(rank);
 }
 
 // Behind the closed gate, with all that can reach its memory.

@@ -35,7 +35,7 @@ TEST(Interrupts, OfSuspendedJobsKeepTheInvariants) {
   run_seeds(1'290'000, 60, {.steps = 1000, .duration = 30s, .faults = false, .suspensions = true, .interrupts = kAll});
 }
 
-// Frozen memory that must leave drains first. That of a suspended gang needs all its ranks.
+// Memory of frozen seats leaves, and is back before they go on.
 TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
   run_seeds(1'300'000, 40, {.steps = 4000, .duration = 20s, .memory = true, .interrupts = kSome});
   run_seeds(
@@ -67,28 +67,17 @@ TEST(Interrupts, OfRandomProgramsLetMemoryGo) {
         {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .suspensions = true, .interrupts = kAll});
 }
 
-// With a process that moves memory nothing has to drain for that, and kernels of programs with memory may be endless.
-TEST(Interrupts, OfProgramsWhoseMemoryLeavesMeanwhile) {
-  run_seeds(1'340'000, 40, {.steps = 4000, .duration = 20s, .memory = true, .interrupts = kSome, .mover = true});
-  run_seeds(1'350'000, 40,
-            {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .interrupts = kAll, .mover = true});
-  run_seeds(1'360'000, 20,
-            {.steps = 4000,
-             .duration = 20s,
-             .overloaded = true,
-             .memory = true,
-             .suspensions = true,
-             .interrupts = kSome,
-             .mover = true});
-  // A gang of which one member's memory stays is suspended, frozen.
-  run_seeds(80013, 1,
-            {.steps = 6000,
-             .duration = 20s,
-             .overloaded = true,
-             .memory = true,
-             .suspensions = true,
-             .interrupts = kSome,
-             .mover = true});
+// If all seats can be frozen, kernels of programs with memory may be endless.
+TEST(Interrupts, OfProgramsWhoseKernelsMayBeEndless) {
+  run_seeds(1'340'000, 40, {.steps = 4000, .duration = 20s, .memory = true, .interrupts = kSome});
+  run_seeds(1'350'000, 40, {.steps = 4000, .duration = 20s, .faults = false, .memory = true, .interrupts = kAll});
+  run_seeds(
+      1'360'000, 20,
+      {.steps = 4000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true, .interrupts = kSome});
+  // A gang of which one member cannot be frozen is suspended.
+  run_seeds(
+      80013, 1,
+      {.steps = 6000, .duration = 20s, .overloaded = true, .memory = true, .suspensions = true, .interrupts = kSome});
 }
 
 TEST(Interrupts, HappenTheSameWayAgain) {
@@ -113,7 +102,7 @@ TEST(Interrupts, ReachEveryRule) {
   }
   EXPECT_GT(all.interruptions, 1000u);
   EXPECT_GT(all.refused_interruptions, 20u);
-  EXPECT_GT(all.drained_later, 50u);
+  EXPECT_GT(all.drained_later, 10u);
   EXPECT_GT(all.let_through, 50u) << "some gangs drain";
   EXPECT_GT(all.restarts, 20u);
 }

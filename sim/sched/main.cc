@@ -39,7 +39,6 @@ int main(int argc, char** argv) {
       ->transform(CLI::CheckedTransformer(std::map<std::string, Interrupts>{
           {"none", Interrupts::kNone}, {"some", Interrupts::kSome}, {"all", Interrupts::kAll}}))
       ->capture_default_str();
-  app.add_flag("--mover", options.mover, "With --memory: memory of frozen seats moves, too");
   app.add_option("--seconds", seconds, "Of virtual time at most, per seed")->capture_default_str();
   app.add_option("--calm-after", calm_after, "Seconds of virtual time after which nothing disturbs anybody any more");
   app.add_flag("--log", options.keep_log, "Print every event and command");

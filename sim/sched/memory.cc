@@ -160,7 +160,6 @@ void World::told_room(Rank& rank, const sched::RoomBound& bound) {
   SimulatedMemory& memory = rank.memory;
   memory.is_bounded = true;
   memory.bound = bound;
-  if (must_evict(rank)) make_way(rank);
   report(rank);
   look(rank, 0ns);
   const bool is_answer = memory.waits && static_cast<std::int32_t>(bound.ticket - memory.ticket) >= 0;
@@ -276,7 +275,7 @@ void World::finish_in(Rank& rank) {
 // Drained or frozen, and with it every seat that reaches its memory.
 bool World::may_evict(const Rank& rank) const {
   const auto is_drained = [this](const Rank& one) {
-    const bool stands_still = options_.mover && one.freezing.is_frozen && !one.freezing.thaws;
+    const bool stands_still = one.freezing.is_frozen && !one.freezing.thaws;
     return !one.granted && !one.open && (one.stream.empty() || stands_still);
   };
   if (!rank.job->is_gang) return is_drained(rank);

@@ -131,9 +131,7 @@ void World::open(Rank& rank, bool again) {
   if (job.quota > 0) quota = {.group = job.number, .bytes = job.quota};
   apply(node::SeatOpened{
       .lease = {rank.seat, job.weight, false, job.priority, job.cap, job.is_suspended, job.claim, 0,
-                !rank.freezing.is_possible ? sched::CanFreeze::kNo
-                : options_.mover           ? sched::CanFreeze::kMemoryLeaves
-                                           : sched::CanFreeze::kMemoryStays},
+                rank.freezing.is_possible},
       .owner = {quota, job.is_hostile ? 2u : 1u},
       .is_new = !again,
   });

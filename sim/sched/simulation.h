@@ -66,7 +66,6 @@ struct Options {
   bool hostile = false;      // with memory: one account's jobs claim more than they have, and keep the memory that they
                              // were lent
   Interrupts interrupts = Interrupts::kNone;
-  bool mover = false;                                 // with memory: that of a frozen seat can leave and come back
   base::Duration calm_after = base::Duration::max();  // from then on no fault, stop or change happens
   bool keep_log = false;
 };

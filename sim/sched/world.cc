@@ -555,7 +555,6 @@ std::string replay_command(const Options& options) {
   if (options.collectives) text += " --collectives";
   if (options.memory) text += " --memory";
   if (options.suspensions) text += " --suspend";
-  if (options.mover) text += " --mover";
   if (options.hostile) text += " --hostile";
   if (options.interrupts == Interrupts::kSome) text += " --interrupts some";
   if (options.interrupts == Interrupts::kAll) text += " --interrupts all";

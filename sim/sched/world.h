@@ -317,9 +317,7 @@ class World final : private node::Probe {
   void thaw_for_lease(Rank& rank);
   bool is_complete(const Rank& rank) const;
   void memory_is_back(Process& process);
-  void make_way(Rank& rank);
   void let_drain(Rank& rank);
-  bool must_evict(const Rank& rank) const;
   void thaw(Rank& rank);
   static void halt(Rank& rank, TimePoint now);
 

@@ -122,10 +122,7 @@ struct EventText {
     return line("open", e.seat, "weight", e.weight, e.ends_own_turns ? "ends_own_turns" : "",
                 e.priority != 0 ? line("priority", e.priority) : "", e.cap != kNoCap ? line("cap", e.cap) : "",
                 e.is_suspended ? "suspended" : "", e.share_group.empty() ? "" : line("group", in_quotes(e.share_group)),
-                e.account != 0 ? line("account", e.account) : "",
-                e.can_freeze == CanFreeze::kNo            ? ""
-                : e.can_freeze == CanFreeze::kMemoryStays ? "can_freeze"
-                                                          : "can_freeze_and_leave");
+                e.account != 0 ? line("account", e.account) : "", e.can_freeze ? "can_freeze" : "");
   }
   std::string operator()(const StandingChanged& e) const {
     return line("standing", e.seat, "priority", e.priority, "weight", e.weight, "cap", e.cap);

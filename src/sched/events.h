@@ -52,12 +52,6 @@ struct TenantGone { TenantId tenant; };  // dead or disconnected for good: all i
 // will join; 0: unknown.
 struct GangJoined { TenantId tenant; std::string key; std::uint32_t world = 0; };
 // clang-format on
-// Whether work of a seat that does not drain can be frozen, as far as is known, and what of its memory then.
-enum class CanFreeze : std::uint8_t {
-  kNo,
-  kMemoryStays,   // on the GPU, until the work has gone on and drained
-  kMemoryLeaves,  // if others need the room: a process of its own moves it (docs/decisions/0039)
-};
 // A seat's standing among those that want its GPU. It is told from the beginning: a gang has the highest priority of
 // its members, and must not have another one between two events.
 struct SeatOpened {
@@ -72,7 +66,7 @@ struct SeatOpened {
   std::string share_group{};    // all seats of its GPU in this group have one weight and one account of time; empty:
                                 // the seat is a group by itself
   std::uint64_t account = 0;    // its owner's (SeatOwner::account)
-  CanFreeze can_freeze = CanFreeze::kNo;
+  bool can_freeze = false;      // work that does not drain can be frozen, as far as is known
 };
 struct StandingChanged {
   SeatId seat;

@@ -23,13 +23,13 @@ TEST(Freeze, FollowsADrainOfAMillisecondAtTheEndOfATurn) {
 TEST(Freeze, FollowsAShorterDrainForAHigherPriority) {
   FreezingScript s;
   s.open(kA);
-  s.open(kB, CanFreeze::kMemoryStays, 5);
+  s.open(kB, true, 5);
   s.request(kA);
   EXPECT_EQ(s.request(kB), "revoke 1@0 e1 urgent drains_for=50000ns");
 }
 
 TEST(Freeze, IsNotForASeatThatCannot) {
-  TwoSeats s(fifo(), CanFreeze::kNo);
+  TwoSeats s(fifo(), false);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
 }
 
@@ -44,28 +44,6 @@ TEST(Freeze, IsNotWhereTheSettingIsOff) {
   settings.interrupt = settings::Interrupt::kOff;
   TwoSeats s(settings);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
-}
-
-TEST(Freeze, IsNotForASuspendedSeat) {
-  TwoSeats s;
-  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kA}, true}) + ";", "revoke 1@0 e1 suspended;"));
-}
-
-TEST(Freeze, IsNotForASeatWhoseMemoryTheNextOneNeeds) {
-  TwoSeats s;
-  s.tell(MemoryNeed{kB, true});
-  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
-}
-
-// Memory that comes by itself takes nothing of the holder's. And a seat that drains for long is asked again.
-TEST(Freeze, IsForASeatWhoseMemoryTheNextOneNoLongerNeeds) {
-  TwoSeats s;
-  s.tell(MemoryNeed{kB, true});
-  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum");
-  s.seen(kA);
-  s.closed(kA);
-  s.tell(MemoryNeed{kB, false});
-  EXPECT_TRUE(says(s.wait(125ms), "revoke 1@0 e1 quantum drains_for=1000000ns"));
 }
 
 TEST(Freeze, IsForASeatWhoseMemoryOnlyALaterOneNeeds) {
@@ -109,7 +87,7 @@ TEST(Frozen, IsNextIfItsTurnHasComeAgain) {
   FreezingScript s(1, settings);
   for (const SeatId one : {kA, kB}) {
     s.tell(TenantConnected{one.tenant, 0});
-    s.tell(SeatOpened{.seat = one, .weight = one == kA ? 4u : 1u, .can_freeze = CanFreeze::kMemoryStays});
+    s.tell(SeatOpened{.seat = one, .weight = one == kA ? 4u : 1u, .can_freeze = true});
     s.request(one);
   }
   std::string turns;
@@ -159,8 +137,7 @@ TEST(Frozen, SeatsShareTheGpuByTheirWeights) {
   const std::vector<SeatId> seats{kA, kB, kC};
   for (const SeatId one : seats) {
     s.tell(TenantConnected{one.tenant, 0});
-    s.tell(SeatOpened{
-        .seat = one, .weight = static_cast<std::uint32_t>(one.tenant.value), .can_freeze = CanFreeze::kMemoryStays});
+    s.tell(SeatOpened{.seat = one, .weight = static_cast<std::uint32_t>(one.tenant.value), .can_freeze = true});
     s.request(one);
   }
   for (int i = 0; i < 30'000; ++i) {
@@ -240,9 +217,7 @@ TEST(FrozenGang, ThatHasASuccessorRunsOnIfAMemberDeclinesBeforeAnotherIsFrozen) 
 }
 
 TEST(FrozenGang, GoesOnDrainingWhenAMemberComesBack) {
-  FreezingGang s;
-  s.open(kS1);
-  s.tell(MemoryNeed{kS1, true});
+  FreezingGang s(false);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
   s.tell(TenantGone{kX1.tenant});
   s.open(kX1);
@@ -260,14 +235,6 @@ TEST(FrozenGang, ThatDrainsIsFollowedWhenAllOfItHasDrained) {
   s.closed(kX1);
   EXPECT_EQ(s.drained(kX0), "");
   EXPECT_EQ(s.drained(kX1), "grant 5@0 e4 exclusive");
-}
-
-// Its frozen kernels could not drain one by one when that memory is wanted.
-TEST(FrozenGang, DrainsWhileMemoryIsShortOnAGpuOfIts) {
-  FreezingGang s;
-  s.open(kS1);
-  s.tell(MemoryNeed{kS1, true});
-  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
 }
 
 // Two seats that are revoked become a gang.
@@ -294,7 +261,7 @@ TEST(FrozenGang, IsFrozenEvenIfTheNextOneLacksMemorySince) {
 }
 
 TEST(FrozenGang, IsOpenedAgainIfAMemberCannotBeFrozen) {
-  FreezingGang s(CanFreeze::kNo);
+  FreezingGang s(false);
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
   s.closed(kX0);
   s.closed(kX1);
@@ -338,15 +305,6 @@ TEST(FrozenGang, RunsOnIfAMemberDrainsInstead) {
   EXPECT_TRUE(says(s.wait(10ms), "revoke 1@0 e3 quantum; revoke 2@1 e2 quantum")) << "a drain";
 }
 
-// It could not drain. A holder that wants its memory makes way.
-TEST(FrozenGang, GivesUpNoMemoryBeforeItsNextTurn) {
-  FreezingGang s;
-  s.wait(10ms);
-  s.frozen(kX0);
-  s.frozen(kX1);
-  EXPECT_EQ(s.turn_of(kX0), TurnKind::kHeldBack);
-}
-
 TEST(FrozenGang, GoesOnDrainingIfNoMemberIsFrozenYet) {
   FreezingGang s;
   s.wait(10ms);
@@ -364,7 +322,7 @@ TEST(FrozenGang, RunsOnForAMemberThatCannotBeFrozen) {
   FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
-  s.open(kS1, CanFreeze::kNo);
+  s.open(kS1, false);
   s.request(kS1);
   const SeatId late = seat(1, 1);
   s.tell(SeatOpened{.seat = late});
@@ -389,54 +347,20 @@ TEST(FrozenGang, IsFrozenThoughAMemberSaysSoLate) {
 
 // A tenant may say what it likes. It must not keep its lease for that.
 TEST(FrozenGang, IsNotBelievedIfItWasToDrain) {
-  FreezingGang s(CanFreeze::kNo);
+  FreezingGang s(false);
   s.wait(10ms);
   s.closed(kX1);
   EXPECT_EQ(s.frozen(kX0), "");
   EXPECT_EQ(s.wait(2ms), "grant 1@0 e2 exclusive again") << "as one that has drained";
 }
 
-// Its collectives need all its ranks, and its memory must leave.
-TEST(FrozenGang, GetsItsGpusBackToDrainIfItIsSuspended) {
-  FreezingGang s;
-  s.wait(10ms);
-  s.frozen(kX0);
-  EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
-  EXPECT_EQ(s.tell(SeatsSuspended{{kX0, kX1}, true}), "");
-  EXPECT_EQ(s.wait(9ms), "");
-  EXPECT_EQ(s.wait(1ms), "revoke 5@0 e2 quantum drains_for=1000000ns");
-  EXPECT_TRUE(says(s.closed(kS0),
-                   "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive; revoke 1@0 e3 suspended; "
-                   "revoke 2@1 e2 suspended"));
-  for (const SeatId one : {kX0, kX1}) {
-    s.closed(one);
-    s.drained(one);
-  }
-  EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
-  EXPECT_EQ(s.phase(kX1), SeatPhase::kSuspended);
-}
-
-TEST(FrozenGang, ThatIsSuspendedWhileItFreezesGetsItsGpusBack) {
+TEST(FrozenGang, ThatIsSuspendedWhileItFreezesStandsStill) {
   FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
   s.tell(SeatsSuspended{{kX0, kX1}, true});
-  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive contended");
-  s.wait(10ms);
-  EXPECT_TRUE(says(s.frozen(kS0), "grant 1@0 e3 exclusive; grant 2@1 e2 exclusive"));
-}
-
-// Each process thaws its own seats behind the closed gate. Sometimes that is enough.
-TEST(FrozenGang, ThatDrainsBeforeItGetsItsGpusBackDoesNotNeedThem) {
-  FreezingGang s;
-  s.wait(10ms);
-  s.frozen(kX0);
-  s.frozen(kX1);
-  s.tell(SeatsSuspended{{kX0, kX1}, true});
-  s.drained(kX0);
-  s.drained(kX1);
-  EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
-  EXPECT_FALSE(says(s.wait(10ms) + s.frozen(kS0), "grant 1@0"));
+  EXPECT_EQ(s.frozen(kX1), "grant 5@0 e2 exclusive");
+  for (const SeatId one : {kX0, kX1}) EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
 }
 
 // ---- after a restart ----------------------------------------------------------------------------
@@ -471,39 +395,26 @@ TEST(FrozenGang, ThatComesBackHalfFrozenIsFrozenAsAWhole) {
 }
 
 // The first member is frozen, and alone in its gang, when the second one comes back.
-TEST(FrozenGang, ThatComesBackSuspendedGetsItsGpusBackToDrain) {
+TEST(FrozenGang, ThatComesBackSuspendedStandsStill) {
   FreezingScript s(2);
   s.tell(GrantsHeld{s.now() + 1s});
   for (const SeatId one : {kX0, kX1}) {
     s.tell(TenantConnected{one.tenant, 1000});
     s.tell(GangJoined{one.tenant, "x", 2});
-    s.tell(SeatOpened{.seat = one, .is_suspended = true, .can_freeze = CanFreeze::kMemoryStays});
+    s.tell(SeatOpened{.seat = one, .is_suspended = true, .can_freeze = true});
     if (one == kX1) break;
     s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
     s.frozen(one);
-    EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
   }
-  EXPECT_NE(s.phase(kX0), SeatPhase::kSuspended) << "its memory cannot leave yet";
-  std::string text;
-  for (int i = 0; i < 11; ++i) {
-    text += s.wait(100ms);
-    s.seen(kX0);
-  }
-  EXPECT_TRUE(says(text,
-                   "grant 1@0 e9 exclusive; grant 2@1 e1 exclusive; revoke 1@0 e9 suspended; "
-                   "revoke 2@1 e1 suspended"));
-  for (const SeatId one : {kX0, kX1}) {
-    s.closed(one);
-    s.drained(one);
-  }
-  EXPECT_EQ(s.phase(kX0), SeatPhase::kSuspended);
+  EXPECT_EQ(s.wait(1s), "");
+  for (const SeatId one : {kX0, kX1}) EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
 }
 
 TEST(FrozenGang, ThatComesBackHalfFrozenAndMustDrainRunsOn) {
   FreezingScript s(2);
   s.tell(GrantsHeld{s.now() + 1s});
   for (const SeatId one : {kX0, kX1}) {
-    s.open(one, one == kX0 ? CanFreeze::kMemoryStays : CanFreeze::kNo);
+    s.open(one, one == kX0);
     s.tell(GangJoined{one.tenant, "x", 2});
     s.tell(SeatClaimed{one, Claim::kDraining, LeaseKind::kExclusive, LeaseEpoch{8}});
   }

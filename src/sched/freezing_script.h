@@ -13,7 +13,7 @@ namespace gpumux::sched {
 struct FreezingScript : Script {
   explicit FreezingScript(std::uint32_t gpus = 1, const GpuSettings& settings = fifo()) : Script(gpus, settings) {}
 
-  void open(SeatId s, CanFreeze can_freeze = CanFreeze::kMemoryStays, std::int32_t priority = 0) {
+  void open(SeatId s, bool can_freeze = true, std::int32_t priority = 0) {
     tell(TenantConnected{s.tenant, 0});
     tell(SeatOpened{.seat = s, .priority = priority, .can_freeze = can_freeze});
   }
@@ -40,8 +40,7 @@ struct FreezingScript : Script {
 
 // A holds, and B waits.
 struct TwoSeats : FreezingScript {
-  explicit TwoSeats(const GpuSettings& settings = fifo(), CanFreeze can_freeze = CanFreeze::kMemoryStays)
-      : FreezingScript(1, settings) {
+  explicit TwoSeats(const GpuSettings& settings = fifo(), bool can_freeze = true) : FreezingScript(1, settings) {
     open(kA, can_freeze);
     open(kB);
     request(kA);
@@ -51,9 +50,7 @@ struct TwoSeats : FreezingScript {
 
 // The gang X holds both GPUs, and another seat waits for the first.
 struct FreezingGang : FreezingScript {
-  explicit FreezingGang(CanFreeze can_second_freeze = CanFreeze::kMemoryStays,
-                        CanFreeze can_first_freeze = CanFreeze::kMemoryStays)
-      : FreezingScript(2) {
+  explicit FreezingGang(bool can_second_freeze = true, bool can_first_freeze = true) : FreezingScript(2) {
     open(kX0, can_first_freeze);
     open(kX1, can_second_freeze);
     for (const SeatId one : {kX0, kX1}) tell(GangJoined{one.tenant, "x", 2});

@@ -9,28 +9,20 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr CanFreeze kLeaves = CanFreeze::kMemoryLeaves;
-
 TEST(FrozenAndLeaving, IsASeatWhoseMemoryTheNextOneNeeds) {
-  TwoSeats s(fifo(), kLeaves);
+  TwoSeats s;
   s.tell(MemoryNeed{kB, true});
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns");
 }
 
 TEST(FrozenAndLeaving, IsAGangWhereMemoryIsShort) {
-  FreezingGang s(kLeaves, kLeaves);
+  FreezingGang s;
   s.tell(MemoryNeed{kS0, true});
   EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum drains_for=1000000ns; revoke 2@1 e1 quantum drains_for=1000000ns");
 }
 
-TEST(FrozenAndLeaving, IsNoGangOfWhichAMemberKeepsItsMemory) {
-  FreezingGang s(CanFreeze::kMemoryStays, kLeaves);
-  s.tell(MemoryNeed{kS0, true});
-  EXPECT_EQ(s.wait(10ms), "revoke 1@0 e1 quantum; revoke 2@1 e1 quantum");
-}
-
 TEST(FrozenAndLeaving, IsASeatThatIsSuspended) {
-  TwoSeats s(fifo(), kLeaves);
+  TwoSeats s;
   EXPECT_TRUE(says(s.tell(SeatsSuspended{{kA}, true}) + ";", "revoke 1@0 e1 suspended drains_for=1000000ns;"));
   EXPECT_TRUE(says(s.frozen(kA), "grant 2@0 e2 exclusive"));
   EXPECT_EQ(s.phase(kA), SeatPhase::kSuspended);
@@ -39,7 +31,7 @@ TEST(FrozenAndLeaving, IsASeatThatIsSuspended) {
 }
 
 TEST(FrozenAndLeaving, GivesUpItsMemoryBeforeItsNextTurn) {
-  FreezingGang s(kLeaves, kLeaves);
+  FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
   s.frozen(kX1);
@@ -47,7 +39,7 @@ TEST(FrozenAndLeaving, GivesUpItsMemoryBeforeItsNextTurn) {
 }
 
 TEST(FrozenAndLeaving, NeedsNoTurnToBeSuspended) {
-  FreezingGang s(kLeaves, kLeaves);
+  FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
   EXPECT_TRUE(says(s.frozen(kX1), "grant 5@0 e2 exclusive"));
@@ -60,7 +52,7 @@ TEST(FrozenAndLeaving, NeedsNoTurnToBeSuspended) {
 
 // One member's driver refuses: its work runs on, and waits for that of the other one.
 TEST(FrozenAndLeaving, NeedsATurnToBeSuspendedIfAMemberRunsOn) {
-  FreezingGang s(kLeaves, kLeaves);
+  FreezingGang s;
   s.wait(10ms);
   s.frozen(kX0);
   EXPECT_EQ(s.cannot_freeze(kX1), "");
@@ -76,18 +68,12 @@ TEST(FrozenAndLeaving, NeedsATurnToBeSuspendedIfAMemberRunsOn) {
   for (const SeatId one : {kX0, kX1}) EXPECT_EQ(s.phase(one), SeatPhase::kSuspended);
 }
 
-// The other one's memory stays, and its run goes on.
-TEST(FrozenAndLeaving, DrainsForASuspensionIfAMembersMemoryStays) {
-  FreezingGang s(CanFreeze::kMemoryStays, kLeaves);
-  EXPECT_TRUE(says(s.tell(SeatsSuspended{{kX0}, true}), "revoke 1@0 e1 suspended; revoke 2@1 e1 suspended"));
-}
-
 TEST(FrozenAndLeaving, IsNotBoundInWhatItQueues) {
   GpuSettings settings = fifo();
   settings.in_flight = 5ms;
   FreezingScript s(1, settings);
-  s.open(kA, kLeaves);
-  s.open(kB, kLeaves);
+  s.open(kA);
+  s.open(kB);
   s.request(kA);
   EXPECT_EQ(s.tell(MemoryNeed{kB, true}), "");
 }

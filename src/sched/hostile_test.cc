@@ -25,8 +25,7 @@ class Nonsense {
       events.emplace_back(TenantConnected{TenantId{tenant}, 0});
       for (const std::uint32_t gpu : {0u, 1u}) {
         const SeatId seat{TenantId{tenant}, GpuIndex{gpu}};
-        events.emplace_back(
-            SeatOpened{.seat = seat, .can_freeze = tenant != 1 ? CanFreeze::kMemoryStays : CanFreeze::kNo});
+        events.emplace_back(SeatOpened{.seat = seat, .can_freeze = tenant != 1 ? true : false});
       }
     }
     return events;
@@ -39,7 +38,7 @@ class Nonsense {
       case 1: return below(4) == 0 ? Event(TenantGone{seat.tenant}) : Event(TimePassed{});
       case 2: return below(3) == 0 ? Event(GangJoined{seat.tenant, key(), below(4)}) : Event(TimePassed{});
       case 3:
-      case 4: return SeatOpened{.seat = seat, .weight = below(4), .can_freeze = CanFreeze(below(3))};
+      case 4: return SeatOpened{.seat = seat, .weight = below(4), .can_freeze = below(2) == 1};
       case 5:
         return SeatClaimed{seat, static_cast<Claim>(below(3)), static_cast<LeaseKind>(below(2)),
                            epoch(core, now, seat)};

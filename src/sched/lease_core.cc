@@ -159,8 +159,7 @@ void LeaseCore::State::on(const SeatOpened& e) {
   books.set_standing(*seat, e.priority, e.weight, e.cap);
   seat->account = e.account;
   seat->ends_own_turns = e.ends_own_turns;
-  seat->freezing.ability = e.can_freeze == CanFreeze::kNo ? Freezing::Ability::kNone : Freezing::Ability::kUntried;
-  seat->freezing.memory_leaves = e.can_freeze == CanFreeze::kMemoryLeaves;
+  seat->freezing.ability = e.can_freeze ? Freezing::Ability::kUntried : Freezing::Ability::kNone;
   seat->suspension = e.is_suspended ? Suspension::kDrains : Suspension::kNone;
   seat->since = common.now;
   Unit& unit = tenant->gang != nullptr ? *tenant->gang : roster.make_unit();

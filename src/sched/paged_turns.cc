@@ -135,7 +135,7 @@ void LeaseCore::turns(GpuIndex index, std::vector<Turn>& turns) const {
       one.turn.kind = TurnKind::kHolding;
       if (next != nullptr && next != &unit && gpu->settings.mode == Mode::kSerial)
         one.turn.ends = after(state.common.now, time_left(unit, *gpu, *next, state.common.now));
-    } else if (must_run_again(unit) || any_seat(unit, runs_on)) {
+    } else if (any_seat(unit, runs_on)) {
       one.turn.kind = TurnKind::kHeldBack;
     } else if (&unit == next && unit.phase == UnitPhase::kWaiting) {
       one.turn.kind = TurnKind::kNext;

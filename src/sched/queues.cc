@@ -38,10 +38,9 @@ void Queues::admit(Unit& unit) {
   if (unit.phase != UnitPhase::kIdle) return;
   if (may_wait(unit)) {
     if (!freeze(unit) && wants(unit)) enqueue(unit);
-  } else if (!must_run_again(unit) && !any_seat(unit, runs_on)) {
+  } else if (!any_seat(unit, runs_on)) {
     for (Seat* seat : unit.seats) {
-      if (is_suspended(*seat) && (!is_frozen(*seat) || seat->freezing.memory_leaves))
-        seat->suspension = Suspension::kStandsStill;
+      if (is_suspended(*seat)) seat->suspension = Suspension::kStandsStill;
     }
   }
 }

@@ -119,7 +119,7 @@ void Revocations::ask(Seat& seat, RevokeReason reason) {
 void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   Limit<Duration> drains_for;
   UnitRevocation& revocation = *seat.unit->revocation;
-  // A seat by itself that drains for long is asked again. The next unit's memory may have come by then.
+  // A seat by itself that drains for long is asked again. The setting may allow it by then.
   if (seat.unit->single() && !revocation.freezes) revocation.freezes = may_freeze(*seat.unit);
   if (revocation.freezes) {
     if (!is_frozen(seat)) seat.freezing.work = Freezing::Work::kMay;
@@ -128,19 +128,9 @@ void Revocations::send_revoke(Seat& seat, RevokeReason reason) {
   command(Revoke{seat.id, seat.epoch, reason, drains_for});
 }
 
-// Some units' memory cannot leave while their work is frozen. Such a unit drains if the next one needs its memory.
-// Frozen work of a single seat can drain later, behind its closed gate. That of a gang cannot, for its kernels wait for
-// each other. So a gang drains as long as memory is short on one of its GPUs.
+// A gang of which only a part could be frozen has overrun.
 bool Revocations::may_freeze(const Unit& unit) const {
-  // A gang of which only a part could be frozen has overrun.
-  if (!can_freeze(unit) || (!unit.single() && has_overrun(unit))) return false;
-  if (can_leave_frozen(unit)) return true;
-  return std::none_of(unit.gpus.begin(), unit.gpus.end(), [&](const UnitGpu& on_gpu) {
-    const Gpu& gpu = *on_gpu.gpu;
-    if (!unit.single()) return std::any_of(gpu.seats.begin(), gpu.seats.end(), needs_memory);
-    const Unit* const next = expected_on(gpu, now());
-    return next != nullptr && has_pages_to_move(*next) && !is_coming(*next);
-  });
+  return can_freeze(unit) && (unit.single() || !has_overrun(unit));
 }
 
 void Revocations::drained(Seat& seat) {

@@ -62,7 +62,6 @@ struct Freezing {
     kFrozen,  // it stands still in the middle
   };
   Ability ability = Ability::kNone;
-  bool memory_leaves = false;  // while it is frozen, if others need the room
   Work work = Work::kMayNot;
 };
 
@@ -230,19 +229,12 @@ inline bool has_overrun(const Seat& seat) { return seat.stuck && seat.stuck->ove
 inline bool has_overrun(const Unit& unit) {
   return any_seat(unit, [](const Seat& seat) { return has_overrun(seat); });
 }
-// Whether its memory leaves the GPU while its work is frozen, too.
-inline bool can_leave_frozen(const Unit& unit) {
-  return !any_seat(unit, [](const Seat& seat) { return !seat.freezing.memory_leaves; });
-}
-// Whether its memory cannot leave before its next turn. Some of it has to drain for that, and the kernels of its
-// members wait for each other's submissions.
-inline bool must_run_again(const Unit& unit) {
-  return !unit.single() && has_frozen(unit) && !(can_leave_frozen(unit) && !any_seat(unit, runs_on));
-}
-// Whether it may wait for a lease. A suspended gang may if it needs another turn to leave the GPU.
+// Whether it may wait for a lease. A suspended gang may if work of one member is frozen and that of another one runs
+// on. The kernels of its members wait for each other's submissions, so it needs another turn to leave the GPU.
 inline bool may_wait(const Unit& unit) {
   const auto stands_still = [](const Seat& seat) { return seat.suspension == Suspension::kStandsStill; };
-  return !is_suspended(unit) || (must_run_again(unit) && !any_seat(unit, stands_still));
+  return !is_suspended(unit) ||
+         (!unit.single() && has_frozen(unit) && any_seat(unit, runs_on) && !any_seat(unit, stands_still));
 }
 // How many of its seats hold, and do not rest.
 inline std::ptrdiff_t at_work(const Unit& unit) {
@@ -371,10 +363,6 @@ inline bool may_end_own_turns(const Gpu& gpu) {
 inline bool ends_own_turns(const Unit& unit, const Gpu& gpu) {
   return gpu.has_own_turns && any_seat(unit, [](const Seat& seat) { return seat.ends_own_turns; });
 }
-// Whether something of its memory is not on the GPU, or it asks for more.
-inline bool needs_memory(const Seat* seat) {
-  return !is_suspended(*seat) && (seat->memory.pages || seat->memory.outlook == MemoryOutlook::kWants);
-}
 // Whether the unit has borrowed the turn that it has there.
 inline bool has_borrowed(const Unit& unit, const Gpu& gpu) { return gpu.loan && gpu.loan->lender != &unit; }
 // Whether others wait for a GPU that it holds, as last told. A capped seat is not to spend its allowance idle.
@@ -386,12 +374,10 @@ inline bool can_start(const Shape& shape) {
   return std::all_of(shape.gpus().begin(), shape.gpus().end(), [](const Gpu* gpu) { return gpu->can_start(); });
 }
 // Whether its work can be frozen. That of a gang is frozen as a whole, or drains as a whole: kernels of one member may
-// wait for those of another. The seats of a job that is to leave the GPU drain, unless their memory leaves without
-// that.
+// wait for those of another.
 inline bool can_freeze(const Unit& unit) {
   return !any_seat(unit, [](const Seat& seat) {
     return seat.freezing.ability == Freezing::Ability::kNone ||
-           (is_suspended(*seat.unit) && !seat.freezing.memory_leaves) ||
            seat.gpu->settings.interrupt == settings::Interrupt::kOff;
   });
 }

@@ -266,7 +266,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
       slot.mover = mover_->is_back(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
     }
   }
-  const auto can_freeze = session.not_interrupted.empty() ? sched::CanFreeze::kMemoryLeaves : sched::CanFreeze::kNo;
+  const bool can_freeze = session.not_interrupted.empty();
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
