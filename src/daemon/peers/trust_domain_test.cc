@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whose processes are open to each other. Goal: trust_domain never takes a process in other namespaces for one of the
-// machine's.
-// Method: children that leave by themselves.
+// Goal: trust_domain never takes a process in other namespaces for one of the machine's. Method: children that leave by
+// themselves.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
