@@ -7,6 +7,7 @@
 #include "daemon/gpus/leases.h"
 #include "daemon/loop/log.h"
 #include "daemon/tenants/host_memory.h"
+#include "daemon/tenants/tenant_table.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -48,8 +49,8 @@ std::vector<base::SeatId> RunSuspension::seats_of(const Run& run) {
   return seats;
 }
 
-std::vector<Session*> RunSuspension::set_suspended(const RunKey& key, bool is_suspended) {
-  if (key.second.empty() || this->is_suspended(key) == is_suspended) return {};
+void RunSuspension::set_suspended(const RunKey& key, bool is_suspended) {
+  if (key.second.empty() || this->is_suspended(key) == is_suspended) return;
   Run& run = runs_[key];
   if (is_suspended) {
     run.suspension = Suspension{.least_since = leases_.now()};
@@ -71,7 +72,8 @@ std::vector<Session*> RunSuspension::set_suspended(const RunKey& key, bool is_su
   }
   log_info(is_suspended ? "a run is suspended: it gets no GPU, and its memory leaves" : "a run is resumed",
            {{"run", key.second}, {"uid", key.first}, {"tenants", sessions.size()}, {"seats", seats.size()}});
-  return sessions;
+  if (is_suspended) return;
+  for (const Session* session : sessions) table_.changed(*session);
 }
 
 bool RunSuspension::is_suspended(const RunKey& key) const {
@@ -171,14 +173,17 @@ RunMemory RunSuspension::memory_of(const sched::Residency& planner, base::SeatId
       .on_gpu = report.resident + report.unpageable, .unpageable = report.unpageable, .allocated = report.allocated};
 }
 
-void RunSuspension::add_memory(const sched::Residency& planner, const Session& session, std::vector<RunMemory>& gpus) {
-  for (const auto& [number, slot] : session.slots()) {
-    const RunMemory seat = memory_of(planner, seat_of(session, slot));
+std::vector<RunMemory> RunSuspension::memory_outside(const std::set<RunKey>& runs) const {
+  std::vector<RunMemory> gpus(leases_.gpus().size());
+  table_.for_each_seat([&](const Session& session, const Slot& slot) {
+    if (!session.run.empty() && runs.contains(key_of(session))) return;
+    const RunMemory seat = memory_of(leases_.memory(), seat_of(session, slot));
     RunMemory& gpu = gpus.at(slot.gpu.value);
     gpu.on_gpu += seat.on_gpu;
     gpu.unpageable += seat.unpageable;
     gpu.allocated += seat.allocated;
-  }
+  });
+  return gpus;
 }
 
 void RunSuspension::note_progress(const Run& run, Suspension& suspension) const {
@@ -208,8 +213,9 @@ void RunSuspension::look() {
     if (has_parked) log_info("a suspended run may be frozen", {{"run", key.second}});
     told = std::move(state);
     if (changed_) changed_(key.first, key.second);
-    if (!has_parked || !parked_) continue;
-    for (const auto& [id, session] : run.tenants) parked_(*session);
+    if (!has_parked) continue;
+    // A restarted daemon need not wait for them.
+    for (const auto& [id, session] : run.tenants) table_.changed(*session);
   }
 }
 

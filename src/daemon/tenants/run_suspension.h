@@ -39,6 +39,7 @@ inline constexpr base::Duration kLongestClearingPatience = std::chrono::seconds(
 
 class HostMemory;
 class Leases;
+class TenantTable;
 
 using RunKey = std::pair<uid_t, std::string>;
 
@@ -67,14 +68,12 @@ struct RunMemory {
 
 class RunSuspension {
  public:
-  RunSuspension(Leases& leases, const HostMemory& host) : leases_(leases), host_(host) {}
+  RunSuspension(Leases& leases, const HostMemory& host, const TenantTable& table)
+      : leases_(leases), host_(host), table_(table) {}
   RunSuspension(const RunSuspension&) = delete;
   RunSuspension& operator=(const RunSuspension&) = delete;
-  // Something of a suspended run's state has changed. Called at the end of Translator::settled: must not call back.
+  // Something of a suspended run's state has changed. Called at the end of look(): must not call back.
   void on_changed(std::function<void(uid_t, const std::string&)> callback) { changed_ = std::move(callback); }
-
-  // A tenant's run has come to rest. Must not call back.
-  void on_parked(std::function<void(const Session&)> callback) { parked_ = std::move(callback); }
 
   // A tenant that has named its run, and one that is gone.
   void joined(Session& session);
@@ -82,8 +81,9 @@ class RunSuspension {
   // It has said something.
   void heard(const Session& session);
 
-  // The tenants that this makes a difference to.
-  std::vector<Session*> set_suspended(const RunKey& key, bool is_suspended);
+  // All seats of a user's run are held off the GPUs, also those that come later, until it is resumed. To be followed by
+  // Leases::rest.
+  void set_suspended(const RunKey& key, bool is_suspended);
   bool is_suspended(const RunKey& key) const;
   RunState state(const RunKey& key) const;
   // Nothing of its run is on its way any more, as far as was seen when everything last came to rest.
@@ -91,11 +91,12 @@ class RunSuspension {
 
   // As the seat reported it; nothing from a seat that does not report memory.
   static RunMemory memory_of(const sched::Residency& memory, base::SeatId seat);
-  // REQUIRES: `gpus` has an entry for each GPU.
-  static void add_memory(const sched::Residency& memory, const Session& session, std::vector<RunMemory>& gpus);
+  // By GPU index: the memory of tenants that belong to none of these runs.
+  std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 
-  // Everything has come to rest: calls on_changed and on_parked for the runs that have changed. Also called when
-  // nothing happens, about once a second.
+  // After each Leases::rest(), when everything has come to rest: calls on_changed for the runs that have changed, and
+  // TenantTable::changed for the tenants of a run that has parked. Also called when nothing happens, about once a
+  // second.
   void look();
 
  private:
@@ -119,8 +120,8 @@ class RunSuspension {
 
   Leases& leases_;
   const HostMemory& host_;
+  const TenantTable& table_;
   std::function<void(uid_t, const std::string&)> changed_;
-  std::function<void(const Session&)> parked_;
   std::map<RunKey, Run> runs_;
   std::set<RunKey> unsettled_;  // suspended ones of which something may have changed
 };

@@ -13,12 +13,6 @@
 namespace gpumux::daemon {
 namespace {
 
-// The driver lists a process for so long after its end (40 GiB are back after 68 ms). A process that only leaves gpumux
-// and goes on is shown as foreign after that.
-constexpr base::Duration kGoneIsListed = std::chrono::seconds(1);
-// Lists are made once a second, and by a helper that may be slow.
-constexpr base::Duration kGoneRemembered = std::chrono::seconds(10);
-
 ContainerLabel container_label(const Session& session) {
   if (session.container == nullptr) return {};
   const containers::Record& its = *session.container;
@@ -58,58 +52,36 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
       host_(host),
       access_(access),
       on_daemon_loss_(on_daemon_loss),
-      suspension_(leases, host) {
+      table_(leases),
+      suspension_(leases, host, table_) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
-  // The tenants that a restarted daemon need not wait for have changed.
-  suspension_.on_parked([this](const Session& session) {
-    if (changed_) changed_(session);
-  });
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 
 void Translator::set_mover(NodeMover& mover) {
   mover_ = &mover;
   mover.on_may_connect([this] {
-    for (const auto& [id, session] : sessions_) {
-      for (const auto& [number, slot] : session->slots()) {
-        const NodeMover::Seat seat = mover_seat(*session, slot);
-        if (slot.mover != Slot::Mover::kOurs || mover_->has_connection(seat)) continue;
-        if (mover_->knows(seat)) {
-          open_mover(*session, *session->slot(number));
-        } else {
-          session->slot(number)->mover = Slot::Mover::kEarlierDaemons;
-        }
+    table_.for_each_seat([this](Session& session, const Slot& slot) {
+      const NodeMover::Seat seat = mover_seat(session, slot);
+      if (slot.mover != Slot::Mover::kOurs || mover_->has_connection(seat)) return;
+      if (mover_->knows(seat)) {
+        open_mover(session, *session.slot(slot.number));
+      } else {
+        session.slot(slot.number)->mover = Slot::Mover::kEarlierDaemons;
       }
-    }
+    });
     count_elsewhere();
   });
 }
 
 void Translator::set_why_no_mover(std::string why) {
   why_no_mover_ = std::move(why);
-  for (const auto& [id, session] : sessions_) {
-    for (const auto& [number, slot] : session->slots()) {
-      const auto view = leases_.memory().view(seat_of(*session, slot));
-      if (view && view->speaks) on(*session, *session->slot(number), wire::Memory(slot.memory));
-    }
-  }
+  table_.for_each_seat([this](Session& session, const Slot& slot) {
+    const auto view = leases_.memory().view(seat_of(session, slot));
+    if (view && view->speaks) on(session, *session.slot(slot.number), wire::Memory(slot.memory));
+  });
 }
-
-void Translator::settled() { suspension_.look(); }
-
-Session* Translator::find(base::TenantId tenant) const {
-  const auto found = sessions_.find(tenant);
-  return found == sessions_.end() ? nullptr : found->second;
-}
-
-std::pair<Session*, Slot*> Translator::find_seat(base::SeatId seat) const {
-  Session* const session = find(seat.tenant);
-  Slot* const slot = session == nullptr ? nullptr : session->slot_on(seat.gpu);
-  return {slot == nullptr ? nullptr : session, slot};
-}
-
-std::vector<base::TenantId> Translator::take_unwritable() { return std::exchange(unwritable_, {}); }
 
 void Translator::refuse(Session& session, wire::Reason reason, std::string_view text) {
   wire::Refused refused{.reason = reason};
@@ -151,12 +123,10 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
 
 void Translator::ended(Session& session, std::string_view why) {
   session.end();
-  sessions_.erase(session.id);
-  suspension_.left(session);
   const base::TimePoint now = leases_.now();
-  Gone gone{session.peer.pid, session.process_start, now, {}};
+  table_.remove(session, now);
+  suspension_.left(session);
   for (const auto& [number, slot] : session.slots()) {
-    gone.left[slot.gpu] = leases_.machine().memory().left_by(seat_of(session, slot));
     forget_slot(session, slot, now);
     if (slot.mover == Slot::Mover::kOurs)
       mover_->left(mover_seat(session, slot), os::FileDescriptor(::fcntl(session.process.get(), F_DUPFD_CLOEXEC, 0)));
@@ -164,10 +134,6 @@ void Translator::ended(Session& session, std::string_view why) {
   leases_.gone(session.id, why, now);
   leave_quota(session);
   count_elsewhere();
-  if (session.welcomed) {
-    while (!gone_.empty() && gone_.front().at + kGoneRemembered < now) gone_.pop_front();
-    gone_.push_back(std::move(gone));
-  }
 }
 
 base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignDescriptor fd) {
@@ -213,13 +179,13 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
                         .tenant = session.id.value,
                         .answers_mps = mps_asked_ ? 1u : 0u};
   wire::set_text(welcome.version, base::version());
-  send(session, welcome);
+  mail_.send(session, welcome);
   log_info("tenant connected", {{"tenant", session.id.value},
                                 {"pid", session.peer.pid},
                                 {"uid", session.peer.uid},
                                 {"program", session.label->program},
                                 {"library", printable(wire::text_of(hello.version))}});
-  if (changed_) changed_(session);
+  table_.changed(session);
   return {};
 }
 
@@ -231,7 +197,7 @@ base::Status Translator::on(Session& session, const wire::MpsAsked& asked) {
 void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text) {
   wire::SeatRefused refused{.slot = slot, .reason = reason};
   wire::set_text(refused.text, text);
-  send(session, refused);
+  mail_.send(session, refused);
 }
 
 base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
@@ -272,11 +238,11 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
       .owner = {quota_on(session, *gpu), session.peer.account.key()},
       .is_new = !may_be_back,
-      .left = take_left(session, *gpu),
+      .left = table_.take_left(session, *gpu),
   });
-  send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
+  mail_.send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   if (open.state != wire::SeatState::kNone) claim(session, slot, open);
-  if (changed_) changed_(session);
+  table_.changed(session);
   return {};
 }
 
@@ -287,7 +253,7 @@ void Translator::claim(Session& session, Slot& slot, const wire::SeatOpen& open)
     // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
     log_warning("a tenant claims a lease that no daemon has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
     session.page.revoke(slot.number);
-    send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
+    mail_.send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
     return;
   }
   const auto kind = open.exclusive != 0 ? sched::LeaseKind::kExclusive : sched::LeaseKind::kShared;
@@ -311,7 +277,7 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   session.close_slot(close.slot);
   count_elsewhere();
   leases_.apply(sched::SeatClosed{seat}, now);
-  if (changed_) changed_(session);
+  table_.changed(session);
 }
 
 void Translator::on(Session& session, Slot& slot, const wire::Request& /*request*/) {
@@ -347,37 +313,13 @@ void Translator::on(Session& session, Slot& slot, const wire::Idling& idling) {
   leases_.apply(sched::Idling{seat_of(session, slot), {idling.epoch}});
 }
 
-bool Translator::was_tenant(pid_t pid, base::TimePoint asked_at) const {
-  return std::any_of(gone_.begin(), gone_.end(),
-                     [&](const Gone& one) { return one.pid == pid && asked_at < one.at + kGoneIsListed; });
-}
-
 void Translator::on(Session& session, Slot& slot, const wire::Measured& measured) {
   trials_.measured(seat_of(session, slot), measured.question, measured.submissions);
 }
 
 void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
-  const auto [session, slot] = find_seat(seat);
-  if (slot != nullptr) send(*session, wire::Measure{.slot = slot->number, .question = question});
-}
-
-// ---- runs ---------------------------------------------------------------------------------------
-
-void Translator::suspend_run(uid_t uid, const std::string& run) { suspension_.set_suspended({uid, run}, true); }
-
-void Translator::resume_run(uid_t uid, const std::string& run) {
-  for (Session* session : suspension_.set_suspended({uid, run}, false)) {
-    if (changed_) changed_(*session);
-  }
-}
-
-std::vector<RunMemory> Translator::memory_outside(const std::set<RunKey>& runs) const {
-  std::vector<RunMemory> gpus(leases_.gpus().size());
-  for (const auto& [id, session] : sessions_) {
-    if (!session->run.empty() && runs.contains({session->peer.uid, session->run})) continue;
-    RunSuspension::add_memory(leases_.memory(), *session, gpus);
-  }
-  return gpus;
+  const auto [session, slot] = table_.find_seat(seat);
+  if (slot != nullptr) mail_.send(*session, wire::Measure{.slot = slot->number, .question = question});
 }
 
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {
@@ -435,10 +377,10 @@ void Translator::send_contention(Session& session, const Slot& slot, bool conten
   const auto ns = [](base::Duration time) {
     return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
   };
-  send(session, wire::Contention{.slot = slot.number,
-                                 .contended = contended ? 1u : 0u,
-                                 .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
-                                 .in_flight_ns = slot.in_flight.is_unlimited() ? 0 : ns(slot.in_flight.value())});
+  mail_.send(session, wire::Contention{.slot = slot.number,
+                                       .contended = contended ? 1u : 0u,
+                                       .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
+                                       .in_flight_ns = slot.in_flight.is_unlimited() ? 0 : ns(slot.in_flight.value())});
 }
 
 // ---- decisions of the node ----------------------------------------------------------------------
@@ -450,7 +392,7 @@ void Translator::carry_out(const sched::Command& command) {
 // Commands that are about one seat.
 template <class Command>
 void Translator::carry_out(const Command& command) {
-  const auto [session, slot] = find_seat(command.seat);
+  const auto [session, slot] = table_.find_seat(command.seat);
   if (slot != nullptr) carry_out(*session, *slot, command);
 }
 
@@ -475,7 +417,7 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& re
   wire::Revoke message{.slot = slot.number, .epoch = revoke.epoch.value};
   if (!revoke.drains_for.is_unlimited())
     message.freeze_after_ns = static_cast<std::uint64_t>(revoke.drains_for.value().count());
-  send(session, message);
+  mail_.send(session, message);
 }
 
 void Translator::carry_out(Session& session, Slot& slot, const sched::HeadsUp& /*heads_up*/) {

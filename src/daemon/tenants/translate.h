@@ -10,12 +10,10 @@
 
 #include <array>
 #include <cstddef>
-#include <deque>
 #include <functional>
 #include <map>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -33,6 +31,8 @@
 #include "daemon/tenants/recent_use.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
+#include "daemon/tenants/tenant_mail.h"
+#include "daemon/tenants/tenant_table.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
@@ -65,7 +65,7 @@ class Translator {
   const std::string& why_no_mover() const { return why_no_mover_; }
 
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
-  void on_tenant_changed(std::function<void(const Session&)> callback) { changed_ = std::move(callback); }
+  void on_tenant_changed(std::function<void(const Session&)> callback) { table_.on_changed(std::move(callback)); }
 
   // Why no program's work is frozen on this machine; empty: nothing speaks against it. Before the first tenant.
   void set_no_interrupts(std::string why) { no_interrupts_ = std::move(why); }
@@ -80,8 +80,8 @@ class Translator {
 
   // All seats of a user's run are held off the GPUs, also those that come later, until it is resumed
   // (run_suspension.h). To be followed by Leases::rest, as everything else.
-  void suspend_run(uid_t uid, const std::string& run);
-  void resume_run(uid_t uid, const std::string& run);
+  void suspend_run(uid_t uid, const std::string& run) { suspension_.set_suspended({uid, run}, true); }
+  void resume_run(uid_t uid, const std::string& run) { suspension_.set_suspended({uid, run}, false); }
   RunState run_state(uid_t uid, const std::string& run) const { return suspension_.state({uid, run}); }
   // Called when that of a suspended run has changed, while everything comes to rest: must not call back. Each run that
   // is suspended is named at least once.
@@ -91,7 +91,7 @@ class Translator {
   // Nothing of its run is on its way any more, and its processes may be frozen.
   bool is_parked(const Session& session) const { return suspension_.is_parked(session); }
   // By GPU index: the memory of tenants that belong to none of these runs.
-  std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
+  std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const { return suspension_.memory_outside(runs); }
 
   // The priority that a user's run may have beyond the one that any run may ask for, which is 0.
   void set_granted_priority(std::function<std::int32_t(uid_t, const std::string&)> granted) {
@@ -127,7 +127,7 @@ class Translator {
   void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
 
   // A new connection. The session must live until ended().
-  void started(Session& session) { sessions_[session.id] = &session; }
+  void started(Session& session) { table_.add(session); }
   // Whether a descriptor may come along with this message.
   static bool takes_descriptor(const Session& session, std::span<const std::byte> message);
   // One message. An error ends the session: its text is the reason.
@@ -136,7 +136,7 @@ class Translator {
   void ended(Session& session, std::string_view why);
 
   // Sessions that could not be written to since the last call: to be ended by the caller.
-  std::vector<base::TenantId> take_unwritable();
+  std::vector<base::TenantId> take_unwritable() { return mail_.take_unwritable(); }
 
   // How the tenant stands from now on, as long as it is connected, if `by` may want that.
   base::Status change_standing(Session& session, const base::Standing& wanted, const Peer& by);
@@ -145,16 +145,16 @@ class Translator {
   static void refuse(Session& session, wire::Reason reason, std::string_view text);
 
   void set_on_daemon_loss(settings::OnDaemonLoss on_loss) { on_daemon_loss_ = on_loss; }
-  Session* find(base::TenantId tenant) const;
+  Session* find(base::TenantId tenant) const { return table_.find(tenant); }
   const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
-  const std::unordered_map<base::TenantId, Session*>& sessions() const { return sessions_; }
+  const std::unordered_map<base::TenantId, Session*>& sessions() const { return table_.sessions(); }
   const Trials& trials() const { return trials_; }
   // After each Leases::rest().
-  void settled();
+  void settled() { suspension_.look(); }
   const HostMemory& host_memory() const { return host_; }
   // Whether that process was a tenant a moment before `asked_at`: a list of a GPU's processes that was made then may
   // still have it.
-  bool was_tenant(pid_t pid, base::TimePoint asked_at) const;
+  bool was_tenant(pid_t pid, base::TimePoint asked_at) const { return table_.was_tenant(pid, asked_at); }
   // A mover of this daemon's.
   bool is_mover(pid_t pid) const { return mover_ != nullptr && mover_->is_its(pid); }
   // The MPS servers that this daemon has started.
@@ -224,16 +224,11 @@ class Translator {
   LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
   LedgerFigures figures(const Session& session, const Slot& slot, base::TimePoint now) const;
   std::map<const Ledger::Entry*, LedgerFigures> live_figures() const;
-  std::uint64_t take_left(const Session& session, base::GpuIndex gpu);
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
   void claim(Session& session, Slot& slot, const wire::SeatOpen& open);
   void note_unknown_entry(const Session& session, std::string_view name);
-  template <class Message>
-  void send(Session& session, const Message& message, int fd = -1);
   void send_contention(Session& session, const Slot& slot, bool contended, settings::Limit<base::Duration> idle_hold);
-  // Both null: the seat is not open.
-  std::pair<Session*, Slot*> find_seat(base::SeatId seat) const;
   void carry_out(const sched::Command& command);
   template <class Command>
   void carry_out(const Command& command);
@@ -259,7 +254,6 @@ class Translator {
   bool tenants_return_ = false;
   const AccessRules& access_;
   settings::OnDaemonLoss on_daemon_loss_;
-  std::function<void(const Session&)> changed_;
   std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
   ContainerOf container_of_;
   std::function<base::Status(Session&, const wire::MpsAsked&)> mps_asked_;
@@ -269,8 +263,8 @@ class Translator {
   Ledger ledger_;
   RecentUse recent_use_;
   JobMemory job_memory_;
-  std::unordered_map<base::TenantId, Session*> sessions_;
-  std::vector<base::TenantId> unwritable_;
+  TenantTable table_;
+  TenantMail mail_;
   std::array<MovedMemory, base::kMaxGpus> moved_before_{};
   // Tenants that have a quota together, for as long as one of them is there. The key is a claim (no user, and its uid),
   // or a run with a memory limit (its user, and its name).
@@ -283,24 +277,8 @@ class Translator {
   std::map<QuotaKey, QuotaGroup> quota_groups_;
   RunSuspension suspension_;
   std::uint64_t next_group_ = 1;
-  // A process that was a tenant until `at`; only of the last moments.
-  struct Gone {
-    pid_t pid = 0;
-    std::uint64_t process_start = 0;
-    base::TimePoint at{};
-    std::map<base::GpuIndex, std::uint64_t> left;  // taken of GPUs
-  };
-  std::deque<Gone> gone_;
   std::map<std::string, UnknownEntry> unknown_entries_;
   std::string no_interrupts_;
 };
-
-template <class Message>
-void Translator::send(Session& session, const Message& message, int fd) {
-  if (session.ended() || session.send(message, fd)) return;
-  // The caller ends it once the core is at rest: the core must not hear of it in the middle of a command.
-  session.end();
-  unwritable_.push_back(session.id);
-}
 
 }  // namespace gpumux::daemon

@@ -111,12 +111,9 @@ std::uint64_t Translator::evictable(base::SeatId seat) const {
 // Their movers have it until their seats end.
 void Translator::count_elsewhere() {
   std::uint64_t bytes = 0;
-  for (const auto& [id, session] : sessions_) {
-    for (const auto& [number, slot] : session->slots()) {
-      const bool is_elsewhere = slot.mover == Slot::Mover::kEarlierDaemons;
-      if (is_elsewhere) bytes += std::min(slot.memory.host_used, host_.budget());
-    }
-  }
+  table_.for_each_seat([&](const Session&, const Slot& slot) {
+    if (slot.mover == Slot::Mover::kEarlierDaemons) bytes += std::min(slot.memory.host_used, host_.budget());
+  });
   host_.set_elsewhere(bytes);
 }
 
@@ -145,9 +142,8 @@ LedgerFigures Translator::figures(const Session& session, const Slot& slot, base
 std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
   std::map<const Ledger::Entry*, LedgerFigures> live;
   const base::TimePoint now = leases_.now();
-  for (const auto& [id, session] : sessions_) {
-    for (const auto& [number, slot] : session->slots()) live[slot.entry].add(figures(*session, slot, now));
-  }
+  table_.for_each_seat(
+      [&](const Session& session, const Slot& slot) { live[slot.entry].add(figures(session, slot, now)); });
   return live;
 }
 
@@ -156,12 +152,10 @@ std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures
 void Translator::note_use() {
   RecentUse::Totals totals;
   const base::TimePoint now = leases_.now();
-  for (const auto& [id, session] : sessions_) {
-    for (const auto& [number, slot] : session->slots()) {
-      const base::SeatId seat = seat_of(*session, slot);
-      totals[seat] = leases_.totals(seat, now).used();
-    }
-  }
+  table_.for_each_seat([&](const Session& session, const Slot& slot) {
+    const base::SeatId seat = seat_of(session, slot);
+    totals[seat] = leases_.totals(seat, now).used();
+  });
   recent_use_.note(now, std::move(totals));
 }
 
@@ -176,19 +170,6 @@ void Translator::forget_slot(const Session& session, const Slot& slot, base::Tim
   if (session.label->job != 0) job_memory_.change(session.label->job, slot.gpu, slot.counted, 0);
 }
 
-// A connection may end without its process. The memory of that process is then not on its way back, and is not to count
-// twice.
-std::uint64_t Translator::take_left(const Session& session, base::GpuIndex gpu) {
-  std::uint64_t left = 0;
-  for (Gone& gone : gone_) {
-    if (session.process_start == 0 || gone.pid != session.peer.pid || gone.process_start != session.process_start)
-      continue;
-    const auto its = gone.left.find(gpu);
-    if (its != gone.left.end()) left += std::exchange(its->second, 0);
-  }
-  return left;
-}
-
 base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
   if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
   const Slot* const slot = session.slot(wanted.slot);
@@ -199,23 +180,23 @@ base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
 }
 
 void Translator::carry_out(Session& session, Slot& slot, const sched::RoomBound& bound) {
-  send(session, wire::Room{.slot = slot.number,
-                           .sequence = bound.sequence,
-                           .room = bound.room,
-                           .commitment = bound.commitment,
-                           .total = bound.total,
-                           .ticket = bound.ticket,
-                           .refused = refused_on_wire(bound.refusal),
-                           .is_limited = bound.is_limited ? 1u : 0u,
-                           .is_stranded = bound.is_stranded ? 1u : 0u,
-                           .most = bound.most});
+  mail_.send(session, wire::Room{.slot = slot.number,
+                                 .sequence = bound.sequence,
+                                 .room = bound.room,
+                                 .commitment = bound.commitment,
+                                 .total = bound.total,
+                                 .ticket = bound.ticket,
+                                 .refused = refused_on_wire(bound.refusal),
+                                 .is_limited = bound.is_limited ? 1u : 0u,
+                                 .is_stranded = bound.is_stranded ? 1u : 0u,
+                                 .most = bound.most});
 }
 
 void Translator::carry_out(Session& session, Slot& slot, const sched::ExpectEviction& eviction) {
   if (!slot.granted) return;
-  send(session,
-       wire::PrepareSwapOut{
-           .slot = slot.number, .epoch = slot.epoch.value, .bytes = eviction.bytes, .managed = eviction.managed});
+  mail_.send(session,
+             wire::PrepareSwapOut{
+                 .slot = slot.number, .epoch = slot.epoch.value, .bytes = eviction.bytes, .managed = eviction.managed});
 }
 
 void Translator::open_mover(Session& session, Slot& slot) {
@@ -228,7 +209,7 @@ void Translator::open_mover(Session& session, Slot& slot) {
     count_elsewhere();
   if (!connection) return;
   slot.mover_connection = ++mover_connections_;
-  send(session, wire::MoverOpened{.slot = slot.number, .number = slot.mover_connection}, connection.get());
+  mail_.send(session, wire::MoverOpened{.slot = slot.number, .number = slot.mover_connection}, connection.get());
 }
 
 void Translator::on(Session& session, Slot& slot, const wire::MoverWanted& wanted) {

@@ -134,7 +134,7 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
 }
 
 void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
-  for (const auto& [id, session] : sessions_) {
+  for (const auto& [id, session] : table_.sessions()) {
     if (session->peer.uid != uid || session->run != run) continue;
     const Caps caps = caps_of(session->peer, session->container.get(), session->run);
     session->standing.priority = session->first_standing.priority =
