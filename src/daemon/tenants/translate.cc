@@ -53,6 +53,8 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
       access_(access),
       on_daemon_loss_(on_daemon_loss),
       table_(leases),
+      quotas_(leases),
+      books_(leases, host, table_),
       suspension_(leases, host, table_) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
@@ -127,12 +129,12 @@ void Translator::ended(Session& session, std::string_view why) {
   table_.remove(session, now);
   suspension_.left(session);
   for (const auto& [number, slot] : session.slots()) {
-    forget_slot(session, slot, now);
+    books_.closed(session, slot, now);
     if (slot.mover == Slot::Mover::kOurs)
       mover_->left(mover_seat(session, slot), os::FileDescriptor(::fcntl(session.process.get(), F_DUPFD_CLOEXEC, 0)));
   }
   leases_.gone(session.id, why, now);
-  leave_quota(session);
+  quotas_.leave(session);
   count_elsewhere();
 }
 
@@ -162,7 +164,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
                                     container_label(session), job_of_ ? job_of_(session.peer.uid, session.run) : 0);
   suspension_.joined(session);
-  join_quota(session, hello);
+  quotas_.join(session, hello.memory_limit);
   session.standing = session.first_standing = standing_of(session, hello);
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   session.knows_mover = (hello.flags & wire::kKnowsMover) != 0;
@@ -221,7 +223,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
-  slot.entry = &ledger_.open(ledger_key(session, *gpu), leases_.now());
+  books_.opened(session, slot);
   const base::Standing& standing = session.standing;
   Share share = share_on(session, *gpu);
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
@@ -236,7 +238,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
-      .owner = {quota_on(session, *gpu), session.peer.account.key()},
+      .owner = {quotas_.on(session, *gpu), session.peer.account.key()},
       .is_new = !may_be_back,
       .left = table_.take_left(session, *gpu),
   });
@@ -272,7 +274,7 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   const base::SeatId seat = seat_of(session, slot);
   if (slot.granted) session.page.revoke(close.slot);
   const base::TimePoint now = leases_.now();
-  forget_slot(session, slot, now);
+  books_.closed(session, slot, now);
   if (slot.mover == Slot::Mover::kOurs) mover_->closed(mover_seat(session, slot));
   session.close_slot(close.slot);
   count_elsewhere();
@@ -330,7 +332,7 @@ base::Status Translator::on(Session& session, const wire::GangJoin& join) {
 
 base::Status Translator::on(Session& session, const wire::Note& note) {
   if (note.kind == wire::NoteKind::kUnknownEntry) {
-    note_unknown_entry(session, wire::text_of(note.text));
+    unknown_entries_.note(wire::text_of(note.text), session.label->program);
     return {};
   }
   if (note.kind == wire::NoteKind::kUninterruptible) {
@@ -350,26 +352,6 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
   const bool is_uninterruptible = note.kind == wire::NoteKind::kUninterruptible;
   log(level_of(note.severity), is_uninterruptible ? "its unfinished work drains" : "note from tenant", fields);
   return {};
-}
-
-void Translator::note_unknown_entry(const Session& session, std::string_view name) {
-  const bool is_name =
-      !name.empty() && name.size() <= base::kMaxNameBytes && std::all_of(name.begin(), name.end(), [](char c) {
-        return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-      });
-  if (!is_name) return;
-  auto found = unknown_entries_.find(std::string(name));
-  if (found == unknown_entries_.end()) {
-    if (unknown_entries_.size() >= kMaxUnknownEntries) return;
-    found = unknown_entries_.emplace(name, UnknownEntry()).first;
-    log_info("a driver entry went past the library", {{"entry", name}, {"program", session.label->program}});
-  }
-  UnknownEntry& entry = found->second;
-  ++entry.count;
-  if (entry.programs.size() < kMaxProgramsPerEntry &&
-      std::find(entry.programs.begin(), entry.programs.end(), session.label->program) == entry.programs.end()) {
-    entry.programs.push_back(session.label->program);
-  }
 }
 
 void Translator::send_contention(Session& session, const Slot& slot, bool contended,

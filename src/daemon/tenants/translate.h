@@ -8,7 +8,6 @@
 // Owned by the loop's thread.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -24,28 +23,18 @@
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/host_memory.h"
-#include "daemon/tenants/job_memory.h"
-#include "daemon/tenants/ledger.h"
 #include "daemon/tenants/mps_view.h"
 #include "daemon/tenants/node_mover.h"
-#include "daemon/tenants/recent_use.h"
+#include "daemon/tenants/quotas.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
 #include "daemon/tenants/tenant_mail.h"
 #include "daemon/tenants/tenant_table.h"
+#include "daemon/tenants/unknown_entries.h"
+#include "daemon/tenants/use_books.h"
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
-
-// Driver entries that went past the library, as tenants report them. Bounded, for the names are theirs.
-struct UnknownEntry {
-  std::uint64_t count = 0;
-  std::vector<std::string> programs;
-};
-// More than the driver has entries: src/cuda/entries.table has some 700.
-inline constexpr std::size_t kMaxUnknownEntries = 1024;
-// A guess: a few names show a person which library to look at.
-inline constexpr std::size_t kMaxProgramsPerEntry = 8;
 
 // Program names and notes are shown to people: no control characters reach a terminal.
 std::string printable(std::string_view text);
@@ -146,7 +135,7 @@ class Translator {
 
   void set_on_daemon_loss(settings::OnDaemonLoss on_loss) { on_daemon_loss_ = on_loss; }
   Session* find(base::TenantId tenant) const { return table_.find(tenant); }
-  const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_; }
+  const std::map<std::string, UnknownEntry>& unknown_entries() const { return unknown_entries_.by_name(); }
   const std::unordered_map<base::TenantId, Session*>& sessions() const { return table_.sessions(); }
   const Trials& trials() const { return trials_; }
   // After each Leases::rest().
@@ -163,16 +152,16 @@ class Translator {
   }
   void set_mps_servers(std::function<std::vector<MpsServerView>()> servers) { mps_servers_ = std::move(servers); }
   // The memory that was moved by seats that are gone.
-  const MovedMemory& moved_before(base::GpuIndex gpu) const { return moved_before_.at(gpu.value); }
+  const MovedMemory& moved_before(base::GpuIndex gpu) const { return books_.moved_before(gpu); }
   // The figures of all programs so far, those of the last minutes included (ledger.h).
-  std::vector<LedgerLine> ledger();
+  std::vector<LedgerLine> ledger() { return books_.ledger(); }
   // The figures that have come since the last call.
-  std::vector<LedgerLine> take_from_ledger() { return ledger_.take(live_figures()); }
+  std::vector<LedgerLine> take_from_ledger() { return books_.take_from_ledger(); }
   // About once a second: notes how long each seat has used its GPU.
-  void note_use();
-  const RecentUse& recent_use() const { return recent_use_; }
+  void note_use() { books_.note_use(); }
+  const RecentUse& recent_use() const { return books_.recent_use(); }
   // By job (job_memory.h).
-  std::map<std::uint64_t, std::uint64_t> take_peaks() { return job_memory_.take(); }
+  std::map<std::uint64_t, std::uint64_t> take_peaks() { return books_.take_peaks(); }
   // The job that a user's run is of; 0: none. Asked when a seat is opened.
   void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
 
@@ -209,9 +198,6 @@ class Translator {
   void open_mover(Session& session, Slot& slot);
   void count_elsewhere();
   std::uint64_t evictable(base::SeatId seat) const;
-  void join_quota(Session& session, const wire::Hello& hello);
-  void leave_quota(const Session& session);
-  sched::Quota quota_on(const Session& session, base::GpuIndex gpu) const;
   struct Share {
     std::string group;  // of the seats that have it together; empty: the seat's own
     std::uint32_t weight = 1;
@@ -219,15 +205,9 @@ class Translator {
   Share share_on(const Session& session, base::GpuIndex gpu) const;
   void tell_standing(const Session& session, const Slot& slot);
   base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
-  void count_for_job(const Session& session, Slot& slot, std::uint64_t bytes);
-  void forget_slot(const Session& session, const Slot& slot, base::TimePoint now);
-  LedgerKey ledger_key(const Session& session, base::GpuIndex gpu) const;
-  LedgerFigures figures(const Session& session, const Slot& slot, base::TimePoint now) const;
-  std::map<const Ledger::Entry*, LedgerFigures> live_figures() const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
   void claim(Session& session, Slot& slot, const wire::SeatOpen& open);
-  void note_unknown_entry(const Session& session, std::string_view name);
   void send_contention(Session& session, const Slot& slot, bool contended, settings::Limit<base::Duration> idle_hold);
   void carry_out(const sched::Command& command);
   template <class Command>
@@ -260,24 +240,12 @@ class Translator {
   std::function<std::vector<MpsServerView>()> mps_servers_;
   std::function<void(bool)> hand_over_;
   std::function<std::uint64_t(uid_t, const std::string&)> job_of_;
-  Ledger ledger_;
-  RecentUse recent_use_;
-  JobMemory job_memory_;
   TenantTable table_;
   TenantMail mail_;
-  std::array<MovedMemory, base::kMaxGpus> moved_before_{};
-  // Tenants that have a quota together, for as long as one of them is there. The key is a claim (no user, and its uid),
-  // or a run with a memory limit (its user, and its name).
-  struct QuotaGroup {
-    std::uint64_t number = 0;
-    std::uint64_t memory_limit = 0;  // of a run
-    std::size_t tenants = 0;
-  };
-  using QuotaKey = std::pair<std::optional<uid_t>, std::string>;
-  std::map<QuotaKey, QuotaGroup> quota_groups_;
+  Quotas quotas_;
+  UseBooks books_;
   RunSuspension suspension_;
-  std::uint64_t next_group_ = 1;
-  std::map<std::string, UnknownEntry> unknown_entries_;
+  UnknownEntries unknown_entries_;
   std::string no_interrupts_;
 };
 

@@ -24,55 +24,9 @@ std::uint32_t refused_on_wire(sched::Refusal refusal) {
 
 }  // namespace
 
-// In claims the claims' quotas count, whatever the process says. Otherwise the first process of a run names its limit.
-// Later processes belong to the run: they cannot raise the limit, nor escape it by saying nothing.
-void Translator::join_quota(Session& session, const wire::Hello& hello) {
-  const auto join = [&](QuotaKey key, std::uint64_t memory_limit) {
-    QuotaGroup& group = quota_groups_[std::move(key)];
-    if (group.tenants++ == 0) {
-      group.number = next_group_++;
-      group.memory_limit = memory_limit;
-    }
-    session.quota_groups.push_back(group.number);
-    session.memory_limit = group.memory_limit;
-  };
-  const auto has_quotas = [](const containers::Claim& claim) { return !claim.quotas.empty() || claim.on_each; };
-  if (session.container != nullptr &&
-      std::any_of(session.container->claims.begin(), session.container->claims.end(), has_quotas)) {
-    for (const containers::Claim& claim : session.container->claims) join({std::nullopt, claim.uid}, 0);
-    return;
-  }
-  std::string run(wire::text_of(hello.run));
-  if (run.empty()) run = "tenant:" + std::to_string(session.id.value);
-  QuotaKey key{session.peer.uid, std::move(run)};
-  if (hello.memory_limit != 0 || quota_groups_.contains(key)) join(std::move(key), hello.memory_limit);
-}
-
-void Translator::leave_quota(const Session& session) {
-  for (const std::uint64_t number : session.quota_groups) {
-    const auto group = std::find_if(quota_groups_.begin(), quota_groups_.end(),
-                                    [&](const auto& one) { return one.second.number == number; });
-    if (--group->second.tenants == 0) quota_groups_.erase(group);
-  }
-}
-
-sched::Quota Translator::quota_on(const Session& session, base::GpuIndex gpu) const {
-  if (session.quota_groups.empty()) return {};
-  if (session.memory_limit != 0) return {.group = session.quota_groups.front(), .bytes = session.memory_limit};
-  const auto& info = leases_.gpus()[gpu.value].info;
-  for (std::size_t i = 0; i < session.quota_groups.size(); ++i) {
-    if (const auto bytes = containers::bytes_on(session.container->claims[i], info.uuid_text, info.memory_total))
-      return {.group = session.quota_groups[i], .bytes = *bytes};
-  }
-  return {};
-}
-
 void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
   slot.memory = memory;
-  const std::uint64_t most = leases_.gpus()[slot.gpu.value].info.memory_total;
-  // For the ledger: its own word, as far as it can be true.
-  slot.memory_time.change(leases_.now(), std::min(memory.resident, most), std::min(memory.evicted, host_.budget()));
-  count_for_job(session, slot, std::min(memory.allocated, most + host_.budget()));
+  books_.reported(session, slot);
   sched::MemoryReport report{.sequence = memory.room_sequence,
                              .allocated = memory.allocated,
                              .resident = memory.resident,
@@ -115,59 +69,6 @@ void Translator::count_elsewhere() {
     if (slot.mover == Slot::Mover::kEarlierDaemons) bytes += std::min(slot.memory.host_used, host_.budget());
   });
   host_.set_elsewhere(bytes);
-}
-
-LedgerKey Translator::ledger_key(const Session& session, base::GpuIndex gpu) const {
-  const ContainerLabel& container = session.label->container;
-  return {
-      .gpu = gpu,
-      .owner = {session.peer.account.user(), container.pod_namespace, container.pod},
-      .what = LedgerProgram{.name = session.label->program, .job = session.label->job, .container = container.name}};
-}
-
-LedgerFigures Translator::figures(const Session& session, const Slot& slot, base::TimePoint now) const {
-  const sched::SeatTotals totals = leases_.totals(seat_of(session, slot), now);
-  LedgerFigures figures{.seats = 1,
-                        .grants = totals.grants,
-                        .switches = totals.switches,
-                        .held = totals.held,
-                        .gpu_time = totals.used(),
-                        .waited = totals.waited,
-                        .resident_byte_seconds = slot.memory_time.resident(now),
-                        .evicted_byte_seconds = slot.memory_time.evicted(now)};
-  figures.moved.add(slot.memory);
-  return figures;
-}
-
-std::map<const Ledger::Entry*, LedgerFigures> Translator::live_figures() const {
-  std::map<const Ledger::Entry*, LedgerFigures> live;
-  const base::TimePoint now = leases_.now();
-  table_.for_each_seat(
-      [&](const Session& session, const Slot& slot) { live[slot.entry].add(figures(session, slot, now)); });
-  return live;
-}
-
-std::vector<LedgerLine> Translator::ledger() { return ledger_.lines(live_figures(), leases_.now()); }
-
-void Translator::note_use() {
-  RecentUse::Totals totals;
-  const base::TimePoint now = leases_.now();
-  table_.for_each_seat([&](const Session& session, const Slot& slot) {
-    const base::SeatId seat = seat_of(session, slot);
-    totals[seat] = leases_.totals(seat, now).used();
-  });
-  recent_use_.note(now, std::move(totals));
-}
-
-void Translator::count_for_job(const Session& session, Slot& slot, std::uint64_t bytes) {
-  const std::uint64_t before = std::exchange(slot.counted, bytes);
-  if (session.label->job != 0) job_memory_.change(session.label->job, slot.gpu, before, bytes);
-}
-
-void Translator::forget_slot(const Session& session, const Slot& slot, base::TimePoint now) {
-  moved_before_.at(slot.gpu.value).add(slot.memory);
-  Ledger::close(*slot.entry, figures(session, slot, now), now);
-  if (session.label->job != 0) job_memory_.change(session.label->job, slot.gpu, slot.counted, 0);
 }
 
 base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
