@@ -3,6 +3,14 @@
 
 namespace gpumux::daemon {
 
+std::string printable(std::string_view text) {
+  std::string clean(text);
+  for (char& c : clean) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
+  }
+  return clean;
+}
+
 Slot* Session::slot(std::uint32_t number) {
   const auto found = slots_.find(number);
   return found == slots_.end() ? nullptr : &found->second;

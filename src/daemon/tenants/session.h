@@ -126,6 +126,9 @@ class Session {
   std::map<std::uint32_t, Slot> slots_;  // that are open, by number
 };
 
+// Program names and notes are shown to people: no control characters reach a terminal.
+std::string printable(std::string_view text);
+
 inline base::SeatId seat_of(const Session& session, const Slot& slot) { return {session.id, slot.gpu}; }
 
 }  // namespace gpumux::daemon

@@ -20,6 +20,14 @@ ContainerLabel container_label(const Session& session) {
           its.claims.empty() ? "" : printable(its.claims.front().uid)};
 }
 
+base::Standing asked_standing(const wire::Hello& hello) {
+  base::Standing asked;
+  asked.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
+  if (hello.share != 0) asked.share = std::min(hello.share, base::kMostShare);
+  if (hello.max_share != 0) asked.max_share = std::min(hello.max_share, base::kWholeGpu);
+  return asked;
+}
+
 bool may_have_descriptor(const wire::TenantMessage& message) {
   const auto* given = std::get_if<wire::FrameGiven>(&message);
   return std::holds_alternative<wire::Hello>(message) || (given != nullptr && given->number == 0);
@@ -37,14 +45,6 @@ LogLevel level_of(wire::Severity severity) {
 
 }  // namespace
 
-std::string printable(std::string_view text) {
-  std::string clean(text);
-  for (char& c : clean) {
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  }
-  return clean;
-}
-
 Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, HostMemory& host,
                        settings::OnDaemonLoss on_daemon_loss)
     : leases_(leases),
@@ -55,6 +55,7 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
       table_(leases),
       quotas_(leases),
       books_(leases, host, table_),
+      standings_(leases, access, jobs_, table_),
       suspension_(leases, host, table_) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
@@ -162,10 +163,10 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.run = wire::text_of(hello.run);
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
-                                    container_label(session), job_of_ ? job_of_(session.peer.uid, session.run) : 0);
+                                    container_label(session), jobs_.job_of(session.peer.uid, session.run));
   suspension_.joined(session);
   quotas_.join(session, hello.memory_limit);
-  session.standing = session.first_standing = standing_of(session, hello);
+  session.standing = session.first_standing = standings_.allowed(session, asked_standing(hello));
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   session.knows_mover = (hello.flags & wire::kKnowsMover) != 0;
   const bool can_freeze = (hello.flags & wire::kCanFreeze) != 0 && session.knows_mover;
@@ -179,7 +180,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
                                               ? wire::OnDaemonLoss::kWait
                                               : wire::OnDaemonLoss::kUngated,
                         .tenant = session.id.value,
-                        .answers_mps = mps_asked_ ? 1u : 0u};
+                        .answers_mps = mps_.asked ? 1u : 0u};
   wire::set_text(welcome.version, base::version());
   mail_.send(session, welcome);
   log_info("tenant connected", {{"tenant", session.id.value},
@@ -192,8 +193,8 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
 }
 
 base::Status Translator::on(Session& session, const wire::MpsAsked& asked) {
-  if (!mps_asked_) return base::fail(base::Code::kProtocol, "it asks for MPS, which is not answered here");
-  return mps_asked_(session, asked);
+  if (!mps_.asked) return base::fail(base::Code::kProtocol, "it asks for MPS, which is not answered here");
+  return mps_.asked(session, asked);
 }
 
 void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text) {
@@ -225,7 +226,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   Slot& slot = session.open_slot(open.slot, *gpu);
   books_.opened(session, slot);
   const base::Standing& standing = session.standing;
-  Share share = share_on(session, *gpu);
+  Standings::Share share = standings_.share_on(session, *gpu);
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
   if (mover_ != nullptr && session.knows_mover) {
     if (open.has_mover == 0) {

@@ -23,11 +23,12 @@
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/host_memory.h"
-#include "daemon/tenants/mps_view.h"
 #include "daemon/tenants/node_mover.h"
+#include "daemon/tenants/ports.h"
 #include "daemon/tenants/quotas.h"
 #include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
+#include "daemon/tenants/standings.h"
 #include "daemon/tenants/tenant_mail.h"
 #include "daemon/tenants/tenant_table.h"
 #include "daemon/tenants/unknown_entries.h"
@@ -35,9 +36,6 @@
 #include "os/file_descriptor.h"
 
 namespace gpumux::daemon {
-
-// Program names and notes are shown to people: no control characters reach a terminal.
-std::string printable(std::string_view text);
 
 class Translator {
  public:
@@ -61,7 +59,7 @@ class Translator {
 
   // Called when a tenant asks for MPS; without a callback the library does not ask.
   void on_mps_asked(std::function<base::Status(Session&, const wire::MpsAsked&)> callback) {
-    mps_asked_ = std::move(callback);
+    mps_.asked = std::move(callback);
   }
 
   // Called when a lease is about to change hands (true: a message that must not wait is on its way), and when one has.
@@ -84,33 +82,16 @@ class Translator {
 
   // The priority that a user's run may have beyond the one that any run may ask for, which is 0.
   void set_granted_priority(std::function<std::int32_t(uid_t, const std::string&)> granted) {
-    granted_priority_ = std::move(granted);
+    jobs_.granted_priority = std::move(granted);
   }
 
-  // For programs of the run that are connected; later ones say it themselves. As far as the priority may be.
-  void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
+  void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
+    standings_.set_run_priority(uid, run, priority);
+  }
 
-  // The most that a program of the peer gets of what it asks for, in this run. None: as it asks.
-  struct Caps {
-    enum class By {
-      kAdminGroup,  // only users who may change settings get more
-      kJob,         // the run is a job's, and has its priority
-      kClaims,      // those of its container; a share by claims is the share, and no bound
-    };
-    template <class T>
-    struct Cap {
-      T most;
-      By by;
-    };
-    std::optional<Cap<std::int32_t>> priority;
-    std::optional<Cap<std::uint32_t>> share;
-  };
-  Caps caps_of(const Peer& peer, const containers::Record* container, const std::string& run) const;
-  // As caps_of(peer, its container, run).
-  Caps caps_of(const Peer& peer, const std::string& run) const;
-  // Finds the container of a process; null: in none.
-  using ContainerOf = std::function<std::shared_ptr<const containers::Record>(pid_t)>;
-  void set_container_of(ContainerOf container_of) { container_of_ = std::move(container_of); }
+  using Caps = Standings::Caps;
+  Caps caps_of(const Peer& peer, const std::string& run) const { return standings_.caps_of(peer, run); }
+  void set_container_of(Standings::ContainerOf container_of) { standings_.set_container_of(std::move(container_of)); }
 
   // Whether seats that are opened now may be those of tenants that come back after a restart of the daemon.
   void set_tenants_return(bool may_return) { tenants_return_ = may_return; }
@@ -127,8 +108,9 @@ class Translator {
   // Sessions that could not be written to since the last call: to be ended by the caller.
   std::vector<base::TenantId> take_unwritable() { return mail_.take_unwritable(); }
 
-  // How the tenant stands from now on, as long as it is connected, if `by` may want that.
-  base::Status change_standing(Session& session, const base::Standing& wanted, const Peer& by);
+  base::Status change_standing(Session& session, const base::Standing& wanted, const Peer& by) {
+    return standings_.change(session, wanted, by);
+  }
 
   // Tells a peer why it is not wanted, before or instead of its Hello.
   static void refuse(Session& session, wire::Reason reason, std::string_view text);
@@ -147,10 +129,8 @@ class Translator {
   // A mover of this daemon's.
   bool is_mover(pid_t pid) const { return mover_ != nullptr && mover_->is_its(pid); }
   // The MPS servers that this daemon has started.
-  std::vector<MpsServerView> mps_servers() const {
-    return mps_servers_ ? mps_servers_() : std::vector<MpsServerView>();
-  }
-  void set_mps_servers(std::function<std::vector<MpsServerView>()> servers) { mps_servers_ = std::move(servers); }
+  std::vector<MpsServerView> mps_servers() const { return mps_.servers(); }
+  void set_mps_servers(std::function<std::vector<MpsServerView>()> servers) { mps_.servers = std::move(servers); }
   // The memory that was moved by seats that are gone.
   const MovedMemory& moved_before(base::GpuIndex gpu) const { return books_.moved_before(gpu); }
   // The figures of all programs so far, those of the last minutes included (ledger.h).
@@ -163,7 +143,7 @@ class Translator {
   // By job (job_memory.h).
   std::map<std::uint64_t, std::uint64_t> take_peaks() { return books_.take_peaks(); }
   // The job that a user's run is of; 0: none. Asked when a seat is opened.
-  void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { job_of_ = std::move(job_of); }
+  void set_job_of(std::function<std::uint64_t(uid_t, const std::string&)> job_of) { jobs_.job_of = std::move(job_of); }
 
  private:
   base::Status on(Session& session, const wire::Hello& hello, ForeignDescriptor fd);
@@ -198,13 +178,6 @@ class Translator {
   void open_mover(Session& session, Slot& slot);
   void count_elsewhere();
   std::uint64_t evictable(base::SeatId seat) const;
-  struct Share {
-    std::string group;  // of the seats that have it together; empty: the seat's own
-    std::uint32_t weight = 1;
-  };
-  Share share_on(const Session& session, base::GpuIndex gpu) const;
-  void tell_standing(const Session& session, const Slot& slot);
-  base::Standing standing_of(const Session& session, const wire::Hello& hello) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
   void claim(Session& session, Slot& slot, const wire::SeatOpen& open);
@@ -234,16 +207,14 @@ class Translator {
   bool tenants_return_ = false;
   const AccessRules& access_;
   settings::OnDaemonLoss on_daemon_loss_;
-  std::function<std::int32_t(uid_t, const std::string&)> granted_priority_;
-  ContainerOf container_of_;
-  std::function<base::Status(Session&, const wire::MpsAsked&)> mps_asked_;
-  std::function<std::vector<MpsServerView>()> mps_servers_;
+  JobPort jobs_;
+  MpsPort mps_;
   std::function<void(bool)> hand_over_;
-  std::function<std::uint64_t(uid_t, const std::string&)> job_of_;
   TenantTable table_;
   TenantMail mail_;
   Quotas quotas_;
   UseBooks books_;
+  Standings standings_;
   RunSuspension suspension_;
   UnknownEntries unknown_entries_;
   std::string no_interrupts_;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The standing of a tenant's seats among others: priority, share and cap, as the tenant asks and as the daemon allows.
+#include "daemon/tenants/standings.h"
+
 #include <algorithm>
-#include <limits>
-#include <utility>
 
 #include "daemon/loop/log.h"
-#include "daemon/tenants/translate.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -28,15 +26,15 @@ std::optional<std::uint32_t> share_of_claims(const containers::Record* container
 
 // Every program may ask for less than others. More than others get only a user who may change settings, a job's run,
 // and a container by its claims, which may give less than 0, too.
-Translator::Caps Translator::caps_of(const Peer& peer, const containers::Record* container,
-                                     const std::string& run) const {
+Standings::Caps Standings::caps_of(const Peer& peer, const containers::Record* container,
+                                   const std::string& run) const {
   Caps caps;
   if (const auto share = share_of_claims(container)) caps.share = {*share, Caps::By::kClaims};
   if (access_.may_change(peer)) return caps;
   if (!caps.share) caps.share = {base::kOneShare, Caps::By::kAdminGroup};
   const auto of_claims = container != nullptr ? containers::most_priority(container->claims) : std::nullopt;
-  const bool is_jobs = job_of_ && job_of_(peer.uid, run) != 0;
-  const std::int32_t granted = granted_priority_ ? granted_priority_(peer.uid, run) : 0;
+  const bool is_jobs = jobs_.job_of(peer.uid, run) != 0;
+  const std::int32_t granted = jobs_.granted_priority(peer.uid, run);
   if (of_claims) {
     caps.priority = {*of_claims, Caps::By::kClaims};
   } else {
@@ -45,40 +43,36 @@ Translator::Caps Translator::caps_of(const Peer& peer, const containers::Record*
   return caps;
 }
 
-Translator::Caps Translator::caps_of(const Peer& peer, const std::string& run) const {
+Standings::Caps Standings::caps_of(const Peer& peer, const std::string& run) const {
   // As for tenants: the answer from /proc is of this process if that has not ended by then.
   auto container = container_of_ && peer.process != nullptr ? container_of_(peer.pid) : nullptr;
   if (peer.has_ended()) container = nullptr;
   return caps_of(peer, container.get(), run);
 }
 
-base::Standing Translator::standing_of(const Session& session, const wire::Hello& hello) const {
-  base::Standing standing;
-  standing.priority = std::clamp(hello.priority, -base::kMostPriority, base::kMostPriority);
-  if (hello.share != 0) standing.share = std::min(hello.share, base::kMostShare);
-  if (hello.max_share != 0) standing.max_share = std::min(hello.max_share, base::kWholeGpu);
-  const Caps caps = caps_of(session.peer, session.container.get(), session.run);
+base::Standing Standings::allowed(const Session& session, base::Standing wanted) const {
+  const Caps caps = caps_of(session);
   const bool has_claims = caps.share && caps.share->by == Caps::By::kClaims;
-  if (has_claims) standing.share = caps.share->most;
-  const base::Standing asked = standing;
+  if (has_claims) wanted.share = caps.share->most;
+  base::Standing standing = wanted;
   if (caps.priority) standing.priority = std::min(standing.priority, caps.priority->most);
   if (caps.share) standing.share = std::min(standing.share, caps.share->most);
   // A program that asks for no priority has less than that if its claim says so: nothing to warn of.
-  if (standing.share != asked.share || (standing.priority != asked.priority && asked.priority > 0)) {
+  if (standing.share != wanted.share || (standing.priority != wanted.priority && wanted.priority > 0)) {
     log_warning(
         "a tenant may not put itself above others: only a claim's DeviceClass and users who may change settings "
         "(admin_group) can raise it",
         {{"tenant", session.id.value},
          {"uid", session.peer.uid},
-         {"priority", asked.priority},
+         {"priority", wanted.priority},
          {"most_priority", caps.priority->most},
-         {"share", base::format_share(asked.share)}});
+         {"share", base::format_share(wanted.share)}});
   }
   return standing;
 }
 
 // All programs of a claim have its share of a GPU together. Other seats have their program's, each for itself.
-Translator::Share Translator::share_on(const Session& session, base::GpuIndex gpu) const {
+Standings::Share Standings::share_on(const Session& session, base::GpuIndex gpu) const {
   if (session.container != nullptr) {
     const std::string& uuid = leases_.gpus()[gpu.value].info.uuid_text;
     for (const containers::Claim& claim : session.container->claims) {
@@ -88,15 +82,17 @@ Translator::Share Translator::share_on(const Session& session, base::GpuIndex gp
   return {{}, session.standing.share};
 }
 
-void Translator::tell_standing(const Session& session, const Slot& slot) {
+void Standings::tell(const Session& session) {
   const base::Standing& standing = session.standing;
-  leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, share_on(session, slot.gpu).weight,
-                                       standing.max_share});
+  for (const auto& [number, slot] : session.slots()) {
+    leases_.apply(sched::StandingChanged{seat_of(session, slot), standing.priority, share_on(session, slot.gpu).weight,
+                                         standing.max_share});
+  }
 }
 
 // A tenant's own user may give it any standing that it would get if it were started again. The tenant never has to keep
 // less than it has.
-base::Status Translator::change_standing(Session& session, const base::Standing& wanted, const Peer& by) {
+base::Status Standings::change(Session& session, const base::Standing& wanted, const Peer& by) {
   if (!access_.may_change(by)) {
     const std::string user = "user " + std::to_string(by.uid);
     if (by.uid != session.peer.uid) {
@@ -104,7 +100,7 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
                                                  std::to_string(session.peer.uid) +
                                                  ": only that user, and users who may change settings, may");
     }
-    const Caps caps = caps_of(session.peer, session.container.get(), session.run);
+    const Caps caps = caps_of(session);
     const std::int32_t most = std::max(session.standing.priority, caps.priority ? caps.priority->most : 0);
     if (wanted.priority > most || wanted.share > std::max(session.standing.share, base::kOneShare)) {
       return base::fail(base::Code::kDenied,
@@ -123,7 +119,7 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
                                                "for another part of the GPU");
   }
   session.standing = wanted;
-  for (const auto& [number, slot] : session.slots()) tell_standing(session, slot);
+  tell(session);
   log_info("a tenant's priority or share has changed", {{"tenant", session.id.value},
                                                         {"pid", session.peer.pid},
                                                         {"by_uid", by.uid},
@@ -133,13 +129,13 @@ base::Status Translator::change_standing(Session& session, const base::Standing&
   return {};
 }
 
-void Translator::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
+void Standings::set_run_priority(uid_t uid, const std::string& run, std::int32_t priority) {
   for (const auto& [id, session] : table_.sessions()) {
     if (session->peer.uid != uid || session->run != run) continue;
-    const Caps caps = caps_of(session->peer, session->container.get(), session->run);
+    const Caps caps = caps_of(*session);
     session->standing.priority = session->first_standing.priority =
         caps.priority ? std::min(priority, caps.priority->most) : priority;
-    for (const auto& [number, slot] : session->slots()) tell_standing(*session, slot);
+    tell(*session);
   }
 }
 
