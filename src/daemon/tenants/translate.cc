@@ -56,30 +56,15 @@ Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access
       quotas_(leases),
       books_(leases, host, table_),
       standings_(leases, access, jobs_, table_),
+      mover_seats_(leases, host, table_, mail_),
       suspension_(leases, host, table_) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 
-void Translator::set_mover(NodeMover& mover) {
-  mover_ = &mover;
-  mover.on_may_connect([this] {
-    table_.for_each_seat([this](Session& session, const Slot& slot) {
-      const NodeMover::Seat seat = mover_seat(session, slot);
-      if (slot.mover != Slot::Mover::kOurs || mover_->has_connection(seat)) return;
-      if (mover_->knows(seat)) {
-        open_mover(session, *session.slot(slot.number));
-      } else {
-        session.slot(slot.number)->mover = Slot::Mover::kEarlierDaemons;
-      }
-    });
-    count_elsewhere();
-  });
-}
-
 void Translator::set_why_no_mover(std::string why) {
-  why_no_mover_ = std::move(why);
+  mover_seats_.set_why_none(std::move(why));
   table_.for_each_seat([this](Session& session, const Slot& slot) {
     const auto view = leases_.memory().view(seat_of(session, slot));
     if (view && view->speaks) on(session, *session.slot(slot.number), wire::Memory(slot.memory));
@@ -129,14 +114,10 @@ void Translator::ended(Session& session, std::string_view why) {
   const base::TimePoint now = leases_.now();
   table_.remove(session, now);
   suspension_.left(session);
-  for (const auto& [number, slot] : session.slots()) {
-    books_.closed(session, slot, now);
-    if (slot.mover == Slot::Mover::kOurs)
-      mover_->left(mover_seat(session, slot), os::FileDescriptor(::fcntl(session.process.get(), F_DUPFD_CLOEXEC, 0)));
-  }
+  for (const auto& [number, slot] : session.slots()) books_.closed(session, slot, now);
+  mover_seats_.left(session);
   leases_.gone(session.id, why, now);
   quotas_.leave(session);
-  count_elsewhere();
 }
 
 base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignDescriptor fd) {
@@ -228,13 +209,7 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
   const base::Standing& standing = session.standing;
   Standings::Share share = standings_.share_on(session, *gpu);
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
-  if (mover_ != nullptr && session.knows_mover) {
-    if (open.has_mover == 0) {
-      open_mover(session, slot);
-    } else {
-      slot.mover = mover_->is_back(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
-    }
-  }
+  mover_seats_.opened(session, slot, open.has_mover != 0);
   const bool can_freeze = session.not_interrupted.empty();
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
@@ -276,9 +251,8 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   if (slot.granted) session.page.revoke(close.slot);
   const base::TimePoint now = leases_.now();
   books_.closed(session, slot, now);
-  if (slot.mover == Slot::Mover::kOurs) mover_->closed(mover_seat(session, slot));
+  mover_seats_.closed(session, slot);
   session.close_slot(close.slot);
-  count_elsewhere();
   leases_.apply(sched::SeatClosed{seat}, now);
   table_.changed(session);
 }

@@ -23,7 +23,7 @@
 #include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/host_memory.h"
-#include "daemon/tenants/node_mover.h"
+#include "daemon/tenants/mover_seats.h"
 #include "daemon/tenants/ports.h"
 #include "daemon/tenants/quotas.h"
 #include "daemon/tenants/run_suspension.h"
@@ -45,11 +45,11 @@ class Translator {
   Translator& operator=(const Translator&) = delete;
 
   // From now on seats are connected to the node's mover. Before the first tenant.
-  void set_mover(NodeMover& mover);
+  void set_mover(NodeMover& mover) { mover_seats_.set_mover(mover); }
   // Why no mover serves; empty: one does, or none is needed yet. The memory of seats that are connected to it counts as
   // unpageable until it does. To be followed by Leases::rest.
   void set_why_no_mover(std::string why);
-  const std::string& why_no_mover() const { return why_no_mover_; }
+  const std::string& why_no_mover() const { return mover_seats_.why_none(); }
 
   // Called when a tenant has said Hello, has opened or closed a seat, or has been parked or resumed with its run.
   void on_tenant_changed(std::function<void(const Session&)> callback) { table_.on_changed(std::move(callback)); }
@@ -127,7 +127,7 @@ class Translator {
   // still have it.
   bool was_tenant(pid_t pid, base::TimePoint asked_at) const { return table_.was_tenant(pid, asked_at); }
   // A mover of this daemon's.
-  bool is_mover(pid_t pid) const { return mover_ != nullptr && mover_->is_its(pid); }
+  bool is_mover(pid_t pid) const { return mover_seats_.is_mover(pid); }
   // The MPS servers that this daemon has started.
   std::vector<MpsServerView> mps_servers() const { return mps_.servers(); }
   void set_mps_servers(std::function<std::vector<MpsServerView>()> servers) { mps_.servers = std::move(servers); }
@@ -172,12 +172,6 @@ class Translator {
   void on(Session& session, Slot& slot, const wire::MoverWanted& wanted);
 
   void ask_measure(base::SeatId seat, std::uint32_t question);
-  static NodeMover::Seat mover_seat(const Session& session, const Slot& slot) {
-    return {session.peer.pid, session.process_start, slot.number};
-  }
-  void open_mover(Session& session, Slot& slot);
-  void count_elsewhere();
-  std::uint64_t evictable(base::SeatId seat) const;
   void refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text);
   void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
   void claim(Session& session, Slot& slot, const wire::SeatOpen& open);
@@ -201,9 +195,6 @@ class Translator {
   Leases& leases_;
   Trials& trials_;
   HostMemory& host_;
-  NodeMover* mover_ = nullptr;  // none: no memory moves
-  std::string why_no_mover_;
-  std::uint32_t mover_connections_ = 0;  // that were given
   bool tenants_return_ = false;
   const AccessRules& access_;
   settings::OnDaemonLoss on_daemon_loss_;
@@ -215,6 +206,7 @@ class Translator {
   Quotas quotas_;
   UseBooks books_;
   Standings standings_;
+  MoverSeats mover_seats_;
   RunSuspension suspension_;
   UnknownEntries unknown_entries_;
   std::string no_interrupts_;
