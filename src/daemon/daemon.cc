@@ -42,6 +42,7 @@
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/node_mover.h"
 #include "daemon/tenants/succession.h"
+#include "daemon/tenants/tenant_parts.h"
 #include "daemon/tenants/tenant_server.h"
 #include "daemon/tenants/translate.h"
 #include "jobs/service/job_api.h"
@@ -79,19 +80,20 @@ class LoopDaemon final : public Daemon {
                 .overruled = [this](base::GpuIndex gpu, const LockOwner& roots) { give_way(gpu, roots); }}),
         trials_(leases_),
         host_memory_(io_, host_pool_, host_budget(options_.config.host_memory)),
-        translator_(leases_, trials_, access_, host_memory_, options_.config.on_daemon_loss),
-        succession_(leases_, translator_, options_.runtime_dir),
-        tenants_(io_, translator_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
-        job_tenants_(leases_, translator_, [this] { asio::post(io_, [this] { settled(); }); }),
+        parts_(leases_, access_, host_memory_),
+        translator_(leases_, trials_, access_, parts_, options_.config.on_daemon_loss),
+        succession_(leases_, parts_.table, parts_.suspension, options_.runtime_dir),
+        tenants_(io_, translator_, parts_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
+        job_tenants_(leases_, parts_, [this] { asio::post(io_, [this] { settled(); }); }),
         jobs_(io_, clock_, trace_),
         ledger_keeper_(
-            io_, clock_, jobs_, [this] { return translator_.take_from_ledger(); },
-            [this] { return translator_.take_peaks(); }),
+            io_, clock_, jobs_, [this] { return parts_.books.take_from_ledger(); },
+            [this] { return parts_.books.take_peaks(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
-        api_(leases_, translator_, access_, daemon_info(), loop_, counters_, job_api_),
+        api_(leases_, trials_, parts_, access_, daemon_info(), loop_, counters_, job_api_),
         http_(io_, worker_, api_, trace_, access_, closer_),
         metrics_(io_, worker_, api_),
-        mps_(io_, worker_, translator_, leases_),
+        mps_(io_, worker_, parts_.mps, parts_.table, leases_),
         self_check_(clock_, {{"leases and memory", [this] { return leases_.machine().check_invariants(); }},
                              {"jobs", [this] { return jobs_.core().check_invariants(); }}}),
         core_timer_(
@@ -164,6 +166,7 @@ class LoopDaemon final : public Daemon {
   Trials trials_;
   HostMemory host_memory_;
   std::optional<NodeMover> mover_;
+  TenantParts parts_;
   Translator translator_;
   Succession succession_;
   TenantServer tenants_;
@@ -223,14 +226,8 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
     http_.trace_grew();
   });
   translator_.set_no_interrupts(why_no_interrupts(inventory_->driver()));
-  translator_.on_hand_over([this](bool near) {
-    if (near) {
-      attention_.expect(clock_.now());
-    } else {
-      attention_.done();
-    }
-  });
-  translator_.on_tenant_changed([this](const Session& session) {
+  translator_.on_hand_over([this](bool near) { near ? attention_.expect(clock_.now()) : attention_.done(); });
+  parts_.table.on_changed([this](const Session& session) {
     last_tenant_ = clock_.now();
     succession_.tenant_changed(session);
   });
@@ -254,6 +251,7 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
   mps_.open(options_.runtime_dir, options_.is_private, options_.config.mps_control, options_.environment);
   if (const auto opened = sockets_.open(); !opened) return fail(kExitNoSockets, opened.error());
   succession_.wait();
+  translator_.set_tenants_return(succession_.may_return());
   if (const auto opened = metrics_.open(options_.config); !opened) return fail(kExitConfig, opened.error());
   return {};
 }
@@ -270,16 +268,17 @@ void LoopDaemon::open_mover() {
   auto program = executables ? os::find_own_program(*executables, "gpumux-mover") : executables;
   if (!program) {
     log_error("memory stays on the GPUs", {{"why", program.error().message()}});
-    return translator_.set_why_no_mover(program.error().message());
+    return parts_.mover_seats.set_why_none(program.error().message());
   }
   if (options_.config.keep_host_memory) host_memory_.keep_at(options_.runtime_dir + "/" + os::kHostMemoryDir);
   mover_.emplace(io_, host_memory_, std::move(*program), options_.runtime_dir + "/" + os::kMoverSocket);
   host_memory_.on_lent([this](std::uint64_t chunk) { mover_->lent(chunk); });
   mover_->on_why_not([this] {
-    translator_.set_why_no_mover(mover_->why_not());
+    parts_.mover_seats.set_why_none(mover_->why_not());
+    translator_.report_memory_again();
     asio::post(io_, [this] { settled(); });
   });
-  translator_.set_mover(*mover_);
+  parts_.mover_seats.set_mover(*mover_);
   mover_->take_over();
 }
 
@@ -290,14 +289,13 @@ void LoopDaemon::open_jobs() {
   jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
              std::move(gpus), queue_settings(), job_tenants_);
   ledger_keeper_.open();
-  translator_.set_granted_priority(
-      [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); });
-  translator_.set_job_of([this](uid_t uid, const std::string& run) {
+  parts_.jobs.granted_priority = [this](uid_t uid, const std::string& run) { return jobs_.granted_priority(uid, run); };
+  parts_.jobs.job_of = [this](uid_t uid, const std::string& run) {
     const auto job = jobs_.job_of(uid, run);
     return job ? job->value : 0;
-  });
+  };
   // Posted, not called from within: the change comes to rest first.
-  translator_.on_run_changed([this](uid_t, const std::string&) {
+  parts_.suspension.on_changed([this](uid_t, const std::string&) {
     if (!std::exchange(runs_changed_, true)) {
       asio::post(io_, [this] {
         runs_changed_ = false;
@@ -412,7 +410,7 @@ void LoopDaemon::settled() {
   translator_.set_tenants_return(succession_.may_return());
   leases_.rest(0);
   if (trials_.look()) leases_.rest(0);
-  translator_.settled();
+  parts_.suspension.look();
   tenants_.reap();
   const sched::HostDemand demand = leases_.machine().host_demand();
   host_memory_.set_demand(demand.evicted, demand.copies);
@@ -447,7 +445,7 @@ void LoopDaemon::keep_house() {
   tenants_.housekeeping();
   host_memory_.look();
   if (mover_) mover_->look();
-  translator_.note_use();
+  parts_.books.note_use();
   settled();
   locks_.retry();
   refresh_use();
@@ -475,7 +473,7 @@ void LoopDaemon::refresh_use() {
       [this](std::pair<base::TimePoint, std::vector<GpuUse>> answer) {
         auto& [asked_at, use] = answer;
         refreshing_ = false;
-        const ForeignProcesses foreign(translator_);
+        const ForeignProcesses foreign(parts_);
         for (std::size_t i = 0; i < std::min(use.size(), leases_.gpus().size()); ++i) {
           const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
           use[i].asked_at = asked_at;

@@ -42,8 +42,8 @@ tl::unexpected<base::Error> no_gpu(std::string_view which) {
                                                "': use an index or UUID that `gpumux status` shows");
 }
 
-Json caps_json(const Translator::Caps& caps) {
-  using By = Translator::Caps::By;
+Json caps_json(const Standings::Caps& caps) {
+  using By = Standings::Caps::By;
   const auto word = [](By by) { return by == By::kClaims ? "claims" : by == By::kJob ? "job" : "admin_group"; };
   Json json = Json::object();
   if (caps.priority) {
@@ -67,10 +67,11 @@ ApiAnswer trace(std::string_view query, std::optional<uid_t> names_of) {
 
 }  // namespace
 
-Api::Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const LoopStatistics& loop,
-         const TraceCounters& counters, JobRoutes& jobs)
+Api::Api(Leases& leases, const Trials& trials, TenantParts& tenants, const AccessRules& access, DaemonInfo info,
+         const LoopStatistics& loop, const TraceCounters& counters, JobRoutes& jobs)
     : leases_(leases),
-      translator_(translator),
+      trials_(trials),
+      tenants_(tenants),
       access_(access),
       info_(std::move(info)),
       loop_(loop),
@@ -118,7 +119,7 @@ std::optional<uid_t> Api::names_of(const Peer& peer) const {
 
 ApiAnswer Api::daemon(const Peer& peer, std::string_view query) const {
   Json unknown = Json::array();
-  for (const auto& [name, entry] : translator_.unknown_entries()) {
+  for (const auto& [name, entry] : tenants_.unknown_entries.by_name()) {
     const bool has_names = !names_of(peer);
     unknown.push_back({{"name", name},
                        {"count", entry.count},
@@ -137,10 +138,10 @@ ApiAnswer Api::daemon(const Peer& peer, std::string_view query) const {
        {{"version", info_.driver.cuda_version},
         {"nvml_version", info_.driver.nvml_version},
         {"simulated", info_.driver.simulated}}},
-      {"tenants", translator_.sessions().size()},
+      {"tenants", tenants_.table.sessions().size()},
       {"timers", {{"fired", loop_.fired}, {"late_over_1ms", loop_.late_over_1ms}, {"latest_ns", loop_.latest.count()}}},
       {"unknown_entries", std::move(unknown)},
-      {"caps", caps_json(translator_.caps_of(peer, decode_percent(query_value(query, "run").value_or(""))))}};
+      {"caps", caps_json(tenants_.standings.caps_of(peer, decode_percent(query_value(query, "run").value_or(""))))}};
   return ApiWork([json = std::move(json), uid = info_.uid]() mutable {
     json["owner"] = user_name(uid);
     return json_response(json);
@@ -169,7 +170,7 @@ ApiAnswer Api::status(const Peer& peer, std::string_view query) {
     if (auto recent = recent_->find(names, since)) return ApiResponse{200, std::move(*recent)};
   }
   // Shared, because a std::function must be copyable.
-  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
+  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, trials_, tenants_));
   if (names) snapshot->hide_names_but_of(*names);
   return ApiWork([snapshot, names, renderer = renderer_, recent = recent_] {
     std::string text = text_of(renderer->render(*snapshot));
@@ -181,7 +182,7 @@ ApiAnswer Api::status(const Peer& peer, std::string_view query) {
 ApiAnswer Api::status_part(const Peer& peer, std::optional<base::GpuIndex> only,
                            std::function<ApiResponse(const Json&)> part) {
   if (auto refused = refuse_status(peer)) return std::move(*refused);
-  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, translator_));
+  auto snapshot = std::make_shared<StatusSnapshot>(take_status(leases_, trials_, tenants_));
   if (only) std::erase_if(snapshot->gpus, [&](const GpuStatus& gpu) { return gpu.index != only->value; });
   if (const auto user = names_of(peer)) snapshot->hide_names_but_of(*user);
   return ApiWork(
@@ -225,15 +226,15 @@ ApiAnswer Api::metrics(const ApiRequest& request, std::string_view query) {
 }
 
 Api::MetricsWork Api::metrics(exporter::Names names, MetricsFormat format) {
-  auto snapshot = std::make_shared<MetricsSnapshot>(MetricsSnapshot{.status = take_status(leases_, translator_),
+  auto snapshot = std::make_shared<MetricsSnapshot>(MetricsSnapshot{.status = take_status(leases_, trials_, tenants_),
                                                                     .info = info_,
                                                                     .loop = loop_,
                                                                     .counters = counters_.counts(),
-                                                                    .tenants = translator_.sessions().size()});
-  for (const auto& [name, entry] : translator_.unknown_entries()) snapshot->unknown_calls += entry.count;
+                                                                    .tenants = tenants_.table.sessions().size()});
+  for (const auto& [name, entry] : tenants_.unknown_entries.by_name()) snapshot->unknown_calls += entry.count;
   snapshot->queue = jobs_.figures();
   if (names == exporter::Names::kShown) {
-    snapshot->ledger = translator_.ledger();
+    snapshot->ledger = tenants_.books.ledger();
   } else {
     snapshot->queue.users.clear();
   }
@@ -301,13 +302,13 @@ ApiAnswer Api::change(const ApiRequest& request, std::string_view which) {
 
 ApiAnswer Api::change_tenant(const ApiRequest& request, std::string_view which) {
   const auto number = base::parse_integer(which, 0, UINT64_MAX);
-  Session* const session = number ? translator_.find({*number}) : nullptr;
+  Session* const session = number ? tenants_.table.find({*number}) : nullptr;
   if (session == nullptr || !session->welcomed) {
     return error_response(no_tenant(which));
   }
   const auto wanted = parse_standing_patch(request.body, session->standing, session->first_standing);
   if (!wanted) return error_response(wanted.error());
-  if (const auto changed = translator_.change_standing(*session, *wanted, request.peer); !changed) {
+  if (const auto changed = tenants_.standings.change(*session, *wanted, request.peer); !changed) {
     log_warning("a change was denied",
                 {{"pid", request.peer.pid}, {"uid", request.peer.uid}, {"target", request.target}});
     return error_response(changed.error());

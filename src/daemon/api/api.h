@@ -20,10 +20,11 @@
 #include "daemon/api/status.h"
 #include "daemon/gpus/holds.h"
 #include "daemon/gpus/leases.h"
+#include "daemon/gpus/trials.h"
 #include "daemon/loop/rate_limit.h"
 #include "daemon/loop/trace_counters.h"
 #include "daemon/peers/access.h"
-#include "daemon/tenants/translate.h"
+#include "daemon/tenants/tenant_parts.h"
 #include "exporter/server.h"
 
 namespace gpumux::daemon {
@@ -38,8 +39,8 @@ class JobRoutes;
 class Api {
  public:
   // `jobs` answers for jobs.
-  Api(Leases& leases, Translator& translator, const AccessRules& access, DaemonInfo info, const LoopStatistics& loop,
-      const TraceCounters& counters, JobRoutes& jobs);
+  Api(Leases& leases, const Trials& trials, TenantParts& tenants, const AccessRules& access, DaemonInfo info,
+      const LoopStatistics& loop, const TraceCounters& counters, JobRoutes& jobs);
 
   ApiAnswer answer(const ApiRequest& request);
 
@@ -70,7 +71,8 @@ class Api {
   base::Result<std::vector<base::GpuIndex>> select(std::string_view which) const;
 
   Leases& leases_;
-  Translator& translator_;
+  const Trials& trials_;
+  TenantParts& tenants_;
   const AccessRules& access_;
   DaemonInfo info_;
   const LoopStatistics& loop_;

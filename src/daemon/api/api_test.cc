@@ -399,11 +399,11 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   boost::asio::io_context loop;
   boost::asio::thread_pool pool(1);
   HostMemory host(loop, pool, 0, HostFiles());
-  Translator translator(leases, trials, *access, host, settings::OnDaemonLoss::kWait);
+  TenantParts tenants(leases, *access, host);
   LoopStatistics statistics;
   const TraceCounters counters;
   NoJobs jobs;
-  Api api(leases, translator, *access, {}, statistics, counters, jobs);
+  Api api(leases, trials, tenants, *access, {}, statistics, counters, jobs);
   const auto status_of = [&](uid_t uid) {
     const ApiAnswer answer = api.answer(
         {"GET", "/v1/status", "", Peer{.pid = 1, .uid = uid, .groups = {}, .account = Account::of_user(uid)}});

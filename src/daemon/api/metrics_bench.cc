@@ -11,6 +11,7 @@
 #include <string>
 
 #include "daemon/api/api.h"
+#include "daemon/tenants/translate.h"
 #include "os/system_clock.h"
 
 namespace gpumux::daemon {
@@ -75,7 +76,7 @@ class Machine {
     tenant.session.emplace(
         base::TenantId{i + 1},
         Peer{.pid = static_cast<pid_t>(i + 1), .uid = uid, .groups = {}, .account = Account::of_user(uid)}, tenant);
-    translator_.started(*tenant.session);
+    parts_.table.add(*tenant.session);
     wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
     wire::set_text(hello.program, "program-" + std::to_string(i));
     os::FileDescriptor page(::memfd_create("page", MFD_ALLOW_SEALING | MFD_CLOEXEC));
@@ -103,10 +104,11 @@ class Machine {
   boost::asio::io_context loop_;
   boost::asio::thread_pool pool_{1};
   HostMemory host_{loop_, pool_, 0, HostFiles()};
-  Translator translator_{leases_, trials_, access_, host_, settings::OnDaemonLoss::kWait};
+  TenantParts parts_{leases_, access_, host_};
+  Translator translator_{leases_, trials_, access_, parts_, settings::OnDaemonLoss::kWait};
   LoopStatistics statistics_;
   Jobs jobs_;
-  Api api_{leases_, translator_, access_, {}, statistics_, counters_, jobs_};
+  Api api_{leases_, trials_, parts_, access_, {}, statistics_, counters_, jobs_};
   std::deque<Tenant> tenants_;
 };
 

@@ -203,16 +203,16 @@ std::string_view phase_text(sched::SeatPhase phase) {
   return "unknown";
 }
 
-StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
+StatusSnapshot take_status(const Leases& leases, const Trials& trials, const TenantParts& tenants) {
   StatusSnapshot snapshot{.now = leases.now(), .gpus = {}};
-  const RecentUse& recent = translator.recent_use();
+  const RecentUse& recent = tenants.books.recent_use();
   snapshot.recent = snapshot.now - recent.since(snapshot.now);
   for (std::size_t i = 0; i < leases.gpus().size(); ++i) {
     GpuStatus& gpu = snapshot.gpus.emplace_back();
     gpu.index = static_cast<std::uint32_t>(i);
     gpu.gpu = leases.gpus()[i];
   }
-  const HostMemory& host = translator.host_memory();
+  const HostMemory& host = tenants.host;
   snapshot.host_budget = host.budget();
   snapshot.host_lent = host.lent();
   snapshot.host_ready = host.ready();
@@ -220,21 +220,21 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
   snapshot.host_loans = host.loans();
   snapshot.host_made = host.made();
   snapshot.host_why_not = host.files().why_not();
-  snapshot.why_no_mover = translator.why_no_mover();
+  snapshot.why_no_mover = tenants.mover_seats.why_none();
   for (sched::GpuView& view : leases.view()) {
     GpuStatus& gpu = snapshot.gpus.at(view.gpu.value);
     gpu.memory = leases.memory().view(view.gpu);
-    gpu.moved = translator.moved_before(view.gpu);
+    gpu.moved = tenants.books.moved_before(view.gpu);
     gpu.refused = leases.refused_on(view.gpu);
-    gpu.mode_why = translator.trials().why(view.gpu);
-    gpu.finding = translator.trials().finding(view.gpu);
+    gpu.mode_why = trials.why(view.gpu);
+    gpu.finding = trials.finding(view.gpu);
     std::map<base::SeatId, const sched::SeatMemoryView*> memory_of;
     for (const sched::SeatMemoryView& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
     for (sched::SeatView& seat : view.seats) {
       SeatStatus status{
           .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
       status.recent = recent.of(status.view.seat, status.view.used(), snapshot.now);
-      if (Session* session = translator.find(status.view.seat.tenant)) {
+      if (Session* session = tenants.table.find(status.view.seat.tenant)) {
         if (const Slot* slot = session->slot_on(view.gpu)) {
           status.submissions = session->page.submissions(slot->number);
           status.mps = session->mps;
@@ -252,8 +252,8 @@ StatusSnapshot take_status(const Leases& leases, const Translator& translator) {
     view.seats.clear();
     gpu.view = std::move(view);
   }
-  snapshot.mps_servers = translator.mps_servers();
-  const ForeignProcesses foreign(translator);
+  snapshot.mps_servers = tenants.mps.servers();
+  const ForeignProcesses foreign(tenants);
   for (GpuStatus& gpu : snapshot.gpus) gpu.foreign = foreign.on(gpu.gpu);
   return snapshot;
 }

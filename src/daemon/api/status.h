@@ -11,7 +11,8 @@
 #include <vector>
 
 #include "daemon/gpus/leases.h"
-#include "daemon/tenants/translate.h"
+#include "daemon/gpus/trials.h"
+#include "daemon/tenants/tenant_parts.h"
 
 namespace gpumux::daemon {
 
@@ -59,7 +60,7 @@ struct StatusSnapshot {
 };
 
 // Loop's thread.
-StatusSnapshot take_status(const Leases& leases, const Translator& translator);
+StatusSnapshot take_status(const Leases& leases, const Trials& trials, const TenantParts& tenants);
 
 // "waiting", "holding", ...
 std::string_view phase_text(sched::SeatPhase phase);

@@ -16,10 +16,11 @@
 
 namespace gpumux::daemon {
 
-MpsDoor::MpsDoor(boost::asio::io_context& io, boost::asio::thread_pool& pool, Translator& translator, Leases& leases)
-    : translator_(translator), leases_(leases), servers_(io, pool) {
-  translator_.on_mps_asked([this](Session& session, const wire::MpsAsked& asked) { return on(session, asked); });
-  translator_.set_mps_servers([this] { return servers_.view(); });
+MpsDoor::MpsDoor(boost::asio::io_context& io, boost::asio::thread_pool& pool, MpsPort& port, const TenantTable& table,
+                 Leases& leases)
+    : table_(table), leases_(leases), servers_(io, pool) {
+  port.asked = [this](Session& session, const wire::MpsAsked& asked) { return on(session, asked); };
+  port.servers = [this] { return servers_.view(); };
 }
 
 void MpsDoor::open(const std::string& runtime_dir, bool is_private, std::string control,
@@ -75,7 +76,7 @@ base::Status MpsDoor::on(Session& session, const wire::MpsAsked& asked) {
   if (const std::string why = why_not(session); !why.empty()) return refuse(why);
   // It may be gone when the server is ready.
   servers_.join(session.peer, [this, tenant = session.id, visible](const MpsServers::Answer& answer) {
-    Session* const asker = translator_.find(tenant);
+    Session* const asker = table_.find(tenant);
     if (asker == nullptr) return;
     wire::MpsAnswered told;
     wire::set_text(told.why, answer.why);
@@ -123,7 +124,7 @@ std::uint32_t MpsDoor::thread_percentage(const Session& session, std::string_vie
     if (sees[i] && leases_.gpus()[i].settings.mode != settings::Mode::kConcurrent) return 100;
   }
   std::uint32_t largest = session.standing.share;
-  for (const auto& [id, other] : translator_.sessions()) {
+  for (const auto& [id, other] : table_.sessions()) {
     if (other->mps.server != 0 && other->peer.uid == session.peer.uid)
       largest = std::max(largest, other->standing.share);
   }

@@ -12,13 +12,16 @@
 
 #include "daemon/config/config.h"
 #include "daemon/mps/mps_servers.h"
-#include "daemon/tenants/translate.h"
+#include "daemon/tenants/ports.h"
+#include "daemon/tenants/session.h"
+#include "daemon/tenants/tenant_table.h"
 
 namespace gpumux::daemon {
 
 class MpsDoor {
  public:
-  MpsDoor(boost::asio::io_context& io, boost::asio::thread_pool& pool, Translator& translator, Leases& leases);
+  MpsDoor(boost::asio::io_context& io, boost::asio::thread_pool& pool, MpsPort& port, const TenantTable& table,
+          Leases& leases);
   // Finds the servers of an earlier daemon. `control`: the setting mps_control.
   void open(const std::string& runtime_dir, bool is_private, std::string control, const Environment& environment);
   // About once a second: as MpsServers::look().
@@ -33,7 +36,7 @@ class MpsDoor {
   std::uint32_t thread_percentage(const Session& session, std::string_view visible) const;
   std::vector<bool> visible_to(std::string_view list) const;
 
-  Translator& translator_;
+  const TenantTable& table_;
   Leases& leases_;
   MpsServers servers_;
   std::string folder_;

@@ -7,10 +7,10 @@
 
 namespace gpumux::daemon {
 
-ForeignProcesses::ForeignProcesses(const Translator& translator) : translator_(translator) {
-  for (const auto& [id, session] : translator.sessions()) tenants_.push_back(session->peer.pid);
+ForeignProcesses::ForeignProcesses(const TenantParts& parts) : parts_(parts) {
+  for (const auto& [id, session] : parts.table.sessions()) tenants_.push_back(session->peer.pid);
   std::sort(tenants_.begin(), tenants_.end());
-  for (const MpsServerView& server : translator.mps_servers()) {
+  for (const MpsServerView& server : parts.mps.servers()) {
     if (server.pid != 0) controls_.push_back(server.pid);
   }
 }
@@ -19,7 +19,7 @@ std::vector<GpuProcess> ForeignProcesses::on(const Gpu& gpu) const {
   std::vector<GpuProcess> foreign;
   for (const GpuProcess& process : gpu.use.processes) {
     if (std::binary_search(tenants_.begin(), tenants_.end(), process.pid)) continue;
-    if (translator_.was_tenant(process.pid, gpu.use.asked_at) || translator_.is_mover(process.pid) ||
+    if (parts_.table.was_tenant(process.pid, gpu.use.asked_at) || parts_.mover_seats.is_mover(process.pid) ||
         is_of_mps(process.pid))
       continue;
     foreign.push_back(process);

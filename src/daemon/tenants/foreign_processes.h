@@ -10,20 +10,20 @@
 #include <vector>
 
 #include "daemon/gpus/leases.h"
-#include "daemon/tenants/translate.h"
+#include "daemon/tenants/tenant_parts.h"
 
 namespace gpumux::daemon {
 
 class ForeignProcesses {
  public:
-  explicit ForeignProcesses(const Translator& translator);
+  explicit ForeignProcesses(const TenantParts& parts);
   // As of the last look at the GPU.
   std::vector<GpuProcess> on(const Gpu& gpu) const;
 
  private:
   bool is_of_mps(pid_t pid) const;
 
-  const Translator& translator_;
+  const TenantParts& parts_;
   std::vector<pid_t> tenants_;   // sorted
   std::vector<pid_t> controls_;  // MPS's control daemons
 };

@@ -72,7 +72,8 @@ class RunSuspension {
       : leases_(leases), host_(host), table_(table) {}
   RunSuspension(const RunSuspension&) = delete;
   RunSuspension& operator=(const RunSuspension&) = delete;
-  // Something of a suspended run's state has changed. Called at the end of look(): must not call back.
+  // Called in look() when the state of a suspended run has changed: must not call back. Each run that is suspended is
+  // named at least once.
   void on_changed(std::function<void(uid_t, const std::string&)> callback) { changed_ = std::move(callback); }
 
   // A tenant that has named its run, and one that is gone.
@@ -86,7 +87,8 @@ class RunSuspension {
   void set_suspended(const RunKey& key, bool is_suspended);
   bool is_suspended(const RunKey& key) const;
   RunState state(const RunKey& key) const;
-  // Nothing of its run is on its way any more, as far as was seen when everything last came to rest.
+  // Nothing of its run is on its way any more, as far as was seen when everything last came to rest. Its processes may
+  // be frozen.
   bool is_parked(const Session& session) const;
 
   // As the seat reported it; nothing from a seat that does not report memory.

@@ -91,7 +91,7 @@ struct Machine {
       info.memory_total = kCapacity;
       leases.add_gpu(info, settings, "");
     }
-    translator.on_run_changed([this](uid_t, const std::string& run) { changed.push_back(run); });
+    parts.suspension.on_changed([this](uid_t, const std::string& run) { changed.push_back(run); });
   }
 
   // All tenants read and answer until none says anything any more.
@@ -99,7 +99,7 @@ struct Machine {
     for (bool any = true; any;) {
       leases.rest(0);
       if (trials.look()) leases.rest(0);
-      translator.settled();
+      parts.suspension.look();
       any = false;
       for (Program* program : programs) any = program->act() || any;
       EXPECT_EQ(leases.machine().check_invariants(), "");
@@ -113,15 +113,15 @@ struct Machine {
     }
   }
   void suspend(const std::string& run) {
-    translator.suspend_run(kUser, run);
+    parts.suspension.set_suspended({kUser, run}, true);
     settle();
   }
   void resume(const std::string& run) {
-    translator.resume_run(kUser, run);
+    parts.suspension.set_suspended({kUser, run}, false);
     settle();
   }
-  RunState state(const std::string& run) const { return translator.run_state(kUser, run); }
-  bool any_ended() { return !translator.take_unwritable().empty(); }
+  RunState state(const std::string& run) const { return parts.suspension.state({kUser, run}); }
+  bool any_ended() { return !parts.mail.take_unwritable().empty(); }
 
   ScriptedClock clock;
   Trace trace{100};
@@ -131,7 +131,8 @@ struct Machine {
   boost::asio::io_context loop;
   boost::asio::thread_pool pool{1};
   HostMemory host{loop, pool, 0, HostFiles()};
-  Translator translator{leases, trials, access, host, settings::OnDaemonLoss::kWait};
+  TenantParts parts{leases, access, host};
+  Translator translator{leases, trials, access, parts, settings::OnDaemonLoss::kWait};
   std::vector<Program*> programs;
   std::vector<std::string> changed;
   std::uint64_t next = 1;
@@ -143,7 +144,7 @@ Program::Program(Machine& where, std::string run, uid_t uid) : machine(where) {
       ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
   session = std::make_unique<Session>(base::TenantId{machine.next++}, Peer{::getpid(), uid, {uid}}, *this);
   machine.programs.push_back(this);
-  machine.translator.started(*session);
+  machine.parts.table.add(*session);
   wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
   hello.flags = wire::kKnowsMover;
   wire::set_text(hello.program, "program" + std::to_string(session->id.value));
@@ -320,7 +321,7 @@ TEST(RunSuspension, SaysWhatMemoryOthersHave) {
   c.unpageable = 3 * kGiB;
   c.allocate(4);
   machine.suspend("a");
-  const auto others = machine.translator.memory_outside({{kUser, "a"}});
+  const auto others = machine.parts.suspension.memory_outside({{kUser, "a"}});
   ASSERT_EQ(others.size(), 2u);
   EXPECT_EQ(others[0].on_gpu, 20 * kGiB);
   EXPECT_EQ(others[0].allocated, 20 * kGiB) << "not what of a is evicted";
@@ -436,18 +437,18 @@ TEST(RunSuspension, SaysWhoIsNotToBeWaitedFor) {
   a.allocate(20);
   a.evicts = false;
   std::vector<std::uint64_t> told;
-  machine.translator.on_tenant_changed([&](const Session& session) { told.push_back(session.id.value); });
+  machine.parts.table.on_changed([&](const Session& session) { told.push_back(session.id.value); });
   machine.suspend("a");
-  EXPECT_FALSE(machine.translator.is_parked(*a.session)) << "its memory is still there";
+  EXPECT_FALSE(machine.parts.suspension.is_parked(*a.session)) << "its memory is still there";
   EXPECT_TRUE(told.empty());
   a.evicts = true;
   a.report();
   machine.settle();
-  EXPECT_TRUE(machine.translator.is_parked(*a.session));
-  EXPECT_FALSE(machine.translator.is_parked(*b.session));
+  EXPECT_TRUE(machine.parts.suspension.is_parked(*a.session));
+  EXPECT_FALSE(machine.parts.suspension.is_parked(*b.session));
   EXPECT_EQ(told, std::vector<std::uint64_t>{a.session->id.value}) << "the list of tenants is written anew";
   machine.resume("a");
-  EXPECT_FALSE(machine.translator.is_parked(*a.session));
+  EXPECT_FALSE(machine.parts.suspension.is_parked(*a.session));
   EXPECT_EQ(told.size(), 2u);
 }
 

@@ -86,7 +86,8 @@ class Machine {
       : leases_(clock_, trace_),
         access_(everybody()),
         trials_(leases_),
-        translator_(leases_, trials_, access_, host_, settings::OnDaemonLoss::kWait) {
+        parts_(leases_, access_, host_),
+        translator_(leases_, trials_, access_, parts_, settings::OnDaemonLoss::kWait) {
     leases_.apply(node::HostBudget{std::uint64_t{20} << 30, std::uint64_t{256} << 20, 0});
     for (std::size_t i = 0; i < kGpus; ++i) {
       GpuInfo gpu;
@@ -109,9 +110,9 @@ class Machine {
         if (data.size() != 1) {
           tenant.reads = !tenant.reads;
         } else if (data[0] % 2 == 0) {
-          translator_.suspend_run(kUser, kRun);
+          parts_.suspension.set_suspended({kUser, kRun}, true);
         } else {
-          translator_.resume_run(kUser, kRun);
+          parts_.suspension.set_suspended({kUser, kRun}, false);
         }
         break;
       default: deliver(tenant, std::as_bytes(data), make_page(true)); break;
@@ -122,7 +123,7 @@ class Machine {
   void finish() {
     for (Tenant& tenant : tenants_) disconnect(tenant);
     settle();
-    if (!translator_.sessions().empty()) broken("a session is left over");
+    if (!parts_.table.sessions().empty()) broken("a session is left over");
   }
 
  private:
@@ -130,7 +131,7 @@ class Machine {
     if (tenant.session) return;
     tenant.reads = true;
     tenant.session.emplace(base::TenantId{next_++}, Peer{0, kUser, {kUser}}, tenant);
-    translator_.started(*tenant.session);
+    parts_.table.add(*tenant.session);
   }
 
   void disconnect(Tenant& tenant) {
@@ -223,8 +224,8 @@ class Machine {
   void settle() {
     leases_.rest(0);
     if (trials_.look()) leases_.rest(0);
-    translator_.settled();
-    for (const base::TenantId id : translator_.take_unwritable()) {
+    parts_.suspension.look();
+    for (const base::TenantId id : parts_.mail.take_unwritable()) {
       for (Tenant& tenant : tenants_) {
         if (tenant.session && tenant.session->id == id) disconnect(tenant);
       }
@@ -252,6 +253,7 @@ class Machine {
   boost::asio::io_context loop_;
   boost::asio::thread_pool pool_{1};
   HostMemory host_{loop_, pool_, 0};
+  TenantParts parts_;
   Translator translator_;
   std::array<Tenant, kTenants> tenants_;
   std::uint64_t next_ = 1;

@@ -26,8 +26,9 @@ std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" +
 
 }  // namespace
 
-Succession::Succession(Leases& leases, Translator& translator, std::string runtime_dir)
-    : leases_(leases), translator_(translator), runtime_dir_(std::move(runtime_dir)) {}
+Succession::Succession(Leases& leases, const TenantTable& table, const RunSuspension& suspension,
+                       std::string runtime_dir)
+    : leases_(leases), table_(table), suspension_(suspension), runtime_dir_(std::move(runtime_dir)) {}
 
 void Succession::read(bool takes_over) {
   if (const auto text = read_file(list_of(runtime_dir_), kMaxListBytes))
@@ -43,7 +44,6 @@ void Succession::wait() {
     grants_held_until_ = leases_.now() + kReturnTimeout;
     log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", awaited_.size()}});
   }
-  translator_.set_tenants_return(was_killed_ || !awaited_.empty());
   leases_.apply(node::TenantsAwaited{grants_held_until_});
   if (was_killed_ || !awaited_.empty()) leases_.apply(sched::GrantsHeld{grants_held_until_});
 }
@@ -76,9 +76,9 @@ void Succession::tenant_changed(const Session& session) {
 KnownTenants Succession::known_tenants() const {
   // Tenants that are still awaited are known, too: the next daemon has to wait for them if this one ends before that.
   KnownTenants known = awaited_;
-  for (const auto& [id, session] : translator_.sessions()) {
+  for (const auto& [id, session] : table_.sessions()) {
     // A tenant that stands still has no lease, and comes back when it goes on. The next daemon need not wait for it.
-    if (!session->welcomed || session->process_start == 0 || translator_.is_parked(*session)) continue;
+    if (!session->welcomed || session->process_start == 0 || suspension_.is_parked(*session)) continue;
     KnownTenant& tenant = known[session->peer.pid];
     if (tenant.start_time != session->process_start) tenant = {session->process_start, 0};
     // Not all of its seats may be back yet.

@@ -14,14 +14,15 @@
 #include "base/clock.h"
 #include "daemon/gpus/leases.h"
 #include "daemon/peers/known_tenants.h"
+#include "daemon/tenants/run_suspension.h"
 #include "daemon/tenants/session.h"
-#include "daemon/tenants/translate.h"
+#include "daemon/tenants/tenant_table.h"
 
 namespace gpumux::daemon {
 
 class Succession {
  public:
-  Succession(Leases& leases, Translator& translator, std::string runtime_dir);
+  Succession(Leases& leases, const TenantTable& table, const RunSuspension& suspension, std::string runtime_dir);
 
   // At start, before the sockets are made. `takes_over`: a private daemon gave way. Its tenants come as those of a
   // killed daemon do, for their number is not known.
@@ -41,7 +42,8 @@ class Succession {
   KnownTenants known_tenants() const;
 
   Leases& leases_;
-  Translator& translator_;
+  const TenantTable& table_;
+  const RunSuspension& suspension_;
   const std::string runtime_dir_;
   bool was_killed_ = false;  // the earlier daemon
   KnownTenants awaited_;     // tenants of the earlier daemon that are still to come back

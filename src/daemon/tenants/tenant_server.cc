@@ -283,10 +283,12 @@ Admission::Limits TenantServer::limits() {
           std::min(base::kReservedTenants, room / 2)};
 }
 
-TenantServer::TenantServer(asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
-                           Closer& closer, Admission::Limits limits, std::function<void()> settled)
+TenantServer::TenantServer(asio::io_context& io, Translator& translator, TenantParts& parts, Leases& leases,
+                           const AccessRules& access, Closer& closer, Admission::Limits limits,
+                           std::function<void()> settled)
     : io_(io),
       translator_(translator),
+      parts_(parts),
       leases_(leases),
       access_(access),
       closer_(closer),
@@ -302,7 +304,7 @@ void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup l
   door_ = door;
   lookup_ = lookup;
   containers_ = std::move(containers);
-  translator_.set_container_of([this](pid_t pid) { return containers_.container_of(pid); });
+  parts_.standings.set_container_of([this](pid_t pid) { return containers_.container_of(pid); });
   listener_.listen(std::move(socket));
 }
 
@@ -340,7 +342,7 @@ void TenantServer::add(ForeignConnection socket) {
   }
   admission_.entered(session.peer.account);
   connections_.emplace(id, connection);
-  translator_.started(session);
+  parts_.table.add(session);
   connection->start();
 }
 
@@ -380,7 +382,7 @@ void TenantServer::end(Connection& connection, std::string_view why, const std::
 }
 
 void TenantServer::reap() {
-  for (const base::TenantId id : translator_.take_unwritable()) {
+  for (const base::TenantId id : parts_.mail.take_unwritable()) {
     const auto found = connections_.find(id);
     if (found != connections_.end()) end(*found->second, "does_not_read", "its messages pile up unread", false);
   }

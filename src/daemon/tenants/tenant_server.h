@@ -28,6 +28,7 @@
 #include "daemon/peers/container.h"
 #include "daemon/peers/doorkeeper.h"
 #include "daemon/peers/listener.h"
+#include "daemon/tenants/tenant_parts.h"
 #include "daemon/tenants/translate.h"
 #include "os/file_descriptor.h"
 
@@ -55,8 +56,8 @@ class TenantServer {
   // How many there may be with the descriptors that this process may have.
   static Admission::Limits limits();
   // `settled` is called after each turn: the core may want another deadline.
-  TenantServer(boost::asio::io_context& io, Translator& translator, Leases& leases, const AccessRules& access,
-               Closer& closer, Admission::Limits limits, std::function<void()> settled);
+  TenantServer(boost::asio::io_context& io, Translator& translator, TenantParts& parts, Leases& leases,
+               const AccessRules& access, Closer& closer, Admission::Limits limits, std::function<void()> settled);
   ~TenantServer();
   TenantServer(const TenantServer&) = delete;
   TenantServer& operator=(const TenantServer&) = delete;
@@ -86,6 +87,7 @@ class TenantServer {
 
   boost::asio::io_context& io_;
   Translator& translator_;
+  TenantParts& parts_;
   Leases& leases_;
   const AccessRules& access_;
   Closer& closer_;

@@ -45,27 +45,16 @@ LogLevel level_of(wire::Severity severity) {
 
 }  // namespace
 
-Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, HostMemory& host,
+Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, TenantParts& parts,
                        settings::OnDaemonLoss on_daemon_loss)
-    : leases_(leases),
-      trials_(trials),
-      host_(host),
-      access_(access),
-      on_daemon_loss_(on_daemon_loss),
-      table_(leases),
-      quotas_(leases),
-      books_(leases, host, table_),
-      standings_(leases, access, jobs_, table_),
-      mover_seats_(leases, host, table_, mail_),
-      suspension_(leases, host, table_) {
+    : leases_(leases), trials_(trials), access_(access), parts_(parts), on_daemon_loss_(on_daemon_loss) {
   leases_.set_executor(
       [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 
-void Translator::set_why_no_mover(std::string why) {
-  mover_seats_.set_why_none(std::move(why));
-  table_.for_each_seat([this](Session& session, const Slot& slot) {
+void Translator::report_memory_again() {
+  parts_.table.for_each_seat([this](Session& session, const Slot& slot) {
     const auto view = leases_.memory().view(seat_of(session, slot));
     if (view && view->speaks) on(session, *session.slot(slot.number), wire::Memory(slot.memory));
   });
@@ -89,7 +78,7 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
   const bool is_hello = std::holds_alternative<wire::Hello>(*message);
   if (session.welcomed == is_hello)
     return base::fail(base::Code::kProtocol, is_hello ? "a second Hello" : "something before Hello");
-  suspension_.heard(session);
+  parts_.suspension.heard(session);
   if (fd && !may_have_descriptor(*message)) return base::fail(base::Code::kProtocol, "a descriptor where none belongs");
   return std::visit(
       [&](const auto& m) -> base::Status {
@@ -112,12 +101,12 @@ base::Status Translator::receive(Session& session, std::span<const std::byte> by
 void Translator::ended(Session& session, std::string_view why) {
   session.end();
   const base::TimePoint now = leases_.now();
-  table_.remove(session, now);
-  suspension_.left(session);
-  for (const auto& [number, slot] : session.slots()) books_.closed(session, slot, now);
-  mover_seats_.left(session);
+  parts_.table.remove(session, now);
+  parts_.suspension.left(session);
+  for (const auto& [number, slot] : session.slots()) parts_.books.closed(session, slot, now);
+  parts_.mover_seats.left(session);
   leases_.gone(session.id, why, now);
-  quotas_.leave(session);
+  parts_.quotas.leave(session);
 }
 
 base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignDescriptor fd) {
@@ -144,10 +133,10 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
   session.run = wire::text_of(hello.run);
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
-                                    container_label(session), jobs_.job_of(session.peer.uid, session.run));
-  suspension_.joined(session);
-  quotas_.join(session, hello.memory_limit);
-  session.standing = session.first_standing = standings_.allowed(session, asked_standing(hello));
+                                    container_label(session), parts_.jobs.job_of(session.peer.uid, session.run));
+  parts_.suspension.joined(session);
+  parts_.quotas.join(session, hello.memory_limit);
+  session.standing = session.first_standing = parts_.standings.allowed(session, asked_standing(hello));
   session.ends_own_turns = (hello.flags & wire::kEndsOwnTurns) != 0;
   session.knows_mover = (hello.flags & wire::kKnowsMover) != 0;
   const bool can_freeze = (hello.flags & wire::kCanFreeze) != 0 && session.knows_mover;
@@ -161,27 +150,27 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
                                               ? wire::OnDaemonLoss::kWait
                                               : wire::OnDaemonLoss::kUngated,
                         .tenant = session.id.value,
-                        .answers_mps = mps_.asked ? 1u : 0u};
+                        .answers_mps = parts_.mps.asked ? 1u : 0u};
   wire::set_text(welcome.version, base::version());
-  mail_.send(session, welcome);
+  parts_.mail.send(session, welcome);
   log_info("tenant connected", {{"tenant", session.id.value},
                                 {"pid", session.peer.pid},
                                 {"uid", session.peer.uid},
                                 {"program", session.label->program},
                                 {"library", printable(wire::text_of(hello.version))}});
-  table_.changed(session);
+  parts_.table.changed(session);
   return {};
 }
 
 base::Status Translator::on(Session& session, const wire::MpsAsked& asked) {
-  if (!mps_.asked) return base::fail(base::Code::kProtocol, "it asks for MPS, which is not answered here");
-  return mps_.asked(session, asked);
+  if (!parts_.mps.asked) return base::fail(base::Code::kProtocol, "it asks for MPS, which is not answered here");
+  return parts_.mps.asked(session, asked);
 }
 
 void Translator::refuse_seat(Session& session, std::uint32_t slot, wire::Reason reason, std::string_view text) {
   wire::SeatRefused refused{.slot = slot, .reason = reason};
   wire::set_text(refused.text, text);
-  mail_.send(session, refused);
+  parts_.mail.send(session, refused);
 }
 
 base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
@@ -205,22 +194,22 @@ base::Status Translator::on(Session& session, const wire::SeatOpen& open) {
     return {};
   }
   Slot& slot = session.open_slot(open.slot, *gpu);
-  books_.opened(session, slot);
+  parts_.books.opened(session, slot);
   const base::Standing& standing = session.standing;
-  Standings::Share share = standings_.share_on(session, *gpu);
+  Standings::Share share = parts_.standings.share_on(session, *gpu);
   const bool may_be_back = open.state != wire::SeatState::kNone || tenants_return_;
-  mover_seats_.opened(session, slot, open.has_mover != 0);
+  parts_.mover_seats.opened(session, slot, open.has_mover != 0);
   const bool can_freeze = session.not_interrupted.empty();
   leases_.apply(node::SeatOpened{
       .lease = {seat_of(session, slot), share.weight, session.ends_own_turns, standing.priority, standing.max_share,
                 session.is_suspended, std::move(share.group), session.peer.account.key(), can_freeze},
-      .owner = {quotas_.on(session, *gpu), session.peer.account.key()},
+      .owner = {parts_.quotas.on(session, *gpu), session.peer.account.key()},
       .is_new = !may_be_back,
-      .left = table_.take_left(session, *gpu),
+      .left = parts_.table.take_left(session, *gpu),
   });
-  mail_.send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
+  parts_.mail.send(session, wire::SeatOpened{.slot = open.slot, .gpu_index = gpu->value});
   if (open.state != wire::SeatState::kNone) claim(session, slot, open);
-  table_.changed(session);
+  parts_.table.changed(session);
   return {};
 }
 
@@ -231,7 +220,7 @@ void Translator::claim(Session& session, Slot& slot, const wire::SeatOpen& open)
     // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
     log_warning("a tenant claims a lease that no daemon has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
     session.page.revoke(slot.number);
-    mail_.send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
+    parts_.mail.send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
     return;
   }
   const auto kind = open.exclusive != 0 ? sched::LeaseKind::kExclusive : sched::LeaseKind::kShared;
@@ -250,11 +239,11 @@ void Translator::on(Session& session, Slot& slot, const wire::SeatClose& close) 
   const base::SeatId seat = seat_of(session, slot);
   if (slot.granted) session.page.revoke(close.slot);
   const base::TimePoint now = leases_.now();
-  books_.closed(session, slot, now);
-  mover_seats_.closed(session, slot);
+  parts_.books.closed(session, slot, now);
+  parts_.mover_seats.closed(session, slot);
   session.close_slot(close.slot);
   leases_.apply(sched::SeatClosed{seat}, now);
-  table_.changed(session);
+  parts_.table.changed(session);
 }
 
 void Translator::on(Session& session, Slot& slot, const wire::Request& /*request*/) {
@@ -294,9 +283,41 @@ void Translator::on(Session& session, Slot& slot, const wire::Measured& measured
   trials_.measured(seat_of(session, slot), measured.question, measured.submissions);
 }
 
-void Translator::ask_measure(base::SeatId seat, std::uint32_t question) {
-  const auto [session, slot] = table_.find_seat(seat);
-  if (slot != nullptr) mail_.send(*session, wire::Measure{.slot = slot->number, .question = question});
+void Translator::on(Session& session, Slot& slot, const wire::Memory& memory) {
+  slot.memory = memory;
+  parts_.books.reported(session, slot);
+  sched::MemoryReport report{.sequence = memory.room_sequence,
+                             .allocated = memory.allocated,
+                             .resident = memory.resident,
+                             .evicted = memory.evicted,
+                             .unpageable = 0,
+                             .hidden = memory.hidden,
+                             .managed = memory.unpageable[static_cast<std::size_t>(wire::Unpageable::kManaged)],
+                             .managed_away = memory.managed_away,
+                             .stuck = (memory.flags & wire::kMemoryStuck) != 0,
+                             .moving = (memory.flags & wire::kMemoryBusy) != 0};
+  for (std::size_t i = 0; i < wire::kUnpageableReasons; ++i) {
+    if (i == static_cast<std::size_t>(wire::Unpageable::kManaged)) continue;
+    report.unpageable += std::min(memory.unpageable[i], ~std::uint64_t{0} - report.unpageable);
+  }
+  // No other seat can be promised what nothing can take off the GPU.
+  if (!parts_.mover_seats.can_move(session, slot))
+    report.unpageable += std::min(std::exchange(report.resident, 0), ~std::uint64_t{0} - report.unpageable);
+  leases_.apply(node::MemoryReported{seat_of(session, slot), report});
+  parts_.mover_seats.reported(session, slot);
+}
+
+base::Status Translator::on(Session& session, const wire::RoomWanted& wanted) {
+  if (wanted.ticket == 0) return base::fail(base::Code::kProtocol, "a ticket of zero");
+  const Slot* const slot = session.slot(wanted.slot);
+  if (slot != nullptr)
+    leases_.apply(node::RoomWanted{seat_of(session, *slot), wanted.ticket, wanted.room, wanted.commitment,
+                                   wanted.managed, wanted.again != 0});
+  return {};
+}
+
+void Translator::on(Session& session, Slot& slot, const wire::MoverWanted& wanted) {
+  parts_.mover_seats.wanted(session, slot, wanted.number);
 }
 
 base::Status Translator::on(Session& session, const wire::GangJoin& join) {
@@ -307,7 +328,7 @@ base::Status Translator::on(Session& session, const wire::GangJoin& join) {
 
 base::Status Translator::on(Session& session, const wire::Note& note) {
   if (note.kind == wire::NoteKind::kUnknownEntry) {
-    unknown_entries_.note(wire::text_of(note.text), session.label->program);
+    parts_.unknown_entries.note(wire::text_of(note.text), session.label->program);
     return {};
   }
   if (note.kind == wire::NoteKind::kUninterruptible) {
@@ -327,65 +348,6 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
   const bool is_uninterruptible = note.kind == wire::NoteKind::kUninterruptible;
   log(level_of(note.severity), is_uninterruptible ? "its unfinished work drains" : "note from tenant", fields);
   return {};
-}
-
-void Translator::send_contention(Session& session, const Slot& slot, bool contended,
-                                 settings::Limit<base::Duration> idle_hold) {
-  const auto ns = [](base::Duration time) {
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(time.count(), 0));
-  };
-  mail_.send(session, wire::Contention{.slot = slot.number,
-                                       .contended = contended ? 1u : 0u,
-                                       .idle_hold_ns = ns(idle_hold.at_most(base::Duration::max())),
-                                       .in_flight_ns = slot.in_flight.is_unlimited() ? 0 : ns(slot.in_flight.value())});
-}
-
-// ---- decisions of the node ----------------------------------------------------------------------
-
-void Translator::carry_out(const sched::Command& command) {
-  std::visit([this](const auto& one) { carry_out(one); }, command);
-}
-
-// Commands that are about one seat.
-template <class Command>
-void Translator::carry_out(const Command& command) {
-  const auto [session, slot] = table_.find_seat(command.seat);
-  if (slot != nullptr) carry_out(*session, *slot, command);
-}
-
-void Translator::carry_out(const sched::KillTenant& command) {
-  if (Session* session = find(command.tenant)) session->kill();
-}
-
-void Translator::carry_out(Session& session, Slot& slot, const sched::Grant& grant) {
-  slot.granted = true;
-  slot.epoch = grant.epoch;
-  slot.exclusive = grant.kind == sched::LeaseKind::kExclusive;
-  session.page.grant(slot.number, grant.epoch, slot.exclusive, grant.contended);
-  if (hand_over_) hand_over_(false);
-  // The grant itself wakes only threads that want to submit; the thread that watches for idleness learns of it here.
-  if (grant.contended) send_contention(session, slot, true, grant.idle_hold);
-}
-
-void Translator::carry_out(Session& session, Slot& slot, const sched::Revoke& revoke) {
-  slot.granted = false;
-  slot.epoch = revoke.epoch;
-  session.page.revoke(slot.number);
-  wire::Revoke message{.slot = slot.number, .epoch = revoke.epoch.value};
-  if (!revoke.drains_for.is_unlimited())
-    message.freeze_after_ns = static_cast<std::uint64_t>(revoke.drains_for.value().count());
-  mail_.send(session, message);
-}
-
-void Translator::carry_out(Session& session, Slot& slot, const sched::HeadsUp& /*heads_up*/) {
-  if (!slot.granted) session.page.heads_up(slot.number);
-  if (hand_over_) hand_over_(true);
-}
-
-void Translator::carry_out(Session& session, Slot& slot, const sched::Contention& contention) {
-  if (slot.granted) session.page.set_contended(slot.number, contention.contended);
-  slot.in_flight = contention.in_flight;
-  send_contention(session, slot, contention.contended, contention.idle_hold);
 }
 
 }  // namespace gpumux::daemon

@@ -10,7 +10,7 @@
 #include "daemon/gpus/leases.h"
 #include "daemon/tenants/foreign_processes.h"
 #include "daemon/tenants/run_suspension.h"
-#include "daemon/tenants/translate.h"
+#include "daemon/tenants/tenant_parts.h"
 #include "jobs/service/job_queue.h"
 
 namespace gpumux::daemon {
@@ -26,26 +26,26 @@ constexpr base::Duration kFirstLookPatience = std::chrono::seconds(10);
 
 }  // namespace
 
-JobTenants::JobTenants(const Leases& leases, Translator& translator, std::function<void()> settle)
-    : leases_(leases), translator_(translator), settle_(std::move(settle)) {}
+JobTenants::JobTenants(const Leases& leases, TenantParts& tenants, std::function<void()> settle)
+    : leases_(leases), tenants_(tenants), settle_(std::move(settle)) {}
 
 void JobTenants::suspend(uid_t uid, const std::string& run) {
-  translator_.suspend_run(uid, run);
+  tenants_.suspension.set_suspended({uid, run}, true);
   settle_();
 }
 
 void JobTenants::resume(uid_t uid, const std::string& run) {
-  translator_.resume_run(uid, run);
+  tenants_.suspension.set_suspended({uid, run}, false);
   settle_();
 }
 
 void JobTenants::set_priority(uid_t uid, const std::string& run, std::int32_t priority) {
-  translator_.set_run_priority(uid, run, priority);
+  tenants_.standings.set_run_priority(uid, run, priority);
   settle_();
 }
 
 ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
-  const RunState state = translator_.run_state(uid, run);
+  const RunState state = tenants_.suspension.state({uid, run});
   return {.is_off = state.is_parked, .is_stuck = state.is_stuck, .why = state.why};
 }
 
@@ -53,14 +53,14 @@ ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
 std::vector<std::vector<ForeignProgram>> JobTenants::programs_outside(
     const std::set<std::pair<uid_t, std::string>>& runs) const {
   std::vector<std::vector<ForeignProgram>> programs(leases_.gpus().size());
-  for (const auto& [id, session] : translator_.sessions()) {
+  for (const auto& [id, session] : tenants_.table.sessions()) {
     if (runs.contains({session->peer.uid, session->run})) continue;
     for (const auto& [number, slot] : session->slots()) {
       const std::uint64_t bytes = RunSuspension::memory_of(leases_.memory(), seat_of(*session, slot)).allocated;
       if (bytes > 0) programs[slot.gpu.value].push_back({session->peer.uid, session->label->program, bytes});
     }
   }
-  const ForeignProcesses foreign(translator_);
+  const ForeignProcesses foreign(tenants_);
   for (std::size_t i = 0; i < programs.size(); ++i) {
     for (const GpuProcess& process : foreign.on(leases_.gpus()[i]))
       programs[i].push_back({std::nullopt, process.name, process.memory});
@@ -86,13 +86,13 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
     const auto standing = jobs.standing(job);
     if (!standing || standing->state != jobs::JobState::kSuspended) return;
     // Frozen since before this daemon: its programs are not known yet, and look like others'.
-    if (translator_.run_state(uid, run).tenants > 0) return;
+    if (tenants_.suspension.state({uid, run}).tenants > 0) return;
     for (const base::GpuIndex gpu : standing->gpus) unknown.insert(gpu.value);
   });
   // The contexts of jobs' own programs. Only the driver's figure for each process tells them from others' memory.
   // Without such a figure the usual size counts.
   std::vector<std::uint64_t> contexts(leases_.gpus().size());
-  for (const auto& [id, session] : translator_.sessions()) {
+  for (const auto& [id, session] : tenants_.table.sessions()) {
     if (!runs.contains({session->peer.uid, session->run})) continue;
     for (const auto& [number, slot] : session->slots()) {
       const std::size_t i = slot.gpu.value;
@@ -109,11 +109,11 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
   for (std::size_t i = 0; i < contexts.size(); ++i) {
     const Gpu& gpu = leases_.gpus()[i];
     for (const GpuProcess& process : gpu.use.processes) {
-      if (!translator_.is_mover(process.pid)) continue;
+      if (!tenants_.mover_seats.is_mover(process.pid)) continue;
       contexts[i] += process.memory > 0 ? process.memory : gpu.info.memory_total / kContextPart;
     }
   }
-  const std::vector<RunMemory> others = translator_.memory_outside(runs);
+  const std::vector<RunMemory> others = tenants_.suspension.memory_outside(runs);
   std::vector<std::vector<ForeignProgram>> programs = programs_outside(runs);
   for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
     const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};

@@ -19,12 +19,12 @@ namespace gpumux::daemon {
 class JobQueue;
 class Leases;
 struct ForeignProgram;
-class Translator;
+struct TenantParts;
 
 class JobTenants : public JobPrograms {
  public:
   // `settle`: brings the consequences to rest; soon, not now.
-  JobTenants(const Leases& leases, Translator& translator, std::function<void()> settle);
+  JobTenants(const Leases& leases, TenantParts& tenants, std::function<void()> settle);
   void suspend(uid_t uid, const std::string& run) override;
   void resume(uid_t uid, const std::string& run) override;
   void set_priority(uid_t uid, const std::string& run, std::int32_t priority) override;
@@ -40,7 +40,7 @@ class JobTenants : public JobPrograms {
   std::vector<std::vector<ForeignProgram>> programs_outside(const std::set<std::pair<uid_t, std::string>>& runs) const;
 
   const Leases& leases_;
-  Translator& translator_;
+  TenantParts& tenants_;
   std::function<void()> settle_;
   std::optional<base::TimePoint> first_look_at_;
 };
