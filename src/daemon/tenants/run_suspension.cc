@@ -165,8 +165,8 @@ bool RunSuspension::is_parked(const Session& session) const {
   return run->second.suspension->told.is_parked && !unsettled_.contains(run->first);
 }
 
-RunMemory RunSuspension::memory_of(const sched::Residency& planner, base::SeatId seat) {
-  const auto memory = planner.view(seat);
+RunMemory RunSuspension::memory_of(base::SeatId seat) const {
+  const auto memory = leases_.memory().view(seat);
   if (!memory || !memory->speaks) return {};
   const sched::MemoryReport& report = memory->report;
   return {
@@ -177,7 +177,7 @@ std::vector<RunMemory> RunSuspension::memory_outside(const std::set<RunKey>& run
   std::vector<RunMemory> gpus(leases_.gpus().size());
   table_.for_each_seat([&](const Session& session, const Slot& slot) {
     if (!session.run.empty() && runs.contains(key_of(session))) return;
-    const RunMemory seat = memory_of(leases_.memory(), seat_of(session, slot));
+    const RunMemory seat = memory_of(seat_of(session, slot));
     RunMemory& gpu = gpus.at(slot.gpu.value);
     gpu.on_gpu += seat.on_gpu;
     gpu.unpageable += seat.unpageable;

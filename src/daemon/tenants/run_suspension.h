@@ -92,7 +92,7 @@ class RunSuspension {
   bool is_parked(const Session& session) const;
 
   // As the seat reported it; nothing from a seat that does not report memory.
-  static RunMemory memory_of(const sched::Residency& memory, base::SeatId seat);
+  RunMemory memory_of(base::SeatId seat) const;
   // By GPU index: the memory of tenants that belong to none of these runs.
   std::vector<RunMemory> memory_outside(const std::set<RunKey>& runs) const;
 

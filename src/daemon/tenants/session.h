@@ -22,7 +22,7 @@
 #include "daemon/tenants/lease_page_view.h"
 #include "daemon/tenants/ledger.h"
 #include "os/file_descriptor.h"
-#include "sched/residency.h"
+#include "settings/values.h"
 #include "wire/messages.h"
 
 namespace gpumux::daemon {

@@ -23,7 +23,8 @@
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/session.h"
 #include "daemon/tenants/tenant_parts.h"
-#include "os/file_descriptor.h"
+#include "sched/events.h"
+#include "wire/messages.h"
 
 namespace gpumux::daemon {
 

@@ -56,7 +56,7 @@ std::vector<std::vector<ForeignProgram>> JobTenants::programs_outside(
   for (const auto& [id, session] : tenants_.table.sessions()) {
     if (runs.contains({session->peer.uid, session->run})) continue;
     for (const auto& [number, slot] : session->slots()) {
-      const std::uint64_t bytes = RunSuspension::memory_of(leases_.memory(), seat_of(*session, slot)).allocated;
+      const std::uint64_t bytes = tenants_.suspension.memory_of(seat_of(*session, slot)).allocated;
       if (bytes > 0) programs[slot.gpu.value].push_back({session->peer.uid, session->label->program, bytes});
     }
   }
@@ -101,7 +101,7 @@ void JobTenants::look_for_foreign_use(JobQueue& jobs) const {
       for (const GpuProcess& process : gpu.use.processes) {
         if (process.pid == session->peer.pid) all = process.memory;
       }
-      const std::uint64_t known = RunSuspension::memory_of(leases_.memory(), seat_of(*session, slot)).on_gpu;
+      const std::uint64_t known = tenants_.suspension.memory_of(seat_of(*session, slot)).on_gpu;
       contexts[i] += all > known ? all - known : gpu.info.memory_total / kContextPart;
     }
   }
