@@ -45,7 +45,7 @@ class Standings {
     std::optional<Cap<std::int32_t>> priority;
     std::optional<Cap<std::uint32_t>> share;
   };
-  // `run`: of a peer that is not a tenant.
+  // The peer need not be a tenant: its container is looked up.
   Caps caps_of(const Peer& peer, const std::string& run) const;
   // Finds the container of a process; null: in none.
   using ContainerOf = std::function<std::shared_ptr<const containers::Record>(pid_t)>;

@@ -272,9 +272,6 @@ void Translator::on(Session& session, Slot& slot, const wire::Drained& drained) 
   leases_.apply(sched::Drained{seat_of(session, slot), {drained.epoch}, drained.poisoned != 0, drained.frozen != 0});
 }
 
-// Of libraries before this one: their answer to what this daemon never sends.
-void Translator::on(Session& /*session*/, Slot& /*slot*/, const wire::Stepped& /*stepped*/) {}
-
 void Translator::on(Session& session, Slot& slot, const wire::Idling& idling) {
   leases_.apply(sched::Idling{seat_of(session, slot), {idling.epoch}});
 }

@@ -8,6 +8,7 @@
 // Owned by the loop's thread.
 #pragma once
 
+#include <concepts>
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -27,6 +28,9 @@
 #include "wire/messages.h"
 
 namespace gpumux::daemon {
+
+template <class Type, class... Types>
+concept OneOf = (std::same_as<Type, Types> || ...);
 
 class Translator {
  public:
@@ -62,21 +66,20 @@ class Translator {
   base::Status on(Session& session, const wire::GangJoin& join);
   base::Status on(Session& session, const wire::Note& note);
   base::Status on(Session& session, const wire::RoomWanted& wanted);
-  // Of libraries that borrow host memory for themselves: there is none for them, and what they have stays on the GPU.
-  static base::Status on(Session&, const wire::HostWanted&) { return {}; }
-  static base::Status on(Session&, const wire::HostReturned&) { return {}; }
-  static base::Status on(Session&, const wire::HostForgotten&) { return {}; }
-  static base::Status on(Session&, const wire::FrameGiven&, ForeignDescriptor) { return {}; }
-  static base::Status on(Session&, const wire::FrameWanted&) { return {}; }
-  static base::Status on(Session&, const wire::FrameFreed&) { return {}; }
   base::Status on(Session& session, const wire::MpsAsked& asked);
+  // Libraries before this one borrow host memory for themselves: there is none for them, and what they have stays on
+  // the GPU. They also answer what this daemon never sends (Stepped).
+  static base::Status on(Session&,
+                         const OneOf<wire::HostWanted, wire::HostReturned, wire::HostForgotten, wire::FrameGiven,
+                                     wire::FrameWanted, wire::FrameFreed, wire::Stepped> auto&) {
+    return {};
+  }
   // These are of a seat that is open. receive() ignores them of others.
   void on(Session& session, Slot& slot, const wire::SeatClose& close);
   void on(Session& session, Slot& slot, const wire::Request& request);
   void on(Session& session, Slot& slot, const wire::RevokeSeen& seen);
   void on(Session& session, Slot& slot, const wire::GateClosed& closed);
   void on(Session& session, Slot& slot, const wire::Drained& drained);
-  void on(Session& session, Slot& slot, const wire::Stepped& stepped);
   void on(Session& session, Slot& slot, const wire::Idling& idling);
   void on(Session& session, Slot& slot, const wire::Memory& memory);
   void on(Session& session, Slot& slot, const wire::Measured& measured);
@@ -91,17 +94,15 @@ class Translator {
   template <class Command>
   void carry_out(const Command& command);
   void carry_out(const sched::KillTenant& command);
-  void carry_out(const node::ModeChanged&) {}     // only shown
-  void carry_out(const node::TurnsForMemory&) {}  // only shown
+  // These are only shown.
+  void carry_out(const OneOf<node::ModeChanged, node::TurnsForMemory, sched::ReportStall, sched::ReportSilent,
+                             sched::ReportAnswering> auto&) {}
   void carry_out(Session& session, Slot& slot, const sched::Grant& grant);
   void carry_out(Session& session, Slot& slot, const sched::Revoke& revoke);
   void carry_out(Session& session, Slot& slot, const sched::HeadsUp& heads_up);
   void carry_out(Session& session, Slot& slot, const sched::Contention& contention);
   void carry_out(Session& session, Slot& slot, const sched::RoomBound& bound);
   void carry_out(Session& session, Slot& slot, const sched::ExpectEviction& eviction);
-  void carry_out(Session&, Slot&, const sched::ReportStall&) {}      // only shown
-  void carry_out(Session&, Slot&, const sched::ReportSilent&) {}     // only shown
-  void carry_out(Session&, Slot&, const sched::ReportAnswering&) {}  // only shown
 
   Leases& leases_;
   Trials& trials_;
