@@ -389,7 +389,7 @@ const cases = {
     await page.goto(new URL("search.html?q=out+of+memory", link).href);
     await page.getByText(/^Search finished/).waitFor();
     const found = await page.locator("#search-results ul.search > li > a").evaluateAll((all) => all.map((one) => one.getAttribute("href")));
-    assert.match(found[0], /^docs\/troubleshooting.html/);
+    assert.match(found[0], /^docs\/how-to\/out-of-memory.html/);
     const isProjects = found.map((one) => /^(docs\/decisions|experiments|bench|CHANGELOG|CONTRIBUTING)/.test(one));
     assert.ok(isProjects.includes(true));
     assert.ok(!isProjects.slice(isProjects.indexOf(true)).includes(false), found.join("\n"));
