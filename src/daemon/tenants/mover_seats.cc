@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/tenants/mover_seats.h"
 
-#include <fcntl.h>
-
 #include <algorithm>
 
 #include "os/file_descriptor.h"
@@ -72,7 +70,7 @@ void MoverSeats::closed(const Session& session, Slot& slot) {
 void MoverSeats::left(const Session& session) {
   for (const auto& [number, slot] : session.slots()) {
     if (slot.mover == Slot::Mover::kOurs)
-      mover_->left(mover_seat(session, slot), os::FileDescriptor(::fcntl(session.process.get(), F_DUPFD_CLOEXEC, 0)));
+      mover_->left(mover_seat(session, slot));
   }
   count_elsewhere();
 }

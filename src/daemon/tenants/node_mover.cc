@@ -98,14 +98,13 @@ NodeMover::NodeMover(asio::io_context& io, HostMemory& host, std::string program
 NodeMover::~NodeMover() {
   // It goes on without this daemon for its seats. Without one it ends first: the next daemon's budget is a part of the
   // memory that is available.
-  const bool has_seat = std::any_of(numbers_.begin(), numbers_.end(), [this](const auto& one) {
-    const auto left = left_.find(one.first);
-    return left == left_.end() || (left->second && !os::has_ended(left->second.get()));
+  const bool goes_on = std::any_of(seats_.begin(), seats_.end(), [](const auto& one) {
+    return one.second.number != 0 && !(one.second.has_left && has_ended(one.first));
   });
-  if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && !has_seat)
+  if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && !goes_on)
     retired_.push_back({std::move(serving->process), {}});
   for (const Retired& one : retired_) one.process.end();
-  if (has_seat) return;
+  if (goes_on) return;
   names_.remove_all();
   host_.files().detach();
 }
@@ -164,19 +163,20 @@ base::Status NodeMover::start() {
                         .slots_per_chunk = static_cast<std::uint32_t>(host_.chunk_bytes() / kSlotBytes)},
        books_.get());
   for (const auto& [number, loan] : loans_) send_chunk(number, loan);
-  for (const auto& [seat, number] : numbers_) send(describe(seat, number));
+  for (const auto& [seat, known] : seats_) {
+    if (known.number != 0) send(describe(seat, known));
+  }
   send(wire::MoverSeats{});
   wait_read();
   return {};
 }
 
-wire::MoverSeat NodeMover::describe(const Seat& seat, std::uint64_t number) const {
-  const auto most = most_.find(seat);
-  return {.seat = number,
+wire::MoverSeat NodeMover::describe(const Seat& seat, const Known& known) {
+  return {.seat = known.number,
           .process_start = seat.process_start,
           .pid = static_cast<std::uint32_t>(seat.pid),
           .slot = seat.slot,
-          .most = most == most_.end() ? 0 : most->second};
+          .most = known.most};
 }
 
 // ---- taking over
@@ -218,19 +218,15 @@ void NodeMover::on(const wire::MoverHost& host, os::FileDescriptor file) {
 void NodeMover::on(const wire::MoverSeat& message, os::FileDescriptor) {
   if (!std::holds_alternative<TakingOver>(state_)) return lost("it names a seat");
   const Seat seat{static_cast<pid_t>(message.pid), message.process_start, message.slot};
-  connected_.insert(seat);
   add_seat(seat, message.seat);
+  if (Known& known = seats_.at(seat); known.connection == Connection::kNone) known.connection = Connection::kGiven;
 }
 
 void NodeMover::add_seat(const Seat& seat, std::uint64_t number) {
-  numbers_[seat] = number;
+  const auto [its, is_new] = seats_.try_emplace(seat);
+  its->second.number = number;
+  its->second.has_left = is_new;  // until its process connects again
   last_number_ = std::max(last_number_, number);
-  if (back_.erase(seat) != 0) return;
-  // Until its process connects again.
-  auto process = os::open_pidfd(seat.pid);
-  const auto info = process_info(seat.pid);
-  const bool is_its = process && info && info->start_time == seat.process_start;
-  left_[seat] = is_its ? std::move(*process) : os::FileDescriptor();
 }
 
 // The mover keeps its content, and goes on for its seats.
@@ -238,10 +234,9 @@ void NodeMover::drop() {
   names_.remove_all();
   host_.abandon();
   loans_.clear();
-  numbers_.clear();
-  left_.clear();
+  std::erase_if(seats_, [](const auto& one) { return one.second.has_left; });
+  for (auto& [seat, known] : seats_) known.number = 0;
   books_.reset();
-  back_.clear();
   state_ = None{};
   // Not from within: the callers read from a socket that may be the next mover's then.
   again_.expires_after(base::Duration::zero());
@@ -273,7 +268,7 @@ void NodeMover::find_kept() {
   }
   slots_ = static_cast<std::uint32_t>(static_cast<std::uint64_t>(facts.st_size) / kMostBytesPerSlot);
   books_ = std::move(books);
-  log_info("an earlier daemon's host memory is taken over", {{"chunks", loans_.size()}, {"seats", numbers_.size()}});
+  log_info("an earlier daemon's host memory is taken over", {{"chunks", loans_.size()}, {"seats", seats_.size()}});
   // Its copies would go on into slots that the next mover takes for free.
   Process earlier;
   if (const auto its = numbers_of(names_.read(kMoverName)); its.size() == 2) {
@@ -291,11 +286,10 @@ void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
   if (auto* const starting = std::get_if<Starting>(&state_)) {
     state_ = Serving{std::move(starting->process)};
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
-    for (const auto& [seat, number] : numbers_) {
-      if (const auto most = most_.find(seat); most != most_.end())
-        send(wire::MoverBound{.seat = number, .most = most->second});
+    for (const auto& [seat, known] : seats_) {
+      if (known.number != 0 && known.most != 0) send(wire::MoverBound{.seat = known.number, .most = known.most});
     }
-    log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", numbers_.size()}});
+    log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", seats_.size()}});
     state_ = Serving{std::move(taken->process)};
     again_.cancel();
   } else {
@@ -307,7 +301,6 @@ void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
     why_not_.clear();
     on_why_not_();
   }
-  for (const Seat& seat : waiting_) connected_.erase(seat);
   on_may_connect_();
 }
 
@@ -315,7 +308,9 @@ void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
 void NodeMover::lost(std::string_view why) {
   socket_.close();
   unsent_.clear();
-  connected_.clear();
+  for (auto& [seat, known] : seats_) {
+    if (known.connection == Connection::kGiven) known.connection = Connection::kNone;
+  }
   if (auto* const serving = std::get_if<Serving>(&state_)) {
     log_error("the mover has ended, and is started again", {{"pid", serving->process.pid}, {"why", why}});
     serving->process.kill();
@@ -357,10 +352,26 @@ void NodeMover::rested() {
   rest({});
 }
 
+// ---- seats
+
+bool NodeMover::has_connection(const Seat& seat) const {
+  const auto known = seats_.find(seat);
+  return known != seats_.end() && known->second.connection == Connection::kGiven;
+}
+
+bool NodeMover::knows(const Seat& seat) const {
+  const auto known = seats_.find(seat);
+  return known != seats_.end() && (known->second.number != 0 || known->second.connection == Connection::kAwaited);
+}
+
+bool NodeMover::has_seat() const {
+  return std::any_of(seats_.begin(), seats_.end(), [this](const auto& one) { return knows(one.first); });
+}
+
 os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain) {
-  connected_.erase(seat);
-  waiting_.insert(seat);
-  if (unsent_.size() >= kMostUnsent + loans_.size() + numbers_.size() || is_taking_over() ||
+  Known& known = seats_[seat];
+  known.connection = Connection::kAwaited;
+  if (unsent_.size() >= kMostUnsent + loans_.size() + seats_.size() || is_taking_over() ||
       std::holds_alternative<Resting>(state_))
     return {};
   if (std::holds_alternative<None>(state_)) {
@@ -373,14 +384,13 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return {};
   os::FileDescriptor theirs(ends[0]);
-  left_.erase(seat);
-  auto known = numbers_.find(seat);
-  if (known == numbers_.end()) {
-    known = numbers_.emplace(seat, ++last_number_).first;
-    names_.write(name_of(kSeatPrefix, last_number_),
+  known.has_left = false;
+  if (known.number == 0) {
+    known.number = ++last_number_;
+    names_.write(name_of(kSeatPrefix, known.number),
                  std::to_string(seat.pid) + " " + std::to_string(seat.process_start) + " " + std::to_string(seat.slot));
   }
-  wire::MoverSeat message = describe(seat, known->second);
+  wire::MoverSeat message = describe(seat, known);
   std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
   if (!domain.empty()) {
     const auto [its, is_new] = domains_.emplace(domain, last_domain_ + 1);
@@ -388,44 +398,51 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
     message.domain = its->second;
   }
   send(message, -1, std::move(theirs));
-  waiting_.erase(seat);
-  connected_.insert(seat);
+  known.connection = Connection::kGiven;
   return os::FileDescriptor(ends[1]);
 }
 
 bool NodeMover::is_back(const Seat& seat) {
-  left_.erase(seat);
-  if (is_taking_over()) back_.insert(seat);
-  return numbers_.contains(seat) || is_taking_over();
+  // The mover may name it later.
+  if (is_taking_over()) seats_.try_emplace(seat);
+  const auto known = seats_.find(seat);
+  if (known == seats_.end()) return false;
+  known->second.has_left = false;
+  return known->second.number != 0 || is_taking_over();
 }
 
 void NodeMover::bound(const Seat& seat, std::uint64_t most) {
-  const auto known = numbers_.find(seat);
-  if (std::exchange(most_[seat], most) == most || known == numbers_.end() || !is_running() || is_taking_over()) return;
-  send(wire::MoverBound{.seat = known->second, .most = most});
-}
-
-void NodeMover::forget(std::map<Seat, std::uint64_t>::iterator seat) {
-  if (is_running()) send(wire::MoverSeatGone{.seat = seat->second});
-  names_.remove(name_of(kSeatPrefix, seat->second));
-  left_.erase(seat->first);
-  connected_.erase(seat->first);
-  numbers_.erase(seat);
-  if (numbers_.empty()) domains_.clear();
+  Known& known = seats_[seat];
+  if (std::exchange(known.most, most) == most || known.number == 0 || !is_running() || is_taking_over()) return;
+  send(wire::MoverBound{.seat = known.number, .most = most});
 }
 
 void NodeMover::closed(const Seat& seat) {
-  most_.erase(seat);
-  back_.erase(seat);
-  waiting_.erase(seat);
-  if (const auto known = numbers_.find(seat); known != numbers_.end()) forget(known);
+  const auto known = seats_.extract(seat);
+  if (!known || known.mapped().number == 0) return;
+  if (is_running()) send(wire::MoverSeatGone{.seat = known.mapped().number});
+  names_.remove(name_of(kSeatPrefix, known.mapped().number));
+  if (!has_seat()) domains_.clear();
 }
 
-void NodeMover::left(const Seat& seat, os::FileDescriptor process) {
-  waiting_.erase(seat);  // it asks again
-  back_.erase(seat);
-  if (!numbers_.contains(seat)) most_.erase(seat);
-  if (numbers_.contains(seat)) left_[seat] = std::move(process);
+void NodeMover::left(const Seat& seat) {
+  const auto known = seats_.find(seat);
+  if (known == seats_.end()) return;
+  if (known->second.number == 0) {
+    seats_.erase(known);
+    return;
+  }
+  known->second.has_left = true;
+  if (known->second.connection == Connection::kAwaited) known->second.connection = Connection::kNone;  // it asks again
+}
+
+// Nothing is known for sure where the number of descriptors is at its limit: then it has not.
+bool NodeMover::has_ended(const Seat& seat) {
+  // Without a start that names the process for good, no process can come back for it.
+  if (seat.process_start == 0 || (::kill(seat.pid, 0) != 0 && errno == ESRCH)) return true;
+  if (const auto process = os::open_pidfd(seat.pid); process && os::has_ended(process->get())) return true;
+  const auto info = process_info(seat.pid);
+  return info && info->start_time != seat.process_start;
 }
 
 bool NodeMover::is_its(pid_t pid) const {
@@ -456,16 +473,17 @@ void NodeMover::look() {
     for (const auto& [number, chunk] : one.loans) host_.returned(chunk);
     return true;
   });
-  const bool is_idle = std::holds_alternative<Serving>(state_) && numbers_.empty() && waiting_.empty();
+  const bool is_idle = std::holds_alternative<Serving>(state_) && !has_seat();
   idle_looks_ = is_idle ? idle_looks_ + 1 : 0;
   if (idle_looks_ >= kIdleLooks) return retire();
-  for (auto at = left_.begin(); at != left_.end();) {
+  for (auto at = seats_.begin(); at != seats_.end();) {
     const auto next = std::next(at);
-    // Without a pidfd, or a start that names the process for good, no process can come back for it.
-    if (!at->second || at->first.process_start == 0 || os::has_ended(at->second.get())) closed(Seat(at->first));
+    if (at->second.has_left && has_ended(at->first)) closed(Seat(at->first));
     at = next;
   }
-  if (!waiting_.empty() && std::holds_alternative<Serving>(state_)) on_may_connect_();
+  const bool one_waits = std::any_of(seats_.begin(), seats_.end(),
+                                     [](const auto& one) { return one.second.connection == Connection::kAwaited; });
+  if (one_waits && std::holds_alternative<Serving>(state_)) on_may_connect_();
 }
 
 // ---- host memory

@@ -26,7 +26,8 @@
 // The door, where a mover listens for the next daemon, is bound by the daemon that starts this mover. So its name
 // always belongs to the newest mover of the folder's lock.
 //
-// A seat that asks for a connection and cannot have one at once waits (waiting_) until it can.
+// A seat that asks for a connection and cannot have one at once waits until it can. A seat whose process has lost its
+// connection to the daemon keeps its content until the process has ended.
 //
 // On the loop's thread.
 #pragma once
@@ -41,7 +42,6 @@
 #include <deque>
 #include <functional>
 #include <map>
-#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -96,17 +96,17 @@ class NodeMover {
   // domain hand physical memory over to each other; empty: this one does not.
   os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain);
   // Whether the seat has a connection to this mover, as far as the daemon can tell.
-  bool has_connection(const Seat& seat) const { return connected_.contains(seat); }
+  bool has_connection(const Seat& seat) const;
   // Whether the seat has been connected to this mover and may have content there, or waits for a connection.
-  bool knows(const Seat& seat) const { return numbers_.contains(seat) || waiting_.contains(seat); }
+  bool knows(const Seat& seat) const;
   // The seat's process has connected again, with a connection to a mover. False: this daemon's mover is another one.
   bool is_back(const Seat& seat);
   // The seat may have so many bytes of host memory.
   void bound(const Seat& seat, std::uint64_t most);
   // The seat is closed.
   void closed(const Seat& seat);
-  // The process's connection to the daemon has ended. Its content goes when the process has ended.
-  void left(const Seat& seat, os::FileDescriptor process);
+  // The process's connection to the daemon has ended.
+  void left(const Seat& seat);
   // About once a second.
   void look();
   // Host memory for it (HostMemory::on_lent).
@@ -142,6 +142,19 @@ class NodeMover {
     Process process;
   };
 
+  // Of a seat.
+  enum class Connection {
+    kNone,
+    kAwaited,  // it has asked for one
+    kGiven,    // to the mover that runs, as far as the daemon can tell
+  };
+  struct Known {
+    std::uint64_t number = 0;  // the mover's word for it; 0: it has none, and so no content
+    std::uint64_t most = 0;    // host memory that it may have, bytes
+    Connection connection = Connection::kNone;
+    bool has_left = false;  // its process has lost its connection to the daemon
+  };
+
   void find_kept();
   void add_seat(const Seat& seat, std::uint64_t number);
   bool is_taking_over() const { return std::holds_alternative<TakingOver>(state_); }
@@ -153,7 +166,8 @@ class NodeMover {
   void fail(std::string why);
   void rested();
   void retire();
-  void forget(std::map<Seat, std::uint64_t>::iterator seat);
+  bool has_seat() const;
+  static bool has_ended(const Seat& seat);
   void hear();
   void wait_read();
   void wait_write();
@@ -167,7 +181,7 @@ class NodeMover {
   void on(const wire::MoverBooks& books, os::FileDescriptor file);
   void on(const wire::MoverHost& host, os::FileDescriptor file);
   void on(const wire::MoverSeat& seat, os::FileDescriptor);
-  wire::MoverSeat describe(const Seat& seat, std::uint64_t number) const;
+  static wire::MoverSeat describe(const Seat& seat, const Known& known);
 
   boost::asio::io_context& io_;
   HostMemory& host_;
@@ -195,12 +209,7 @@ class NodeMover {
   std::uint64_t last_number_ = 0;
   std::map<std::string, std::uint64_t> domains_;  // of the seats, by number
   std::uint64_t last_domain_ = 0;
-  std::map<Seat, std::uint64_t> numbers_;    // of seats that may have content
-  std::map<Seat, std::uint64_t> most_;       // host memory that each open seat may have, bytes
-  std::set<Seat> connected_;                 // of these, to the mover that runs
-  std::set<Seat> waiting_;                   // for a connection
-  std::set<Seat> back_;                      // have connected again, and the mover has not named them yet
-  std::map<Seat, os::FileDescriptor> left_;  // of these, whose connection has ended: pidfds
+  std::map<Seat, Known> seats_;
 };
 
 }  // namespace gpumux::daemon

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/tenants/node_mover.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/asio/thread_pool.hpp>
@@ -12,6 +15,7 @@
 #include <functional>
 #include <string>
 
+#include "daemon/peers/process_info.h"
 #include "os/unix_socket.h"
 #include "tests/unit/temporary_directory.h"
 
@@ -129,6 +133,51 @@ TEST_F(NodeMoverTest, ASeatThatWaitsAndIsClosedIsForgotten) {
   EXPECT_FALSE(connect());
   mover_.closed(seat(0));
   EXPECT_FALSE(mover_.knows(seat(0)));
+}
+
+// The daemon has no descriptor left at the moment at which it would look for the process, say.
+TEST_F(NodeMoverTest, ContentStaysWhileTheProcessThatHasLeftMayRun) {
+  write_program(kServes);
+  int until[2];
+  ASSERT_EQ(::pipe2(until, O_CLOEXEC), 0);
+  os::FileDescriptor end(until[1]);
+  const os::FileDescriptor wait(until[0]);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::close(until[1]);
+    char byte;
+    static_cast<void>(::read(until[0], &byte, 1));
+    ::_exit(0);
+  }
+  const NodeMover::Seat its{child, process_info(child)->start_time, 0};
+  ASSERT_TRUE(mover_.connect(its, {}, {}));
+  mover_.left(its);
+  mover_.look();
+  EXPECT_TRUE(mover_.knows(its));
+  rlimit files{};
+  ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
+  const rlimit none{.rlim_cur = 0, .rlim_max = files.rlim_max};
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &none), 0);
+  mover_.look();
+  ASSERT_EQ(::setrlimit(RLIMIT_NOFILE, &files), 0);
+  EXPECT_TRUE(mover_.knows(its));
+  // It comes back, and leaves again.
+  EXPECT_TRUE(mover_.is_back(its));
+  mover_.left(its);
+  // Another process that has its number.
+  const NodeMover::Seat other{child, its.process_start + 1, 0};
+  ASSERT_TRUE(mover_.connect(other, {}, {}));
+  mover_.left(other);
+  mover_.look();
+  EXPECT_FALSE(mover_.knows(other));
+  EXPECT_TRUE(mover_.knows(its));
+  // It has ended, although its parent has not collected it.
+  end.reset();
+  ASSERT_TRUE(eventually([&] {
+    mover_.look();
+    return !mover_.knows(its);
+  }));
+  ::waitpid(child, nullptr, 0);
 }
 
 }  // namespace
