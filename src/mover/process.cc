@@ -36,7 +36,7 @@ constexpr std::size_t kKeptLooks = 60;
 
 // ---- host memory
 
-std::optional<HostChunk> Process::Lender::lend(std::uint64_t) {
+std::optional<HostChunk> Process::Lender::lend() {
   const std::int64_t now = os::now().time_since_epoch().count();
   std::int64_t before = process_.asked_at_.load();
   if (now - before >= base::Duration(kAskAgain).count() && process_.asked_at_.compare_exchange_strong(before, now))
@@ -54,22 +54,27 @@ void Process::Lender::give_back(const HostChunk& chunk) {
   process_.send(wire::MoverHostReturned{.number = chunk.id});
 }
 
-// Host memory beyond the most that was in use in the last minute goes back.
-void Process::look_at_host(base::TimePoint now) {
-  if (now < next_look_ || !host_) return;
-  next_look_ = now + kLook;
-  used_lately_.push_back(host_->used_bytes());
-  if (used_lately_.size() > kKeptLooks) used_lately_.pop_front();
+// Host memory beyond the most that was in use in the last minute goes back, chunk by chunk. True: there may be more.
+bool Process::shrink_host(base::TimePoint now) {
+  if (!host_) return false;
+  if (now >= next_look_) {
+    next_look_ = now + kLook;
+    used_lately_.push_back(host_->used_bytes());
+    if (used_lately_.size() > kKeptLooks) used_lately_.pop_front();
+  }
+  if (used_lately_.empty()) return false;
   const std::uint64_t keep = *std::max_element(used_lately_.begin(), used_lately_.end()) + kAskFor;
-  if (host_->borrowed_bytes() <= keep || gpus_.empty()) return;
+  if (host_->borrowed_bytes() <= keep || gpus_.empty()) return false;
   cuda::CUcontext context = nullptr;
   const cuda::CUdevice device = gpus_.front()->device;
-  if (driver_.cuDevicePrimaryCtxRetain(&context, device) != cuda::CUDA_SUCCESS) return;
+  if (driver_.cuDevicePrimaryCtxRetain(&context, device) != cuda::CUDA_SUCCESS) return false;
+  bool gives_back = false;
   {
     const cuda::CurrentContext current(driver_, context);
-    host_->shrink(keep);
+    gives_back = host_->shrink(keep);
   }
   driver_.cuDevicePrimaryCtxRelease_v2(device);
+  return gives_back;
 }
 
 // ---- the daemon
@@ -81,7 +86,7 @@ void Process::send(const Message& message) {
   const auto encoded = wire::encode(message);
   const auto bytes = encoded.bytes();
   if (unsent_.empty() && os::send_message(connection_.get(), bytes)) return;
-  // This process asks for host memory again. A chunk that goes back is named only once.
+  // This process asks for host memory again, and the daemon asks again. A chunk that goes back is named only once.
   if constexpr (std::is_same_v<Message, wire::MoverHostReturned>)
     unsent_.push_back({{bytes.begin(), bytes.end()}, nullptr});
 }
@@ -120,7 +125,7 @@ void Process::hand_over() {
     for (const auto& [number, file] : host_files_) say(wire::MoverHost{.number = number, .bytes = bytes}, file);
     for (const auto& [number, known] : seats_) say(known.seat, nullptr);
   }
-  say(wire::MoverReady{}, nullptr);
+  say(wire::MoverReady{.answers = 1}, nullptr);
 }
 
 // The next daemon has the lock of the folder that the door is in. So the last one is gone, even if it is still heard.
@@ -235,6 +240,12 @@ base::Status Process::on(const wire::MoverSeats&, os::FileDescriptor) {
   return {};
 }
 
+base::Status Process::on(const wire::MoverAsked&, os::FileDescriptor) {
+  const auto question = std::make_shared<Question>(*this);
+  for (const auto& gpu : gpus_) gpu->post(question);
+  return {};
+}
+
 // No worker has this seat.
 void Process::forget(SeatNumber seat) {
   const std::uint32_t count = books_->slots_per_chunk();
@@ -263,27 +274,30 @@ bool Process::has_seats() {
 }
 
 base::Status Process::run() {
-  send(wire::MoverReady{});
+  send(wire::MoverReady{.answers = 1});
   base::Status done = serve();
   is_ending_.store(true);
   return done;
 }
 
 base::Status Process::serve() {
+  // The daemon is heard between any two chunks that go back.
+  bool has_more = false;
   while (has_daemon() || has_seats()) {
     pollfd polled[]{{connection_.get(), POLLIN, 0}, {door_.get(), POLLIN, 0}};
     {
       const std::lock_guard lock(connection_mutex_);
       if (!unsent_.empty()) polled[0].events |= POLLOUT;
     }
-    ::poll(polled, 2, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(kLook).count()));
+    const base::Duration most = has_more ? base::Duration::zero() : base::Duration(kLook);
+    ::poll(polled, 2, static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(most).count()));
     if (has_daemon()) GPUMUX_TRY(hear());
     {
       const std::lock_guard lock(connection_mutex_);
       flush();
     }
     if (polled[1].revents != 0) open_door();
-    look_at_host(os::now());
+    has_more = shrink_host(os::now());
   }
   return {};
 }
@@ -336,6 +350,7 @@ void Process::Gpu::run() {
       if (const auto* const gone = std::get_if<SeatGone>(&one)) worker.remove(gone->seat);
     }
     const auto next = worker.step(os::now());
+    taken.clear();  // questions are answered
     // The daemon starts another one, which knows all that was saved.
     if (worker.is_broken()) ::_exit(3);
     {

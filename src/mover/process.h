@@ -55,7 +55,18 @@ class Process {
     SeatNumber seat = 0;
     std::uint64_t most = 0;
   };
-  using Mail = std::variant<NewSeat, SeatGone, SeatBound>;
+  // A question of the daemon's. Each thread lets go of it when it has gone on, and the last one answers.
+  class Question {
+   public:
+    explicit Question(Process& process) : process_(process) {}
+    ~Question() { process_.send(wire::MoverAnswered{}); }
+    Question(const Question&) = delete;
+    Question& operator=(const Question&) = delete;
+
+   private:
+    Process& process_;
+  };
+  using Mail = std::variant<NewSeat, SeatGone, SeatBound, std::shared_ptr<Question>>;
 
   // One GPU's.
   struct Gpu {
@@ -78,7 +89,7 @@ class Process {
   class Lender final : public HostMemory {
    public:
     explicit Lender(Process& process) : process_(process) {}
-    std::optional<HostChunk> lend(std::uint64_t bytes) override;
+    std::optional<HostChunk> lend() override;
     void give_back(const HostChunk& chunk) override;
 
    private:
@@ -100,6 +111,7 @@ class Process {
   base::Status on(const wire::MoverSeatGone& gone, os::FileDescriptor);
   base::Status on(const wire::MoverBound& bound, os::FileDescriptor);
   base::Status on(const wire::MoverSeats&, os::FileDescriptor);
+  base::Status on(const wire::MoverAsked&, os::FileDescriptor);
   void forget(SeatNumber seat);
   template <class Message>
   void send(const Message& message);
@@ -109,7 +121,7 @@ class Process {
   void flush();
   bool has_daemon();
   void leave_daemon();
-  void look_at_host(base::TimePoint now);
+  bool shrink_host(base::TimePoint now);
 
   const cuda::Driver& driver_;
   os::FileDescriptor door_;  // where the next daemon connects
@@ -130,7 +142,7 @@ class Process {
   };
   std::map<SeatNumber, Known> seats_;
   std::atomic<bool> is_ending_{false};
-  std::deque<std::uint64_t> used_lately_;  // the most host memory in use, by second
+  std::deque<std::uint64_t> used_lately_;  // the host memory in use at each look
   base::TimePoint next_look_{};
 };
 

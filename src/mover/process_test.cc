@@ -7,6 +7,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
 #include <thread>
 
 #include "os/unix_socket.h"
@@ -31,7 +33,13 @@ class ProcessTest : public sim::SimTest {
     auto [ours, theirs] = pair();
     daemon_ = std::move(ours);
     thread_ = std::thread([this, connection = std::make_shared<os::FileDescriptor>(std::move(theirs))] {
-      Process process(simulated_driver(), std::move(*connection));
+      cuda::Driver driver = simulated_driver();
+      driver.cuMemImportFromShareableHandle = [](cuda::CUmemGenericAllocationHandle* handle, void* file,
+                                                 cuda::CUmemAllocationHandleType type) {
+        stands_still_.wait(true);
+        return simulated_driver().cuMemImportFromShareableHandle(handle, file, type);
+      };
+      Process process(driver, std::move(*connection));
       status_ = process.run();
     });
     say(wire::MoverDoor{}, os::bind_seqpacket(door_, 0600)->get());
@@ -126,6 +134,13 @@ class ProcessTest : public sim::SimTest {
     return answer(seat);
   }
 
+  std::size_t count_answers() {
+    std::size_t answers = 0;
+    while (const auto message = heard()) answers += std::holds_alternative<wire::MoverAnswered>(*message) ? 1U : 0U;
+    return answers;
+  }
+
+  static inline std::atomic<bool> stands_still_{false};  // a worker that imports memory does
   const std::string door_ = "@gpumux-mover-test-" + std::to_string(::getpid());
   os::FileDescriptor books_{::memfd_create("books", MFD_CLOEXEC)};
   os::FileDescriptor daemon_;
@@ -133,6 +148,27 @@ class ProcessTest : public sim::SimTest {
   base::Status status_;
   std::uint64_t given_ = 0;
 };
+
+TEST_F(ProcessTest, ItAnswersTheDaemonWhenAllOfItsThreadsHaveGoneOn) {
+  const auto is_answered = [this] { return count_answers() == 1; };
+  say(wire::MoverAsked{});
+  EXPECT_TRUE(sim::eventually(is_answered));
+  say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
+  const os::FileDescriptor seat = open_seat(7);
+  say(wire::MoverAsked{});
+  EXPECT_TRUE(sim::eventually(is_answered));
+  stands_still_ = true;
+  ask_to_save(seat, 6);
+  // The first one may be heard before the worker stands still.
+  EXPECT_TRUE(sim::eventually([&] {
+    say(wire::MoverAsked{});
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    return count_answers() == 0;
+  }));
+  stands_still_ = false;
+  stands_still_.notify_all();
+  EXPECT_TRUE(sim::eventually([this] { return count_answers() > 0; }));
+}
 
 TEST_F(ProcessTest, ItAsksForHostMemoryAndFreesWhatASeatHad) {
   say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());

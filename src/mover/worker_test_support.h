@@ -22,15 +22,17 @@ using sim::simulated_driver;
 using wire::MoverBlock;
 using wire::MoverResult;
 
+inline constexpr std::uint64_t kHostChunkBytes = 32 * kMebibyte;
+
 // Host memory as the daemon gives it: files, by number.
 class Files final : public HostMemory {
  public:
-  std::optional<HostChunk> lend(std::uint64_t bytes) override {
+  std::optional<HostChunk> lend() override {
     if (next_ == most) return std::nullopt;
     const int file = ::memfd_create("host", MFD_CLOEXEC);
-    EXPECT_EQ(::ftruncate(file, static_cast<off_t>(bytes)), 0);
+    EXPECT_EQ(::ftruncate(file, kHostChunkBytes), 0);
     files_[next_] = file;
-    return map(next_++, bytes);
+    return map(next_++, kHostChunkBytes);
   }
   void give_back(const HostChunk& chunk) override {
     ::munmap(chunk.address, chunk.bytes);

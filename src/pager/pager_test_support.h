@@ -118,7 +118,7 @@ class HostFiles final : public mover::HostMemory {
   ~HostFiles() override {
     for (const mover::HostChunk& chunk : all_) ::munmap(chunk.address, kBytes);
   }
-  std::optional<mover::HostChunk> lend(std::uint64_t) override {
+  std::optional<mover::HostChunk> lend() override {
     const std::lock_guard lock(mutex_);
     if (lent_.load() + kBytes > limit_.load()) return std::nullopt;
     lent_ += kBytes;

@@ -173,6 +173,8 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 //   MoverBound          ------------------>                      how much host memory a seat may have
 //   MoverSeats          ------------------>                      all seats were named: content of others is of no use
 //   MoverSeatGone       ------------------>                      its content is of no use any more
+//   MoverAsked          ------------------>                      does it go on?
+//                       <------------------  MoverAnswered       all of its threads have gone on since it was asked
 //
 // The daemon keeps a descriptor of the books and of each chunk. So another mover gets all of them. A mover that has
 // lost its daemon listens for the next one, and keeps the same descriptors for it:
@@ -189,10 +191,12 @@ enum class MoverControlType : std::uint32_t {
   kSeats = 5,
   kDoor = 6,
   kBound = 7,
+  kAsked = 8,
 
   kHostWanted = 64,
   kHostReturned = 65,
   kReady = 66,
+  kAnswered = 67,
 };
 
 struct MoverDoor {
@@ -240,6 +244,11 @@ struct MoverSeats {
   static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t reserved = 0;
 };
+struct MoverAsked {
+  static constexpr MoverControlType kType = MoverControlType::kAsked;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t reserved = 0;
+};
 struct MoverHostWanted {
   static constexpr MoverControlType kType = MoverControlType::kHostWanted;
   static constexpr std::size_t kMinimumBytes = 8;
@@ -253,11 +262,18 @@ struct MoverHostReturned {
 struct MoverReady {
   static constexpr MoverControlType kType = MoverControlType::kReady;
   static constexpr std::size_t kMinimumBytes = 8;
+  std::uint32_t answers = 0;  // 1: it knows MoverAsked
+  std::uint32_t reserved = 0;
+};
+struct MoverAnswered {
+  static constexpr MoverControlType kType = MoverControlType::kAnswered;
+  static constexpr std::size_t kMinimumBytes = 8;
   std::uint64_t reserved = 0;
 };
 using FromMoversDaemon =
-    std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound>;
-using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat>;
+    std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound, MoverAsked>;
+using ToMoversDaemon =
+    std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat, MoverAnswered>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);
 

@@ -95,6 +95,15 @@ class Mover(MoverTest):
             os.kill(mover, signal.SIGCONT)
         self.work_until(self.turns_of(daemon, 2), "turns", *programs)
 
+    def test_one_that_is_stopped_for_good_is_replaced(self):
+        self.expect_error("the mover has ended")
+        daemon = self.start_daemon()
+        programs = self.started(2)
+        wait_until(self.turns_of(daemon, 2), HANG, "turns")
+        os.kill(self.movers(daemon)[-1], signal.SIGSTOP)
+        wait_until(lambda: len(self.movers(daemon)) == 2, HANG, "another one is started")
+        self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+
     def test_a_program_closes_its_connection(self):
         daemon = self.start_daemon()
         programs = [*self.started(1, close_mover=1), *self.started(1)]

@@ -282,15 +282,15 @@ void NodeMover::find_kept() {
 
 // ---- its end
 
-void NodeMover::on(const wire::MoverReady&, os::FileDescriptor) {
+void NodeMover::on(const wire::MoverReady& ready, os::FileDescriptor) {
   if (auto* const starting = std::get_if<Starting>(&state_)) {
-    state_ = Serving{std::move(starting->process)};
+    state_ = Serving{.process = std::move(starting->process), .answers = ready.answers != 0};
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
     for (const auto& [seat, known] : seats_) {
       if (known.number != 0 && known.most != 0) send(wire::MoverBound{.seat = known.number, .most = known.most});
     }
     log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", seats_.size()}});
-    state_ = Serving{std::move(taken->process)};
+    state_ = Serving{.process = std::move(taken->process), .answers = ready.answers != 0};
     again_.cancel();
   } else {
     return;
@@ -336,7 +336,11 @@ void NodeMover::fail(std::string why) {
 }
 
 void NodeMover::rest(Process process) {
-  state_ = Resting{std::move(process)};
+  state_ = Resting{std::move(process), os::now()};
+  wait_to_start();
+}
+
+void NodeMover::wait_to_start() {
   again_.expires_after(pause_);
   again_.async_wait([this](const boost::system::error_code& error) {
     if (!error) rested();
@@ -345,7 +349,10 @@ void NodeMover::rest(Process process) {
 
 void NodeMover::rested() {
   auto& resting = std::get<Resting>(state_);
-  if (!resting.process.has_ended()) return rest(std::move(resting.process));
+  if (!resting.process.has_ended()) {
+    if (os::now() - resting.since > kEndPatience) fail("the last one does not end, though it was killed");
+    return wait_to_start();
+  }
   const auto started = start();
   if (started) return;
   fail(started.error().message());
@@ -476,6 +483,7 @@ void NodeMover::look() {
   const bool is_idle = std::holds_alternative<Serving>(state_) && !has_seat();
   idle_looks_ = is_idle ? idle_looks_ + 1 : 0;
   if (idle_looks_ >= kIdleLooks) return retire();
+  if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && serving->answers) ask(*serving);
   for (auto at = seats_.begin(); at != seats_.end();) {
     const auto next = std::next(at);
     if (at->second.has_left && has_ended(at->first)) closed(Seat(at->first));
@@ -484,6 +492,15 @@ void NodeMover::look() {
   const bool one_waits = std::any_of(seats_.begin(), seats_.end(),
                                      [](const auto& one) { return one.second.connection == Connection::kAwaited; });
   if (one_waits && std::holds_alternative<Serving>(state_)) on_may_connect_();
+}
+
+void NodeMover::ask(Serving& serving) {
+  if (++serving.silent_looks > kSilentLooks) return lost("it has stood still for half a minute");
+  send(wire::MoverAsked{});
+}
+
+void NodeMover::on(const wire::MoverAnswered&, os::FileDescriptor) {
+  if (auto* const serving = std::get_if<Serving>(&state_)) serving->silent_looks = 0;
 }
 
 // ---- host memory

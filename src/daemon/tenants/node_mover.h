@@ -16,6 +16,9 @@
 // kTakeOverPatience, the mover stays with its seats until they end, and gets no other seat: None. The kernel says that
 // the mover is of the daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
 //
+// The daemon asks a Serving mover at each look whether its threads go on. One that has not answered for kSilentLooks
+// looks in a row is ended, and the next one is started.
+//
 // A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's
 // own end kills it.
 //
@@ -65,6 +68,9 @@ class NodeMover {
   // A mover without a seat at so many looks in a row ends. A guess: a program that follows another one at once finds
   // the mover there.
   static constexpr std::size_t kIdleLooks = 5;
+  // A guess: no call of the driver takes so long, and a driver that has the machine's GPUs to reset or to wake takes
+  // some seconds for each.
+  static constexpr std::size_t kSilentLooks = 30;
 
   // `program`: e.g. /usr/libexec/gpumux/gpumux-mover. `door`: the socket where a mover listens for its next daemon.
   // REQUIRES: the caller holds the lock of the door's folder.
@@ -136,10 +142,13 @@ class NodeMover {
   };
   struct Serving {
     Process process;
+    bool answers = false;          // an older one does not know how
+    std::size_t silent_looks = 0;  // since its last answer
   };
   // `process`: the last mover, until it has ended.
   struct Resting {
     Process process;
+    base::TimePoint since{};
   };
 
   // Of a seat.
@@ -162,9 +171,11 @@ class NodeMover {
   bool is_running() const { return socket_.is_open(); }
   void lost(std::string_view why);
   void rest(Process process);
+  void wait_to_start();
   void drop();
   void fail(std::string why);
   void rested();
+  void ask(Serving& serving);
   void retire();
   bool has_seat() const;
   static bool has_ended(const Seat& seat);
@@ -178,6 +189,7 @@ class NodeMover {
   void on(const wire::MoverHostWanted& wanted, os::FileDescriptor);
   void on(const wire::MoverHostReturned& returned, os::FileDescriptor);
   void on(const wire::MoverReady& ready, os::FileDescriptor);
+  void on(const wire::MoverAnswered& answered, os::FileDescriptor);
   void on(const wire::MoverBooks& books, os::FileDescriptor file);
   void on(const wire::MoverHost& host, os::FileDescriptor file);
   void on(const wire::MoverSeat& seat, os::FileDescriptor);

@@ -9,10 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/asio/thread_pool.hpp>
 #include <chrono>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <string>
 
 #include "daemon/peers/process_info.h"
@@ -41,6 +43,11 @@ class NodeMoverTest : public ::testing::Test {
   // MoverReady. Then it reads what the daemon says, until the test has ended.
   static constexpr const char* kServes =
       R"(printf '\102\000\000\000\020\000\000\000\000\000\000\000\000\000\000\000' >&0
+        while kill -0 $PPID; do cat >/dev/null; sleep 0.02; done 2>/dev/null)";
+
+  // The same, from a mover that says that it answers.
+  static constexpr const char* kServesAndIsSilent =
+      R"(printf '\102\000\000\000\020\000\000\000\001\000\000\000\000\000\000\000' >&0
         while kill -0 $PPID; do cat >/dev/null; sleep 0.02; done 2>/dev/null)";
 
   // Until it holds; false: it does not within `most`.
@@ -133,6 +140,33 @@ TEST_F(NodeMoverTest, ASeatThatWaitsAndIsClosedIsForgotten) {
   EXPECT_FALSE(connect());
   mover_.closed(seat(0));
   EXPECT_FALSE(mover_.knows(seat(0)));
+}
+
+TEST_F(NodeMoverTest, AMoverThatStandsStillIsReplaced) {
+  const std::string starts = directory_.path() + "/starts";
+  write_program("echo >>" + starts + "; " + kServesAndIsSilent);
+  const auto count = [&] {
+    std::ifstream file(starts);
+    return std::count(std::istreambuf_iterator<char>(file), {}, '\n');
+  };
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }));
+  for (std::size_t look = 0; look < NodeMover::kSilentLooks; ++look) mover_.look();
+  EXPECT_TRUE(mover_.has_connection(seat(0)));
+  mover_.look();
+  EXPECT_FALSE(mover_.has_connection(seat(0)));
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 2; }));
+  EXPECT_EQ(count(), 2);
+  EXPECT_TRUE(connect());
+}
+
+// An older one.
+TEST_F(NodeMoverTest, AMoverThatCannotAnswerIsNotAsked) {
+  write_program(kServes);
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }));
+  for (std::size_t look = 0; look < 2 * NodeMover::kSilentLooks; ++look) mover_.look();
+  EXPECT_TRUE(mover_.has_connection(seat(0)));
 }
 
 // The daemon has no descriptor left at the moment at which it would look for the process, say.

@@ -19,8 +19,8 @@ struct HostChunk {
 class HostMemory {
  public:
   virtual ~HostMemory() = default;
-  // About `bytes` (never more than twice). Nothing: not now.
-  virtual std::optional<HostChunk> lend(std::uint64_t bytes) = 0;
+  // Nothing: not now.
+  virtual std::optional<HostChunk> lend() = 0;
   // Nothing uses it any more, and it is not registered.
   virtual void give_back(const HostChunk& chunk) = 0;
 };

@@ -40,7 +40,7 @@ void HostSlots::give(HostSlot slot) {
 }
 
 bool HostSlots::borrow() {
-  const auto lent = lender_.lend(kHostChunkBytes);
+  const auto lent = lender_.lend();
   if (!lent) return false;
   if (adopt(*lent, std::vector<bool>(lent->bytes / kBlockBytes))) return true;
   lender_.give_back(*lent);
@@ -89,24 +89,21 @@ void HostSlots::give_back(LentChunk& chunk) {
   lender_.give_back(chunk.memory);
 }
 
-std::uint64_t HostSlots::shrink(std::uint64_t keep) {
-  std::uint64_t given_back = 0;
-  for (;;) {
-    std::unique_ptr<LentChunk> gone;
-    {
-      const base::Locked locked(mutex_);
-      if (borrowed_bytes_ <= keep) return given_back;
-      const auto unused =
-          std::find_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->used_count == 0; });
-      if (unused == chunks_.end()) return given_back;
-      gone = std::move(*unused);
-      chunks_.erase(unused);
-      borrowed_bytes_ -= gone->memory.bytes;
-      by_id_.erase(gone->memory.id);
-    }
-    given_back += gone->memory.bytes;
-    give_back(*gone);
+bool HostSlots::shrink(std::uint64_t keep) {
+  std::unique_ptr<LentChunk> gone;
+  {
+    const base::Locked locked(mutex_);
+    if (borrowed_bytes_ <= keep) return false;
+    const auto unused =
+        std::find_if(chunks_.begin(), chunks_.end(), [](const auto& chunk) { return chunk->used_count == 0; });
+    if (unused == chunks_.end()) return false;
+    gone = std::move(*unused);
+    chunks_.erase(unused);
+    borrowed_bytes_ -= gone->memory.bytes;
+    by_id_.erase(gone->memory.id);
   }
+  give_back(*gone);
+  return true;
 }
 
 std::uint64_t HostSlots::borrowed_bytes() const {

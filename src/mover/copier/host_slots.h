@@ -82,8 +82,8 @@ class HostSlots {
   // Makes the slot's chunk fit for asynchronous copies.
   cuda::CUresult ensure_registered(const HostSlot& slot);
 
-  // Gives unused chunks back until no more than `keep` bytes are borrowed; returns what was given back.
-  std::uint64_t shrink(std::uint64_t keep);
+  // Gives an unused chunk back, if more than `keep` bytes are borrowed. False: there is nothing to give back.
+  bool shrink(std::uint64_t keep);
 
   std::uint64_t borrowed_bytes() const;
   std::uint64_t used_bytes() const;
