@@ -32,7 +32,7 @@ int main(int argc, char** argv) {
   app.add_flag("--overloaded", options.overloaded, "Messages, agents and gates are late now and then");
   app.add_flag("--memory", options.memory, "Seats have memory, and the residency planner runs beside the core");
   app.add_flag("--suspend", options.suspensions, "Jobs are suspended, frozen and resumed");
-  app.add_flag("--hostile", options.hostile, "Jobs of one account lie about their memory, and return no host memory");
+  app.add_flag("--hostile", options.hostile, "Jobs of one account lie about their memory");
   app.add_option("--interrupts", options.interrupts,
                  "Work that does not drain is frozen: `some` seats' (drivers may refuse), or `all`, with kernels that "
                  "take seconds or never end")

@@ -301,7 +301,6 @@ bool World::take(Rank& rank, std::uint64_t bytes) {
 
 // Returns the part of its host memory that is empty.
 void World::return_host(Rank& rank) {
-  if (rank.job->is_hostile) return;
   SimulatedMemory& memory = rank.memory;
   const std::uint64_t kept = std::min(memory.host, memory.evicted);
   host_used_ -= memory.host - kept;
@@ -311,17 +310,6 @@ void World::return_host(Rank& rank) {
 std::uint64_t World::promised_to(const Rank& rank) const {
   const auto seat = machine_->memory().view(rank.seat);
   return seat ? seat->promised : 0;
-}
-
-// Host memory that seats keep beyond what they are promised. (Honest ones return it at once.)
-std::uint64_t World::host_useless() const {
-  std::uint64_t sum = 0;
-  for (const auto& [tenant, process] : by_tenant_) {
-    if (!process->job->is_hostile) continue;
-    for (const auto& rank : process->ranks)
-      sum += rank->memory.host - std::min(rank->memory.host, promised_to(*rank) + kChunk);
-  }
-  return sum;
 }
 
 // ---- what it says -------------------------------------------------------------------------------

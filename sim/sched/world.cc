@@ -100,7 +100,7 @@ void World::apply(const node::Event& event) {
 
 void World::rest() {
   if (!options_.memory || !daemon_up_ || !outcome_.wrong.empty()) return;
-  apply(node::Rest{host_useless()});
+  apply(node::Rest{});
   check_memory();
   look_soon();
 }

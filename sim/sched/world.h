@@ -191,7 +191,7 @@ struct Job {
   std::uint32_t waits_for_next_percent = 0;
   std::uint32_t connected = 0;  // processes
   std::uint64_t quota = 0;      // of memory on each GPU; 0: none
-  bool is_hostile = false;      // another account's: it lies about its memory, and keeps host memory
+  bool is_hostile = false;      // another account's: it lies about its memory
   bool is_suspended = false;
   std::uint32_t suspensions = 0;
   TimePoint clearing_since = TimePoint::max();  // suspended and drained, and nothing else was in its memory's way
@@ -357,7 +357,6 @@ class World final : private node::Probe {
   void make_gpus();
   void choose_mode(std::uint32_t gpu);
   void surprise(std::uint32_t gpu, Duration how_long);
-  std::uint64_t host_useless() const;
   std::uint64_t promised_to(const Rank& rank) const;
   sched::Way way_of(std::uint32_t gpu) const;
   void change_ways();

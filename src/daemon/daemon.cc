@@ -408,8 +408,8 @@ void LoopDaemon::poll_attentively() {
 
 void LoopDaemon::settled() {
   translator_.set_tenants_return(succession_.may_return());
-  leases_.rest(0);
-  if (trials_.look()) leases_.rest(0);
+  leases_.rest();
+  if (trials_.look()) leases_.rest();
   parts_.suspension.look();
   tenants_.reap();
   const sched::HostDemand demand = leases_.machine().host_demand();

@@ -14,8 +14,7 @@ struct Texts {
            (bound.refused() ? " refused" : "");
   }
   std::string operator()(const sched::ExpectEviction& eviction) const {
-    return "expect_eviction " + to_string(eviction.seat) + " " + std::to_string(eviction.bytes) + " " +
-           std::to_string(eviction.managed);
+    return "expect_eviction " + to_string(eviction.seat) + " " + std::to_string(eviction.managed);
   }
   std::string operator()(const ModeChanged& change) const {
     return "mode gpu " + std::to_string(change.gpu.value) +

@@ -52,9 +52,8 @@ struct RoomWanted {
 // A look at the GPU, begun at `asked_at`: `used` bytes of it were in use. `other_programs`: it showed programs that are
 // no tenants. One look may be too early for a program that is just connecting, so two in a row count.
 struct GpuSampled { GpuIndex gpu; std::uint64_t used = 0; TimePoint asked_at; bool other_programs = false; };
-// All that has come in at once has been told: memory is planned. `host_useless`: bytes of host memory that are lent and
-// that no seat has a use for.
-struct Rest { std::uint64_t host_useless = 0; };
+// All that has come in at once has been told: memory is planned.
+struct Rest {};
 // clang-format on
 
 using Event =

@@ -245,13 +245,7 @@ void Machine::tell_foreign(GpuIndex index) {
   if (memory_.set_foreign(now_, index, foreign)) make_stale(index);
 }
 
-void Machine::on(const Rest& event) {
-  if (std::exchange(host_useless_, event.host_useless) != event.host_useless) {
-    memory_.set_host_useless(event.host_useless);
-    if (memory_.awaits_commitment()) {
-      for (std::uint32_t i = 0; i < gpus_.size(); ++i) make_stale({i});
-    }
-  }
+void Machine::on(const Rest&) {
   const bool was_any_stale = is_any_stale();
   for (std::uint32_t i = 0; i < gpus_.size(); ++i) {
     if (has_memory({i}) && wants_plan({i}, was_any_stale)) rest({i});

@@ -146,7 +146,6 @@ class Machine {
   sched::LeaseCore leases_;
   sched::Residency memory_;
   std::vector<Gpu> gpus_;  // by index
-  std::uint64_t host_useless_ = 0;
   std::bitset<base::kMaxGpus> planned_;
   std::optional<GpuIndex> restless_;
 

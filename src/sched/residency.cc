@@ -175,14 +175,6 @@ bool Residency::awaits_look(GpuIndex index) const {
   });
 }
 
-bool Residency::awaits_commitment() const {
-  return std::any_of(gpus_.begin(), gpus_.end(), [](const auto& gpu) {
-    return std::any_of(gpu.second.seats.begin(), gpu.second.seats.end(), [](const auto& entry) {
-      return entry.second.asks() && entry.second.wish->commitment > entry.second.told_commitment();
-    });
-  });
-}
-
 bool Residency::is_tight(GpuIndex index) const {
   const auto& seats = at(index).seats;
   const bool is_short = std::any_of(seats.begin(), seats.end(), [](const auto& entry) {

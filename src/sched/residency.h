@@ -102,11 +102,10 @@ struct RoomBound {
   bool refused() const { return refusal != Refusal::kNone; }
 };
 
-// The holder's turn is nearly over, and it is likely to have to make this much room then.
+// The holder's turn is nearly over, and this much of its managed memory is in the next seat's way.
 struct ExpectEviction {
   SeatId seat;
-  std::uint64_t bytes = 0;
-  std::uint64_t managed = 0;  // this much of its managed memory is in the way
+  std::uint64_t managed = 0;  // bytes
 };
 
 struct ResidencyCommands {
@@ -189,9 +188,9 @@ inline constexpr Duration kLongestHolderRetry = std::chrono::seconds(64);
 // The last look at other programs' memory is up to a second old, and only two looks show that it has become less.
 // Before a new look, or for this long, no allocation is refused because of it.
 inline constexpr Duration kForeignPatience = std::chrono::seconds(2);
-// How long before its quantum ends a holder is told to get ready: borrowing and registering 20 GiB takes 0.35 s.
+// How long before its quantum ends a holder's managed memory begins to leave, at most: 25 GB leave over a fast bus.
 inline constexpr Duration kExpectEvictionAhead = std::chrono::milliseconds(500);
-// Managed memory that leaves ahead is missed by the holder's own work. So it leaves only within this part of the turn.
+// The holder's own work misses what has left. So it leaves only within this part of the turn.
 inline constexpr int kManagedAheadPart = 8;
 // Bounds under way to one seat; beyond them the newest one waits for an answer. A stopped tenant does not read, and
 // what it does not read must not pile up.
@@ -213,11 +212,6 @@ class Residency {
     host_chunk_ = chunk;
     host_reserved_ = reserved;
   }
-  // Bytes of host memory that are lent and that no seat has a use for. The planner promises them to no seat before they
-  // have come back.
-  void set_host_useless(std::uint64_t bytes) { host_useless_ = bytes; }
-  // Whether a seat waits for a commitment.
-  bool awaits_commitment() const;
   // Tenants of an earlier daemon may still come back, until then. Before their first reports, their memory looks like
   // other programs'. So no wish is hopeless.
   void await_tenants(TimePoint until) { awaited_until_ = until; }
@@ -514,7 +508,6 @@ class Residency {
   std::uint64_t host_budget_ = 0;
   std::uint64_t host_chunk_ = 0;
   std::uint64_t host_reserved_ = 0;
-  std::uint64_t host_useless_ = 0;
   TimePoint now_{};
   std::optional<TimePoint> awaited_until_;
   std::string broken_;  // the first invariant that a plan has broken

@@ -130,21 +130,5 @@ TEST(ResidencyAccounts, TheLastSeatThatComesBackIsBelieved) {
   EXPECT_EQ(desk.planner.view(seat(1))->promised, 120 * kGiB);
 }
 
-// Host memory that seats have on loan and no use for cannot be promised, and may come back.
-TEST(ResidencyAccounts, WhatIsKeptInVainIsPromisedWhenItIsBack) {
-  Desk desk(80, 100);
-  desk.planner.set_host_useless(60 * kGiB);
-  desk.open_two();
-  ASSERT_TRUE(desk.want(1, 0, 80));
-  desk.has(1, 0, 80);
-  EXPECT_FALSE(desk.want(2, 0, 70)) << "neither given nor refused";
-  EXPECT_TRUE(desk.planner.awaits_commitment());
-  desk.planner.set_host_useless(0);
-  desk.plan();
-  const auto given = desk.answer(2);
-  ASSERT_TRUE(given);
-  EXPECT_FALSE(given->refused());
-}
-
 }  // namespace
 }  // namespace gpumux::sched

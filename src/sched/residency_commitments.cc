@@ -75,7 +75,6 @@ std::uint64_t Residency::in_host_memory(const Gpu& gpu, Needs needs, For whom) c
     }
     elsewhere += minus(sum, available(other));
   }
-  if (needs == Needs::kCharged) elsewhere += host_useless_;
   return minus(usable_host(whom), elsewhere);
 }
 

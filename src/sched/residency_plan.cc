@@ -465,7 +465,8 @@ void Residency::find_outlooks(Gpu& gpu, const std::vector<Seat*>& order, Residen
   });
 }
 
-// A holder whose turn is nearly over is told how much the next seat will lack then.
+// Managed memory takes long to leave, and no seat counts it as being there. So it begins to leave before the turn ends,
+// as far as the next seat will lack room.
 void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, ResidencyCommands& commands) {
   gpu.prepare_at.reset();
   std::uint64_t lacking = 0;
@@ -478,19 +479,16 @@ void Residency::expect_evictions(Gpu& gpu, const std::vector<Seat*>& order, Resi
       continue;
     }
     if (!seat->hold) seat->hold = {.since = now_};
-    const std::uint64_t may_leave = seat->report.resident + seat->report.managed;
-    if (lacking == 0 || seat->hold->told_to_prepare || may_leave == 0 || seat->ends == TimePoint::max()) continue;
-    Duration ahead = kExpectEvictionAhead;
-    if (seat->report.managed > 0) ahead = std::min(ahead, (seat->ends - seat->hold->since) / kManagedAheadPart);
-    const TimePoint when = seat->ends - ahead;
+    const std::uint64_t managed = std::min(lacking, seat->report.managed);
+    if (managed == 0 || seat->hold->told_to_prepare || seat->ends == TimePoint::max()) continue;
+    const TimePoint when =
+        seat->ends - std::min(kExpectEvictionAhead, (seat->ends - seat->hold->since) / kManagedAheadPart);
     if (when > now_) {
       gpu.prepare_at = std::min(when, gpu.prepare_at.value_or(when));
       continue;
     }
     seat->hold->told_to_prepare = true;
-    // Its managed memory makes way first: no seat counts it as being there.
-    const std::uint64_t managed = std::min(lacking, seat->report.managed);
-    commands.evictions.push_back({seat->id, std::min(lacking - managed, seat->report.resident), managed});
+    commands.evictions.push_back({seat->id, managed});
   }
 }
 

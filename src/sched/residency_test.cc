@@ -355,22 +355,16 @@ TEST(Residency, AStoppedSeatIsNotFloodedWithBounds) {
   EXPECT_EQ(desk.planner.check_invariants(), "");  // which counts them
 }
 
-TEST(Residency, TheHolderHearsAheadWhatItWillHaveToEvict) {
+TEST(Residency, TheHolderHearsNothingAheadOfMemoryThatTheMoverMoves) {
   Desk desk;
   desk.open_two(50);
   desk.has(2, 30, 20);
   desk.turn({{1, kHolding}, {2, kNext}}, 10s);
-  EXPECT_TRUE(desk.commands.evictions.empty());
   desk.say(1);
   desk.say(2);
-  ASSERT_TRUE(desk.planner.next_deadline(kGpu));
-  EXPECT_EQ(*desk.planner.next_deadline(kGpu), desk.now + 10s - kExpectEvictionAhead);
-  desk.now += 10s - kExpectEvictionAhead;
+  desk.now += 10s - 1ms;
   desk.plan();
-  ASSERT_EQ(desk.commands.evictions.size(), 1u);
-  EXPECT_EQ(desk.commands.evictions[0].bytes, 20 * kGiB);
-  desk.plan();
-  EXPECT_TRUE(desk.commands.evictions.empty());  // once
+  EXPECT_TRUE(desk.commands.evictions.empty());
 }
 
 // Programs fill a GPU faster than host memory is made.

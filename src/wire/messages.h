@@ -24,7 +24,7 @@
 //   RoomWanted          ------------------>                      a thread's allocation needs more; answered by Room
 //                       <------------------  MoverOpened + socket the seat's connection to the node's mover
 //   MoverWanted         ------------------>                      that connection is lost; answered by another one
-//                       <------------------  PrepareSwapOut      a revocation is near: get ready to evict
+//                       <------------------  PrepareSwapOut      a revocation is near: managed memory leaves
 // Measuring programs (daemon/gpus/gain.h):
 //                       <------------------  Measure             how much has the seat submitted so far?
 //   Measured            ------------------>                      this much
@@ -396,15 +396,15 @@ struct Room {
 };
 static_assert(sizeof(Room) == 64);
 
-// The seat holds a lease that will be revoked soon, and is likely to have to make `bytes` of room then. The next holder
-// will want `managed` bytes of the room that its managed memory takes. Only a hint.
+// The seat holds a lease that will be revoked soon. The next holder will want `managed` bytes of the room that its
+// managed memory takes. Only a hint.
 struct PrepareSwapOut {
   static constexpr Type kType = Type::kPrepareSwapOut;
   static constexpr std::size_t kMinimumBytes = 24;
   std::uint32_t slot = 0;
   std::uint32_t reserved = 0;
   std::uint64_t epoch = 0;
-  std::uint64_t bytes = 0;
+  std::uint64_t bytes = 0;  // always 0: only managed memory leaves ahead
   std::uint64_t managed = 0;
 };
 

@@ -75,8 +75,8 @@ class Leases final : private node::Probe {
   void apply(const node::Event& event) { apply(event, clock_.now()); }
   // The same for an event of a moment ago, after which there was none.
   void apply(const node::Event& event, base::TimePoint now);
-  // All that has come in at once has been told. `host_useless`: node::Rest.
-  void rest(std::uint64_t host_useless) { apply(node::Rest{host_useless}); }
+  // All that has come in at once has been told.
+  void rest() { apply(node::Rest{}); }
 
   // When apply(TimePassed) and rest() are wanted.
   std::optional<base::TimePoint> next_deadline() const { return machine_.next_deadline(); }

@@ -69,8 +69,7 @@ void MoverSeats::closed(const Session& session, Slot& slot) {
 
 void MoverSeats::left(const Session& session) {
   for (const auto& [number, slot] : session.slots()) {
-    if (slot.mover == Slot::Mover::kOurs)
-      mover_->left(mover_seat(session, slot));
+    if (slot.mover == Slot::Mover::kOurs) mover_->left(mover_seat(session, slot));
   }
   count_elsewhere();
 }

@@ -97,8 +97,8 @@ struct Machine {
   // All tenants read and answer until none says anything any more.
   void settle() {
     for (bool any = true; any;) {
-      leases.rest(0);
-      if (trials.look()) leases.rest(0);
+      leases.rest();
+      if (trials.look()) leases.rest();
       parts.suspension.look();
       any = false;
       for (Program* program : programs) any = program->act() || any;

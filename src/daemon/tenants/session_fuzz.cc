@@ -222,8 +222,8 @@ class Machine {
   }
 
   void settle() {
-    leases_.rest(0);
-    if (trials_.look()) leases_.rest(0);
+    leases_.rest();
+    if (trials_.look()) leases_.rest();
     parts_.suspension.look();
     for (const base::TenantId id : parts_.mail.take_unwritable()) {
       for (Tenant& tenant : tenants_) {

@@ -83,10 +83,8 @@ void Translator::carry_out(Session& session, Slot& slot, const sched::RoomBound&
 
 void Translator::carry_out(Session& session, Slot& slot, const sched::ExpectEviction& eviction) {
   if (!slot.granted) return;
-  parts_.mail.send(
-      session,
-      wire::PrepareSwapOut{
-          .slot = slot.number, .epoch = slot.epoch.value, .bytes = eviction.bytes, .managed = eviction.managed});
+  parts_.mail.send(session,
+                   wire::PrepareSwapOut{.slot = slot.number, .epoch = slot.epoch.value, .managed = eviction.managed});
 }
 
 void Translator::send_contention(Session& session, const Slot& slot, bool contended,

@@ -275,7 +275,7 @@ class RoomDaemon {
         store(0);
         phase_ = Phase::kRevoked;
         send(wire::Revoke{.slot = 0, .epoch = epoch_});
-        if (dice(4) == 0) send(wire::PrepareSwapOut{.slot = 0, .epoch = epoch_, .bytes = kCapacity});
+        if (dice(4) == 0) send(wire::PrepareSwapOut{.slot = 0, .epoch = epoch_, .managed = kCapacity});
         // The seat asks for another one.
         if (dice(64) == 0) connect_to_mover();
         break;
