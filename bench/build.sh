@@ -41,7 +41,7 @@ measure() {
     '{printf "%-12s %-8s %8.0f %8.0f\n", revision, name, $1, $2 + $3}' "$folder/time"
 }
 changed() {
-  echo "// changed" >>src/sched/view.cc
+  echo "// changed" >>src/sched/lease/view.cc
   ninja -C build/dev sched_test && build/dev/bin/sched_test
 }
 

@@ -15,8 +15,8 @@
 #include <string_view>
 #include <vector>
 
-#include "sched/lease_core.h"
-#include "sched/residency.h"
+#include "sched/lease/lease_core.h"
+#include "sched/memory/residency.h"
 #include "sim/sched/simulation.h"
 
 namespace gpumux {

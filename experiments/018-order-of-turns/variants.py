@@ -5,14 +5,14 @@ An edit is (file, text before, text after). The text must be in the file once: r
 """
 from typing import NamedTuple
 
-H = "src/sched/units.h"
-O = "src/sched/order.cc"
-OH = "src/sched/order.h"
-Q = "src/sched/settler.cc"
-S = "src/sched/standing.cc"
-R = "src/sched/revocations.cc"
-V = "src/sched/reservations.cc"
-L = "src/sched/loans.cc"
+H = "src/sched/lease/units.h"
+O = "src/sched/lease/order.cc"
+OH = "src/sched/lease/order.h"
+Q = "src/sched/lease/settler.cc"
+S = "src/sched/lease/standing.cc"
+R = "src/sched/lease/revocations.cc"
+V = "src/sched/lease/reservations.cc"
+L = "src/sched/lease/loans.cc"
 
 
 class Variant(NamedTuple):

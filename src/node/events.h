@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "sched/events.h"
-#include "sched/residency.h"
+#include "sched/memory/residency.h"
 #include "settings/structs.gen.h"
 
 namespace gpumux::node {

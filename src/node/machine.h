@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The node machine: which program may use which GPU of this machine, when, with how much memory, at once or by turns.
 //
-// It owns the lease core (sched/lease_core.h), the residency planner (sched/residency.h), and for each GPU what is
-// known of others' memory and the mode. An event is told to all of them that it concerns. Memory is planned at Rest,
-// once for all that has come in. A GPU is planned only if its memory has changed or, while memory is tight, its turns
-// have. If programs fit together, leases change hands without it.
+// It owns the lease core (sched/lease/lease_core.h), the residency planner (sched/memory/residency.h), and for each GPU
+// what is known of others' memory and the mode. An event is told to all of them that it concerns. Memory is planned at
+// Rest, once for all that has come in. A GPU is planned only if its memory has changed or, while memory is tight, its
+// turns have. If programs fit together, leases change hands without it.
 //
 // Pure, as its parts are: no clock, no I/O, no threads. Owned by one thread.
 #pragma once
@@ -18,10 +18,10 @@
 
 #include "base/limits.h"
 #include "node/events.h"
-#include "sched/foreign_use.h"
-#include "sched/lease_core.h"
-#include "sched/memory_mode.h"
-#include "sched/residency.h"
+#include "sched/lease/lease_core.h"
+#include "sched/memory/foreign_use.h"
+#include "sched/memory/memory_mode.h"
+#include "sched/memory/residency.h"
 
 namespace gpumux::node {
 

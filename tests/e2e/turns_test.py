@@ -182,7 +182,7 @@ class Turns(GpumuxTest):
 
     def test_a_cap_holds_alone(self):
         """A lease ends when the allowance is spent, and none begins before half of what a second gives is back
-        (src/sched/cap_budget.h). However late a turn ends, the next one makes it good."""
+        (src/sched/lease/cap_budget.h). However late a turn ends, the next one makes it good."""
         cap, half, rounding = 0.25, 0.125e9, 1000
         daemon = self.start_daemon(mode="auto", quantum="20ms", silence_limit="1h")
         capped = self.start("worker", name="capped", gpu=0, steps=100_000, step_us=500, sync_every=1,

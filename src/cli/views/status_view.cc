@@ -172,8 +172,8 @@ std::string load_line(const Gpu& gpu) {
   return text;
 }
 
-// A change of the GPU's context costs more, and cannot be measured while it happens (sched/switch_cost.h). Less than
-// this is the time between two events of the daemon, and no switch's cost.
+// A change of the GPU's context costs more, and cannot be measured while it happens (sched/lease/switch_cost.h). Less
+// than this is the time between two events of the daemon, and no switch's cost.
 constexpr base::Duration kLeastSwitchCost = std::chrono::microseconds(100);
 
 std::string settings_line(const Gpu& gpu) {

@@ -34,7 +34,7 @@
 #include <string>
 #include <vector>
 
-#include "sched/lease_core.h"
+#include "sched/lease/lease_core.h"
 
 namespace gpumux::daemon {
 

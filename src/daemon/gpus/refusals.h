@@ -17,7 +17,7 @@
 #include "base/ids.h"
 #include "daemon/loop/trace.h"
 #include "node/events.h"
-#include "sched/residency.h"
+#include "sched/memory/residency.h"
 
 namespace gpumux::daemon {
 

@@ -16,8 +16,8 @@
 namespace gpumux::daemon {
 
 // The time from a revocation to "gate closed", and from "idling" to the release after the usual idle hold
-// (kUsualIdleHold in sched/order.cc). It is 100 to 300 us where the tenant's threads have to be woken first. A drain
-// that takes longer than this is waited for asleep.
+// (kUsualIdleHold in sched/lease/order.cc). It is 100 to 300 us where the tenant's threads have to be woken first. A
+// drain that takes longer than this is waited for asleep.
 inline constexpr base::Duration kHandOverAttention = std::chrono::microseconds(300);
 // With GPUs that change hands all the time: the loop polls for this part of one core, and at most this long at once.
 inline constexpr int kAttentionShare = 4;

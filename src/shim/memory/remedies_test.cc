@@ -15,7 +15,7 @@
 #include <random>
 #include <variant>
 
-#include "sched/residency.h"
+#include "sched/memory/residency.h"
 
 namespace gpumux::shim {
 namespace {
