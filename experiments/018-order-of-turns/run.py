@@ -31,7 +31,7 @@ def sources(*patterns: str) -> list[pathlib.Path]:
 
 
 def core() -> list[pathlib.Path]:
-    every = sources("src/sched/*.cc", "src/node/*.cc", "src/base/*.cc", "src/settings/*.cc")
+    every = sources("src/sched/**/*.cc", "src/node/*.cc", "src/base/*.cc", "src/settings/*.cc")
     return [path for path in every if not re.search(r"_(test|bench|fuzz)\.cc$", path.name)]
 
 
@@ -40,7 +40,7 @@ def simulator() -> list[pathlib.Path]:
 
 
 def tests() -> list[pathlib.Path]:
-    return sources("src/sched/*_test.cc")
+    return sources("src/sched/**/*_test.cc")
 
 
 def compile_one(source: pathlib.Path, into: pathlib.Path, *includes: str) -> pathlib.Path:

@@ -3,20 +3,15 @@
 // written down one by one.
 #include "sched/memory/memory_mode.h"
 
-#include <gtest/gtest.h>
+#include "sched/testing/residency_desk.h"
 
 namespace gpumux::sched {
 namespace {
 
-using namespace std::chrono_literals;
-
-constexpr std::uint64_t kGiB = std::uint64_t{1} << 30;
-constexpr GpuIndex kGpu{0};
-
 // Two seats on a GPU of 80 GiB.
-class Mode : public ::testing::Test {
+class ModeTest : public ::testing::Test {
  protected:
-  Mode() {
+  ModeTest() {
     planner_.add_gpu(kGpu, 80 * kGiB, 0);
     planner_.set_host_budget(400 * kGiB, 0, 0);
     open(1);
@@ -46,7 +41,7 @@ class Mode : public ::testing::Test {
   bool wants_turns_ = false;
 };
 
-TEST_F(Mode, IsAsItWasUntilEverybodyHasSpoken) {
+TEST_F(ModeTest, IsAsItWasUntilEverybodyHasSpoken) {
   has(1, 10, 0);
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
   has(2, 10, 0);
@@ -54,7 +49,7 @@ TEST_F(Mode, IsAsItWasUntilEverybodyHasSpoken) {
   EXPECT_FALSE(mode_.takes_turns_for_memory());
 }
 
-TEST_F(Mode, IsSerialWhereSomebodyNeverSpeaks) {
+TEST_F(ModeTest, IsSerialWhereSomebodyNeverSpeaks) {
   has(1, 10, 0);
   has(2, 10, 0);
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
@@ -66,7 +61,7 @@ TEST_F(Mode, IsSerialWhereSomebodyNeverSpeaks) {
 }
 
 // Memory that goes up and down around the amount that fits does not change the mode each time.
-TEST_F(Mode, FollowsWhatFitsWithAMarginAndADwell) {
+TEST_F(ModeTest, FollowsWhatFitsWithAMarginAndADwell) {
   has(1, 40, 0);
   has(2, 30, 11);
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
@@ -85,7 +80,7 @@ TEST_F(Mode, FollowsWhatFitsWithAMarginAndADwell) {
   EXPECT_EQ(resolve(), sched::Mode::kConcurrent);
 }
 
-TEST_F(Mode, ThatIsSetIsKept) {
+TEST_F(ModeTest, ThatIsSetIsKept) {
   has(1, 10, 0);
   has(2, 10, 0);
   setting_ = settings::Mode::kSerial;
@@ -95,7 +90,7 @@ TEST_F(Mode, ThatIsSetIsKept) {
 }
 
 // Concurrent is had by turns until what is there already fits; what comes later and does not fit is refused.
-TEST_F(Mode, ThatCannotBeYetComesWhenItFits) {
+TEST_F(ModeTest, ThatCannotBeYetComesWhenItFits) {
   has(1, 60, 0);
   has(2, 20, 40);
   EXPECT_EQ(resolve(), sched::Mode::kSerial);
@@ -111,7 +106,7 @@ TEST_F(Mode, ThatCannotBeYetComesWhenItFits) {
 }
 
 // Seats that differ in priority, share or cap get their due only by turns. The setting `concurrent` waives that.
-TEST_F(Mode, ThoseWhoDoNotStandAlikeTakeTurns) {
+TEST_F(ModeTest, ThoseWhoDoNotStandAlikeTakeTurns) {
   has(1, 3, 0);
   has(2, 3, 0);
   ASSERT_EQ(resolve(), sched::Mode::kConcurrent);

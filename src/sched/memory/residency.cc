@@ -1,42 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-// The planner's events, and its views. residency_plan.cc decides.
+// The planner's events, and its views. residency_plan.cc plans.
 #include "sched/memory/residency.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "sched/memory/commitments.h"
+#include "sched/memory/outlooks.h"
+#include "sched/memory/wishes.h"
+
 namespace gpumux::sched {
 
-Residency::Gpu* Residency::gpu_of(GpuIndex index) {
-  const auto found = gpus_.find(index.value);
-  return found == gpus_.end() ? nullptr : &found->second;
-}
-const Residency::Gpu& Residency::at(GpuIndex index) const {
-  static const Gpu kNone;
-  const auto found = gpus_.find(index.value);
-  return found == gpus_.end() ? kNone : found->second;
-}
-
-Residency::Seat* Residency::find(SeatId seat) {
-  Gpu* const gpu = gpu_of(seat.gpu);
-  if (gpu == nullptr) return nullptr;
-  const auto found = gpu->seats.find(seat);
-  return found == gpu->seats.end() ? nullptr : &found->second;
-}
-const Residency::Seat* Residency::find(SeatId seat) const { return const_cast<Residency*>(this)->find(seat); }
-
 void Residency::add_gpu(GpuIndex gpu, std::uint64_t capacity, std::uint64_t reserve) {
-  Gpu& added = gpus_[gpu.value];
+  GpuAccount& added = accounts_.gpus[gpu.value];
   added.capacity = capacity;
   added.reserve = reserve;
 }
 
 void Residency::set_free_only(GpuIndex index, bool free_only) {
-  if (Gpu* const gpu = gpu_of(index)) gpu->free_only = free_only;
+  if (GpuAccount* const gpu = accounts_.find(index)) gpu->free_only = free_only;
 }
 
 bool Residency::set_foreign(TimePoint now, GpuIndex index, const Foreign& foreign) {
-  Gpu* const gpu = gpu_of(index);
+  GpuAccount* const gpu = accounts_.find(index);
   if (gpu == nullptr) return false;
   const bool was_awaited = awaits_look(index);
   const std::uint64_t before = std::exchange(gpu->foreign, foreign).bytes;
@@ -46,39 +32,39 @@ bool Residency::set_foreign(TimePoint now, GpuIndex index, const Foreign& foreig
 }
 
 void Residency::set_other_programs(GpuIndex index, bool any) {
-  if (Gpu* const gpu = gpu_of(index)) gpu->has_other_programs = any;
+  if (GpuAccount* const gpu = accounts_.find(index)) gpu->has_other_programs = any;
 }
 
 void Residency::opened(TimePoint now, SeatId id, const SeatOwner& owner, bool gets_bound, std::uint64_t left) {
-  now_ = std::max(now_, now);
-  Gpu* const gpu = gpu_of(id.gpu);
+  accounts_.now = std::max(accounts_.now, now);
+  GpuAccount* const gpu = accounts_.find(id.gpu);
   if (gpu == nullptr) return;
-  Seat& seat = gpu->seats[id];
-  seat = Seat();
+  SeatAccount& seat = gpu->seats[id];
+  seat = SeatAccount();
   seat.id = id;
   seat.quota = owner.quota;
   seat.account = owner.account;
   seat.opened_at = now;
   seat.voice = gets_bound ? Voice::kNone : Voice::kBack;
-  seat.is_awaited = !gets_bound && awaits_tenants();
+  seat.is_awaited = !gets_bound && accounts_.awaits_tenants();
   seat.left = left;
 }
 
 // Bytes that it may have by now, though it has not reported them. (If it came back and has not reported yet, what it
 // left then is expected already.)
 std::uint64_t Residency::left_by(SeatId id) const {
-  const Seat* const seat = find(id);
+  const SeatAccount* const seat = accounts_.find(id);
   if (seat == nullptr) return 0;
-  const std::uint64_t has = counts(*seat) ? charge(*seat) : 0;
+  const std::uint64_t has = seat->counts() ? accounts_.charge(*seat) : 0;
   return has == 0 ? seat->left : has;
 }
 
 void Residency::closed(TimePoint now, SeatId id) {
-  now_ = std::max(now_, now);
-  const Seat* const seat = find(id);
+  accounts_.now = std::max(accounts_.now, now);
+  const SeatAccount* const seat = accounts_.find(id);
   if (seat == nullptr) return;
-  Gpu& gpu = *gpu_of(id.gpu);
-  const std::uint64_t has = counts(*seat) ? charge(*seat) : 0;
+  GpuAccount& gpu = *accounts_.find(id.gpu);
+  const std::uint64_t has = seat->counts() ? accounts_.charge(*seat) : 0;
   gpu.seats.erase(id);
   gpu.moved_at = now;
   if (has == 0) return;
@@ -88,8 +74,8 @@ void Residency::closed(TimePoint now, SeatId id) {
 }
 
 void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {
-  now_ = std::max(now_, now);
-  Seat* const seat = find(id);
+  accounts_.now = std::max(accounts_.now, now);
+  SeatAccount* const seat = accounts_.find(id);
   if (seat == nullptr || seat->suspended == is_suspended) return;
   seat->suspended = is_suspended;
   // Its patience begins when it can be served again.
@@ -98,7 +84,7 @@ void Residency::set_suspended(TimePoint now, SeatId id, bool is_suspended) {
 }
 
 bool Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
-  Gpu* const gpu = gpu_of(index);
+  GpuAccount* const gpu = accounts_.find(index);
   if (gpu == nullptr || left >= gpu->returning) return false;
   gpu->returning = left;
   gpu->moved_at = now;
@@ -106,16 +92,16 @@ bool Residency::returned(TimePoint now, GpuIndex index, std::uint64_t left) {
 }
 
 bool Residency::looked(TimePoint now, TimePoint asked_at, GpuIndex index, std::uint64_t used) {
-  const Gpu* const gpu = gpu_of(index);
+  const GpuAccount* const gpu = accounts_.find(index);
   return gpu != nullptr && asked_at > gpu->closed_at && returned(now, index, used);
 }
 
 void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
-  now_ = std::max(now_, now);
-  Seat* const seat = find(id);
+  accounts_.now = std::max(accounts_.now, now);
+  SeatAccount* const seat = accounts_.find(id);
   if (seat == nullptr) return;
-  Gpu& gpu = *gpu_of(id.gpu);
-  const std::uint64_t before = counts(*seat) ? charge(*seat) : 0;
+  GpuAccount& gpu = *accounts_.find(id.gpu);
+  const std::uint64_t before = seat->counts() ? accounts_.charge(*seat) : 0;
   const bool comes_back = report.evicted < seat->report.evicted;
   MemoryReport sane = report;
   // No seat has more than the GPU. Sums of such values are far from overflowing.
@@ -124,7 +110,7 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   sane.resident = std::min(sane.resident, gpu.capacity - sane.unpageable);
   sane.evicted = std::min(sane.evicted, gpu.capacity);
   // Managed memory may exceed the GPU, but a seat never gets more than GPU and host memory together.
-  sane.managed = std::min(sane.managed, gpu.capacity + host_budget_);
+  sane.managed = std::min(sane.managed, gpu.capacity + accounts_.host.bytes);
   sane.allocated = std::min(sane.allocated, 2 * gpu.capacity + sane.managed);
   // A lower bound may be in force by now: what the seat allocated before stays.
   seat->promised = seat->is_awaited ? sane.allocated : std::min(sane.allocated, seat->promise());
@@ -140,16 +126,19 @@ void Residency::reported(TimePoint now, SeatId id, const MemoryReport& report) {
   while (seat->bounds.size() > 1 && static_cast<std::int32_t>(report.sequence - seat->bounds[1].sequence) >= 0) {
     seat->bounds.pop_front();
   }
-  const std::uint64_t capacity = commitment_capacity(gpu, available(gpu), Needs::kCharged);
-  believe(gpu, *seat, capacity, uncommitted(gpu, capacity));
-  if (charge(*seat) < before) gpu.moved_at = now;
+  const Commitments commitments(accounts_);
+  const std::uint64_t capacity = commitments.capacity(gpu, gpu.available(), Commitments::Needs::kCharged);
+  const std::uint64_t left = commitments.left_of(capacity, gpu);
+  if (const std::uint64_t more = commitments.believed(gpu, *seat, capacity, left); more != 0)
+    seat->promised = seat->promise() + more;
+  if (accounts_.charge(*seat) < before) gpu.moved_at = now;
   if (comes_back && seat->lacking_since) seat->lacking_since = now;
 }
 
 void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint64_t room, std::uint64_t commitment,
                        std::uint64_t managed) {
-  now_ = std::max(now_, now);
-  Seat* const seat = find(id);
+  accounts_.now = std::max(accounts_.now, now);
+  SeatAccount* const seat = accounts_.find(id);
   if (seat == nullptr || ticket == 0) return;
   if (static_cast<std::int32_t>(ticket - seat->answered) <= 0) return;  // answered already
   if (seat->voice == Voice::kNone) seat->voice = Voice::kSpeaks;
@@ -158,80 +147,68 @@ void Residency::wanted(TimePoint now, SeatId id, std::uint32_t ticket, std::uint
   if (static_cast<std::int32_t>(ticket - wish.ticket) > 0) wish.ticket = ticket;
   wish.room = std::max(wish.room, room);
   wish.commitment = std::max(wish.commitment, commitment);
-  wish.managed = std::max(wish.managed, std::min(managed, gpu_of(id.gpu)->capacity + host_budget_));
+  wish.managed = std::max(wish.managed, std::min(managed, accounts_.find(id.gpu)->capacity + accounts_.host.bytes));
 }
 
 bool Residency::may_be_back(SeatId id) const {
-  const Seat* const seat = find(id);
+  const SeatAccount* const seat = accounts_.find(id);
   return seat != nullptr && seat->voice == Voice::kBack;
 }
 
 bool Residency::awaits_look(GpuIndex index) const {
-  const Gpu& gpu = at(index);
+  const GpuAccount& gpu = accounts_.at(index);
   return std::any_of(gpu.seats.begin(), gpu.seats.end(), [&](const auto& entry) {
-    const Seat& seat = entry.second;
-    if (!seat.asks() || is_possible(gpu, seat)) return false;
-    return may_have_left(gpu, seat) || (may_not_come(gpu, seat) && gpu.foreign.unseen->looks_tell);
+    return entry.second.asks() && Wishes(accounts_).awaits_look(gpu, entry.second);
   });
 }
 
 bool Residency::is_tight(GpuIndex index) const {
-  const auto& seats = at(index).seats;
+  const auto& seats = accounts_.at(index).seats;
   const bool is_short = std::any_of(seats.begin(), seats.end(), [](const auto& entry) {
-    const Seat& seat = entry.second;
+    const SeatAccount& seat = entry.second;
     return seat.asks() || (seat.report.evicted > 0 && !seat.is_out());
   });
   return is_short || (managed(index) > 0 && !fits_together(index, 0));
 }
 
 bool Residency::is_clearing(GpuIndex index) const {
-  const auto& seats = at(index).seats;
+  const auto& seats = accounts_.at(index).seats;
   return std::any_of(seats.begin(), seats.end(), [](const auto& entry) {
-    const Seat& seat = entry.second;
+    const SeatAccount& seat = entry.second;
     return seat.suspended && (seat.report.resident > 0 || seat.is_told_too_much());
   });
 }
 
 std::optional<TimePoint> Residency::next_deadline(GpuIndex index) const {
-  const Gpu& gpu = at(index);
-  std::optional<TimePoint> next;
-  const auto consider = [&next](const std::optional<TimePoint>& at) {
-    if (at && (!next || *at < *next)) next = at;
-  };
-  consider(gpu.prepare_at);
-  if (gpu.returning > 0) consider(gpu.returning_until);
-  consider(strands_at(gpu));
+  const GpuAccount& gpu = accounts_.at(index);
+  std::optional<TimePoint> next = earlier(gpu.prepare_at, strands_at(gpu));
+  if (gpu.returning > 0) next = earlier(next, gpu.returning_until);
   for (const auto& [id, seat] : gpu.seats) {
-    if (may_speak_yet(seat)) consider(seat.opened_at + kFirstReportPatience);
-    if (seat.asks()) consider(refused_at(gpu, seat));
-    if (seat.asks() && awaits_tenants()) consider(awaited_until_);
-    if (seat.asks() && may_have_left(gpu, seat)) consider(looked_for_since(seat) + kForeignPatience);
-    if (seat.asks() && may_not_come(gpu, seat)) consider(gpu.foreign.unseen->until);
-    if (seat.outlook == MemoryOutlook::kComes) consider(comes_until(gpu, seat));
-    if (!is_obstacle(seat.outlook) && is_lacking(seat)) consider(impatient_at(gpu, seat));
-    if (seat.outlook == MemoryOutlook::kNothingMoves && seat.turn != TurnKind::kHolding && seat.retry)
-      consider(seat.retry->at);
-    if (seat.bounds.size() > 1 && counts(seat) && answers(seat)) consider(seat.bounds[1].told_at + kAnswerPatience);
+    if (accounts_.may_speak_yet(seat)) next = earlier(next, seat.opened_at + kFirstReportPatience);
+    if (seat.asks()) next = earlier(next, Wishes(accounts_).next_deadline(gpu, seat));
+    next = earlier(next, outlook_changes_at(gpu, seat));
+    if (seat.bounds.size() > 1 && seat.counts() && accounts_.answers(seat))
+      next = earlier(next, seat.bounds[1].told_at + kAnswerPatience);
   }
   return next;
 }
 
 bool Residency::fits_together(GpuIndex index, std::uint64_t margin) const {
-  const Gpu& gpu = at(index);
+  const GpuAccount& gpu = accounts_.at(index);
   std::uint64_t sum = margin;
-  const std::uint64_t kept_by_all = kept(gpu);
+  const std::uint64_t kept_by_all = gpu.kept();
   for (const auto& [id, seat] : gpu.seats) {
     std::uint64_t need = seat.suspended ? seat.report.unpageable : seat.all() + seat.managed();
     if (seat.asks() && !seat.suspended)
-      need = std::max(need, std::min(seat.wish->room, most_room(eventual(gpu), gpu, seat, kept_by_all)));
+      need = std::max(need, std::min(seat.wish->room, Commitments::most_room(gpu.eventual(), gpu, seat, kept_by_all)));
     sum += need;
   }
-  return sum <= eventual(gpu);
+  return sum <= gpu.eventual();
 }
 
 Togetherness Residency::together(GpuIndex index) const {
   Togetherness together;
-  const Gpu& gpu = at(index);
+  const GpuAccount& gpu = accounts_.at(index);
   for (const auto& [id, seat] : gpu.seats) {
     if (seat.suspended) {
       ++together.suspended;
@@ -239,20 +216,20 @@ Togetherness Residency::together(GpuIndex index) const {
     }
     ++together.seats;
     together.evicted += seat.report.evicted;
-    if (counts(seat)) continue;
-    ++(may_speak_yet(seat) ? together.unknown : together.silent);
+    if (seat.counts()) continue;
+    ++(accounts_.may_speak_yet(seat) ? together.unknown : together.silent);
   }
   return together;
 }
 
 // In bytes: a thread allocates what it waits for, or was given a moment ago, before its seat's next report.
-std::uint64_t Residency::expected(const Gpu& gpu, const Seat& seat) const {
-  const std::uint64_t given = taken(seat.given_commitment);
-  return seat.asks() && is_possible(gpu, seat) ? std::max(given, seat.wish->commitment) : given;
+static std::uint64_t expected(const Accounts& accounts, const GpuAccount& gpu, const SeatAccount& seat) {
+  const std::uint64_t given = accounts.taken(seat.given_commitment);
+  return seat.asks() && Wishes(accounts).is_possible(gpu, seat) ? std::max(given, seat.wish->commitment) : given;
 }
 
 HostDemand Residency::host_demand(GpuIndex index) const {
-  const Gpu& gpu = at(index);
+  const GpuAccount& gpu = accounts_.at(index);
   std::uint64_t sum = 0;
   std::uint64_t suspended = 0;
   std::size_t with_memory = 0;
@@ -263,12 +240,12 @@ HostDemand Residency::host_demand(GpuIndex index) const {
       suspended += seat.pageable();
       continue;
     }
-    const std::uint64_t allocated = std::max(seat.report.allocated, expected(gpu, seat));
+    const std::uint64_t allocated = std::max(seat.report.allocated, expected(accounts_, gpu, seat));
     const std::uint64_t pages = allocated - std::min(allocated, seat.managed());
     sum += std::max(seat.all(), pages);
     with_memory += pages != 0 ? 1u : 0u;
   }
-  const std::uint64_t most = eventual(gpu);
+  const std::uint64_t most = gpu.eventual();
   const std::uint64_t ahead = most / kPreparedPart;
   const std::uint64_t in_turns = sum > most ? sum - most : 0;
   const std::uint64_t soon = with_memory > 1 && sum > most - ahead ? std::min(sum - (most - ahead), ahead) : 0;
@@ -277,55 +254,55 @@ HostDemand Residency::host_demand(GpuIndex index) const {
 
 std::uint64_t Residency::on_gpu(GpuIndex index) const {
   std::uint64_t sum = 0;
-  for (const auto& [id, seat] : at(index).seats) sum += seat.has() - seat.report.hidden;
+  for (const auto& [id, seat] : accounts_.at(index).seats) sum += seat.has() - seat.report.hidden;
   return sum;
 }
 
 std::uint64_t Residency::on_gpu_and_evicted(GpuIndex index) const {
   std::uint64_t sum = 0;
-  for (const auto& [id, seat] : at(index).seats) sum += seat.all() - seat.report.hidden;
+  for (const auto& [id, seat] : accounts_.at(index).seats) sum += seat.all() - seat.report.hidden;
   return sum;
 }
 
 std::uint64_t Residency::managed(GpuIndex index) const {
   std::uint64_t sum = 0;
-  for (const auto& [id, seat] : at(index).seats) sum += seat.managed();
+  for (const auto& [id, seat] : accounts_.at(index).seats) sum += seat.managed();
   return sum;
 }
 
 GpuMemory Residency::view(GpuIndex index) const {
-  const Gpu& gpu = at(index);
+  const GpuAccount& gpu = accounts_.at(index);
   GpuMemory view{gpu.capacity, gpu.reserve, gpu.foreign.bytes, gpu.returning, {}};
   for (const auto& [id, seat] : gpu.seats) view.seats.push_back(view_of(seat));
   return view;
 }
 
-SeatMemoryView Residency::view_of(const Seat& seat) const {
+SeatMemoryView Residency::view_of(const SeatAccount& seat) const {
   return {.seat = seat.id,
           .report = seat.report,
-          .speaks = counts(seat),
-          .answers = answers(seat),
+          .speaks = seat.counts(),
+          .answers = accounts_.answers(seat),
           .is_behind = seat.bounds.size() > kMaxBoundsUnderWay,
           .room = seat.told_room(),
-          .counted = counts(seat) ? charge(seat) : 0,
+          .counted = seat.counts() ? accounts_.charge(seat) : 0,
           .commitment = seat.told_commitment(),
           .promised = seat.promise(),
           .wanted = seat.wish ? seat.wish->room : 0,
           .quota = seat.quota.bytes,
           .is_suspended = seat.suspended,
           .is_told = seat.bounds.size() < 2 && !seat.is_told_too_much(),
-          .may_speak_yet = may_speak_yet(seat)};
+          .may_speak_yet = accounts_.may_speak_yet(seat)};
 }
 
 std::optional<SeatMemoryView> Residency::view(SeatId id) const {
-  const Seat* const seat = find(id);
+  const SeatAccount* const seat = accounts_.find(id);
   if (seat == nullptr) return std::nullopt;
   return view_of(*seat);
 }
 
 std::string Residency::check_invariants() const {
   if (!broken_.empty()) return broken_;
-  for (const auto& [index, gpu] : gpus_) {
+  for (const auto& [index, gpu] : accounts_.gpus) {
     for (const auto& [id, seat] : gpu.seats) {
       const std::string who = "seat " + to_string(id);
       for (std::size_t i = 1; i < seat.bounds.size(); ++i) {
@@ -334,10 +311,10 @@ std::string Residency::check_invariants() const {
       }
       if (seat.bounds.size() > kMaxBoundsUnderWay + 1) return who + " has too many bounds under way";
       if (!seat.asks()) continue;
-      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.wish->commitment && counts(seat) &&
-          !seat.bounds.empty() && seat.wish->since < now_)
+      if (seat.turn != TurnKind::kHolding && seat.told_commitment() >= seat.wish->commitment && seat.counts() &&
+          !seat.bounds.empty() && seat.wish->since < accounts_.now)
         return who + " holds no lease and is kept waiting for room";
-      if (now_ > refused_at(gpu, seat)) return who + " waits for what does not come";
+      if (accounts_.now > Wishes(accounts_).refused_at(gpu, seat)) return who + " waits for what does not come";
     }
   }
   return {};

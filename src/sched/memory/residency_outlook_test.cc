@@ -6,10 +6,7 @@
 namespace gpumux::sched {
 namespace {
 
-constexpr auto kUnknown = MemoryOutlook::kUnknown;
-constexpr auto kComes = MemoryOutlook::kComes;
-constexpr auto kStays = MemoryOutlook::kStays;
-constexpr auto kWants = MemoryOutlook::kWants;
+using enum MemoryOutlook;
 
 // Three seats on a GPU of 80 GiB, of which two fit. The first and the second have 35 GiB each, the third lacks 30 of
 // 35.
