@@ -33,6 +33,13 @@ add_dependencies(product gpumux_share)
 install(DIRECTORY ${share} DESTINATION . COMPONENT dist PATTERN .made EXCLUDE)
 
 install(FILES ${GPUMUX_VERSION_FOLDER}/version.txt DESTINATION . COMPONENT dist)
+# The leaf products that this build leaves out, one a line: tools/install.sh does not ask for their files.
+get_property(left_out GLOBAL PROPERTY gpumux_left_out)
+if(left_out)
+  list(JOIN left_out "\n" left_out)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/left_out.txt CONTENT "${left_out}\n")
+  install(FILES ${PROJECT_BINARY_DIR}/left_out.txt DESTINATION . COMPONENT dist)
+endif()
 
 function(gpumux_in_demonstration folder)
   foreach(target ${ARGN})

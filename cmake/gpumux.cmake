@@ -94,6 +94,9 @@ add_dependencies(generated_sources gpumux_version_files)
 add_custom_target(unit_tests)
 add_custom_target(fuzzers)
 
+# Everything that scenarios start, without the unit tests.
+add_custom_target(scenarios)
+
 # How code of libgpumux.so is compiled: against old glibc symbol versions, and so that what it does not use can be left
 # out. Sanitized code is for tests alone.
 add_library(gpumux_preloaded INTERFACE)
@@ -208,6 +211,26 @@ function(gpumux_test name)
     PROCESSORS ${places} ENVIRONMENT GPUMUX_TEST_DEADLINE=${deadline})
 endfunction()
 
+# gpumux_scenario(NAME [OWN_PLACES] [COST s]): this folder's NAME_test.py as one test, e2e_NAME. Scenarios wait most of
+# the time, and none counts on how fast the machine is: each takes half a processor. COST: about how many seconds it
+# takes, if more than 10. ctest starts the longest tests first, and a new build tree knows no times. OWN_PLACES: it
+# looks for a private daemon, or starts one, where this user's commands find it. Such tests run one at a time.
+function(gpumux_scenario name)
+  if(GPUMUX_SANITIZE OR GPUMUX_FUZZ)
+    return()  # programs run with a preloaded library and a simulated driver, which are never sanitized
+  endif()
+  cmake_parse_arguments(arg "OWN_PLACES" "COST" "" ${ARGN})
+  add_test(NAME e2e_${name} COMMAND ${Python3_EXECUTABLE} ${CMAKE_CURRENT_SOURCE_DIR}/${name}_test.py)
+  if(NOT arg_COST)
+    set(arg_COST 0)
+  endif()
+  set_tests_properties(e2e_${name} PROPERTIES LABELS e2e COST ${arg_COST}
+    ENVIRONMENT "GPUMUX_BUILD=${PROJECT_BINARY_DIR};PYTHONDONTWRITEBYTECODE=1")
+  if(arg_OWN_PLACES)
+    set_tests_properties(e2e_${name} PROPERTIES RESOURCE_LOCK places_of_this_user)
+  endif()
+endfunction()
+
 # gpumux_startable(VARIABLE TARGET): the path by which a test starts the program TARGET. In a build for another
 # architecture it is a script that starts the emulator.
 function(gpumux_startable variable target)
@@ -260,4 +283,30 @@ function(gpumux_fuzz name)
   foreach(dep ${arg_DEPS})
     target_link_libraries(${name} PRIVATE gpumux_${dep})
   endforeach()
+endfunction()
+
+# gpumux_targets_below(VARIABLE FOLDER): the targets of FOLDER and of all folders in it.
+function(gpumux_targets_below variable folder)
+  get_property(all DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(inner DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(one ${inner})
+    gpumux_targets_below(more ${one})
+    list(APPEND all ${more})
+  endforeach()
+  set(${variable} ${all} PARENT_SCOPE)
+endfunction()
+
+# gpumux_leaf(NAME WHAT): the folder NAME is a leaf product, which nothing of src/ needs. The option GPUMUX_NAME=OFF
+# leaves it out, and what it needs is not looked for. The target NAME builds it and what it uses of src/.
+function(gpumux_leaf name what)
+  string(TOUPPER ${name} key)
+  option(GPUMUX_${key} "Build ${name}/: ${what}" ON)
+  if(NOT GPUMUX_${key})
+    set_property(GLOBAL APPEND PROPERTY gpumux_left_out ${name})
+    return()
+  endif()
+  add_subdirectory(${name})
+  add_custom_target(${name})
+  gpumux_targets_below(targets ${PROJECT_SOURCE_DIR}/${name})
+  add_dependencies(${name} ${targets})
 endfunction()

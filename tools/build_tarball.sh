@@ -27,6 +27,7 @@ while IFS=$'\t' read -r from _ mode _; do
   if [ "$mode" != link ]; then copy "$from" "$from" "$mode"; fi
 done < <(DESTDIR=/ tools/install.sh list)
 copy dist/version.txt dist/version.txt 644
+if [ -e dist/left_out.txt ]; then copy dist/left_out.txt dist/left_out.txt 644; fi
 copy README.md README.md 644
 copy CHANGELOG.md CHANGELOG.md 644
 copy tools/install.sh tools/install.sh 755

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Fails on any #include of src/ and sim/, and any DEPS of a component, that tools/layers.toml does not allow.
+"""Fails on any #include that tools/layers.toml does not allow, and on any such DEPS of a component.
 
-Also refused: an include without its folder or through "..", an unknown folder, cycles of folders in the table, cycles
-of files, and two folders that meet in more places than the table says. Tests, benchmarks and fuzzers (*_test.cc,
-*_bench.cc, *_fuzz.cc, test_support.cc and headers named the same way) stand outside the layers and may include any
-folder.
+It reads src/, sim/ and the leaf products. Also refused: a leaf product in another folder's row, an include without its
+folder or through "..", an unknown folder, cycles of folders in the table, cycles of files, and two folders that meet in
+more places than the table says. Tests, benchmarks and fuzzers (*_test.cc, *_bench.cc, *_fuzz.cc, test_support.cc and
+headers named the same way) stand outside the layers and may include any folder.
 
 docs/architecture.md shows the table. It is compared here, and written by --write.
 
@@ -22,6 +22,9 @@ SOURCE_SUFFIXES = {".cc", ".h", ".c", ".S"}
 OUTSIDE_THE_LAYERS = re.compile(r"(^|[_/])(test|bench|fuzz)(_[a-z0-9_]+)?\.(cc|h|c)$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 COMPONENT = re.compile(r"gpumux_component\(\s*(\w+)([^)]*)\)")
+# Folders of the root that have C++ sources, with how an include of one begins; and those that a build may leave out.
+TOPS = {"src": "", "sim": "sim/", "slurm": "slurm/"}
+LEAVES = ("slurm",)
 KEYWORDS = {"SOURCES", "DEPS", "LIBRARIES", "EXCEPTIONS"}
 DOCUMENT = "docs/architecture.md"
 BEGIN, END = "<!-- layers: written by tools/check_layers.py --write -->", "<!-- end of layers -->"
@@ -67,11 +70,11 @@ def find_cycle(graph):
 
 
 def sources(root):
-    """(path for people, name as an include would spell it) of every source file in src/ and sim/."""
-    for top, prefix in (("src", ""), ("sim", "sim/")):
+    """(path for people, name as an include would spell it) of every source file in the layers."""
+    for top, prefix in TOPS.items():
         base = root / top
         for path in sorted(base.rglob("*")):
-            if path.is_file() and path.suffix in SOURCE_SUFFIXES:
+            if path.suffix in SOURCE_SUFFIXES and path.is_file() and "node_modules" not in path.parts:
                 yield path, prefix + path.relative_to(base).as_posix()
 
 
@@ -81,6 +84,11 @@ def check_table(table):
         f"layers.toml: {name} may include {dep}, which is not in the table"
         for name, deps in folders.items() for dep in deps if dep not in folders
     ]
+    for name, deps in folders.items():
+        for leaf in LEAVES:
+            if not is_inside(name, leaf):
+                problems += [f"layers.toml: {name} may include {dep}, which can be left out of a build"
+                             for dep in deps if is_inside(dep, leaf)]
     cycle = find_cycle({name: set(deps) for name, deps in folders.items()})
     if cycle:
         problems.append("layers.toml: the folders form a cycle: " + " -> ".join(cycle))
@@ -137,7 +145,7 @@ def check_components(root, table):
     folders = table["folders"]
     by_component = {name.replace("/", "_"): name for name in folders}
     problems = []
-    for path in sorted([*(root / "src").rglob("CMakeLists.txt"), *(root / "sim").rglob("CMakeLists.txt")]):
+    for path in sorted(path for top in TOPS for path in (root / top).rglob("CMakeLists.txt")):
         text = re.sub(r"#.*", "", path.read_text(encoding="utf-8"))
         for match in COMPONENT.finditer(text):
             own = by_component.get(match.group(1))

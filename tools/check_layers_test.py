@@ -78,6 +78,15 @@ class LayersTest(unittest.TestCase):
     def test_edge_from_the_simulation(self):
         self.refuses({"sim/sched/x.cc": '#include "wire/m.h"\n'}, "sim/sched/x.cc:1")
 
+    def test_leaf_product(self):
+        table = TABLE.replace("[[meet]]", 'slurm = ["base"]\n[[meet]]')
+        good = {"slurm/job.cc": '#include "base/a.h"\n#include "slurm/job.h"\n', "slurm/job.h": ""}
+        self.assertEqual(self.check({**ALLOWED, **good}, table), [])
+        self.refuses({"slurm/job.cc": '#include "wire/m.h"\n'}, "slurm may not include", table=table)
+        self.refuses({"src/base/b.cc": '#include "slurm/job.h"\n', **good}, "base may not include", table=table)
+        problems = self.check({}, table.replace('daemon = [', 'daemon = ["slurm", '))
+        self.assertEqual(problems, ["layers.toml: daemon may include slurm, which can be left out of a build"])
+
     def test_edge_into_the_simulation(self):
         self.refuses({"src/sched/d.cc": '#include "sim/sched/run.h"\n'}, "sched may not include")
 

@@ -103,9 +103,9 @@ class Style:
     def check_calls(self, name, text):
         code = code_only(text)
         folder = None
-        for prefix in ("src/", ""):
-            if name.startswith(prefix or "sim/"):
-                folder = folder or check_layers.folder_of(name.removeprefix(prefix), self.folders)
+        for top, prefix in check_layers.TOPS.items():
+            if name.startswith(top + "/"):
+                folder = check_layers.folder_of(prefix + name.removeprefix(top + "/"), self.folders)
         outside = check_layers.OUTSIDE_THE_LAYERS.search(name) is not None
         problems = []
         lines = text.splitlines()
@@ -159,7 +159,8 @@ def files_of(root):
     if listing.returncode == 0:
         names = [name for name in listing.stdout.decode().split("\0") if name]
     else:  # a source archive without its history
-        tops = ("src", "sim", "tools", "test", "tests", "bench", "docs", "cmake", "deploy", "experiments", "packaging")
+        tops = (*check_layers.TOPS, "tools", "test", "tests", "bench", "docs", "cmake", "deploy", "experiments",
+                "packaging", "python")
         paths = [path for top in tops for path in (root / top).rglob("*") if "__pycache__" not in path.parts]
         paths += root.iterdir()
         names = [path.relative_to(root).as_posix() for path in paths]

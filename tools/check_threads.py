@@ -14,11 +14,12 @@ import subprocess
 import sys
 
 import check_includes
+import check_layers
 
 ROOT = check_includes.ROOT
 LOCK = "base/lock.h"
 INCLUDE = re.compile(r'^#include "([^"]+)"', re.MULTILINE)
-NOT_THE_PRODUCT = re.compile(r"_(test|bench|fuzz)\.cc$|_test_\w+\.|^(tests|sim|bench)/")
+NOT_THE_PRODUCT = re.compile(r"_(test|bench|fuzz)\.cc$|_test_\w+\.|^(\w+/)?(tests|sim|bench)/")
 
 
 def sees_lock(path, known, seen):
@@ -26,15 +27,15 @@ def sees_lock(path, known, seen):
     if path not in seen:
         seen[path] = False  # while it is looked at
         included = INCLUDE.findall(check_includes.text_of(path))
-        seen[path] = any(name == LOCK or ("src/" + name in known and sees_lock("src/" + name, known, seen))
-                         for name in included)
+        ours = [file for name in included for file in ("src/" + name, name) if file in known]
+        seen[path] = LOCK in included or any(sees_lock(file, known, seen) for file in ours)
     return seen[path]
 
 
 def sources():
     names = set(check_includes.known())
     seen = {}
-    return [name for name in sorted(names) if name.startswith("src/") and name.endswith(".cc") and
+    return [name for name in sorted(names) if name.split("/")[0] in check_layers.TOPS and name.endswith(".cc") and
             ".gen." not in name and not NOT_THE_PRODUCT.search(name) and sees_lock(name, names, seen)]
 
 

@@ -18,7 +18,7 @@ for fuzzer in "${fuzzers[@]}"; do
   grown=build/fuzz/corpus/$name
   mkdir -p "$grown"
   checked_in=()
-  while IFS= read -r dir; do checked_in+=("$dir"); done < <(find src sim -type d -path "*/corpus/$name")
+  while IFS= read -r dir; do checked_in+=("$dir"); done < <(find src sim kubernetes -type d -path "*/corpus/$name")
   echo "== $name, $each s, corpus: $grown ${checked_in[*]:-}"
   "$fuzzer" -max_total_time="$each" -timeout=5 -rss_limit_mb=2048 -artifact_prefix="$grown/" -print_final_stats=1 \
     -verbosity=0 -print_funcs=0 "$grown" "${checked_in[@]}"

@@ -44,9 +44,19 @@ of_user() {
   fi
 }
 
+# Without the rows of leaf products that the build left out (cmake/dist.cmake). All of them can be taken away.
+of_build() {
+  local left_out
+  left_out=$(cat dist/left_out.txt 2>/dev/null || true)
+  if [ "$action" = uninstall ]; then left_out=; fi
+  awk -F '\t' -v left_out="$left_out" '
+    BEGIN { split(left_out, names, "\n") }
+    { for (i in names) if ($4 == "gpumux-" names[i] || index($1, names[i] "/") == 1) next; print }'
+}
+
 # from <tab> to <tab> mode <tab> package. Containers have the library by its version: the next version leaves it where
 # it is.
-files() { every_file | of_user; }
+files() { every_file | of_build | of_user; }
 every_file() {
   printf '%s\t%s\t%s\t%s\n' \
     dist/bin/gpumux "$prefix/bin/gpumux" 755 gpumux \
@@ -69,8 +79,8 @@ every_file() {
     packaging/systemd/gpumux-web.service "$prefix/lib/systemd/system/gpumux-web.service" 644 gpumux \
     packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 gpumux \
     packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 gpumux \
-    packaging/slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 gpumux-slurm \
-    packaging/slurm/job_submit.lua "$prefix/share/doc/gpumux/job_submit.lua" 644 gpumux-slurm \
+    slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 gpumux-slurm \
+    slurm/job_submit.lua "$prefix/share/doc/gpumux/job_submit.lua" 644 gpumux-slurm \
     LICENSE "$prefix/share/doc/gpumux/LICENSE" 644 gpumux \
     dist/share/README.md "$prefix/share/doc/gpumux/README.md" 644 gpumux \
     dist/share/CHANGELOG.md "$prefix/share/doc/gpumux/CHANGELOG.md" 644 gpumux

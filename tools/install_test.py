@@ -56,7 +56,7 @@ class Install(unittest.TestCase):
         (self.tree / "tools").mkdir(parents=True)
         for name in ("install.sh", "version.sh"):
             shutil.copy(ROOT / "tools" / name, self.tree / "tools")
-        for name in ("packaging", "docs", "LICENSE"):
+        for name in ("packaging", "slurm", "docs", "LICENSE"):
             (self.tree / name).symlink_to(ROOT / name)
         self.library = self.dest / "usr" / "lib" / "libgpumux.so"
         self.preload = self.dest / "etc" / "ld.so.preload"
@@ -120,6 +120,20 @@ class Install(unittest.TestCase):
         other.write_text("another program's")
         self.run_script("uninstall")
         self.assertEqual(self.installed(), [other])
+
+    def test_a_leaf_product_that_the_build_left_out(self):
+        (self.tree / "dist" / "left_out.txt").write_text("slurm\n")
+        for path in self.built:
+            if path.name == "spank_gpumux.so":
+                path.unlink()
+        listed = self.run_script("install").stdout
+        self.assertNotRegex(listed, "spank|slurm-prolog|job_submit")
+        self.assertIn("/bin/gpumux\n", listed)
+        # Of an earlier build.
+        prolog = self.dest / "usr/libexec/gpumux/slurm-prolog"
+        prolog.write_text("old")
+        self.run_script("uninstall")
+        self.assertFalse(prolog.exists())
 
     def test_other_versions_stay_for_containers_that_have_them(self):
         containers = self.dest / "usr" / "lib" / "gpumux" / "containers"

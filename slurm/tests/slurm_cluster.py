@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Slurm cluster of one test's own: slurmctld, two nodes and munge, Debian's, in namespaces (inside.py).
+"""A Slurm cluster of one test's own: slurmctld, two nodes and munge, Debian's, in namespaces (framework/inside.py).
 
 Both nodes are slurmds of one machine, n1 with the simulated GPUs 0 and 1, n2 with 2 and 3. Slurm wants a device for
 each GPU: character devices that nothing serves. Slurm resolves no name, not even 127.0.0.1, where a machine has no
@@ -15,10 +15,10 @@ import socket
 import stat
 import unittest
 
-from . import inside, paths
-from .case import GpumuxTest
-from .users import SystemDaemon
-from .waiting import HANG, wait_until
+from framework import inside, paths
+from framework.case import GpumuxTest
+from framework.users import SystemDaemon
+from framework.waiting import HANG, wait_until
 
 PROGRAMS = ("slurmctld", "slurmd", "srun", "munged")
 NODES = ("n1", "n2")
@@ -29,7 +29,7 @@ FIRST_PORT = 17001
 POLL = 0.05
 NVIDIA_MAJOR = 195
 SPANK = paths.BUILD / "lib" / "spank_gpumux.so"
-PACKAGED = paths.ROOT / "packaging" / "slurm"
+LEAF = paths.ROOT / "slurm"
 
 
 def reason_to_skip():
@@ -94,7 +94,7 @@ CgroupMountpoint=/sys/fs/cgroup
 ConstrainDevices={"yes" if self.case.constrain_devices else "no"}
 """)
         self._write("plugstack.conf", f"optional {self.case.plugin} runtime_dir={self.case.runtime_dir}\n")
-        shutil.copy(PACKAGED / "job_submit.lua", self.root / "etc/slurm/job_submit.lua")
+        shutil.copy(LEAF / "job_submit.lua", self.root / "etc/slurm/job_submit.lua")
         self._write("slurm.conf", f"""ClusterName=test
 SlurmctldHost={socket.gethostname()}(127.0.0.1)
 SlurmUser=root
@@ -108,7 +108,7 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core
 GresTypes=gpu,shard
 JobSubmitPlugins=lua
-Prolog={PACKAGED}/prolog
+Prolog={LEAF}/prolog
 PrologFlags=Alloc
 SchedulerParameters=bf_interval=1,sched_interval=1
 KillWait=2

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Jobs of a real Slurm share GPUs by spank_gpumux.so, as docs/slurm.md promises.
 
-Method: Debian's slurmctld, two slurmds and munge in namespaces of one test's own (framework/slurm.py), under a daemon
+Method: Debian's slurmctld, two slurmds and munge in namespaces of one test's own (slurm_cluster.py), under a daemon
 of root's. Jobs run tests/programs on the simulated driver. Needs root and control groups of version 1.
 """
 
@@ -13,12 +13,12 @@ import signal
 import subprocess
 import sys
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 from framework import paths  # noqa: E402
 from framework.case import main  # noqa: E402
 from framework.fairness import Party, check_fair  # noqa: E402
-from framework.slurm import PACKAGED, POLL, SlurmTest  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
+from slurm_cluster import LEAF, POLL, SlurmTest  # noqa: E402
 
 MIB = 1 << 20
 ON_N1 = "--nodelist=n1"
@@ -205,7 +205,7 @@ class Slurm(SlurmTest):
         def prolog(*arguments, **variables):
             environment = {"PATH": f"{paths.COMMAND.parent}:/usr/bin:/bin", "GPUMUX_RUNTIME_DIR": self.runtime_dir,
                            "SLURM_JOB_ID": "7", **variables}
-            return subprocess.run([PACKAGED / "prolog", *arguments], env=environment, capture_output=True, text=True,
+            return subprocess.run([LEAF / "prolog", *arguments], env=environment, capture_output=True, text=True,
                                   check=False, timeout=HANG)
 
         for arguments, code in (((), 0), (("--drain",), 1)):
