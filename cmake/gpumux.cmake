@@ -296,8 +296,9 @@ function(gpumux_targets_below variable folder)
   set(${variable} ${all} PARENT_SCOPE)
 endfunction()
 
-# gpumux_leaf(NAME WHAT): the folder NAME is a leaf product, which nothing of src/ needs. The option GPUMUX_NAME=OFF
-# leaves it out, and what it needs is not looked for. The target NAME builds it and what it uses of src/.
+# gpumux_leaf(NAME WHAT [TARGET ...]): the folder NAME is a leaf product, which nothing of src/ needs. The option
+# GPUMUX_NAME=OFF leaves it out, and what it needs is not looked for. The target NAME builds it with each TARGET, and
+# what they use of src/.
 function(gpumux_leaf name what)
   string(TOUPPER ${name} key)
   option(GPUMUX_${key} "Build ${name}/: ${what}" ON)
@@ -308,5 +309,5 @@ function(gpumux_leaf name what)
   add_subdirectory(${name})
   add_custom_target(${name})
   gpumux_targets_below(targets ${PROJECT_SOURCE_DIR}/${name})
-  add_dependencies(${name} ${targets})
+  add_dependencies(${name} ${targets} ${ARGN})
 endfunction()

@@ -76,7 +76,7 @@ every_file() {
     packaging/systemd/gpumux-jobs.slice "$prefix/lib/systemd/system/gpumux-jobs.slice" 644 gpumux \
     packaging/systemd/gpumux-runner@.service "$prefix/lib/systemd/system/gpumux-runner@.service" 644 gpumux \
     packaging/systemd/run-gpumux-mps-users.mount "$prefix/lib/systemd/system/run-gpumux-mps-users.mount" 644 gpumux \
-    packaging/systemd/gpumux-web.service "$prefix/lib/systemd/system/gpumux-web.service" 644 gpumux \
+    web/gpumux-web.service "$prefix/lib/systemd/system/gpumux-web.service" 644 gpumux \
     packaging/systemd/gpumux.sysusers.conf "$prefix/lib/sysusers.d/gpumux.conf" 644 gpumux \
     packaging/gpumux.toml.example "$prefix/share/doc/gpumux/gpumux.toml.example" 644 gpumux \
     slurm/prolog "$prefix/libexec/gpumux/slurm-prolog" 755 gpumux-slurm \

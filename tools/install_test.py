@@ -56,7 +56,7 @@ class Install(unittest.TestCase):
         (self.tree / "tools").mkdir(parents=True)
         for name in ("install.sh", "version.sh"):
             shutil.copy(ROOT / "tools" / name, self.tree / "tools")
-        for name in ("packaging", "slurm", "docs", "LICENSE"):
+        for name in ("packaging", "slurm", "web", "docs", "LICENSE"):
             (self.tree / name).symlink_to(ROOT / name)
         self.library = self.dest / "usr" / "lib" / "libgpumux.so"
         self.preload = self.dest / "etc" / "ld.so.preload"

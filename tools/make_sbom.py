@@ -25,7 +25,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 ELF = b"\x7fELF"
 # The object that has the page of `gpumux web`, and the packages that the page is made of.
 PAGE_OBJECT = "page_bytes.S.o"
-PAGE_LOCK = ROOT / "src" / "view" / "web" / "page" / "package-lock.json"
+PAGE_LOCK = ROOT / "web" / "page" / "package-lock.json"
 LICENSE = "Apache-2.0"
 UNKNOWN = "NOASSERTION"
 

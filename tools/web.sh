@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The page of `gpumux web`: tools/web.sh build | verify | test
 #
-# build makes src/view/web/built/ from src/view/web/page/. verify fails if the committed files are not what a build
+# build makes web/built/ from web/page/. verify fails if the committed files are not what a build
 # makes now. test runs the page's tests in Debian's chromium, and those of the documents' site. All need Node.js 20.19
 # or newer, npm and its registry: the lock files name every package with its checksum, and no package's script runs.
 # Nothing else needs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-page=src/view/web/page
-built=src/view/web/built
+page=web/page
+built=web/built
 
 command -v npm >/dev/null || { echo "web: npm is missing: install Node.js 20.19 or newer" >&2; exit 1; }
 install() { (cd "$1" && npm ci --ignore-scripts --no-audit --no-fund --loglevel=error); }
@@ -32,9 +32,9 @@ case ${1:-} in
     echo "web: $built is what a build makes"
     ;;
   test)
-    install tests/web
-    python3 -B tests/web/page_test.py
-    python3 -B tests/web/site_test.py
+    install web/tests
+    python3 -B web/tests/page_test.py
+    python3 -B web/tests/site_test.py
     ;;
   *) sed -n '3,9s/^# \{0,1\}//p' "$0"; exit 2 ;;
 esac

@@ -2,7 +2,7 @@
 // gpumux top: GPUs, programs and jobs on the whole terminal.
 #include "api_client/client.h"
 #include "cli/frame/command.h"
-#include "view/top/top.h"
+#include "top/top.h"
 
 namespace gpumux::cli {
 
@@ -24,7 +24,7 @@ Examples:
 
 Exit status: 0 quit, 1 failed, 2 wrong usage, 3 no daemon is running, 4 the daemon does not let you in.)");
   if (const auto exit_status = parse_command_line(app, arguments)) return *exit_status;
-  const base::Status ended = view::run_top(options);
+  const base::Status ended = top::run_top(options);
   return ended ? kExitOk : report_error("top", ended.error());
 }
 

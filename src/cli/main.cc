@@ -46,7 +46,9 @@ constexpr std::array kCommands{
     Command{"history", "Show finished jobs", history_command},
     Command{"report", "Show what users, jobs, pods and programs have had of GPUs", report_command},
     Command{"admin", "Pause the queue, drain GPUs, set limits of users", admin_command},
+#ifdef GPUMUX_HAS_WEB
     Command{"web", "Show GPUs, programs and jobs in a browser", web_command},
+#endif
     Command{"version", "Print the version", version_command},
 };
 
@@ -76,6 +78,9 @@ constexpr std::pair<std::string_view, std::string_view> kOtherWords[] = {
     {"srun", "run"},    {"sacct", "history"}, {"scontrol", "show"}};
 
 int unknown_command(std::string_view name) {
+#ifndef GPUMUX_HAS_WEB
+  if (name == "web") return usage_error("", "this gpumux was built without `gpumux web` (GPUMUX_WEB=OFF)");
+#endif
   std::vector<std::string_view> names;
   for (const Command& command : kCommands) names.push_back(command.name);
   const auto* const known = std::find_if(std::begin(kOtherWords), std::end(kOtherWords),

@@ -102,6 +102,17 @@ SAID = [
 ]
 
 
+# Parts that a build may leave out: programs, and one command.
+PROGRAMS = [name for name in ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun", "mgpu_queue", "mgpu_cancel",
+                              "mgpu_scheduler_server") if (BIN / name).exists()]
+HAS_WEB = "web" in {name for name, _ in help_text.ask_gpumux(BIN / "gpumux")[1]}
+
+
+def is_built(words):
+    program, _, rest = words.partition(" ")
+    return (HAS_WEB or not rest.startswith("web")) if program == "gpumux" else program in PROGRAMS
+
+
 class Usage(unittest.TestCase):
 
     def refused(self, words):
@@ -116,14 +127,19 @@ class Usage(unittest.TestCase):
         return err
 
     def test_the_whole_text(self):
-        for words, text in PARSED:
+        for words, text in filter(lambda line: is_built(line[0]), PARSED):
             program = " ".join(words.split(" ")[:2 if words.startswith("gpumux ") else 1])
             self.assertEqual(self.refused(words.split(" ")), f"{text}\n{SEE.format(program)}", words)
         for words, text in SAID:
             self.assertEqual(self.refused(words.split(" ")), text + "\n", words)
 
+    @unittest.skipIf(HAS_WEB, "this build has the web view")
+    def test_web_in_a_build_without_it(self):
+        self.assertEqual(self.refused(["gpumux", "web"]),
+                         "gpumux: this gpumux was built without `gpumux web` (GPUMUX_WEB=OFF)\n")
+
     def test_every_command_is_in_the_table(self):
-        told = {tuple(words.split(" ")[:2]) for words, _ in PARSED if " " in words}
+        told = {tuple(words.split(" ")[:2]) for words, _ in PARSED if " " in words and is_built(words)}
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         self.assertEqual({name for name, _ in commands}, {name for program, name in told if program == "gpumux"})
 
@@ -131,8 +147,7 @@ class Usage(unittest.TestCase):
         """A terminal has 80 columns at least. So an example, which cannot be broken, is short."""
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         asked = [["gpumux"], *(["gpumux", name] for name, _ in commands)]
-        asked += [[name] for name in ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun", "mgpu_queue", "mgpu_cancel",
-                                      "mgpu_scheduler_server")]
+        asked += [[name] for name in PROGRAMS]
         for words in asked:
             text = subprocess.run([BIN / words[0], *words[1:], "--help"], stdin=subprocess.DEVNULL,
                                   capture_output=True, text=True, timeout=HANG, check=True).stdout
@@ -144,7 +159,7 @@ class Usage(unittest.TestCase):
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         programs = [(["gpumux", name], found) for name, found in commands]
         programs += [([name], help_text.ask(BIN / name, name))
-                     for name in ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun")]
+                     for name in ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun") if name in PROGRAMS]
         for words, found in programs:
             name = " ".join(words)
             for option in found.options():

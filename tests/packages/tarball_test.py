@@ -99,7 +99,7 @@ class TarballTest(unittest.TestCase):
         self.install()
         place = self.prefix / "share/doc/gpumux"
         # Other folders are in the source alone.
-        absent = (r"https?$|(\.\./)*(bench|decisions|deploy|experiments|packaging|slurm|src|tests|tools)/|"
+        absent = (r"https?$|(\.\./)*(bench|decisions|deploy|experiments|packaging|slurm|src|tests|tools|web)/|"
                   r".*CHANGELOG|CONTRIBUTING|openapi")
         for page in place.rglob("*.md"):
             for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):

@@ -55,7 +55,7 @@ int requeue_command(const std::vector<char*>& arguments);  // gpumux requeue
 int history_command(const std::vector<char*>& arguments);  // gpumux history
 int report_command(const std::vector<char*>& arguments);   // gpumux report
 int admin_command(const std::vector<char*>& arguments);    // gpumux admin
-int web_command(const std::vector<char*>& arguments);      // gpumux web
+int web_command(const std::vector<char*>& arguments);      // gpumux web: web/command.cc
 // The program's command under another name (mgpu_srun, mgpu_queue, mgpu_cancel, mgpu_scheduler_server); null: none.
 int (*find_seed_command(std::string_view program))(const std::vector<char*>& arguments);
 
