@@ -46,10 +46,10 @@ test-compat: setup
 # GPUMUX_TEST_KUBE_BIN names. Needs root.
 test-kubelet: setup
 	tools/build.sh dev
-	python3 -B tests/kubelet/kubelet_test.py
-	python3 -B tests/kubelet/claims_test.py
-	python3 -B tests/kubelet/manifests_test.py
-	python3 -B tests/kubelet/deployment_test.py
+	python3 -B kubernetes/tests/kubelet_test.py
+	python3 -B kubernetes/tests/claims_test.py
+	python3 -B kubernetes/tests/manifests_test.py
+	python3 -B kubernetes/tests/deployment_test.py
 
 # The library and the simulated driver for arm64: all their unit tests, and scenarios with programs for arm64, in an
 # emulator.

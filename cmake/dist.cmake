@@ -17,6 +17,10 @@ endfunction()
 # Manual pages and completions, from what the programs and docs/ say.
 find_package(Python3 3.11 REQUIRED COMPONENTS Interpreter)
 set(share ${PROJECT_BINARY_DIR}/share)
+set(plugin "")
+if(TARGET gpumux_kubelet_plugin)
+  set(plugin gpumux_kubelet_plugin)
+endif()
 file(GLOB told CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/docs/*.md)
 add_custom_command(
   OUTPUT ${share}/.made
@@ -25,7 +29,7 @@ add_custom_command(
   COMMAND ${Python3_EXECUTABLE} -B tools/make_completions.py --bin ${CMAKE_RUNTIME_OUTPUT_DIRECTORY} --out ${share}
   COMMAND ${CMAKE_COMMAND} -E touch ${share}/.made
   WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
-  DEPENDS gpumux gpumuxd gpumux_kubelet_plugin tools/help_text.py tools/make_manuals.py tools/make_completions.py
+  DEPENDS gpumux gpumuxd ${plugin} tools/help_text.py tools/make_manuals.py tools/make_completions.py
     packaging/gpumux.toml.example ${told}
   COMMENT "Making manual pages and completions")
 add_custom_target(gpumux_share DEPENDS ${share}/.made)

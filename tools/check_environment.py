@@ -17,6 +17,8 @@ import pathlib
 import re
 import sys
 
+import check_layers
+
 OURS = re.compile(r'"((?:GPUMUX|NVSHARE|CUDA_OVERRIDE)_[A-Z0-9_]+)"')
 ASKED = re.compile(r'\b(?:getenv|secure_getenv|environment|variable|count_variable)\(\s*"([A-Z][A-Z0-9_]*)"')
 LISTED = re.compile(r"`([A-Z][A-Z0-9_]*)`")
@@ -25,11 +27,14 @@ NAMES_ONLY = "src/settings/variables.gen.h"
 # Not settings: the loader's own, and how programs are found.
 NOT_OURS = {"LD_LIBRARY_PATH", "LD_PRELOAD", "PATH"}
 SIMULATORS = "GPUMUX_SIM_"
+FOLDERS = ("src", *check_layers.LEAVES)
 
 
 def named_in_sources(root):
     names = {}
-    for path in sorted((root / "src").rglob("*")):
+    for path in sorted(path for top in FOLDERS for path in (root / top).rglob("*")):
+        if {"tests", "node_modules"} & set(path.relative_to(root).parts):
+            continue
         if path.suffix not in {".cc", ".h"} or TEST_CODE.search(path.name) or path == root / NAMES_ONLY:
             continue
         text = re.sub(r"//[^\n]*", "", path.read_text(encoding="utf-8"))
@@ -57,7 +62,7 @@ def check(root):
     listed, unread = listed_in_document(document.read_text(encoding="utf-8"))
     problems = [f"{where} reads {name}; docs/environment.md does not list it"
                 for name, where in sorted(named.items()) if name not in listed]
-    problems += [f"docs/environment.md lists {name}; nothing in src/ reads it"
+    problems += [f"docs/environment.md lists {name}; no source reads it"
                  for name in sorted(set(listed) - set(named) - unread)]
     problems += [f"docs/environment.md lists {name} more than once"
                  for name in sorted({name for name in listed if listed.count(name) > 1})]

@@ -40,7 +40,7 @@ class EnvironmentTest(unittest.TestCase):
 
     def test_listed_and_not_read(self):
         problems = self.check(TABLE + "| `GPUMUX_GONE` | | | | |\n", SOURCE)
-        self.assertEqual(problems, ["docs/environment.md lists GPUMUX_GONE; nothing in src/ reads it"])
+        self.assertEqual(problems, ["docs/environment.md lists GPUMUX_GONE; no source reads it"])
         self.assertEqual(self.check(TABLE + "| `GPUMUX_GONE` | | none | | |\n", SOURCE), [])
 
     def test_listed_twice(self):

@@ -23,8 +23,8 @@ OUTSIDE_THE_LAYERS = re.compile(r"(^|[_/])(test|bench|fuzz)(_[a-z0-9_]+)?\.(cc|h
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.MULTILINE)
 COMPONENT = re.compile(r"gpumux_component\(\s*(\w+)([^)]*)\)")
 # Folders of the root that have C++ sources, with how an include of one begins; and those that a build may leave out.
-TOPS = {"src": "", "sim": "sim/", "slurm": "slurm/", "web": "web/"}
-LEAVES = ("slurm", "web")
+TOPS = {"src": "", "sim": "sim/", "kubernetes": "kubernetes/", "slurm": "slurm/", "web": "web/"}
+LEAVES = ("kubernetes", "slurm", "web")
 KEYWORDS = {"SOURCES", "DEPS", "LIBRARIES", "EXCEPTIONS"}
 DOCUMENT = "docs/architecture.md"
 BEGIN, END = "<!-- layers: written by tools/check_layers.py --write -->", "<!-- end of layers -->"

@@ -21,6 +21,7 @@ import help_text
 
 BANNER = "# Made by tools/make_completions.py from --help. Do not edit."
 OTHER_PROGRAMS = ("gpumuxd", "gpumux-kubelet-plugin", "mgpu_srun", "mgpu_queue", "mgpu_cancel", "mgpu_scheduler_server")
+LEFT_OUT = ("gpumux-kubelet-plugin",)    # by some builds
 PROGRAM_COMMANDS = ("run", "submit", "mgpu_srun")    # what follows their options is another command line
 DONE_JOB_COMMANDS = ("show", "logs", "wait", "history", "requeue", "report")    # take ids of jobs that are done, too
 ACTION_COMMAND = "admin"    # takes one of the words that its help lists
@@ -42,6 +43,11 @@ KINDS = {
     "CONDITION": Kind(ask="conditions"), "GPU": Kind(ask="gpus"),
     "STATES": Kind(is_list=True), "GPUS": Kind(ask="gpus", is_list=True), "IDS": Kind(ask="gpus", is_list=True),
 }
+
+
+def built(folder):
+    """The other programs, without those that this build leaves out."""
+    return [name for name in OTHER_PROGRAMS if name not in LEFT_OUT or (folder / name).exists()]
 
 
 def fields_of(found):
@@ -369,7 +375,7 @@ def main():
     arguments = parser.parse_args()
     whole, commands = help_text.ask_gpumux(arguments.bin / "gpumux")
     texts = {"gpumux": (bash(commands), zsh(whole, commands), fish(whole, commands))}
-    for name in OTHER_PROGRAMS:
+    for name in built(arguments.bin):
         found = help_text.ask(arguments.bin / name, name)
         texts[name] = (bash_program(name, found), zsh_program(name, found), fish_program(name, found))
     for name, (for_bash, for_zsh, for_fish) in texts.items():

@@ -92,7 +92,7 @@ class CompletionsTest(unittest.TestCase):
     def setUpClass(cls):
         cls.whole, cls.commands = help_text.ask_gpumux(BIN / "gpumux")
         cls.folder = tempfile.TemporaryDirectory()
-        cls.others = {name: help_text.ask(BIN / name, name) for name in make_completions.OTHER_PROGRAMS}
+        cls.others = {name: help_text.ask(BIN / name, name) for name in make_completions.built(BIN)}
         cls.file("gpumux").write_text(make_completions.bash(cls.commands), encoding="utf-8")
         for name, found in cls.others.items():
             cls.file(name).write_text(make_completions.bash_program(name, found), encoding="utf-8")
@@ -182,7 +182,8 @@ esac
         self.assertEqual(self.complete("--mode", "", program="gpumuxd"), ["auto", "serial", "concurrent"])
         self.assertEqual(self.complete("--gpus", "0,", program="gpumuxd"), ["compopt -o nospace", "0,1"])
         self.assertEqual(self.complete("--config", "", program="gpumuxd")[0], "compopt -o default")
-        self.assertEqual(self.complete("--api", "d", program="gpumux-kubelet-plugin"), ["device-plugin", "dra"])
+        if "gpumux-kubelet-plugin" in self.others:
+            self.assertEqual(self.complete("--api", "d", program="gpumux-kubelet-plugin"), ["device-plugin", "dra"])
         self.assertEqual(self.complete("1", program="mgpu_cancel"), ["17", "18_3"])
         self.assertEqual(self.complete("--gpu-ids", "", program="mgpu_srun"), ["compopt -o nospace", "0", "1"])
         self.assertEqual(self.complete("--gpu-ids", "0", "ls", "-", program="mgpu_srun")[0], "command at 3")

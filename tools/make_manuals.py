@@ -291,8 +291,10 @@ def main():
         "man/man1/gpumux.1": gpumux_page(arguments.bin / "gpumux", version),
         "man/man5/gpumux.toml.5": toml_page(version),
         "man/man8/gpumuxd.8": gpumuxd_page(arguments.bin / "gpumuxd", version),
-        "man/man8/gpumux-kubelet-plugin.8": plugin_page(arguments.bin / "gpumux-kubelet-plugin", version),
     }
+    plugin = arguments.bin / "gpumux-kubelet-plugin"
+    if plugin.exists():  # a build may leave it out
+        pages["man/man8/gpumux-kubelet-plugin.8"] = plugin_page(plugin, version)
     for name, text in pages.items():
         (arguments.out / name).parent.mkdir(parents=True, exist_ok=True)
         (arguments.out / name).write_text(text, encoding="utf-8")

@@ -30,16 +30,20 @@ class ManualsTest(unittest.TestCase):
             "gpumux.1": make_manuals.gpumux_page(BIN / "gpumux", "1.2.3"),
             "gpumux.toml.5": make_manuals.toml_page("1.2.3"),
             "gpumuxd.8": make_manuals.gpumuxd_page(BIN / "gpumuxd", "1.2.3"),
-            "gpumux-kubelet-plugin.8": make_manuals.plugin_page(BIN / "gpumux-kubelet-plugin", "1.2.3"),
         }
+        cls.plugin = BIN / "gpumux-kubelet-plugin"
+        if cls.plugin.exists():
+            cls.pages["gpumux-kubelet-plugin.8"] = make_manuals.plugin_page(cls.plugin, "1.2.3")
 
     def test_every_option_is_there(self):
         _, commands = help_text.ask_gpumux(BIN / "gpumux")
         daemon = help_text.ask(BIN / "gpumuxd", "gpumuxd")
-        plugin = help_text.ask(BIN / "gpumux-kubelet-plugin", "gpumux-kubelet-plugin")
+        plugin = []
+        if self.plugin.exists():
+            plugin = [("gpumux-kubelet-plugin.8", help_text.ask(self.plugin, self.plugin.name))]
         old = [(f"{name}.1", help_text.ask(BIN / name, name)) for name in make_manuals.OLD_COMMANDS]
         for page, found in [*((f"gpumux-{command}.1", found) for command, found in commands), *old,
-                            ("gpumuxd.8", daemon), ("gpumux-kubelet-plugin.8", plugin)]:
+                            ("gpumuxd.8", daemon), *plugin]:
             self.assertGreater(len(found.options()), 0)
             for option in found.options():
                 self.assertIn(rf"\fB{option.flags[-1]}\fP".replace("-", r"\-"), self.pages[page])
@@ -59,6 +63,8 @@ class ManualsTest(unittest.TestCase):
                 self.assertIn("\n.SH NOTES\n", self.pages[f"gpumux-{command}.1"])
 
     def test_every_variable_is_there(self):
+        if not self.plugin.exists():
+            self.skipTest("this build has left out the plugin, whose page has some of them")
         text = (make_manuals.ROOT / "docs/environment.md").read_text(encoding="utf-8")
         listed, _ = check_environment.listed_in_document(text)
         self.assertGreater(len(listed), 30)

@@ -15,11 +15,12 @@ import pathlib
 import sys
 import time
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
-from framework.api_server import ApiServer  # noqa: E402
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "kubernetes/tests")]
 from framework.case import GpumuxTest, main  # noqa: E402
-from framework.dra import DraKubelet, DraPlugin  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
+from kube.api_server import ApiServer  # noqa: E402
+from kube.dra import DraKubelet, DraPlugin  # noqa: E402
 
 PODS = 110
 KINDS = ("resourceslices", "resourceclaims", "nodes")

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """How long a pod with gpumux takes to start, and a cluster to be ready: experiments/015-pod-start/run.py
 
-Prints a table. Needs GPUMUX_TEST_KUBE_BIN (tests/README.md), build/dev and root.
+Prints a table. Needs GPUMUX_TEST_KUBE_BIN (kubernetes/tests/README.md), build/dev and root.
 """
 
 import pathlib
@@ -12,10 +12,10 @@ import time
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests/kubelet")]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "kubernetes/tests")]
 from claims_test import CLASS, ClaimsTest  # noqa: E402
-from framework.pods import PodsTest  # noqa: E402
 from framework.waiting import wait_until  # noqa: E402
+from kube.pods import PodsTest  # noqa: E402
 from kubelet_test import RESOURCE, SharesTest  # noqa: E402
 
 PODS = 12  # of each kind

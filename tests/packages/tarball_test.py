@@ -99,8 +99,8 @@ class TarballTest(unittest.TestCase):
         self.install()
         place = self.prefix / "share/doc/gpumux"
         # Other folders are in the source alone.
-        absent = (r"https?$|(\.\./)*(bench|decisions|deploy|experiments|packaging|slurm|src|tests|tools|web)/|"
-                  r".*CHANGELOG|CONTRIBUTING|openapi")
+        absent = (r"https?$|(\.\./)*(bench|decisions|deploy|experiments|kubernetes|packaging|slurm|src|tests|tools|"
+                  r"web)/|.*CHANGELOG|CONTRIBUTING|openapi")
         for page in place.rglob("*.md"):
             for target in re.findall(r"\]\(([^)#:]+)", page.read_text(encoding="utf-8")):
                 if not re.match(absent, target):

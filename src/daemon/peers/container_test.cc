@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the daemon names a process's container by the kernel's word, and by a record that fits it. Real containers:
-// tests/e2e/containers_test.py.
+// kubernetes/tests/containers_test.py.
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/stat.h>
