@@ -17,7 +17,7 @@
 #include <optional>
 #include <utility>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace asio = boost::asio;
@@ -192,4 +192,4 @@ base::Result<ApiServer::Answer> ApiServer::exchange(const std::string& method, c
   return answer;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -15,7 +15,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct ApiServerSettings {
   std::string address;  // numeric: a static program has no resolver. "10.96.0.1", "fd00::1"
@@ -56,4 +56,4 @@ class ApiServer {
   std::unique_ptr<Connection> connection_;  // guarded by mutex_; none: to be made
 };
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

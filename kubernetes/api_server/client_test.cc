@@ -7,7 +7,7 @@
 #include "kubernetes/api_server/test_api_server.h"
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using nlohmann::json;
@@ -117,4 +117,4 @@ TEST_F(ApiServerTest, SaysWhatIsMissing) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

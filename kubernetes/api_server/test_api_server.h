@@ -28,7 +28,7 @@
 
 #include "kubernetes/api_server/client.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // A certificate that vouches for itself, and its key, as files.
 inline void make_certificate(const std::string& certificate_file, const std::string& key_file,
@@ -272,4 +272,4 @@ class TestApiServer {
   std::list<std::thread> threads_;
 };
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

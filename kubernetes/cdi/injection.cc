@@ -9,7 +9,7 @@
 #include "os/installation.h"
 #include "os/runtime_dir.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kPreload[] = "LD_PRELOAD";
@@ -88,4 +88,4 @@ base::Result<PlainInjection> environment_only(const Injection& injection) {
   return PlainInjection{std::move(plain.mounts), std::move(plain.variables)};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

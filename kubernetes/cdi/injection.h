@@ -18,7 +18,7 @@
 #include "base/result.h"
 #include "containers/record.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 enum class Access {
   kRead,     // nothing in it can be executed
@@ -87,4 +87,4 @@ struct PlainInjection {
 };
 base::Result<PlainInjection> environment_only(const Injection& injection);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

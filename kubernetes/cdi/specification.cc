@@ -14,7 +14,7 @@
 
 #include "os/durable_file.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -186,4 +186,4 @@ base::Result<std::vector<std::string>> SpecificationFolder::names() const {
   return names;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

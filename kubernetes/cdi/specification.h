@@ -16,7 +16,7 @@
 #include "kubernetes/cdi/injection.h"
 #include "os/file_descriptor.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // Where runtimes look for specifications that do not outlast the machine's start.
 inline constexpr char kSpecificationFolder[] = "/var/run/cdi";
@@ -61,4 +61,4 @@ class SpecificationFolder {
   os::FileDescriptor folder_;
 };
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

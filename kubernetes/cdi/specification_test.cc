@@ -18,7 +18,7 @@
 
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -319,4 +319,4 @@ TEST_F(FolderTest, AReaderSeesWholeFilesWheneverTheWriterIsKilled) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kubernetes/device_plugin/answers.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kHealthy[] = "Healthy";
@@ -91,4 +91,4 @@ base::Result<v1beta1::ContainerAllocateResponse> given_by_environment(const Cont
   return given;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

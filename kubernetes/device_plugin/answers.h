@@ -15,7 +15,7 @@
 #include "kubernetes/kubelet_api/device_plugin.pb.h"
 #include "kubernetes/shares/shares.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct SharedGpu {
   std::string id;  // "GPU-..." or "MIG-..."
@@ -54,4 +54,4 @@ base::Result<v1beta1::ContainerAllocateResponse> given_by_cdi(const ContainerGpu
 base::Result<v1beta1::ContainerAllocateResponse> given_by_environment(const ContainerGpus& gpus,
                                                                       const Injection& injection, DriverSource source);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using Ids = std::vector<std::string>;
@@ -147,4 +147,4 @@ TEST(GivenTest, TheInjectionDoesNotNameOtherGpus) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

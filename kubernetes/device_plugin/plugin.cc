@@ -17,7 +17,7 @@
 #include "kubernetes/kubelet_api/socket_server.h"
 #include "os/file_descriptor.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kVersion[] = "v1beta1";
@@ -280,4 +280,4 @@ base::Status ask_device_plugin(const DevicePluginSettings& settings) {
                                                   ": " + status.error_message());
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

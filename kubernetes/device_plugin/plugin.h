@@ -19,7 +19,7 @@
 #include "base/result.h"
 #include "kubernetes/device_plugin/answers.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct DevicePluginSettings {
   std::string folder = "/var/lib/kubelet/device-plugins";
@@ -60,4 +60,4 @@ class DevicePlugin {
 // Whether a plugin with these settings answers calls. kUnavailable: it does not.
 base::Status ask_device_plugin(const DevicePluginSettings& settings);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

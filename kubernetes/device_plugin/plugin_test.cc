@@ -20,7 +20,7 @@
 #include "kubernetes/kubelet_api/socket_server.h"
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -380,4 +380,4 @@ TEST_F(PluginTest, AnImpossibleNumberOfSharesIsRefused) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 inline constexpr char kShareId[] = "a671734a-e8e5-11e4-8fde-42010af09327";
 
@@ -23,4 +23,4 @@ inline nlohmann::json a_claim(const std::string& uid, std::vector<nlohmann::json
           {"status", {{"allocation", {{"devices", {{"results", shares}, {"config", configurations}}}}}}}};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -13,7 +13,7 @@
 
 #include "os/durable_file.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr std::string_view kSuffix = ".json";
@@ -187,4 +187,4 @@ base::Status remove_claims_folder(const std::string& folder) {
   return {};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

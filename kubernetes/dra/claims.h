@@ -26,7 +26,7 @@
 #include "kubernetes/dra/grant.h"
 #include "os/file_descriptor.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct ClaimName {
   std::string name_space;
@@ -102,4 +102,4 @@ base::Result<std::vector<std::string>> recorded_claims(const std::string& folder
 // what a killed plugin has left. A folder with any other file stays.
 base::Status remove_claims_folder(const std::string& folder);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

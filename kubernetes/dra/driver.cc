@@ -18,7 +18,7 @@
 #include "kubernetes/kubelet_api/plugin_registration.grpc.pb.h"
 #include "kubernetes/kubelet_api/socket_server.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace dra = ::k8s::io::kubelet::pkg::apis::dra;
@@ -300,4 +300,4 @@ base::Status ask_driver(const DriverSettings& settings) {
                     "no driver answers on " + settings.service_socket() + ": " + status.error_message());
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

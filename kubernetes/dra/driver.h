@@ -16,7 +16,7 @@
 #include "base/result.h"
 #include "kubernetes/dra/claims.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct DriverSettings {
   std::string kubelet = "/var/lib/kubelet";  // its folder
@@ -62,4 +62,4 @@ class Driver {
 // Whether a driver with these settings answers calls. kUnavailable: it does not.
 base::Status ask_driver(const DriverSettings& settings);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -20,7 +20,7 @@
 #include "kubernetes/kubelet_api/socket_server.h"
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -229,4 +229,4 @@ TEST_F(DriverTest, TheKubeletHearsOfSickAndRecoveredGpus) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

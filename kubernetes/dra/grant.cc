@@ -9,7 +9,7 @@
 #include "kubernetes/dra/quantity.h"
 #include "kubernetes/dra/slice.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using base::Code;
@@ -221,4 +221,4 @@ std::map<std::string, std::uint64_t> cores_of(const Grant& grant) {
   return amounts_of(grant, &GrantedShare::cores, base::kMostShare);
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "kubernetes/cdi/injection.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // A share of one GPU. A claim may have several, also of the same GPU.
 struct GrantedShare {
@@ -64,4 +64,4 @@ std::vector<Variable> variables_of(const Grant& grant);
 std::map<std::string, std::uint64_t> memory_of(const Grant& grant);
 std::map<std::string, std::uint64_t> cores_of(const Grant& grant);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

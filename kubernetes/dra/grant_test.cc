@@ -6,7 +6,7 @@
 
 #include "kubernetes/dra/claim_fixture.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using nlohmann::json;
@@ -150,4 +150,4 @@ TEST(GrantTest, IsReadAsItWasWritten) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

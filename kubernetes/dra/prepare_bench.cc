@@ -22,20 +22,22 @@ constexpr int kClaims = 110;
 
 std::string uid_of(int number) { return "5b1f3d3e-0c5a-4b1e-9d7e-" + std::to_string(100'000'000'000 + number); }
 
-k8s::ClaimName name_of(int number) { return {"default", "claim-" + uid_of(number), uid_of(number)}; }
+kubernetes::ClaimName name_of(int number) { return {"default", "claim-" + uid_of(number), uid_of(number)}; }
 
 class Node {
  public:
   Node() {
     for (int number = 0; number <= kClaims; ++number)
-      server_.put(path_of(name_of(number)), k8s::a_claim(uid_of(number), {k8s::a_share("a", "gpu-a", "1Gi", "10")}));
-    auto claims = k8s::Claims::open(
+      server_.put(path_of(name_of(number)),
+                  kubernetes::a_claim(uid_of(number), {kubernetes::a_share("a", "gpu-a", "1Gi", "10")}));
+    auto claims = kubernetes::Claims::open(
         {temporary_.file("claims"), temporary_.file("cdi"), "/hook", "node-1"},
-        [this](const k8s::ClaimName& claim) { return client_.get(path_of(claim)); },
-        [](const k8s::Grant& grant) -> base::Result<k8s::Claims::Given> {
-          auto injection = k8s::make_injection({"/lib", "1", "/run/gpumux", {}}, k8s::variables_of(grant));
+        [this](const kubernetes::ClaimName& claim) { return client_.get(path_of(claim)); },
+        [](const kubernetes::Grant& grant) -> base::Result<kubernetes::Claims::Given> {
+          auto injection =
+              kubernetes::make_injection({"/lib", "1", "/run/gpumux", {}}, kubernetes::variables_of(grant));
           if (!injection) return tl::unexpected(injection.error());
-          return k8s::Claims::Given{*injection, std::vector<std::vector<std::string>>(grant.shares.size())};
+          return kubernetes::Claims::Given{*injection, std::vector<std::vector<std::string>>(grant.shares.size())};
         },
         [](const std::string&) {});
     if (!claims) std::abort();
@@ -45,17 +47,17 @@ class Node {
     }
   }
 
-  k8s::Claims& claims() { return *claims_; }
+  kubernetes::Claims& claims() { return *claims_; }
 
  private:
-  static std::string path_of(const k8s::ClaimName& claim) {
+  static std::string path_of(const kubernetes::ClaimName& claim) {
     return "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims/" + claim.name;
   }
 
   TemporaryDirectory temporary_;
-  k8s::TestApiServer server_{temporary_.path()};
-  k8s::ApiServer client_{server_.settings()};
-  std::unique_ptr<k8s::Claims> claims_;
+  kubernetes::TestApiServer server_{temporary_.path()};
+  kubernetes::ApiServer client_{server_.settings()};
+  std::unique_ptr<kubernetes::Claims> claims_;
 };
 
 void prepare_again(benchmark::State& state) {

@@ -16,11 +16,12 @@ namespace {
 
 using namespace gpumux;
 
-std::vector<k8s::DraGpu> gpus_of(std::int64_t count) {
-  k8s::DraGpu gpu{"", "NVIDIA H100 80GB HBM3", "0000:18:00.0", "pci0000:15", "580.159.04", "13.0", 81559ull << 20, ""};
+std::vector<kubernetes::DraGpu> gpus_of(std::int64_t count) {
+  kubernetes::DraGpu gpu{
+      "", "NVIDIA H100 80GB HBM3", "0000:18:00.0", "pci0000:15", "580.159.04", "13.0", 81559ull << 20, ""};
   gpu.architecture = "Hopper";
   gpu.compute_capability = "9.0";
-  std::vector<k8s::DraGpu> gpus;
+  std::vector<kubernetes::DraGpu> gpus;
   for (std::int64_t i = 0; i < count; ++i) {
     gpu.id = "GPU-4d7b2a1c-6d0f-4b1e-9d7e-" + std::to_string(100'000'000'000 + i);
     gpus.push_back(gpu);
@@ -29,22 +30,23 @@ std::vector<k8s::DraGpu> gpus_of(std::int64_t count) {
 }
 
 // The size of what is written, without HTTP and TLS.
-std::size_t bytes_of(const std::vector<k8s::DraGpu>& gpus, const k8s::SliceSettings& settings) {
-  const auto devices = k8s::slice_devices(gpus, settings, "v1");
+std::size_t bytes_of(const std::vector<kubernetes::DraGpu>& gpus, const kubernetes::SliceSettings& settings) {
+  const auto devices = kubernetes::slice_devices(gpus, settings, "v1");
   if (!devices) std::abort();
   std::size_t bytes = 0;
-  for (const auto& slice : k8s::resource_slices(*devices, settings, "v1", 1, "5b1f3d3e-0c5a-4b1e-9d7e-0123456789ab"))
+  for (const auto& slice :
+       kubernetes::resource_slices(*devices, settings, "v1", 1, "5b1f3d3e-0c5a-4b1e-9d7e-0123456789ab"))
     bytes += slice.dump().size();
   return bytes;
 }
 
 void publish(benchmark::State& state, bool changes) {
   TemporaryDirectory temporary;
-  k8s::TestApiServer server(temporary.path());
-  const k8s::SliceSettings settings{"gpu-node-0001.example.com"};
+  kubernetes::TestApiServer server(temporary.path());
+  const kubernetes::SliceSettings settings{"gpu-node-0001.example.com"};
   server.put("/api/v1/nodes/" + settings.node, {{"metadata", {{"name", settings.node}, {"uid", "u1"}}}});
-  k8s::SlicePublisher publisher(server.settings(), settings, [](const std::string&) {});
-  std::vector<k8s::DraGpu> gpus = gpus_of(state.range(0));
+  kubernetes::SlicePublisher publisher(server.settings(), settings, [](const std::string&) {});
+  std::vector<kubernetes::DraGpu> gpus = gpus_of(state.range(0));
   if (!publisher.look(gpus)) state.SkipWithError("the slices are not published");
   const std::size_t before = server.calls().size();
   for (auto _ : state) {

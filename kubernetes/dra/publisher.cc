@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using base::Code;
@@ -148,4 +148,4 @@ base::Result<std::string> SlicePublisher::node_uid() {
   return std::string();
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

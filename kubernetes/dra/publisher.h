@@ -25,7 +25,7 @@
 #include "kubernetes/api_server/client.h"
 #include "kubernetes/dra/slice.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // The version of resource.k8s.io that we speak with this server: the newest one that both know. kUnsupported: none.
 base::Result<std::string> find_resource_version(ApiServer& server);
@@ -76,4 +76,4 @@ class SlicePublisher {
   bool is_stopped_ = false;
 };
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -9,7 +9,7 @@
 #include "kubernetes/api_server/test_api_server.h"
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using nlohmann::json;
@@ -168,4 +168,4 @@ TEST_F(PublisherTest, RunsUntilItIsStoppedAndReportsAFailureOnce) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -4,7 +4,7 @@
 #include <limits>
 #include <optional>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 __extension__ using Wide = unsigned __int128;
@@ -87,4 +87,4 @@ std::string format_quantity(std::uint64_t bytes) {
   return std::to_string(bytes) + kSuffixes[suffix];
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // Fractions are rounded down. kInvalid: it is no quantity, is negative, or has no place in 64 bits.
 base::Result<std::uint64_t> parse_quantity(std::string_view text);
@@ -18,4 +18,4 @@ base::Result<std::uint64_t> parse_quantity(std::string_view text);
 // With the largest binary suffix that is exact: "80Gi". It is the form that the API server gives back.
 std::string format_quantity(std::uint64_t bytes);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -6,7 +6,7 @@
 
 #include "kubernetes/dra/quantity.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using nlohmann::json;
@@ -130,4 +130,4 @@ std::vector<json> resource_slices(const json& devices, const SliceSettings& sett
   return slices;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

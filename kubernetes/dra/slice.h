@@ -16,7 +16,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 inline constexpr char kDraDriver[] = "gpumux.io";
 // Devices of one slice: the API's limit if a device has taints. Any GPU may get sick, so this limit always holds.
@@ -59,4 +59,4 @@ std::vector<nlohmann::json> resource_slices(const nlohmann::json& devices, const
                                             const std::string& version, std::int64_t generation,
                                             const std::string& node_uid);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

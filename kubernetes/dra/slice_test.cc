@@ -6,7 +6,7 @@
 
 #include "kubernetes/dra/quantity.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using nlohmann::json;
@@ -132,4 +132,4 @@ TEST(SliceTest, APoolHasAsFewSlicesAsHoldItsDevices) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -9,7 +9,7 @@
 #include "containers/control_group.h"
 #include "os/durable_file.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 tl::unexpected<base::Error> invalid(std::string what) { return base::fail(base::Code::kInvalid, std::move(what)); }
@@ -90,4 +90,4 @@ base::Status forget_record(const State& state, const std::string& folder) {
   return containers::remove_record(opened->get(), state.id);
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -11,7 +11,7 @@
 #include "containers/record.h"
 #include "kubernetes/hook/runtime_state.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // "FOLDER [--claim UID] [--quota GPU_UUID=BYTES ...] [--share GPU_UUID=CORES ...] [--priority N]"
 struct RecordOrder {
@@ -32,4 +32,4 @@ base::Status keep_record(const State& state, const RecordOrder& order);
 // No error if there is none.
 base::Status forget_record(const State& state, const std::string& folder);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

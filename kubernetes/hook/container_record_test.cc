@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 const std::string kId = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -90,4 +90,4 @@ TEST(ContainerRecordTest, ThereIsNoneThatTheDaemonWouldNotFind) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

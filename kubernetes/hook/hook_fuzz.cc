@@ -16,27 +16,28 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 5) {
     case 0: {
-      const auto state = k8s::parse_state(text);
+      const auto state = kubernetes::parse_state(text);
       if (state && (state->bundle.front() != '/' || state->bundle.find('\0') != std::string::npos)) std::abort();
       break;
     }
     case 1: {
-      const auto root = k8s::root_of(text, "/bundle");
+      const auto root = kubernetes::root_of(text, "/bundle");
       if (root && (root->path.front() != '/' || root->path.find('\0') != std::string::npos)) std::abort();
       break;
     }
     case 2: {
-      for (const bool is_mount_point : {false, true}) static_cast<void>(k8s::find_root_mount(text, 41, is_mount_point));
+      for (const bool is_mount_point : {false, true})
+        static_cast<void>(kubernetes::find_root_mount(text, 41, is_mount_point));
       break;
     }
     case 3: {
       // The library that is added is an entry, and the last one, whatever the image's comments are.
       constexpr char kLibrary[] = "/opt/libgpumux.so";
-      const auto entries = os::file_entries(k8s::with_entry(text, kLibrary));
+      const auto entries = os::file_entries(kubernetes::with_entry(text, kLibrary));
       if (entries.empty() || entries.back() != kLibrary) std::abort();
       break;
     }
-    default: static_cast<void>(k8s::is_too_old(text));
+    default: static_cast<void>(kubernetes::is_too_old(text));
   }
   return 0;
 }

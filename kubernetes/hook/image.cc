@@ -18,7 +18,7 @@
 #include "os/file_descriptor.h"
 #include "os/preload_list.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kEtc[] = "etc";
@@ -248,4 +248,4 @@ base::Result<Listing> list_library(int root, const std::string& library, Access 
   return Listing::kAdded;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

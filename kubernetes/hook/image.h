@@ -20,7 +20,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // The largest list that is changed. An entry is a path, and the loader opens each of them for every program.
 inline constexpr std::size_t kMaxListBytes = 64u << 10;
@@ -52,4 +52,4 @@ enum class Access {
 // long.
 base::Result<Listing> list_library(int root, const std::string& library, Access access);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -105,10 +105,10 @@ using Words = std::span<char* const>;
 
 // One task that the hook is started for.
 struct Use {
-  const char* flag;                                    // the first of its arguments
-  const char* undone;                                  // what is true of a container for which it was not done
-  const char* too_late;                                // that it was not done in time
-  base::Status (*run)(const k8s::State&, Words more);  // in the worker; `more`: the arguments behind the flag
+  const char* flag;                                           // the first of its arguments
+  const char* undone;                                         // what is true of a container for which it was not done
+  const char* too_late;                                       // that it was not done in time
+  base::Status (*run)(const kubernetes::State&, Words more);  // in the worker; `more`: the arguments behind the flag
 };
 
 // `container`, `why`: lines of at most kMaxReportBytes.
@@ -140,35 +140,35 @@ base::Result<std::string> read_state() {
     if (got < 0) return base::fail_errno(errno, "cannot read the container's state from standard input");
     if (got == 0) return state;
     state.append(buffer, static_cast<std::size_t>(got));
-    if (state.size() > k8s::kMaxStateBytes) {
+    if (state.size() > kubernetes::kMaxStateBytes) {
       return base::fail(base::Code::kInvalid, "the container's state on standard input has more than " +
-                                                  std::to_string(k8s::kMaxStateBytes) + " bytes");
+                                                  std::to_string(kubernetes::kMaxStateBytes) + " bytes");
     }
   }
 }
 
 // crun makes a root writable that was not, unless the configuration asks for a read-only one.
-k8s::Access access_of(const k8s::RootMount& mount, bool asked_read_only) {
-  if (mount.is_read_only_beneath) return k8s::Access::kReadOnly;
-  if (!mount.is_read_only) return k8s::Access::kWritable;
-  return asked_read_only ? k8s::Access::kReadOnlyByRuntime : k8s::Access::kReadOnly;
+kubernetes::Access access_of(const kubernetes::RootMount& mount, bool asked_read_only) {
+  if (mount.is_read_only_beneath) return kubernetes::Access::kReadOnly;
+  if (!mount.is_read_only) return kubernetes::Access::kWritable;
+  return asked_read_only ? kubernetes::Access::kReadOnlyByRuntime : kubernetes::Access::kReadOnly;
 }
 
 struct OpenRoot {
   os::FileDescriptor folder;
-  k8s::Access access = k8s::Access::kWritable;
+  kubernetes::Access access = kubernetes::Access::kWritable;
 };
 
 base::Result<OpenRoot> open_root(const std::string& bundle) {
   const auto folder = os::open_directory(bundle);
   if (!folder) return tl::unexpected(folder.error());
-  const auto config = os::read_file_at(folder->get(), "config.json", k8s::kMaxConfigBytes);
+  const auto config = os::read_file_at(folder->get(), "config.json", kubernetes::kMaxConfigBytes);
   if (!config) return tl::unexpected(config.error());
-  const auto root = k8s::root_of(*config, bundle);
+  const auto root = kubernetes::root_of(*config, bundle);
   if (!root) return tl::unexpected(root.error());
   os::FileDescriptor opened(::open(root->path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
   if (!opened) return base::fail_errno(errno, "cannot open the container's root " + root->path);
-  const auto mount = k8s::root_mount_of(opened.get());
+  const auto mount = kubernetes::root_mount_of(opened.get());
   if (!mount) return tl::unexpected(mount.error());
   return OpenRoot{std::move(opened), access_of(*mount, root->is_read_only)};
 }
@@ -181,29 +181,29 @@ base::Status enter(int root) {
   return {};
 }
 
-base::Status list_library(const k8s::State& state, Words more) {
+base::Status list_library(const kubernetes::State& state, Words more) {
   if (more.size() != 1 || more[0][0] != '/')
     return base::fail(base::Code::kInvalid, "--library needs one absolute path, of the library in the container");
   const auto root = open_root(state.bundle);
   if (!root) return tl::unexpected(root.error());
   GPUMUX_TRY(enter(root->folder.get()));
-  const auto listed = k8s::list_library(root->folder.get(), more[0], root->access);
+  const auto listed = kubernetes::list_library(root->folder.get(), more[0], root->access);
   if (!listed) return tl::unexpected(listed.error());
-  if (*listed == k8s::Listing::kOldLoader)
+  if (*listed == kubernetes::Listing::kOldLoader)
     return base::fail(base::Code::kInvalid, "the image's glibc is older than the library needs");
   return {};
 }
 
-base::Status keep_record(const k8s::State& state, Words more) {
-  const auto order = k8s::parse_record_order(more);
+base::Status keep_record(const kubernetes::State& state, Words more) {
+  const auto order = kubernetes::parse_record_order(more);
   if (!order) return tl::unexpected(order.error());
-  return k8s::keep_record(state, *order);
+  return kubernetes::keep_record(state, *order);
 }
 
-base::Status forget_record(const k8s::State& state, Words more) {
+base::Status forget_record(const kubernetes::State& state, Words more) {
   if (more.size() != 1 || more[0][0] != '/')
     return base::fail(base::Code::kInvalid, "--forget needs one absolute path, of the records' folder");
-  return k8s::forget_record(state, more[0]);
+  return kubernetes::forget_record(state, more[0]);
 }
 
 constexpr Use kUses[] = {
@@ -216,7 +216,7 @@ constexpr Use kUses[] = {
 base::Status read_and_run(const Use& use, Words more) {
   const auto text = read_state();
   if (!text) return tl::unexpected(text.error());
-  const auto state = k8s::parse_state(*text);
+  const auto state = kubernetes::parse_state(*text);
   if (!state) return tl::unexpected(state.error());
   const std::string id = printable(state->id) + "\n";
   [[maybe_unused]] const ssize_t wrote = ::write(STDOUT_FILENO, id.data(), id.size());

@@ -12,7 +12,7 @@
 
 #include "os/file_descriptor.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // No descriptor: errno says why.
 inline os::FileDescriptor open_below(int folder, const char* path, std::uint64_t resolve, int flags, mode_t mode = 0) {
@@ -29,4 +29,4 @@ inline os::FileDescriptor open_below(int folder, const char* path, std::uint64_t
   return os::FileDescriptor(static_cast<int>(opened));
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

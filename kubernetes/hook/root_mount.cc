@@ -13,7 +13,7 @@
 #include "kubernetes/hook/open_below.h"
 #include "os/durable_file.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 // A mount namespace has 100,000 mounts at most (fs.mount-max); a line of a container's overlay has about 600 bytes.
@@ -109,4 +109,4 @@ base::Result<RootMount> root_mount_of(int root) {
   return found;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

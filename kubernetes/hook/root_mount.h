@@ -11,7 +11,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct RootMount {
   bool is_read_only = false;
@@ -27,4 +27,4 @@ base::Result<RootMount> find_root_mount(std::string_view mounts, int id, bool is
 // The same of an open folder. kUnavailable: the kernel's list cannot be read.
 base::Result<RootMount> root_mount_of(int root);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -10,7 +10,7 @@
 #include "os/file_descriptor.h"
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 const std::string kHost =
@@ -82,4 +82,4 @@ TEST(RootMountTest, IsFoundOnThisMachine) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using Json = nlohmann::json;
@@ -77,4 +77,4 @@ base::Result<Root> root_of(std::string_view config, const std::string& bundle) {
   return Root{path->front() == '/' ? *path : bundle + "/" + *path, read_only != nullptr && *read_only == true};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -10,7 +10,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // The largest state that is read. Kubernetes bounds a pod's annotations to 256 KiB, and JSON can write a byte as six.
 inline constexpr std::size_t kMaxStateBytes = 2u << 20;
@@ -38,4 +38,4 @@ struct Root {
 // `config`: the bundle's config.json. kInvalid: it has no root folder.
 base::Result<Root> root_of(std::string_view config, const std::string& bundle);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 TEST(StateTest, NamesTheContainerAndItsBundle) {
@@ -78,4 +78,4 @@ TEST(RootTest, IsReadOnlyIfThatIsSaid) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

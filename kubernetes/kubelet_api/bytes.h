@@ -6,7 +6,7 @@
 
 #include <string>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // A field of text or of a message, shorter than 128 bytes.
 inline std::string field(int number, const std::string& content) {
@@ -25,4 +25,4 @@ Message expect_same_bytes(const std::string& bytes) {
   return message;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -9,7 +9,7 @@
 
 #include "kubernetes/kubelet_api/bytes.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 TEST(DevicePluginApiTest, Registration) {
@@ -71,4 +71,4 @@ TEST(DevicePluginApiTest, AFieldOfANewerKubeletIsNoError) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

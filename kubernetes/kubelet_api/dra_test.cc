@@ -10,7 +10,7 @@
 #include "kubernetes/kubelet_api/dra_health.pb.h"
 #include "kubernetes/kubelet_api/plugin_registration.pb.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace dra = ::k8s::io::kubelet::pkg::apis::dra::v1;
@@ -69,4 +69,4 @@ TEST(DraApiTest, Health) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

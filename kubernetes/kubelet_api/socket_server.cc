@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 // A guess: calls take milliseconds, and open streams would never end by themselves.
@@ -51,4 +51,4 @@ std::shared_ptr<grpc::Channel> channel_to(const std::string& path) {
   return grpc::CreateCustomChannel("unix:" + path, grpc::InsecureChannelCredentials(), arguments);
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

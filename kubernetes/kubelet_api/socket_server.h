@@ -18,7 +18,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // Which file has a name. The number of an inode is used again, so the time of its making counts, too.
 struct FileIdentity {
@@ -59,4 +59,4 @@ class SocketServer {
 // the last server's is not this one's.
 std::shared_ptr<grpc::Channel> channel_to(const std::string& path);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -3,7 +3,7 @@
 
 #include "api_client/client.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 DaemonSays ask_daemon(const std::string& runtime_dir) {
   const auto client = api_client::Client::connect({runtime_dir, kAnswerLimit});
@@ -13,4 +13,4 @@ DaemonSays ask_daemon(const std::string& runtime_dir) {
   return {client->snapshot(), info->driver};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

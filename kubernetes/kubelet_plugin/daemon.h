@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // A daemon that does not answer within this counts as dead. It answers from memory, within milliseconds.
 inline constexpr base::Duration kAnswerLimit = std::chrono::seconds(2);
@@ -22,4 +22,4 @@ struct DaemonSays {
 
 DaemonSays ask_daemon(const std::string& runtime_dir);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -16,7 +16,7 @@
 #include "kubernetes/kubelet_plugin/log.h"
 #include "kubernetes/kubelet_plugin/node_gpus.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kSharesSocket[] = "gpumux.sock";
@@ -137,4 +137,4 @@ base::Status check_device_plugin(const PluginOptions& options) {
   return {};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -24,7 +24,7 @@
 #include "kubernetes/kubelet_plugin/node_gpus.h"
 #include "kubernetes/kubelet_plugin/nvidia.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 // How often the daemon is asked. The scheduler learns of a sick GPU or a dead daemon this late.
@@ -255,4 +255,4 @@ base::Status serve_dra(const PluginOptions& options, const sigset_t& signals) {
 
 base::Status check_dra(const PluginOptions& options) { return ask_driver(driver_settings(options)); }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

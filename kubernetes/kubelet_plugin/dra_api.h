@@ -10,7 +10,7 @@
 #include "base/result.h"
 #include "kubernetes/kubelet_plugin/options.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // Until one of `signals` comes, which are blocked in all threads. An error: it cannot go on.
 base::Status serve_dra(const PluginOptions& options, const sigset_t& signals);
@@ -18,4 +18,4 @@ base::Status serve_dra(const PluginOptions& options, const sigset_t& signals);
 // Whether the driver of this node answers.
 base::Status check_dra(const PluginOptions& options);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -8,7 +8,7 @@
 #include "base/version.h"
 #include "kubernetes/cdi/specification.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 const Owner kNode{Owner::Kind::kContainer, "node"};
@@ -61,4 +61,4 @@ base::Result<std::string> Giver::write(const Injection& injection) {
   return device;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -16,7 +16,7 @@
 #include "kubernetes/kubelet_plugin/nvidia.h"
 #include "settings/structs.gen.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 class Giver {
  public:
@@ -41,4 +41,4 @@ class Giver {
   std::string written_;  // guarded by mutex_
 };
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -10,7 +10,7 @@
 
 #include "base/utf8.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 const char* word_of(LogLevel level) {
@@ -40,4 +40,4 @@ void log(LogLevel level, std::string_view sentence) {
   [[maybe_unused]] const ssize_t wrote = ::write(STDERR_FILENO, line.data(), line.size());
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

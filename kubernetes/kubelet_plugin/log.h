@@ -6,11 +6,11 @@
 
 #include <string_view>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 enum class LogLevel { kInfo, kWarning, kError };
 
 // "2026-11-25T15:36:16.123 info SENTENCE". Control characters are written as spaces, so one sentence is one line.
 void log(LogLevel level, std::string_view sentence);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

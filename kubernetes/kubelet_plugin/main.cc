@@ -15,7 +15,7 @@
 #include "os/installation.h"
 #include "os/standard_descriptors.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 base::Status do_once(const PluginOptions& options) {
@@ -59,14 +59,14 @@ int run(int argc, const char* const* argv) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes
 
 int main(int argc, char** argv) {
   gpumux::os::fill_standard_descriptors();
   try {
-    return gpumux::k8s::run(argc, argv);
+    return gpumux::kubernetes::run(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpumux-kubelet-plugin: %s\n", error.what());
-    return gpumux::k8s::kExitFailed;
+    return gpumux::kubernetes::kExitFailed;
   }
 }

@@ -8,7 +8,7 @@
 #include "kubernetes/kubelet_plugin/daemon.h"
 #include "kubernetes/kubelet_plugin/log.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 base::Result<std::unique_ptr<Metrics>> Metrics::open(const settings::KubeletSettings& settings,
                                                      const std::string& runtime_dir) {
@@ -51,4 +51,4 @@ exporter::Page Metrics::page(exporter::Names names, const std::string& accept) c
   return {503, "text/plain; charset=utf-8", "the daemon of gpumux on this node does not answer\n"};
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -15,7 +15,7 @@
 #include "exporter/server.h"
 #include "settings/structs.gen.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 class Metrics {
  public:
@@ -38,4 +38,4 @@ class Metrics {
   std::thread thread_;
 };
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

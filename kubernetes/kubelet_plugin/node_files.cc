@@ -22,7 +22,7 @@
 #include "os/installation.h"
 #include "os/runtime_dir.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 namespace fs = std::filesystem;
@@ -179,4 +179,4 @@ base::Status remove_node_files(const settings::KubeletSettings& settings, const 
   return remove_daemon_folders(daemon);
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -17,7 +17,7 @@
 #include "os/runtime_dir.h"
 #include "settings/structs.gen.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // `programs`: the folder of this program. The files to copy lie around it.
 base::Status install_node_files(const settings::KubeletSettings& settings, const std::string& programs);
@@ -33,4 +33,4 @@ struct DaemonFolders {
 // containers run with gpumux, or claims are prepared, so nothing was removed.
 base::Status remove_node_files(const settings::KubeletSettings& settings, const DaemonFolders& daemon);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -5,7 +5,7 @@
 #include <fstream>
 #include <utility>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 NodeGpusTracker::NodeGpusTracker(std::set<std::string> whole, NumaNode numa_node, Report report)
     : whole_(std::move(whole)), numa_node_(std::move(numa_node)), report_(std::move(report)) {}
@@ -67,4 +67,4 @@ std::optional<std::int64_t> numa_node_of(const std::string& pci_bus_id) {
   return node;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

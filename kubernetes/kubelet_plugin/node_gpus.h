@@ -20,7 +20,7 @@
 #include "kubernetes/device_plugin/answers.h"
 #include "kubernetes/kubelet_plugin/log.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 struct NodeGpus {
   std::vector<SharedGpu> shared;
@@ -57,4 +57,4 @@ class NodeGpusTracker {
 // From /sys.
 std::optional<std::int64_t> numa_node_of(const std::string& pci_bus_id);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 api_client::Gpu a_gpu(const std::string& uuid, const std::string& pci) {
@@ -85,4 +85,4 @@ TEST_F(NodeGpusTest, SaysOnceThatAWholeGpuIsNotThere) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -9,7 +9,7 @@
 #include <fstream>
 #include <iterator>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kKind[] = "nvidia.com/gpu";
@@ -88,4 +88,4 @@ DriverSource driver_source(const settings::KubeletSettings& settings, bool is_si
   return DriverSource::kNone;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -12,7 +12,7 @@
 #include "kubernetes/device_plugin/answers.h"
 #include "settings/structs.gen.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // Names of the devices of a CDI specification (JSON or YAML) whose kind is nvidia.com/gpu; empty for any other text.
 std::set<std::string> nvidia_devices(std::string_view specification);
@@ -29,4 +29,4 @@ NvidiaPlaces usual_places(const std::string& cdi_folder);
 DriverSource driver_source(const settings::KubeletSettings& settings, bool is_simulated, const NvidiaPlaces& places,
                            const ContainerGpus& gpus);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -10,7 +10,7 @@
 
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using Names = std::set<std::string>;
@@ -90,4 +90,4 @@ TEST_F(DriverSourceTest, IsAsItIsSet) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -12,7 +12,7 @@
 #include "os/runtime_dir.h"
 #include "settings/settings.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr char kFooter[] = R"(
@@ -165,4 +165,4 @@ std::variant<PluginOptions, EarlyExit> parse_options(int argc, const char* const
   return options;
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

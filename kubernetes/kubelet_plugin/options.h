@@ -8,7 +8,7 @@
 
 #include "settings/structs.gen.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 enum ExitCode { kExitStopped = 0, kExitFailed = 1, kExitUsage = 2 };
 
@@ -45,4 +45,4 @@ using Environment = std::function<const char*(const char* name)>;
 // An option goes before its variable, the variable before its alias.
 std::variant<PluginOptions, EarlyExit> parse_options(int argc, const char* const* argv, const Environment& environment);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -36,16 +36,17 @@ class Node {
     settings::KubeletSettings settings;
     settings.nvidia = settings::Nvidia::kCdi;
     settings.cdi_folder = folder_ + "/cdi";
-    giver_ = std::make_unique<k8s::Giver>(settings, "/run/gpumux");
-    k8s::DevicePluginSettings plugin;
+    giver_ = std::make_unique<kubernetes::Giver>(settings, "/run/gpumux");
+    kubernetes::DevicePluginSettings plugin;
     plugin.folder = folder_;
-    plugin_ = std::make_unique<k8s::DevicePlugin>(
-        plugin, [this](const k8s::ContainerGpus& gpus) { return giver_->give(gpus); }, [](const std::string&) {});
-    std::vector<k8s::SharedGpu> gpus;
+    plugin_ = std::make_unique<kubernetes::DevicePlugin>(
+        plugin, [this](const kubernetes::ContainerGpus& gpus) { return giver_->give(gpus); },
+        [](const std::string&) {});
+    std::vector<kubernetes::SharedGpu> gpus;
     for (int gpu = 0; gpu < kGpus; ++gpu) gpus.push_back({gpu_id(gpu), true, 0});
     plugin_->set_gpus(std::move(gpus));
     thread_ = std::thread([this] { static_cast<void>(plugin_->run()); });
-    while (!k8s::ask_device_plugin(plugin)) {
+    while (!kubernetes::ask_device_plugin(plugin)) {
     }
     stub_ = v1beta1::DevicePlugin::NewStub(
         grpc::CreateChannel("unix:" + folder_ + "/gpumux.sock", grpc::InsecureChannelCredentials()));
@@ -62,8 +63,8 @@ class Node {
 
  private:
   std::string folder_;
-  std::unique_ptr<k8s::Giver> giver_;
-  std::unique_ptr<k8s::DevicePlugin> plugin_;
+  std::unique_ptr<kubernetes::Giver> giver_;
+  std::unique_ptr<kubernetes::DevicePlugin> plugin_;
   std::thread thread_;
   std::unique_ptr<v1beta1::DevicePlugin::Stub> stub_;
 };
@@ -103,7 +104,7 @@ void preferred_allocation(benchmark::State& state) {
   auto& container = *request.add_container_requests();
   for (int share = 0; share < 10 * kGpus; ++share)
     container.add_available_deviceids(
-        k8s::share_id({gpu_id(share % kGpus), static_cast<std::uint32_t>(share / kGpus)}));
+        kubernetes::share_id({gpu_id(share % kGpus), static_cast<std::uint32_t>(share / kGpus)}));
   container.set_allocation_size(8);
   for (auto _ : state) {
     grpc::ClientContext context;
@@ -120,7 +121,8 @@ void allocate(benchmark::State& state) {
   for (auto _ : state) {
     v1beta1::AllocateRequest request;
     auto& container = *request.add_container_requests();
-    for (int gpu = 0; gpu < 8; ++gpu) container.add_devices_ids(k8s::share_id({gpu_id((8 * pod + gpu) % kGpus), 0}));
+    for (int gpu = 0; gpu < 8; ++gpu)
+      container.add_devices_ids(kubernetes::share_id({gpu_id((8 * pod + gpu) % kGpus), 0}));
     pod = (pod + 1) % kPods;
     grpc::ClientContext context;
     v1beta1::AllocateResponse answer;

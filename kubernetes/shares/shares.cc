@@ -6,7 +6,7 @@
 #include <set>
 #include <tuple>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 constexpr std::string_view kSeparator = "::";
@@ -114,4 +114,4 @@ base::Result<std::vector<std::pair<std::string, std::uint32_t>>> shares_by_gpu(c
                         "several shares of one GPU");
 }
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -24,7 +24,7 @@
 
 #include "base/result.h"
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 
 // The API's limit for the id of a device.
 inline constexpr std::size_t kMaxShareIdBytes = 63;
@@ -75,4 +75,4 @@ enum class SameGpu {
 base::Result<std::vector<std::pair<std::string, std::uint32_t>>> shares_by_gpu(const std::vector<std::string>& ids,
                                                                                SameGpu same_gpu);
 
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

@@ -9,12 +9,12 @@ namespace {
 
 using namespace gpumux;
 
-k8s::PreferredRequest request_of(std::int64_t gpus) {
-  k8s::PreferredRequest request;
+kubernetes::PreferredRequest request_of(std::int64_t gpus) {
+  kubernetes::PreferredRequest request;
   for (std::uint32_t share = 0; share < 1000; ++share) {
     const auto gpu = std::to_string(share % static_cast<std::uint32_t>(gpus));
-    request.available.push_back(
-        k8s::share_id({"GPU-4d7b2a1c-93f0-4c0e-8a57-5b1f2e6d7c8a-" + gpu, share / static_cast<std::uint32_t>(gpus)}));
+    request.available.push_back(kubernetes::share_id(
+        {"GPU-4d7b2a1c-93f0-4c0e-8a57-5b1f2e6d7c8a-" + gpu, share / static_cast<std::uint32_t>(gpus)}));
   }
   request.size = 8;
   return request;
@@ -22,13 +22,13 @@ k8s::PreferredRequest request_of(std::int64_t gpus) {
 
 void choose(benchmark::State& state) {
   const auto request = request_of(state.range(0));
-  for (auto _ : state) benchmark::DoNotOptimize(k8s::preferred_shares(request, k8s::Placement::kSpread));
+  for (auto _ : state) benchmark::DoNotOptimize(kubernetes::preferred_shares(request, kubernetes::Placement::kSpread));
 }
 BENCHMARK(choose)->Arg(10)->Arg(100);
 
 void copy(benchmark::State& state) {
   const auto request = request_of(state.range(0));
-  for (auto _ : state) benchmark::DoNotOptimize(k8s::PreferredRequest(request));
+  for (auto _ : state) benchmark::DoNotOptimize(kubernetes::PreferredRequest(request));
 }
 BENCHMARK(copy)->Arg(10);
 

@@ -10,7 +10,7 @@
 #include <random>
 #include <set>
 
-namespace gpumux::k8s {
+namespace gpumux::kubernetes {
 namespace {
 
 using Ids = std::vector<std::string>;
@@ -235,4 +235,4 @@ TEST(NodeTest, PackedPodsLeaveWholeGpusFree) {
 }
 
 }  // namespace
-}  // namespace gpumux::k8s
+}  // namespace gpumux::kubernetes

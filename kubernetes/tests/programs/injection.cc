@@ -25,21 +25,22 @@ int fail(const base::Error& error) {
   return 1;
 }
 
-base::Result<k8s::Injection> injection_of(const std::vector<std::string>& words) {
+base::Result<kubernetes::Injection> injection_of(const std::vector<std::string>& words) {
   containers::Claim claim;
   if (words.size() > 5) claim.uid = words[5];
   if (words.size() > 7) claim.quotas.push_back({words[6], std::strtoull(words[7].c_str(), nullptr, 10)});
   if (words.size() > 8) claim.shares.push_back({words[6], std::strtoull(words[8].c_str(), nullptr, 10)});
   if (words.size() > 9) claim.priority = std::atoi(words[9].c_str());
-  return k8s::make_injection({words[0], words[1], words[2], k8s::SimulatedDriver{words[3], words[4]}}, {}, claim);
+  return kubernetes::make_injection({words[0], words[1], words[2], kubernetes::SimulatedDriver{words[3], words[4]}}, {},
+                                    claim);
 }
 
 int write_specification(const std::vector<std::string>& words) {
   const auto injection = injection_of({words.begin() + 3, words.end()});
   if (!injection) return fail(injection.error());
-  auto folder = k8s::SpecificationFolder::open(words[0]);
+  auto folder = kubernetes::SpecificationFolder::open(words[0]);
   if (!folder) return fail(folder.error());
-  const auto device = folder->write({k8s::Owner::Kind::kContainer, words[2]}, *injection, words[1]);
+  const auto device = folder->write({kubernetes::Owner::Kind::kContainer, words[2]}, *injection, words[1]);
   if (!device) return fail(device.error());
   std::printf("%s\n", device->c_str());
   return 0;
@@ -48,14 +49,15 @@ int write_specification(const std::vector<std::string>& words) {
 int print_plain(const std::vector<std::string>& words) {
   const auto injection = injection_of(words);
   if (!injection) return fail(injection.error());
-  const auto plain = k8s::environment_only(*injection);
+  const auto plain = kubernetes::environment_only(*injection);
   if (!plain) return fail(plain.error());
   nlohmann::json edits;
   for (const auto& variable : plain->variables) edits["env"].push_back(variable.name + "=" + variable.value);
   for (const auto& mount : plain->mounts) {
-    edits["mounts"].push_back({{"hostPath", mount.host_path},
-                               {"containerPath", mount.container_path},
-                               {"options", {mount.access == k8s::Access::kWrite ? "rw" : "ro", "bind", "rprivate"}}});
+    edits["mounts"].push_back(
+        {{"hostPath", mount.host_path},
+         {"containerPath", mount.container_path},
+         {"options", {mount.access == kubernetes::Access::kWrite ? "rw" : "ro", "bind", "rprivate"}}});
   }
   std::printf("%s\n", edits.dump().c_str());
   return 0;
