@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# clang-tidy 14 on the sources that differ from main (TIDY=all: on all; or name files), by the commands of the preset
-# `single`, which compiles each file by itself.
+# clang-tidy 14 on the sources that differ from main, and on main on those of its last 25 commits (TIDY=all: on all; or
+# name files). By the commands of the preset `single`, which compiles each file by itself. .clang-tidy has the checks.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 command -v clang-tidy-14 >/dev/null || {
@@ -16,8 +16,9 @@ elif [ "${TIDY:-changed}" = all ]; then
   mapfile -t wanted < <(git ls-files -- '*.cc')
 else
   base=$(git merge-base HEAD main 2>/dev/null || git rev-parse HEAD)
+  if [ "$base" = "$(git rev-parse HEAD)" ]; then base=$(git rev-list --max-count=26 HEAD | tail -1); fi
   mapfile -t wanted < <({
-    git diff --name-only --diff-filter=AM "$base" -- '*.cc'
+    git diff --name-only -M --diff-filter=AM "$base" -- '*.cc'
     git ls-files -o --exclude-standard -- '*.cc'
   } | sort -u)
 fi
