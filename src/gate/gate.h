@@ -32,7 +32,7 @@
 // it. So it sees the new generation before it submits.
 //
 // One Gate for the process, for all seats. Submitting threads call pass/leave; one thread (the drainer) closes, one
-// (the mover) bars, and so does a thread that allocates outside the gate.
+// (the pager thread) bars, and so does a thread that allocates outside the gate.
 #pragma once
 
 #include <atomic>
@@ -191,7 +191,7 @@ class Gate {
   void unbar(std::uint32_t slot);
   bool is_barred(std::uint32_t slot) const { return (bars_[slot].load(std::memory_order_acquire) & kBarred) != 0; }
   // While the seat is stranded, threads that find it barred do not wait. They get kStranded. Two say so, each for
-  // itself: the daemon, and the mover, which the driver refuses memory.
+  // itself: the daemon, and the pager thread, which the driver refuses memory.
   enum class StrandedBy : std::uint32_t { kDaemon = 1u << 1, kDriver = 1u << 2 };
   void set_stranded(std::uint32_t slot, StrandedBy by, bool is_stranded);
   bool is_stranded(std::uint32_t slot) const {

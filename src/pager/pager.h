@@ -5,7 +5,7 @@
 // Callers and threads:
 //   - the program's threads (through the shim's hooks): allocate, free, find, pin, peers. Any number at a time, also
 //     while a job runs. None of them waits for a lease. The call free waits for the GPU, by the caller's means.
-//   - one thread (the mover): begin_eviction, begin_restoration, and stepping the job until it is over.
+//   - one thread (the pager thread): begin_eviction, begin_restoration, and stepping the job until it is over.
 //   - any thread: counters, bounds, trim.
 //
 // Placement. kResident: the memory is there when the call returns. If there is no room, the call fails with

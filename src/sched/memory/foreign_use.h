@@ -33,7 +33,7 @@
 namespace gpumux::sched {
 
 // Reports are late by this much at most, the message included, on a machine that is not overloaded. (While no thread
-// waits for a change, shim/memory/mover_reports.h reports it every 250 ms.)
+// waits for a change, shim/memory/reports.h reports it every 250 ms.)
 inline constexpr base::Duration kLatestReport = std::chrono::milliseconds(300);
 // A newcomer's context has been seen by then: it takes half a second to be made, and looks are a second apart.
 inline constexpr base::Duration kContextPatience = std::chrono::seconds(3);

@@ -66,7 +66,7 @@ CUresult left_to_driver(const StreamPlace& place, CUmemoryPool pool, std::size_t
   });
   if (result != CUDA_SUCCESS) return result;
   memory.count_pool(pool);
-  place.tenant->memories().mover().note_change(memory);
+  place.tenant->memories().pager_thread().note_change(memory);
   return result;
 }
 

@@ -91,7 +91,7 @@ void Passage::enter_slowly(cuda::CUstream stream) {
   if (passed_ == gate::Passed::kStranded) return;
   note(*memo);
   if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(slot_, os::now());
-  tenant_->memories().mover().on_passed(slot_);
+  tenant_->memories().pager_thread().on_passed(slot_);
 }
 
 // The thread's memo of the stream, filled in if need be. Null: no seat.
@@ -280,7 +280,7 @@ bool SeveralPassages::enter() {
     const Member& member = members_[i];
     if (member.has_stream) tenant_->seats().streams(member.slot).note(member.context, member.stream);
     if (tenant_->lock_modes().are_set()) tenant_->lock_modes().entered(member.slot, os::now());
-    tenant_->memories().mover().on_passed(member.slot);
+    tenant_->memories().pager_thread().on_passed(member.slot);
   }
   return true;
 }

@@ -250,8 +250,8 @@ inline cuda::CUresult submit_fully(Where where, cuda::CUresult (*function)(Param
     return function(arguments...);
   };
   if constexpr (!kLooksUp<Parameters...>) return call();
-  // A thread that came late to the lookup finds that the memory has left (shim/memory/mover.h, kLookUpPatience). A bar
-  // makes a new generation.
+  // A thread that came late to the lookup finds that the memory has left (shim/memory/pager_thread.h, kLookUpPatience).
+  // A bar makes a new generation.
   for (;;) {
     const std::uint64_t generation = gate::memo_generation();
     const cuda::CUresult result = call();

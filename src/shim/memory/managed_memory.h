@@ -17,8 +17,8 @@
 // driver does not say so of parts.) Advice goes by whole pages. Small allocations, which share pages, are not moved.
 //
 // Memory moves in bites, one under way at a time, on a stream of the library's own. That stream waits for no other, and
-// no other waits for it. The mover steps without waiting, and can turn round after each bite. A piece is asked for
-// under the lock. A range is taken out under the lock before the driver is told that it is freed. So no call of the
+// no other waits for it. The pager thread steps without waiting, and can turn round after each bite. A piece is asked
+// for under the lock. A range is taken out under the lock before the driver is told that it is freed. So no call of the
 // library names memory that has gone, or that is another allocation's by now.
 #pragma once
 
@@ -37,8 +37,8 @@ class ManagedMemory {
  public:
   // The host's pages, by which advice goes. Allocations are counted in them.
   static constexpr std::uint64_t kPageBytes = 4096;
-  // At 21 to 50 GB/s (docs/pager.md) a bite takes 6 to 12 ms: that is how late the mover turns round. Far more than a
-  // call costs.
+  // At 21 to 50 GB/s (docs/pager.md) a bite takes 6 to 12 ms: that is how late the pager thread turns round. Far more
+  // than a call costs.
   static constexpr std::uint64_t kBiteBytes = std::uint64_t{256} << 20;
 
   struct Range {
@@ -80,7 +80,7 @@ class ManagedMemory {
     return result;
   }
 
-  // ---- the mover's thread
+  // ---- the pager thread
 
   // `bytes` bytes should go to host memory.
   void evict(std::uint64_t bytes);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: managed memory leaves and comes back as it is told to. Nothing that the program has said is lost, and no call
 // names memory that has been freed. Method: on the simulated driver, which says where each page was asked to be; a
-// table in between counts what it refuses. The test takes the mover's part, step by step.
+// table in between counts what it refuses. The test takes the pager thread's part, step by step.
 #include "shim/memory/managed_memory.h"
 
 #include <gtest/gtest.h>

@@ -32,10 +32,10 @@ Memories::Memories(Owner& owner, const cuda::Driver& driver, gate::Gate& gate, S
       seats_(seats),
       agent_(agent),
       settings_(settings),
-      mover_(driver, gate, seats, *this) {}
+      pager_thread_(driver, gate, seats, *this) {}
 
 Memories::~Memories() {
-  mover_.stop();
+  pager_thread_.stop();
   for (auto& memory : seats_memory_) delete memory.load();
 }
 
@@ -71,8 +71,8 @@ bool Memories::is_inside(std::uint32_t slot) const {
 // the address has synchronised with this thread, and finds the gate barred.
 void Memories::born(DeviceMemory& memory) {
   if (memory.pager.evicted_bytes() != 0) update_bars(memory.slot);
-  if (gate_.is_barred(memory.slot)) mover_.wake();
-  mover_.note_change(memory);
+  if (gate_.is_barred(memory.slot)) pager_thread_.wake();
+  pager_thread_.note_change(memory);
 }
 
 void Memories::leave(gate::ThreadRecord& thread, std::uint32_t slot, gate::Passed passed) {
@@ -212,7 +212,7 @@ CUresult Memories::free(DeviceMemory& memory, cuda::CUdeviceptr address) {
   if (result == cuda::CUDA_SUCCESS && info) ipc_.forget(info->buffer_id << 8 | memory.slot);
   // Its evicted part no longer bars the gate; a free that failed has made it count again.
   if (gate_.is_barred(memory.slot) || result != cuda::CUDA_SUCCESS) update_bars(memory.slot);
-  mover_.note_change(memory);
+  pager_thread_.note_change(memory);
   return result;
 }
 
@@ -239,7 +239,7 @@ void Memories::give_segment(std::uint32_t slot, cuda::CUdeviceptr address) {
   memory.pager.free(
       address, [](void*, cuda::CUcontext) { return cuda::CUDA_SUCCESS; }, nullptr);
   if (gate_.is_barred(slot)) update_bars(slot);
-  mover_.note_change(memory);
+  pager_thread_.note_change(memory);
 }
 
 bool Memories::await_frees(DeviceMemory& memory, std::uint64_t bytes) {
@@ -295,7 +295,7 @@ bool Memories::has_pools() {
 
 void Memories::forget_outside(std::uint64_t key) {
   if (DeviceMemory* const memory = first([&](DeviceMemory& its) { return its.remove_outside(key); }))
-    mover_.note_change(*memory);
+    pager_thread_.note_change(*memory);
 }
 
 std::optional<pager::MappingInfo> Memories::find_mapping(cuda::CUdeviceptr address, DeviceMemory** owner) {
@@ -346,7 +346,7 @@ CUresult Memories::export_handle(DeviceMemory& memory, cuda::CUdeviceptr address
       memory.pager.unpin(address, pager::PinReason::kExported);
       return cuda::CUDA_ERROR_OPERATING_SYSTEM;
     }
-    mover_.note_change(memory);
+    pager_thread_.note_change(memory);
   }
   *handle = std::bit_cast<cuda::CUipcMemHandle>(made);
   return cuda::CUDA_SUCCESS;
@@ -389,13 +389,13 @@ CUresult Memories::close_handle(cuda::CUdeviceptr address) {
   return free(*opened.memory, opened.base);
 }
 
-void Memories::pause(std::uint32_t slot) { mover_.pause(slot); }
+void Memories::pause(std::uint32_t slot) { pager_thread_.pause(slot); }
 
 void Memories::resume(std::uint32_t slot) {
-  mover_.resume(slot);
+  pager_thread_.resume(slot);
   update_bars(slot);
   if (DeviceMemory* const memory = if_any(slot)) memory->changed.store(true, std::memory_order_release);
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 // ---- complete or not
@@ -483,8 +483,8 @@ void Memories::set_broken(std::uint32_t slot) {
   update_bars_locked(connected_[slot] | slot_bit(slot));
 }
 
-// The lock makes reading and storing one step. A thread that has evicted something comes after a mover that has not
-// seen it, and bars again.
+// The lock makes reading and storing one step. A thread that has evicted something comes after a pager thread that has
+// not seen it, and bars again.
 void Memories::update_bars_locked(std::uint64_t mask) {
   bool complete = true;
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {

@@ -27,7 +27,7 @@
 #include "shim/memory/address_table.h"
 #include "shim/memory/device_memory.h"
 #include "shim/memory/ipc_server.h"
-#include "shim/memory/mover.h"
+#include "shim/memory/pager_thread.h"
 #include "shim/memory/remedies.h"
 #include "shim/process/seats.h"
 
@@ -60,8 +60,8 @@ class Memories final : public Pools::Port {
   Memories(const Memories&) = delete;
   Memories& operator=(const Memories&) = delete;
 
-  base::Status start() { return mover_.start(); }
-  Mover& mover() { return mover_; }
+  base::Status start() { return pager_thread_.start(); }
+  PagerThread& pager_thread() { return pager_thread_; }
   Owner& owner() { return owner_; }
   bool is_managed() const { return settings_.managed; }
 
@@ -99,8 +99,8 @@ class Memories final : public Pools::Port {
       const gate::Passed passed = gate_.try_pass(*thread, memory.slot);
       pager::Placement placement = remedies.placement();
       cuda::CUresult result = call(placement);
-      // The seat's room is its own without the lease, too. But more comes with the lease only, and then the mover
-      // brings what was born evicted.
+      // The seat's room is its own without the lease, too. But more comes with the lease only, and then the pager
+      // thread brings what was born evicted.
       if (passed == gate::Passed::kNot && placement == pager::Placement::kResident && pager::lacks_memory(result)) {
         placement = pager::Placement::kEvicted;
         result = call(placement);
@@ -153,7 +153,7 @@ class Memories final : public Pools::Port {
     const cuda::CUresult result = call();
     if (memory == nullptr) return result;
     memory->end_free(*freeing, result == cuda::CUDA_SUCCESS);
-    mover_.note_change(*memory);
+    pager_thread_.note_change(*memory);
     return result;
   }
 
@@ -255,7 +255,7 @@ class Memories final : public Pools::Port {
 
   // Makes bars follow from what is evicted and being evicted.
   void update_bars(std::uint32_t slot);
-  // The mover: an eviction of this seat begins, or is over.
+  // The pager thread: an eviction of this seat begins, or is over.
   void set_evicting(std::uint32_t slot, bool evicting);
   // Its context is broken. It counts as complete, so that its program gets the error.
   void set_broken(std::uint32_t slot);
@@ -269,7 +269,7 @@ class Memories final : public Pools::Port {
   void on_opened(std::uint32_t slot);
   void on_room(const wire::Room& room);
   void on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection);
-  // Asks the daemon for another connection to the node's mover, once for each that is lost. The mover's thread.
+  // Asks the daemon for another connection to the mover, once for each that is lost. The pager thread.
   void tend_connection(DeviceMemory& memory);
   bool has_mover(std::uint32_t slot) {
     DeviceMemory* const memory = if_any(slot);
@@ -323,7 +323,7 @@ class Memories final : public Pools::Port {
     }
     const cuda::CUresult result = call();
     if (result == cuda::CUDA_SUCCESS) {
-      mover_.note_change(memory);
+      pager_thread_.note_change(memory);
     } else {
       memory.pager.bounds().uncommit(bytes, part);
     }
@@ -354,7 +354,7 @@ class Memories final : public Pools::Port {
   Seats& seats_;
   client::Agent& agent_;
   const MemorySettings settings_;
-  Mover mover_;
+  PagerThread pager_thread_;
   IpcServer ipc_;
   AddressTable addresses_;
   base::Mutex opened_mutex_;

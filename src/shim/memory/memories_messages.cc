@@ -29,7 +29,7 @@ void Memories::announce(client::Agent::Announcement& announcement, std::uint32_t
 void Memories::on_opened(std::uint32_t slot) {
   if (slot >= seats_.count()) return;
   of(slot).on_opened(os::now());
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 void Memories::on_room(const wire::Room& room) {
@@ -37,7 +37,7 @@ void Memories::on_room(const wire::Room& room) {
   DeviceMemory& memory = of(room.slot);
   if (!memory.set_room(room)) return;
   gate_.set_stranded(room.slot, gate::Gate::StrandedBy::kDaemon, room.is_stranded != 0);
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 void Memories::let_drain(std::uint64_t group) {
@@ -49,7 +49,7 @@ void Memories::let_drain(std::uint64_t group) {
 void Memories::on_mover_opened(const wire::MoverOpened& opened, os::FileDescriptor connection) {
   if (opened.slot >= seats_.count() || !connection) return;
   of(opened.slot).mover.offer(std::move(connection), opened.number);
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 void Memories::on_lost() {
@@ -57,19 +57,19 @@ void Memories::on_lost() {
     memory.asked_for_mover.store(0);
     gate_.set_stranded(memory.slot, gate::Gate::StrandedBy::kDaemon, false);
   });
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 void Memories::unbind(std::uint32_t slot) {
   if (slot >= seats_.count()) return;
   of(slot).unbind();
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 void Memories::unbind_all() {
   unbound_.store(true, std::memory_order_seq_cst);
   each([](DeviceMemory& memory) { memory.unbind(); });
-  mover_.wake();
+  pager_thread_.wake();
 }
 
 // ---- messages

@@ -2,9 +2,9 @@
 // Goal: for any room that the daemon gives and takes, and any refusals of the driver, a program reads what it has
 // written. It gets memory or CUDA_ERROR_OUT_OF_MEMORY, and gets on. The seat never has more than its bounds allow.
 //
-// Method: the process's real tenant (agent, drainer, mover, gate, pager) on the simulated driver. Its kernels and
-// copies fault on memory that is not there. A daemon plays many moods (memory_test_daemon.h). Threads allocate, free,
-// write, copy, capture, replay and verify all the time. GPUMUX_TEST_SEED repeats a run (as far as threads allow),
+// Method: the process's real tenant (agent, drainer, pager thread, gate, pager) on the simulated driver. Its kernels
+// and copies fault on memory that is not there. A daemon plays many moods (memory_test_daemon.h). Threads allocate,
+// free, write, copy, capture, replay and verify all the time. GPUMUX_TEST_SEED repeats a run (as far as threads allow),
 // GPUMUX_TEST_ROOMS and GPUMUX_TEST_LEASES say how many changes of room and leases it lasts.
 #include <gtest/gtest.h>
 

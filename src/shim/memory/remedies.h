@@ -94,7 +94,7 @@ class Remedies {
  private:
   using enum Remedy;
   // Paged memory asks for room once, although it can do without: memory that is born evicted closes the gate until the
-  // mover is done.
+  // pager thread is done.
   //
   // The daemon is asked for commitment before the thread waits for frees: a message costs less than a wait for the GPU.
   //

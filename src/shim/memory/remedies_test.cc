@@ -232,7 +232,7 @@ class World {
     go_on(tenant, thread, thread.remedies.answered(answer));
   }
 
-  // ---- a tenant's agent and mover
+  // ---- a tenant's agent and pager thread
 
   void read(Tenant& tenant) {
     if (tenant.inbox.empty()) return;

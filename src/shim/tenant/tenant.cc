@@ -59,7 +59,7 @@ Tenant::Tenant(const cuda::Driver& driver, Settings settings, client::LeasePageM
              *this),
       drainer_(gate_, seats_, lock_modes_, agent_),
       interrupter_(*this, gate_, seats_, agent_, drainer_, channels()) {
-  drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.mover().on_drained(); }, this);
+  drainer_.on_drained([](void* self) { static_cast<Tenant*>(self)->memories_.pager_thread().on_drained(); }, this);
 }
 
 Tenant::~Tenant() = default;
@@ -135,7 +135,7 @@ void Tenant::request(void* self, std::uint32_t slot) {
   auto& tenant = *static_cast<Tenant*>(self);
   // The lease is there: it is memory that the thread waits for.
   if (tenant.gate_.is_barred(slot)) {
-    tenant.memories_.mover().wake();
+    tenant.memories_.pager_thread().wake();
     if (tenant.gate_.is_granted(slot) || tenant.gate_.is_ungated(slot)) return;
   }
   tenant.tell_of_waiting();
@@ -242,7 +242,7 @@ void Tenant::handle(const wire::Revoke& message) {
 }
 
 void Tenant::handle(const wire::PrepareSwapOut& message) {
-  if (message.slot < seats_.count()) memories_.mover().prepare(message.slot, message.managed);
+  if (message.slot < seats_.count()) memories_.pager_thread().prepare(message.slot, message.managed);
 }
 
 // The page's count is for people; nothing is added up for it while work is submitted.

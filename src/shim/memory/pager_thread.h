@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mover: the thread that takes each seat's memory to where its bounds want it, and reports how far it has come.
+// The pager thread: the thread that takes each seat's memory to where its bounds want it, and reports how far it has
+// come.
 //
 //   above its room, and drained            -> evict
 //   below its room, and something evicted  -> restore, lease or not
@@ -13,7 +14,7 @@
 // done. While it goes on, a lease that is given ends it: a holder wants its memory back.
 //
 // Three objects decide for each seat what comes next: Move, ManagedMove and Reports. They call no driver and
-// no gate, and read no clock. The mover looks at the seat, asks them, and carries out what they say.
+// no gate, and read no clock. The pager thread looks at the seat, asks them, and carries out what they say.
 #pragma once
 
 #include <array>
@@ -27,9 +28,9 @@
 #include "os/thread.h"
 #include "pager/pager.h"
 #include "shim/memory/device_memory.h"
-#include "shim/memory/mover_managed.h"
-#include "shim/memory/mover_move.h"
-#include "shim/memory/mover_reports.h"
+#include "shim/memory/managed_move.h"
+#include "shim/memory/move.h"
+#include "shim/memory/reports.h"
 #include "shim/process/seats.h"
 
 namespace gpumux::gate {
@@ -41,12 +42,12 @@ namespace gpumux::shim {
 class Memories;
 class DeviceMemory;
 
-class Mover {
+class PagerThread {
  public:
-  Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories);
-  ~Mover();
-  Mover(const Mover&) = delete;
-  Mover& operator=(const Mover&) = delete;
+  PagerThread(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories);
+  ~PagerThread();
+  PagerThread(const PagerThread&) = delete;
+  PagerThread& operator=(const PagerThread&) = delete;
 
   base::Status start();
   // In tests.
@@ -63,7 +64,7 @@ class Mover {
     if (waits_for_drain_.exchange(false, std::memory_order_acq_rel)) wake();
   }
 
-  // Returns when no job of this seat's runs, and none will until resume. Counted. Not from the mover's thread.
+  // Returns when no job of this seat's runs, and none will until resume. Counted. Not from the pager thread.
   void pause(std::uint32_t slot);
   void resume(std::uint32_t slot);
 
@@ -91,14 +92,14 @@ class Mover {
   // The gate is shut for an eviction.
   class Door final : public pager::DrainedSeat {
    public:
-    explicit Door(const Mover& mover) : mover_(mover) {}
-    bool still_drained() const override { return mover_.may_evict(group); }
+    explicit Door(const PagerThread& thread) : thread_(thread) {}
+    bool still_drained() const override { return thread_.may_evict(group); }
     std::uint64_t group = 0;
 
    private:
-    const Mover& mover_;
+    const PagerThread& thread_;
   };
-  // The mover's state of a seat. Its own thread owns it, except where a comment says otherwise.
+  // The pager thread's state of a seat. Its own thread owns it, except where a comment says otherwise.
   struct Moving {
     bool has_job() const { return eviction != nullptr || restoration != nullptr; }
 
@@ -110,9 +111,9 @@ class Mover {
     std::unique_ptr<pager::Restoration> restoration;
     HiddenClaim hidden;                            // for memory that waits to be restored
     std::optional<base::TimePoint> unquiet_since;  // a thread is in the way of an eviction beside frozen work
-    std::uint32_t paused = 0;                      // under Mover::pause_mutex_, as the next
+    std::uint32_t paused = 0;                      // under PagerThread::pause_mutex_, as the next
     bool idle = true;
-    std::atomic<std::uint64_t> to_leave{0};  // managed memory, as told; the mover takes it
+    std::atomic<std::uint64_t> to_leave{0};  // managed memory, as told; the pager thread takes it
   };
   void run();
   bool is_paused(Moving& moving);

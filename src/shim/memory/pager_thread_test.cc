@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mover's reports, message by message. Goal: the daemon knows at each moment how much memory the seat has. Method:
-// the process's real tenant on the simulated driver. The test itself is the daemon at the other end, and waits for the
-// messages that it should get.
-#include "shim/memory/mover.h"
+// The pager thread's reports, message by message. Goal: the daemon knows at each moment how much memory the seat has.
+// Method: the process's real tenant on the simulated driver. The test itself is the daemon at the other end, and waits
+// for the messages that it should get.
+#include "shim/memory/pager_thread.h"
 
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -158,7 +158,7 @@ class DaemonEnd {
 };
 
 // One tenant for the whole process, as in a program; so one test, in parts that follow each other.
-TEST(Mover, TellsWhatItHas) {
+TEST(PagerThread, TellsWhatItHas) {
   const TemporaryDirectory directory;
   ASSERT_EQ(::setenv("GPUMUX_RUNTIME_DIR", directory.path().c_str(), 1), 0);
   ASSERT_EQ(::setenv("GPUMUX_ON_DAEMON_LOSS", "wait", 1), 0);
@@ -251,7 +251,7 @@ TEST(Mover, TellsWhatItHas) {
   daemon.give_room(0);
   daemon.expect<wire::Memory>([](const wire::Memory& memory) { return memory.evicted == kAll; });
   constexpr base::Duration kGiveUpAfter = std::chrono::milliseconds(300);
-  tenant()->memories().mover().give_up_after(kGiveUpAfter);
+  tenant()->memories().pager_thread().give_up_after(kGiveUpAfter);
   pager::Fault& copies = *pager::the_faults()["cuMemcpyHtoDAsync_v2"];
   copies.clear();
   copies.fail_all(CUDA_ERROR_UNKNOWN);

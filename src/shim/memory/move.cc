@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shim/memory/mover_move.h"
+#include "shim/memory/move.h"
 
 #include <algorithm>
 
@@ -27,7 +27,8 @@ Move::Decision Move::next(const View& view, base::TimePoint now) {
   if (phase_.again_at && now < *phase_.again_at) return {Act::kWait, *phase_.again_at - now};
   if (way == Way::kReturning) return {Act::kRestore};
   if (view.may_evict) return {Act::kEvict};
-  // A holder keeps what it has. The drainer wakes the mover when it is drained; looking as well costs next to nothing.
+  // A holder keeps what it has. The drainer wakes the pager thread when it is drained; looking as well costs next to
+  // nothing.
   phase_.pause = std::clamp(2 * phase_.pause, kDrainLook, kLongestDrainLook);
   return {view.is_shut ? Act::kOpen : Act::kWait, phase_.pause};
 }
@@ -63,7 +64,7 @@ Move::Decision Move::after_restoration(const View& view, base::TimePoint now) {
     case JobState::kCancelled: return {Act::kWait, 0ns};
     case JobState::kFailed:
       if (gives_up(view, now)) return {Act::kGiveUp};
-      // The node's mover is gone, and may not come back.
+      // The mover is gone, and may not come back.
       if (step.error == cuda::CUDA_ERROR_NOT_READY) count_refusal(view, now);
       return {Act::kWait, later(now)};
     case JobState::kStarved:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a seat's managed memory leaves the GPU ahead of a revocation, and when it may come back. The mover's thread owns
+// When a seat's managed memory leaves the GPU ahead of a revocation, and when it may come back. The pager thread owns
 // a ManagedMove; ManagedMemory does the moving.
 #pragma once
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// When the mover reports a seat's memory to the daemon. Seats wait for memory that comes free, so the mover reports
-// that at once. It does the same with memory that was born evicted: the seat's work waits for it, and the daemon gives
-// room for what it knows of. It reports changes that only people want to see each kReportEvery at most.
+// When the pager thread reports a seat's memory to the daemon. Seats wait for memory that comes free, so the pager
+// thread reports that at once. It does the same with memory that was born evicted: the seat's work waits for it, and
+// the daemon gives room for what it knows of. It reports changes that only people want to see each kReportEvery at
+// most.
 //
-// A Reports is the time since one report; the next report begins a new one. The mover's thread owns it.
+// A Reports is the time since one report; the next report begins a new one. The pager thread owns it.
 #pragma once
 
 #include <algorithm>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: managed memory that was told to leave stays away until its seat's next turn, or until no revocation has come.
-// Method: a table of looks at one seat, in order, with what the mover does then.
-#include "shim/memory/mover_managed.h"
+// Method: a table of looks at one seat, in order, with what the pager thread does then.
+#include "shim/memory/managed_move.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the daemon hears at once of what other seats wait for, and seldom of the rest. Method: a table of what the
-// mover sees, and how long it waits with the report.
-#include "shim/memory/mover_reports.h"
+// pager thread sees, and how long it waits with the report.
+#include "shim/memory/reports.h"
 
 #include <gtest/gtest.h>
 

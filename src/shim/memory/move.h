@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which way one seat's memory goes, and what the mover does about it next.
+// Which way one seat's memory goes, and what the pager thread does about it next.
 //
 //   above its room                        -> kLeaving: evict
 //   below its room, and something evicted -> kReturning: restore, lease or not
@@ -7,8 +7,8 @@
 //
 // A job that lacks what another process has to give up first, or that failed, is tried again, later each time. A
 // program that waits for it, with the lease, waits no longer than View::patience. Then the seat is given up if the job
-// failed. If the driver has no memory, or the node's mover is gone, the seat is stranded until something has come back.
-// The mover's thread owns a Move.
+// failed. If the driver has no memory, or the mover is gone, the seat is stranded until something has come back.
+// The pager thread owns a Move.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ class Move {
  public:
   static constexpr base::Duration kPoll = std::chrono::microseconds(pager::kPollMicroseconds);
   // A seat that waits for eviction is looked at this often until it is drained. A drain takes its work's time, at most
-  // some milliseconds if the daemon bounds it. The drainer wakes the mover, too, so both times are a guess.
+  // some milliseconds if the daemon bounds it. The drainer wakes the pager thread, too, so both times are a guess.
   static constexpr base::Duration kDrainLook = std::chrono::microseconds(200);
   static constexpr base::Duration kLongestDrainLook = std::chrono::milliseconds(20);
   // A job is tried again after this; twice as long each time, up to the second. A guess: the driver returns the memory
@@ -68,7 +68,7 @@ class Move {
   };
   struct Decision {
     Act act = Act::kWait;
-    std::optional<base::Duration> again{};  // nothing: when the mover is woken
+    std::optional<base::Duration> again{};  // nothing: when the pager thread is woken
   };
 
   Decision next(const View& view, base::TimePoint now);
@@ -76,7 +76,7 @@ class Move {
   void claimed(base::TimePoint now) { phase_.claimed_at = now; }
   // Since when the job that is wanted has lacked memory, or failed.
   std::optional<base::TimePoint> starved_since() const { return phase_.starved_since; }
-  // The driver has no memory for what the program waits for, or the node's mover does not bring it back. Nothing has
+  // The driver has no memory for what the program waits for, or the mover does not bring it back. Nothing has
   // come for View::patience.
   bool is_stranded() const { return is_stranded_; }
   bool is_stuck(base::TimePoint now) const {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "shim/memory/mover.h"
+#include "shim/memory/pager_thread.h"
 
 #include <algorithm>
 #include <string>
@@ -14,8 +14,8 @@ namespace {
 using namespace std::chrono_literals;
 using pager::JobState;
 
-// A thread that passes the gate wakes the mover; this is for a program that is granted a lease and only synchronises.
-// A guess: such a program has its memory back a tenth of a second late at most.
+// A thread that passes the gate wakes the pager thread; this is for a program that is granted a lease and only
+// synchronises. A guess: such a program has its memory back a tenth of a second late at most.
 constexpr base::Duration kManagedLook = 100ms;
 // After frozen work was let go on, to drain. A guess.
 constexpr base::Duration kFrozenLook = 100ms;
@@ -37,17 +37,17 @@ constexpr bool has(std::uint64_t group, std::uint32_t slot) { return (group >> s
 
 }  // namespace
 
-Mover::Mover(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories)
+PagerThread::PagerThread(const cuda::Driver& driver, gate::Gate& gate, Seats& seats, Memories& memories)
     : driver_(driver), gate_(gate), seats_(seats), memories_(memories) {}
 
-Mover::~Mover() { stop(); }
+PagerThread::~PagerThread() { stop(); }
 
-base::Status Mover::start() {
+base::Status PagerThread::start() {
   const base::Locked locked(pause_mutex_);
-  return thread_.start<&Mover::run>(this, "cannot create the mover's thread");
+  return thread_.start<&PagerThread::run>(this, "cannot create the pager's thread");
 }
 
-void Mover::stop() {
+void PagerThread::stop() {
   if (!thread_.is_started()) return;
   stopping_.store(true, std::memory_order_release);
   wake();
@@ -58,18 +58,18 @@ void Mover::stop() {
   }
 }
 
-void Mover::wake() {
+void PagerThread::wake() {
   wakes_.fetch_add(1, std::memory_order_release);  // pairs with the acquire in run
   os::futex_wake(wakes_, os::FutexScope::kProcess);
 }
 
-void Mover::note_change(DeviceMemory& memory) {
-  // Once for each report: the mover sends it when its time has come.
+void PagerThread::note_change(DeviceMemory& memory) {
+  // Once for each report: the pager thread sends it when its time has come.
   if (!memory.changed.exchange(true, std::memory_order_acq_rel)) wake();
 }
 
-void Mover::run() {
-  pthread_setname_np(pthread_self(), "gpumux-mover");
+void PagerThread::run() {
+  pthread_setname_np(pthread_self(), "gpumux-pager");
   while (!stopping_.load(std::memory_order_acquire)) {
     const std::uint32_t seen = wakes_.load(std::memory_order_acquire);
     std::optional<base::Duration> sleep;
@@ -83,7 +83,7 @@ void Mover::run() {
 
 // ---- what others ask for
 
-void Mover::pause(std::uint32_t slot) {
+void PagerThread::pause(std::uint32_t slot) {
   const base::Locked locked(pause_mutex_);
   ++moving_[slot].paused;
   if (!thread_.is_started()) return;
@@ -91,7 +91,7 @@ void Mover::pause(std::uint32_t slot) {
   while (!moving_[slot].idle) pause_mutex_.wait();
 }
 
-void Mover::resume(std::uint32_t slot) {
+void PagerThread::resume(std::uint32_t slot) {
   {
     const base::Locked locked(pause_mutex_);
     --moving_[slot].paused;
@@ -99,7 +99,7 @@ void Mover::resume(std::uint32_t slot) {
   wake();
 }
 
-void Mover::prepare(std::uint32_t slot, std::uint64_t managed) {
+void PagerThread::prepare(std::uint32_t slot, std::uint64_t managed) {
   moving_[slot].to_leave.store(managed, std::memory_order_relaxed);
   wake();
 }
@@ -107,19 +107,19 @@ void Mover::prepare(std::uint32_t slot, std::uint64_t managed) {
 // ---- one seat
 
 // If not, a thread that pauses it from now on waits for set_idle.
-bool Mover::is_paused(Moving& moving) {
+bool PagerThread::is_paused(Moving& moving) {
   const base::Locked locked(pause_mutex_);
   moving.idle = false;
   return moving.paused != 0;
 }
 
-void Mover::set_idle(Moving& moving) {
+void PagerThread::set_idle(Moving& moving) {
   const base::Locked locked(pause_mutex_);
   moving.idle = true;
   pause_mutex_.wake_all();
 }
 
-std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> PagerThread::look_at(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   if (is_paused(moving)) {
     // Destroying a job waits for the copies that are under way, and leaves every chunk on one side or the other.
     moving.restoration.reset();
@@ -138,7 +138,7 @@ std::optional<base::Duration> Mover::look_at(DeviceMemory& memory, Moving& movin
 }
 
 // By the words alone: quick, and asked at each step.
-bool Mover::may_evict(std::uint64_t group) const {
+bool PagerThread::may_evict(std::uint64_t group) const {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (has(group, slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot))) return false;
   }
@@ -146,7 +146,7 @@ bool Mover::may_evict(std::uint64_t group) const {
 }
 
 // No thread inside, and all work done. Or the work stands still, and no thread inside needs more than that.
-bool Mover::is_quiet(std::uint64_t group, LookUps look_ups) {
+bool PagerThread::is_quiet(std::uint64_t group, LookUps look_ups) {
   gate_.begin_close();
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (!has(group, slot)) continue;
@@ -163,7 +163,7 @@ bool Mover::is_quiet(std::uint64_t group, LookUps look_ups) {
 
 // Steps the seat's job, unless `step` is that of a job that could not begin, and looks at what else its next move
 // depends on.
-Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> step) {
+Move::View PagerThread::view_of(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> step) {
   const std::uint32_t slot = memory.slot;
   if (!step && moving.eviction != nullptr) step = step_eviction(moving);
   if (!step && moving.restoration != nullptr) step = step_restoration(memory, moving);
@@ -186,7 +186,7 @@ Move::View Mover::view_of(DeviceMemory& memory, Moving& moving, std::optional<Mo
   return view;
 }
 
-Move::Step Mover::step_eviction(Moving& moving) {
+Move::Step PagerThread::step_eviction(Moving& moving) {
   Move::Step step = step_job(*moving.eviction, &pager::Eviction::freed_bytes);
   if (step.moved != 0 || is_over(step.state)) moving.reports.hurry();
   if (!is_over(step.state)) return step;
@@ -201,7 +201,7 @@ Move::Step Mover::step_eviction(Moving& moving) {
   return step;
 }
 
-Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
+Move::Step PagerThread::step_restoration(DeviceMemory& memory, Moving& moving) {
   Move::Step step = step_job(*moving.restoration, &pager::Restoration::restored_bytes);
   // It may end here for want of room. The daemon takes memory that it is not told of for other programs'.
   if (step.moved != 0) memory.changed.store(true, std::memory_order_release);
@@ -213,8 +213,8 @@ Move::Step Mover::step_restoration(DeviceMemory& memory, Moving& moving) {
   return step;
 }
 
-std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
-                                          base::TimePoint time) {
+std::optional<base::Duration> PagerThread::move(DeviceMemory& memory, Moving& moving, std::optional<Move::Step> failed,
+                                                base::TimePoint time) {
   const Move::View view = view_of(memory, moving, failed);
   end_hopeless_wait(memory);
   const bool was_stranded = moving.move.is_stranded();
@@ -261,7 +261,7 @@ std::optional<base::Duration> Mover::move(DeviceMemory& memory, Moving& moving, 
 
 // A thread that comes to the gate of a stranded seat gets an error. Work that is frozen has no thread there: without
 // its memory it faults, and so its program gets one, too.
-void Mover::end_hopeless_wait(const DeviceMemory& memory) {
+void PagerThread::end_hopeless_wait(const DeviceMemory& memory) {
   const std::uint32_t slot = memory.slot;
   const bool waits = gate_.is_stranded(slot) && (gate_.is_granted(slot) || gate_.is_ungated(slot)) &&
                      memories_.owner().stands_still(slot) && !memories_.is_broken(slot);
@@ -274,7 +274,7 @@ void Mover::end_hopeless_wait(const DeviceMemory& memory) {
 
 // Work of connected seats may reach this seat's memory, and waits for it. Each try strands them again, for another seat
 // of the group may have taken it back since.
-void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded, const Move::View& view) {
+void PagerThread::strand(const DeviceMemory& memory, bool was_stranded, bool is_stranded, const Move::View& view) {
   if (!was_stranded && !is_stranded) return;
   const std::uint64_t group = memories_.group(memory.slot);
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
@@ -290,8 +290,8 @@ void Mover::strand(const DeviceMemory& memory, bool was_stranded, bool is_strand
           "next work on them fails with CUDA_ERROR_OUT_OF_MEMORY");
 }
 
-std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
-                                                    base::TimePoint time) {
+std::optional<base::Duration> PagerThread::begin_eviction(DeviceMemory& memory, Moving& moving, std::uint64_t bytes,
+                                                          base::TimePoint time) {
   if (!moving.door) {
     // Shut before the look for threads inside. The lease is not held, so this stops no thread.
     moving.door.emplace(*this);
@@ -311,7 +311,7 @@ std::optional<base::Duration> Mover::begin_eviction(DeviceMemory& memory, Moving
 }
 
 // While the gate is barred nothing is thawed. So frozen work that has to go on first finds it open.
-std::optional<base::Duration> Mover::make_quiet(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> PagerThread::make_quiet(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t group = memories_.group(memory.slot);
   if (!is_any_frozen(group)) {
     moving.unquiet_since.reset();
@@ -325,14 +325,14 @@ std::optional<base::Duration> Mover::make_quiet(DeviceMemory& memory, Moving& mo
   return kFrozenLook;
 }
 
-bool Mover::is_any_frozen(std::uint64_t group) const {
+bool PagerThread::is_any_frozen(std::uint64_t group) const {
   for (std::uint32_t slot = 0; slot < seats_.count(); ++slot) {
     if (has(group, slot) && memories_.owner().is_frozen(slot)) return true;
   }
   return false;
 }
 
-void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
+void PagerThread::end_eviction(DeviceMemory& memory, Moving& moving) {
   moving.eviction.reset();
   moving.door.reset();
   memories_.set_evicting(memory.slot, false);
@@ -342,7 +342,7 @@ void Mover::end_eviction(DeviceMemory& memory, Moving& moving) {
 
 // Independent of all other moves, and behind no door. Memory that leaves costs its program only speed. So it may go
 // while the seat still works, or when it is drained. Only what comes back is asked for with a lease in hand.
-std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> PagerThread::move_managed(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   ManagedMemory& managed = memory.managed;
   const std::uint32_t slot = memory.slot;
   const std::uint64_t told = moving.to_leave.exchange(0, std::memory_order_relaxed);
@@ -372,7 +372,7 @@ std::optional<base::Duration> Mover::move_managed(DeviceMemory& memory, Moving& 
 
 // ---- reports
 
-std::optional<base::Duration> Mover::report(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
+std::optional<base::Duration> PagerThread::report(DeviceMemory& memory, Moving& moving, base::TimePoint time) {
   const std::uint64_t used = memory.pager.bounds().used() + memory.outside_bytes();
   const std::uint64_t away = memory.pager.evicted_bytes();
   const bool is_moving = moving.has_job();
