@@ -28,7 +28,8 @@ class Queue(JobsTest):
         waiting = self.submit("true", gpu_ids=0)
         self.assertEqual(self.job(waiting)["reason"], "drained")
         self.daemon.restart()
-        self.assertEqual(self.job(waiting)["reason"], "drained")
+        # It is "paused" while the daemon starts.
+        wait_until(lambda: self.job(waiting)["reason"] == "drained", HANG, "the GPU is still drained")
         self.assertEqual(admin("resume", "all"), "GPU 0: drained -> takes jobs")
         self.wait_done(waiting, "ok")
         self.assertEqual(admin("pause"), "queue: starts jobs -> paused")
