@@ -274,7 +274,7 @@ void World::finish_in(Rank& rank) {
 
 // Drained or frozen, and with it every seat that reaches its memory.
 bool World::may_evict(const Rank& rank) const {
-  const auto is_drained = [this](const Rank& one) {
+  const auto is_drained = [](const Rank& one) {
     const bool stands_still = one.freezing.is_frozen && !one.freezing.thaws;
     return !one.granted && !one.open && (one.stream.empty() || stands_still);
   };

@@ -231,8 +231,8 @@ StatusSnapshot take_status(const Leases& leases, const Trials& trials, const Ten
     std::map<base::SeatId, const sched::SeatMemoryView*> memory_of;
     for (const sched::SeatMemoryView& memory : gpu.memory.seats) memory_of[memory.seat] = &memory;
     for (sched::SeatView& seat : view.seats) {
-      SeatStatus status{
-          .view = std::move(seat), .label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
+      SeatStatus status{.label = leases.label(seat.seat.tenant), .note = leases.note(seat.seat)};
+      status.view = std::move(seat);
       status.recent = recent.of(status.view.seat, status.view.used(), snapshot.now);
       if (Session* session = tenants.table.find(status.view.seat.tenant)) {
         if (const Slot* slot = session->slot_on(view.gpu)) {

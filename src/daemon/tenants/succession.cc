@@ -20,7 +20,7 @@ using namespace std::chrono_literals;
 // those that are not in the list.
 constexpr auto kPauseAfterKill = 200ms;
 // A line has less than 64 bytes. The list has the tenants that are here and those that are still awaited.
-constexpr std::size_t kMaxListBytes = 64 * 2 * base::kMaxTenants;
+constexpr std::size_t kMaxListBytes = std::size_t{64} * 2 * base::kMaxTenants;
 
 std::string list_of(const std::string& runtime_dir) { return runtime_dir + "/" + os::kKnownTenants; }
 

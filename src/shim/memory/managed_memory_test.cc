@@ -318,7 +318,8 @@ TEST_F(ManagedMemoryTest, ProgramsAllocateAdviseAndFreeMeanwhile) {
       };
       for (int step = 0; step < 600; ++step) {
         if (mine.size() < 4 || pick(3) == 0) {
-          const std::size_t bytes = pick(3) == 0 ? 4 + pick(2000) * 4 : kMebibyte + pick(kMebibyte) / 4 * 4;
+          const std::size_t bytes =
+              pick(3) == 0 ? 4 + std::size_t{pick(2000)} * 4 : kMebibyte + std::size_t{pick(kMebibyte)} / 4 * 4;
           mine.push_back({get(bytes), bytes, static_cast<std::uint32_t>(random())});
           auto* const words = reinterpret_cast<std::uint32_t*>(mine.back().address);
           words[0] = words[bytes / 4 - 1] = mine.back().value;

@@ -73,11 +73,11 @@ class Pools {
   // allocations if memory is short.
   static constexpr std::uint64_t kLargestStep = 32 * pager::kMebibyte;
   // Up to this size allocations share segments of one block of the pager's. A guess: eight of the largest fit into one.
-  static constexpr std::uint64_t kLargestSmall = 256 * 1024;
+  static constexpr std::uint64_t kLargestSmall = std::uint64_t{256} * 1024;
   // Sizes are rounded up to these: small ones as the pager packs (kPackingBytes), large ones by a guess that wastes
   // less than a quarter.
   static constexpr std::uint64_t kSmallStep = 512;
-  static constexpr std::uint64_t kLargeStep = 64 * 1024;
+  static constexpr std::uint64_t kLargeStep = std::uint64_t{64} * 1024;
   // Free memory of a segment that is larger than a step is divided only for an allocation of at least this part of it.
   // Exception: memory is short. Otherwise small allocations would keep the segment from ever being whole again.
   // The part is a guess.
