@@ -2,10 +2,10 @@
 #include "gate/stream_set.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
+#include "gate/this_thread.h"
 
 namespace gpumux::gate {
 namespace {
@@ -31,14 +31,6 @@ WorkState state_from(CUresult result) {
     case cuda::CUDA_ERROR_NOT_READY: return WorkState::kRunning;
     default: return WorkState::kPoisoned;
   }
-}
-
-// Records of threads are used again; these numbers are not.
-std::uint64_t number_of_this_thread() {
-  static constinit std::atomic<std::uint64_t> next{1};
-  [[gnu::tls_model("initial-exec")]] static constinit thread_local std::uint64_t number = 0;
-  if (number == 0) number = next.fetch_add(1, std::memory_order_relaxed);
-  return number;
 }
 
 }  // namespace

@@ -3,19 +3,12 @@
 // The rest is left to the driver, counted, and stays on the GPU. The rest is pools that can be shared with other
 // processes, in host or managed memory, or of another GPU than the stream's. It is also the memory of graphs, which
 // captured allocations and frees belong to. If nothing is paged, it is everything.
+#include "gate/this_thread.h"
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 
 namespace gpumux::shim::hooks {
 namespace {
-
-// Handles of per-thread streams are the same in all threads; this number tells them apart.
-std::uint64_t number_of_this_thread() {
-  static constinit std::atomic<std::uint64_t> next{1};
-  static constinit thread_local std::uint64_t number = 0;
-  if (number == 0) number = next.fetch_add(1, std::memory_order_relaxed);
-  return number;
-}
 
 // A stream and its seat; `memory` null: there is none, and the driver says why.
 struct StreamPlace {
@@ -41,15 +34,12 @@ StreamPlace place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
   const auto slot = mine->seat_of(context);
   if (!slot) return place;
   place.memory = &mine->memories().of(*slot);
-  place.name = {context, stream, is_own ? number_of_this_thread() : 0};
+  place.name = {context, stream, is_own ? gate::number_of_this_thread() : 0};
   return place;
 }
 
 bool is_capturing(const StreamPlace& place) {
-  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return place.tenant->captures().any() && driver().cuStreamIsCapturing != nullptr &&
-         driver().cuStreamIsCapturing(place.name.stream, &status) == CUDA_SUCCESS &&
-         status != CU_STREAM_CAPTURE_STATUS_NONE;
+  return place.tenant->captures().any() && shim::is_capturing(driver(), place.name.stream);
 }
 
 // The driver's own memory. An allocation may make it take some, so it passes the gate, and is tried once more when

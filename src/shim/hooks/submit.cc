@@ -11,12 +11,6 @@ namespace {
 
 bool is_default(cuda::CUstream stream) { return stream == nullptr || stream == gate::kPerThreadStream; }
 
-bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
-  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
-  return driver.cuStreamIsCapturing != nullptr && driver.cuStreamIsCapturing(stream, &status) == cuda::CUDA_SUCCESS &&
-         status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
 // The program has given its GPU up, if it is unlocked and another seat waits.
 void unlock(Tenant& tenant, std::uint32_t slot) {
   if (tenant.lock_modes().synchronised(slot, os::now()) && tenant.gate().is_contended(slot))
@@ -39,6 +33,12 @@ bool is_known(const cuda::Driver& driver, const void* address) {
 }
 
 }  // namespace
+
+bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream) {
+  cuda::CUstreamCaptureStatus status = cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+  return driver.cuStreamIsCapturing != nullptr && driver.cuStreamIsCapturing(stream, &status) == cuda::CUDA_SUCCESS &&
+         status != cuda::CU_STREAM_CAPTURE_STATUS_NONE;
+}
 
 bool is_captured(cuda::CUstream stream) {
   Tenant* const mine = tenant_if_any();

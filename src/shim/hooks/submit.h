@@ -46,6 +46,8 @@ inline Where at_default(cuda::StreamVariant variant) { return at_stream(nullptr,
 // The context that a stream belongs to (for a default stream, the current one); null: there is none. A stream is noted
 // in its seat's StreamSet by this context.
 cuda::CUcontext context_of(const cuda::Driver& driver, cuda::CUstream stream);
+// Whether work that is submitted there now is captured and not run. False: the driver cannot tell.
+bool is_capturing(const cuda::Driver& driver, cuda::CUstream stream);
 inline WhereSeveral at_contexts_stream(cuda::CUcontext a, cuda::CUcontext b, cuda::CUstream stream,
                                        cuda::StreamVariant variant) {
   return {at_stream(stream, variant).stream, {a, b}};

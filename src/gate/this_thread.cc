@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "gate/this_thread.h"
+
+#include <atomic>
+
+namespace gpumux::gate {
+
+std::uint64_t number_of_this_thread() {
+  static constinit std::atomic<std::uint64_t> next{1};
+  [[gnu::tls_model("initial-exec")]] static constinit thread_local std::uint64_t number = 0;
+  if (number == 0) number = next.fetch_add(1, std::memory_order_relaxed);
+  return number;
+}
+
+}  // namespace gpumux::gate
