@@ -5,7 +5,7 @@
 
 #include "cuda/current_context.h"
 #include "cuda/relaxed_capture.h"
-#include "gate/this_thread.h"
+#include "gate/stream_name.h"
 
 namespace gpumux::gate {
 namespace {

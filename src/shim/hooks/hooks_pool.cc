@@ -3,7 +3,7 @@
 // The rest is left to the driver, counted, and stays on the GPU. The rest is pools that can be shared with other
 // processes, in host or managed memory, or of another GPU than the stream's. It is also the memory of graphs, which
 // captured allocations and frees belong to. If nothing is paged, it is everything.
-#include "gate/this_thread.h"
+#include "gate/stream_name.h"
 #include "shim/hooks/hooks.gen.h"
 #include "shim/hooks/submit.h"
 
@@ -22,9 +22,8 @@ StreamPlace place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
   StreamPlace place{mine, nullptr, {}, true};
   if (mine == nullptr || driver().cuCtxGetCurrent == nullptr || driver().cuStreamGetCtx == nullptr) return place;
   const CUstream stream = at_stream(handle, variant).stream;
-  const bool is_own = stream == gate::kPerThreadStream;
   CUcontext context = nullptr;
-  const bool is_default = stream == nullptr || is_own;
+  const bool is_default = stream == nullptr || stream == gate::kPerThreadStream;
   if (!is_default && (driver().cuStreamGetCtx(stream, &context) != CUDA_SUCCESS || context == nullptr)) {
     place.is_known = false;
     context = nullptr;
@@ -34,7 +33,7 @@ StreamPlace place_of(Tenant* mine, CUstream handle, StreamVariant variant) {
   const auto slot = mine->seat_of(context);
   if (!slot) return place;
   place.memory = &mine->memories().of(*slot);
-  place.name = {context, stream, is_own ? gate::number_of_this_thread() : 0};
+  place.name = gate::name_of(context, stream);
   return place;
 }
 

@@ -32,9 +32,7 @@ KnownStream find(CUstream handle, StreamVariant variant) {
   return known;
 }
 
-Captures::Origin origin_of(const KnownStream& known) {
-  return {known.context, known.stream, known.stream == gate::kPerThreadStream ? gate::this_thread() : nullptr};
-}
+gate::StreamName origin_of(const KnownStream& known) { return gate::name_of(known.context, known.stream); }
 
 // Makes the call by which a stream enters a capture.
 template <class Call>

@@ -40,17 +40,12 @@
 
 #include "base/lock.h"
 #include "cuda/driver.gen.h"
+#include "gate/stream_name.h"
 #include "pager/pager.h"
 
 namespace gpumux::shim {
 
-// A stream, told apart from all others that exist or existed, as long as stream_gone is called for each destruction.
-struct StreamName {
-  cuda::CUcontext context = nullptr;
-  cuda::CUstream stream = nullptr;  // null: the legacy one of the context
-  std::uint64_t thread = 0;         // of a thread's own default stream
-  bool operator==(const StreamName&) const = default;
-};
+using gate::StreamName;  // stream_gone is called for each destruction
 
 class Pools {
  public:

@@ -11,37 +11,30 @@
 
 #include "base/lock.h"
 #include "cuda/abi.h"
+#include "gate/stream_name.h"
 
 namespace gpumux::shim {
 
 class Captures {
  public:
-  // The stream in which a capture was begun, as a StreamSet knows it.
-  struct Origin {
-    cuda::CUcontext context = nullptr;
-    cuda::CUstream stream = nullptr;
-    const void* thread = nullptr;  // the one that owns this default stream, if each thread has its own
-    bool operator==(const Origin&) const = default;
-  };
-
   bool any() const { return count_.load(std::memory_order_relaxed) != 0; }
 
   // The contexts that captures began in.
   std::vector<cuda::CUcontext> contexts() {
     const base::Locked locked(mutex_);
     std::vector<cuda::CUcontext> found;
-    for (const Origin& origin : origins_) found.push_back(origin.context);
+    for (const gate::StreamName& origin : origins_) found.push_back(origin.context);
     return found;
   }
 
-  // Before the call that begins it. A call that fails is followed by end.
-  void begin(const Origin& origin) {
+  // Before the call that begins one in that stream. A call that fails is followed by end.
+  void begin(const gate::StreamName& origin) {
     const base::Locked locked(mutex_);
     origins_.push_back(origin);
     count_.store(origins_.size(), std::memory_order_relaxed);
   }
   // Nothing happens if no capture was begun there.
-  void end(const Origin& origin) {
+  void end(const gate::StreamName& origin) {
     const base::Locked locked(mutex_);
     const auto found = std::find(origins_.begin(), origins_.end(), origin);
     if (found == origins_.end()) return;
@@ -49,10 +42,10 @@ class Captures {
     count_.store(origins_.size(), std::memory_order_relaxed);
   }
   void stream_gone(cuda::CUstream stream) {
-    erase([stream](const Origin& origin) { return origin.stream == stream; });
+    erase([stream](const gate::StreamName& origin) { return origin.stream == stream; });
   }
   void context_gone(cuda::CUcontext context) {
-    erase([context](const Origin& origin) { return origin.context == context; });
+    erase([context](const gate::StreamName& origin) { return origin.context == context; });
   }
 
  private:
@@ -64,7 +57,7 @@ class Captures {
   }
 
   base::Mutex mutex_;
-  std::vector<Origin> origins_ GPUMUX_GUARDED_BY(mutex_);
+  std::vector<gate::StreamName> origins_ GPUMUX_GUARDED_BY(mutex_);
   std::atomic<std::size_t> count_{0};
 };
 
