@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Seats' memory: programs that allocate and free, and the library's mover, which goes where the daemon's bounds say.
+// Seats' memory: programs that allocate and free, and the library's pager thread, which goes where the daemon's
+// bounds say.
 //
 // As in the library: a thread that is let through by the gate allocates on the GPU, if its bounds allow it. Another
 // one's allocation is born evicted. A thread that may not have what it wants asks the daemon, waits for the answer and
-// tries again, a few times. The mover evicts when the seat is drained, and restores whenever it may, a chunk at a time.
-// It says what the seat has when that has become less, when it has arrived, or when a bound is in force. Evicted memory
-// keeps the program's work from running.
+// tries again, a few times. The pager thread evicts when the seat is drained, and restores whenever it may, a chunk at
+// a time. It says what the seat has when that has become less, when it has arrived, or when a bound is in force.
+// Evicted memory keeps the program's work from running.
 #include <algorithm>
 #include <array>
 #include <utility>

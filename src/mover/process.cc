@@ -31,6 +31,8 @@ constexpr base::Duration kAskAgain = 20ms;
 constexpr base::Duration kLook = 1s;
 // Longer than a round of turns, as the daemon's own (daemon/tenants/host_memory.h).
 constexpr std::size_t kKeptLooks = 60;
+// Chunks that go back before the daemon is heard again. Each takes some tens of milliseconds.
+constexpr int kMostGivenBack = 8;
 
 }  // namespace
 
@@ -54,7 +56,8 @@ void Process::Lender::give_back(const HostChunk& chunk) {
   process_.send(wire::MoverHostReturned{.number = chunk.id});
 }
 
-// Host memory beyond the most that was in use in the last minute goes back, chunk by chunk. True: there may be more.
+// Host memory beyond the most that was in use in the last minute goes back, a few chunks at a time. True: there may be
+// more.
 bool Process::shrink_host(base::TimePoint now) {
   if (!host_) return false;
   if (now >= next_look_) {
@@ -71,7 +74,7 @@ bool Process::shrink_host(base::TimePoint now) {
   bool gives_back = false;
   {
     const cuda::CurrentContext current(driver_, context);
-    gives_back = host_->shrink(keep);
+    for (int i = 0; i < kMostGivenBack && (i == 0 || gives_back); ++i) gives_back = host_->shrink(keep);
   }
   driver_.cuDevicePrimaryCtxRelease_v2(device);
   return gives_back;
@@ -241,8 +244,15 @@ base::Status Process::on(const wire::MoverSeats&, os::FileDescriptor) {
 }
 
 base::Status Process::on(const wire::MoverAsked&, os::FileDescriptor) {
-  const auto question = std::make_shared<Question>(*this);
-  for (const auto& gpu : gpus_) gpu->post(question);
+  std::uint32_t still = 0;
+  for (const auto& gpu : gpus_) {
+    if (gpu->is_asked.exchange(true)) {
+      ++still;
+    } else {
+      gpu->post(Question{});
+    }
+  }
+  send(wire::MoverAnswered{.still_gpus = still});
   return {};
 }
 
@@ -281,7 +291,7 @@ base::Status Process::run() {
 }
 
 base::Status Process::serve() {
-  // The daemon is heard between any two chunks that go back.
+  // The daemon is heard in between.
   bool has_more = false;
   while (has_daemon() || has_seats()) {
     pollfd polled[]{{connection_.get(), POLLIN, 0}, {door_.get(), POLLIN, 0}};
@@ -341,6 +351,7 @@ void Process::Gpu::run() {
       const std::lock_guard lock(mutex);
       taken.swap(mail);
     }
+    bool is_asked_now = false;
     for (Mail& one : taken) {
       if (auto* const seat = std::get_if<NewSeat>(&one)) {
         worker.bound(seat->seat, seat->most);
@@ -348,9 +359,10 @@ void Process::Gpu::run() {
       }
       if (const auto* const bound = std::get_if<SeatBound>(&one)) worker.bound(bound->seat, bound->most);
       if (const auto* const gone = std::get_if<SeatGone>(&one)) worker.remove(gone->seat);
+      is_asked_now = is_asked_now || std::holds_alternative<Question>(one);
     }
     const auto next = worker.step(os::now());
-    taken.clear();  // questions are answered
+    if (is_asked_now) is_asked.store(false);
     // The daemon starts another one, which knows all that was saved.
     if (worker.is_broken()) ::_exit(3);
     {

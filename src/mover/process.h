@@ -55,18 +55,8 @@ class Process {
     SeatNumber seat = 0;
     std::uint64_t most = 0;
   };
-  // A question of the daemon's. Each thread lets go of it when it has gone on, and the last one answers.
-  class Question {
-   public:
-    explicit Question(Process& process) : process_(process) {}
-    ~Question() { process_.send(wire::MoverAnswered{}); }
-    Question(const Question&) = delete;
-    Question& operator=(const Question&) = delete;
-
-   private:
-    Process& process_;
-  };
-  using Mail = std::variant<NewSeat, SeatGone, SeatBound, std::shared_ptr<Question>>;
+  struct Question {};  // of the daemon's
+  using Mail = std::variant<NewSeat, SeatGone, SeatBound, Question>;
 
   // One GPU's.
   struct Gpu {
@@ -82,6 +72,7 @@ class Process {
     std::deque<Mail> mail;              // under the mutex
     std::atomic<std::size_t> seats{0};  // that it has or will have
     std::atomic<bool> stopping{false};
+    std::atomic<bool> is_asked{false};  // and has not gone on since
     std::thread thread;
   };
 

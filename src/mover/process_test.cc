@@ -134,10 +134,17 @@ class ProcessTest : public sim::SimTest {
     return answer(seat);
   }
 
-  std::size_t count_answers() {
-    std::size_t answers = 0;
-    while (const auto message = heard()) answers += std::holds_alternative<wire::MoverAnswered>(*message) ? 1U : 0U;
-    return answers;
+  // Asks, and waits for the answer.
+  std::uint32_t still_gpus() {
+    say(wire::MoverAsked{});
+    std::optional<std::uint32_t> still;
+    EXPECT_TRUE(sim::eventually([&] {
+      const auto message = heard();
+      if (message && std::holds_alternative<wire::MoverAnswered>(*message))
+        still = std::get<wire::MoverAnswered>(*message).still_gpus;
+      return still.has_value();
+    }));
+    return still.value_or(UINT32_MAX);
   }
 
   static inline std::atomic<bool> stands_still_{false};  // a worker that imports memory does
@@ -149,25 +156,24 @@ class ProcessTest : public sim::SimTest {
   std::uint64_t given_ = 0;
 };
 
-TEST_F(ProcessTest, ItAnswersTheDaemonWhenAllOfItsThreadsHaveGoneOn) {
-  const auto is_answered = [this] { return count_answers() == 1; };
-  say(wire::MoverAsked{});
-  EXPECT_TRUE(sim::eventually(is_answered));
+TEST_F(ProcessTest, ItAnswersTheDaemonAlsoWhileItStandsStillOnAGpu) {
+  EXPECT_EQ(still_gpus(), 0u);
   say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
   const os::FileDescriptor seat = open_seat(7);
-  say(wire::MoverAsked{});
-  EXPECT_TRUE(sim::eventually(is_answered));
+  EXPECT_TRUE(sim::eventually([this] { return still_gpus() == 0; }));
   stands_still_ = true;
   ask_to_save(seat, 6);
-  // The first one may be heard before the worker stands still.
-  EXPECT_TRUE(sim::eventually([&] {
-    say(wire::MoverAsked{});
+  // It stands still when it imports the memory. Until then it goes on.
+  EXPECT_TRUE(sim::eventually([this] {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    return count_answers() == 0;
+    return still_gpus() == 1;
   }));
   stands_still_ = false;
   stands_still_.notify_all();
-  EXPECT_TRUE(sim::eventually([this] { return count_answers() > 0; }));
+  EXPECT_TRUE(sim::eventually([this] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return still_gpus() == 0;
+  }));
 }
 
 TEST_F(ProcessTest, ItAsksForHostMemoryAndFreesWhatASeatHad) {

@@ -173,8 +173,9 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 //   MoverBound          ------------------>                      how much host memory a seat may have
 //   MoverSeats          ------------------>                      all seats were named: content of others is of no use
 //   MoverSeatGone       ------------------>                      its content is of no use any more
-//   MoverAsked          ------------------>                      does it go on?
-//                       <------------------  MoverAnswered       all of its threads have gone on since it was asked
+//   MoverAsked          ------------------>                      answered at once
+//                       <------------------  MoverAnswered       on how many GPUs nothing has gone on since the last
+//                       one
 //
 // The daemon keeps a descriptor of the books and of each chunk. So another mover gets all of them. A mover that has
 // lost its daemon listens for the next one, and keeps the same descriptors for it:
@@ -268,7 +269,8 @@ struct MoverReady {
 struct MoverAnswered {
   static constexpr MoverControlType kType = MoverControlType::kAnswered;
   static constexpr std::size_t kMinimumBytes = 8;
-  std::uint64_t reserved = 0;
+  std::uint32_t still_gpus = 0;  // whose threads have not gone on since the last question
+  std::uint32_t reserved = 0;
 };
 using FromMoversDaemon =
     std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound, MoverAsked>;

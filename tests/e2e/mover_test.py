@@ -96,7 +96,8 @@ class Mover(MoverTest):
         self.work_until(self.turns_of(daemon, 2), "turns", *programs)
 
     def test_one_that_is_stopped_for_good_is_replaced(self):
-        self.expect_error("the mover has ended")
+        self.expect_error("the mover is stopped or hangs, and the daemon ends it")
+        self.expect_error("the mover has ended, and is started again")
         daemon = self.start_daemon()
         programs = self.started(2)
         wait_until(self.turns_of(daemon, 2), HANG, "turns")

@@ -37,6 +37,8 @@ using namespace std::chrono_literals;
 // The kernel gives back tens of GiB of pinned memory when a mover ends. A guess.
 constexpr base::Duration kEndPatience = 5s;
 constexpr base::Duration kEndLook = 5ms;
+// The same of a mover that was killed while it served, before people are told. A guess: hundreds of GiB go back.
+constexpr base::Duration kLongestEnd = 60s;
 // Before the next start of a mover that has served, and the longest after failures. Both are guesses: a start costs
 // half a second of one core, and a person who has put it right waits half a minute at most.
 constexpr base::Duration kRestartPause = 500ms;
@@ -326,22 +328,26 @@ void NodeMover::lost(std::string_view why) {
   }
 }
 
+// Until a mover serves.
+void NodeMover::say_why(std::string why) {
+  if (!why_not_.empty()) return;
+  log_error("the mover cannot be started: until it can, the memory of its seats stays where it is", {{"why", why}});
+  why_not_ = std::move(why);
+  on_why_not_();
+}
+
 void NodeMover::fail(std::string why) {
   pause_ = std::min<base::Duration>(2 * pause_, kLongestRestartPause);
-  if (why_not_.empty()) {
-    log_error("the mover cannot be started: until it can, the memory of its seats stays where it is", {{"why", why}});
-    why_not_ = std::move(why);
-    on_why_not_();
-  }
+  say_why(std::move(why));
 }
 
 void NodeMover::rest(Process process) {
   state_ = Resting{std::move(process), os::now()};
-  wait_to_start();
+  wait_to_start(pause_);
 }
 
-void NodeMover::wait_to_start() {
-  again_.expires_after(pause_);
+void NodeMover::wait_to_start(base::Duration pause) {
+  again_.expires_after(pause);
   again_.async_wait([this](const boost::system::error_code& error) {
     if (!error) rested();
   });
@@ -350,8 +356,10 @@ void NodeMover::wait_to_start() {
 void NodeMover::rested() {
   auto& resting = std::get<Resting>(state_);
   if (!resting.process.has_ended()) {
-    if (os::now() - resting.since > kEndPatience) fail("the last one does not end, though it was killed");
-    return wait_to_start();
+    if (os::now() - resting.since > kLongestEnd)
+      say_why("process " + std::to_string(resting.process.pid) +
+              ", the last mover, does not end although it was killed: look at what it waits for in the kernel");
+    return wait_to_start(kRestartPause);
   }
   const auto started = start();
   if (started) return;
@@ -443,7 +451,7 @@ void NodeMover::left(const Seat& seat) {
   if (known->second.connection == Connection::kAwaited) known->second.connection = Connection::kNone;  // it asks again
 }
 
-// Nothing is known for sure where the number of descriptors is at its limit: then it has not.
+// If the daemon cannot tell (no descriptor is left, say), the process counts as running.
 bool NodeMover::has_ended(const Seat& seat) {
   // Without a start that names the process for good, no process can come back for it.
   if (seat.process_start == 0 || (::kill(seat.pid, 0) != 0 && errno == ESRCH)) return true;
@@ -484,6 +492,8 @@ void NodeMover::look() {
   idle_looks_ = is_idle ? idle_looks_ + 1 : 0;
   if (idle_looks_ >= kIdleLooks) return retire();
   if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && serving->answers) ask(*serving);
+  if (auto* const starting = std::get_if<Starting>(&state_); starting != nullptr && ++starting->looks == kSilentLooks)
+    say_why(program_ + " does not begin to serve: the driver may not start");
   for (auto at = seats_.begin(); at != seats_.end();) {
     const auto next = std::next(at);
     if (at->second.has_left && has_ended(at->first)) closed(Seat(at->first));
@@ -495,12 +505,24 @@ void NodeMover::look() {
 }
 
 void NodeMover::ask(Serving& serving) {
-  if (++serving.silent_looks > kSilentLooks) return lost("it has stood still for half a minute");
+  if (++serving.silent_looks > kSilentLooks) {
+    log_error("the mover is stopped or hangs, and the daemon ends it",
+              {{"pid", serving.process.pid}, {"looks", kSilentLooks}});
+    return lost("it did not answer");
+  }
   send(wire::MoverAsked{});
 }
 
-void NodeMover::on(const wire::MoverAnswered&, os::FileDescriptor) {
-  if (auto* const serving = std::get_if<Serving>(&state_)) serving->silent_looks = 0;
+void NodeMover::on(const wire::MoverAnswered& answered, os::FileDescriptor) {
+  auto* const serving = std::get_if<Serving>(&state_);
+  if (serving == nullptr) return;
+  serving->silent_looks = 0;
+  if (answered.still_gpus == 0) {
+    if (std::exchange(serving->still_looks, 0) >= kSilentLooks) log_info("the mover goes on with all GPUs");
+  } else if (++serving->still_looks == kSilentLooks) {
+    log_error("the mover stands still in a call of the driver: memory does not move on some GPU",
+              {{"pid", serving->process.pid}, {"gpus", answered.still_gpus}});
+  }
 }
 
 // ---- host memory

@@ -16,8 +16,9 @@
 // kTakeOverPatience, the mover stays with its seats until they end, and gets no other seat: None. The kernel says that
 // the mover is of the daemon's user. A private daemon has a folder of its own, so it never reaches the system's mover.
 //
-// The daemon asks a Serving mover at each look whether its threads go on. One that has not answered for kSilentLooks
-// looks in a row is ended, and the next one is started.
+// The daemon asks a Serving mover at each look. The daemon kills a mover that has not answered for kSilentLooks looks
+// in a row, and starts the next one. A mover that answers may stand still on a GPU, in a call of the driver. The daemon
+// says so, and no more: the other GPUs' seats need that mover.
 //
 // A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's
 // own end kills it.
@@ -68,8 +69,7 @@ class NodeMover {
   // A mover without a seat at so many looks in a row ends. A guess: a program that follows another one at once finds
   // the mover there.
   static constexpr std::size_t kIdleLooks = 5;
-  // A guess: no call of the driver takes so long, and a driver that has the machine's GPUs to reset or to wake takes
-  // some seconds for each.
+  // A guess. The thread that answers waits for nothing but unused host memory that goes back, for less than a second.
   static constexpr std::size_t kSilentLooks = 30;
 
   // `program`: e.g. /usr/libexec/gpumux/gpumux-mover. `door`: the socket where a mover listens for its next daemon.
@@ -136,6 +136,7 @@ class NodeMover {
   struct None {};
   struct Starting {
     Process process;
+    std::size_t looks = 0;
   };
   struct TakingOver {
     Process process;
@@ -144,6 +145,7 @@ class NodeMover {
     Process process;
     bool answers = false;          // an older one does not know how
     std::size_t silent_looks = 0;  // since its last answer
+    std::size_t still_looks = 0;   // at which it has stood still on a GPU, in a row
   };
   // `process`: the last mover, until it has ended.
   struct Resting {
@@ -158,7 +160,7 @@ class NodeMover {
     kGiven,    // to the mover that runs, as far as the daemon can tell
   };
   struct Known {
-    std::uint64_t number = 0;  // the mover's word for it; 0: it has none, and so no content
+    std::uint64_t number = 0;  // by which the mover knows the seat; 0: it does not, and has no content of the seat's
     std::uint64_t most = 0;    // host memory that it may have, bytes
     Connection connection = Connection::kNone;
     bool has_left = false;  // its process has lost its connection to the daemon
@@ -171,7 +173,8 @@ class NodeMover {
   bool is_running() const { return socket_.is_open(); }
   void lost(std::string_view why);
   void rest(Process process);
-  void wait_to_start();
+  void wait_to_start(base::Duration pause);
+  void say_why(std::string why);
   void drop();
   void fail(std::string why);
   void rested();

@@ -160,6 +160,32 @@ TEST_F(NodeMoverTest, AMoverThatStandsStillIsReplaced) {
   EXPECT_TRUE(connect());
 }
 
+// It answers, and stands still on a GPU: the other GPUs' seats need it.
+TEST_F(NodeMoverTest, AMoverThatAnswersStays) {
+  // A MoverAnswered with one GPU for each message that it reads.
+  write_program(R"(printf '\102\000\000\000\020\000\000\000\001\000\000\000\000\000\000\000' >&0
+    while kill -0 $PPID; do
+      printf '\103\000\000\000\020\000\000\000\001\000\000\000\000\000\000\000' >&0; sleep 0.01
+    done 2>/dev/null)");
+  ASSERT_TRUE(connect());
+  ASSERT_TRUE(eventually([&] { return may_connect_ == 1; }));
+  for (std::size_t look = 0; look < 3 * NodeMover::kSilentLooks; ++look) {
+    mover_.look();
+    io_.run_for(20ms);
+    io_.restart();
+  }
+  EXPECT_TRUE(mover_.has_connection(seat(0)));
+}
+
+TEST_F(NodeMoverTest, AMoverThatDoesNotBeginToServeIsSaid) {
+  write_program("while kill -0 $PPID; do cat >/dev/null; sleep 0.02; done 2>/dev/null");
+  ASSERT_TRUE(connect());
+  for (std::size_t look = 1; look < NodeMover::kSilentLooks; ++look) mover_.look();
+  EXPECT_EQ(mover_.why_not(), "");
+  mover_.look();
+  EXPECT_NE(mover_.why_not(), "");
+}
+
 // An older one.
 TEST_F(NodeMoverTest, AMoverThatCannotAnswerIsNotAsked) {
   write_program(kServes);

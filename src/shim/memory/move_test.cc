@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: memory leaves when it must and may, and comes back when it can. A blocked job is tried neither too often nor
-// for ever. Method: tables of looks at one seat, in order, with what the mover does and when it looks again.
+// for ever. Method: tables of looks at one seat, in order, with what the pager thread does and when it looks again.
 #include "shim/memory/move.h"
 
 #include <gtest/gtest.h>
