@@ -48,8 +48,7 @@ LogLevel level_of(wire::Severity severity) {
 Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, TenantParts& parts,
                        settings::OnDaemonLoss on_daemon_loss)
     : leases_(leases), trials_(trials), access_(access), parts_(parts), on_daemon_loss_(on_daemon_loss) {
-  leases_.set_executor(
-      [this](const node::Command& command) { std::visit([this](const auto& one) { carry_out(one); }, command); });
+  leases_.set_executor([this](const node::Command& command) { execute(command); });
   trials_.on_ask([this](base::SeatId seat, std::uint32_t question) { ask_measure(seat, question); });
 }
 

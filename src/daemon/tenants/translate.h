@@ -90,6 +90,7 @@ class Translator {
   void closed_by_tenant(Session& session, Slot& slot, base::LeaseEpoch epoch);
   void claim(Session& session, Slot& slot, const wire::SeatOpen& open);
   void send_contention(Session& session, const Slot& slot, bool contended, settings::Limit<base::Duration> idle_hold);
+  void execute(const node::Command& command);
   void carry_out(const sched::Command& command);
   template <class Command>
   void carry_out(const Command& command);

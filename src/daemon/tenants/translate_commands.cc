@@ -22,15 +22,19 @@ std::uint32_t refused_on_wire(sched::Refusal refusal) {
 
 }  // namespace
 
-void Translator::carry_out(const sched::Command& command) {
-  std::visit([this](const auto& one) { carry_out(one); }, command);
-}
-
 // Commands that are about one seat.
 template <class Command>
 void Translator::carry_out(const Command& command) {
   const auto [session, slot] = parts_.table.find_seat(command.seat);
   if (slot != nullptr) carry_out(*session, *slot, command);
+}
+
+void Translator::carry_out(const sched::Command& command) {
+  std::visit([this](const auto& one) { carry_out(one); }, command);
+}
+
+void Translator::execute(const node::Command& command) {
+  std::visit([this](const auto& one) { carry_out(one); }, command);
 }
 
 void Translator::carry_out(const sched::KillTenant& command) {
