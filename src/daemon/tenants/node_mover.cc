@@ -5,7 +5,6 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,7 +14,6 @@
 #include <iterator>
 #include <optional>
 #include <sstream>
-#include <thread>
 #include <utility>
 
 #include "base/limits.h"
@@ -34,10 +32,8 @@ namespace {
 namespace asio = boost::asio;
 using namespace std::chrono_literals;
 
-// The kernel gives back tens of GiB of pinned memory when a mover ends. A guess.
-constexpr base::Duration kEndPatience = 5s;
-constexpr base::Duration kEndLook = 5ms;
-// The same of a mover that was killed while it served, before people are told. A guess: hundreds of GiB go back.
+// A mover that was killed while it served may take so long to end before people are told. A guess: hundreds of GiB of
+// pinned memory go back to the kernel.
 constexpr base::Duration kLongestEnd = 60s;
 // Before the next start of a mover that has served, and the longest after failures. Both are guesses: a start costs
 // half a second of one core, and a person who has put it right waits half a minute at most.
@@ -112,27 +108,6 @@ NodeMover::~NodeMover() {
 }
 
 // ---- the process
-
-bool NodeMover::Process::has_ended() const {
-  if (pid == 0) return true;
-  const pid_t reaped = ::waitpid(pid, nullptr, WNOHANG);
-  // An earlier daemon's is no child of this one.
-  return reaped == pid || (reaped < 0 && (!pidfd || os::has_ended(pidfd.get())));
-}
-
-void NodeMover::Process::end() const {
-  kill();
-  const base::TimePoint late = os::now() + kEndPatience;
-  while (!has_ended() && os::now() < late) std::this_thread::sleep_for(kEndLook);
-}
-
-void NodeMover::Process::kill() const {
-  if (pidfd) {
-    static_cast<void>(os::kill_process(pidfd.get()));
-  } else if (pid != 0) {
-    ::kill(pid, SIGKILL);
-  }
-}
 
 base::Status NodeMover::start() {
   if (!books_) {

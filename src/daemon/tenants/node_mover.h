@@ -57,6 +57,7 @@
 #include "base/result.h"
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/host_names.h"
+#include "daemon/tenants/mover_process.h"
 #include "os/file_descriptor.h"
 #include "wire/mover_messages.h"
 
@@ -125,14 +126,7 @@ class NodeMover {
     os::FileDescriptor own;
   };
 
-  // Its number, and a pidfd if the kernel has such. 0: none.
-  struct Process {
-    pid_t pid = 0;
-    os::FileDescriptor pidfd;
-    bool has_ended() const;
-    void kill() const;
-    void end() const;  // returns when it has ended, or after kEndPatience
-  };
+  using Process = MoverProcess;
   struct None {};
   struct Starting {
     Process process;
