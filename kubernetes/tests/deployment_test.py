@@ -29,7 +29,7 @@ import manifests_test  # noqa: E402
 from framework import paths  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
 from framework.memory import MemoryTest  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 from kube import node, pods  # noqa: E402
 from kube.cluster import DRIVER, NODE_NAME, RESOURCES, ApiError  # noqa: E402
 from manifests_test import (  # noqa: E402
@@ -202,7 +202,8 @@ class Deployment(DeploymentTest):
         for restarts in range(3):
             self.wait_seats(*pids)
             before = moved_in()
-            wait_until(lambda: moved_in() > before, 60, "memory that was evicted comes back")  # noqa: B023
+            # The automatic quantum follows the last pause, and a restart is a long one.
+            wait_until(lambda: moved_in() > before, HANG, "memory that was evicted comes back")  # noqa: B023
             if restarts == 2:
                 break
             self.kube.run("kill", "-KILL", str(self.daemon.wait_running()))
