@@ -23,7 +23,7 @@ case $preset in
   # Code that runs on several threads: in users' programs, and the mover. The daemon and the command line have one each.
   tsan)
     target="gate_test client_test tenant_test wire_test base_test"
-    target+=" memory_test mover_test pager_stress_test interrupter_test"
+    target+=" memory_test pager_thread_test pager_stress_test interrupter_test"
     target+=" mover_worker_test mover_pager_test mover_process_test"
     ;;
   fuzz) target=fuzzers ;;
