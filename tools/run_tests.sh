@@ -15,7 +15,7 @@ case $preset in
     ulimit -v $((640 << 20))  # KiB
     ;;
   tsan)
-    tests='gate|client|tenant|wire|base|memory|mover|pager_stress|interrupter'
+    tests='gate|client|tenant|wire|base|memory|pager_thread|pager_stress|interrupter'
     set -- -R "^($tests|mover_worker|mover_pager|mover_process)_test\$" "$@"
     ;;
 esac
