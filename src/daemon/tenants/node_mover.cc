@@ -468,7 +468,7 @@ void NodeMover::look() {
   if (idle_looks_ >= kIdleLooks) return retire();
   if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && serving->answers) ask(*serving);
   if (auto* const starting = std::get_if<Starting>(&state_); starting != nullptr && ++starting->looks == kSilentLooks)
-    say_why(program_ + " does not begin to serve: the driver may not start");
+    say_why(program_ + " does not begin to serve: does nvidia-smi answer?");
   for (auto at = seats_.begin(); at != seats_.end();) {
     const auto next = std::next(at);
     if (at->second.has_left && has_ended(at->first)) closed(Seat(at->first));
@@ -495,7 +495,7 @@ void NodeMover::on(const wire::MoverAnswered& answered, os::FileDescriptor) {
   if (answered.still_gpus == 0) {
     if (std::exchange(serving->still_looks, 0) >= kSilentLooks) log_info("the mover goes on with all GPUs");
   } else if (++serving->still_looks == kSilentLooks) {
-    log_error("the mover stands still in a call of the driver: memory does not move on some GPU",
+    log_error("the mover waits for the driver, and memory does not move on some GPU: if that lasts, kill this process",
               {{"pid", serving->process.pid}, {"gpus", answered.still_gpus}});
   }
 }

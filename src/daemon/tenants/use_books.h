@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What has been used: the ledger, the use of the last seconds, the peaks of jobs, and the memory that seats have moved.
+// The books of use: the ledger, how long seats have used their GPUs lately, the peaks of jobs, and moved memory.
 //
 // Owned by the loop's thread.
 #pragma once

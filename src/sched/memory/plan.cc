@@ -175,7 +175,7 @@ void Planner::share_commitments() {
   const Commitments commitments(accounts_);
   const Wishes wishes(accounts_);
   const std::uint64_t capacity = commitments.capacity(gpu_, gpu_.available(), Needs::kCharged, For::kThoseThatBegin);
-  // Of that, what only accounts that begin may have.
+  // The part of the capacity that is kept for accounts that begin.
   const std::uint64_t reserved = capacity - commitments.capacity(gpu_, gpu_.available(), Needs::kCharged, For::kAll);
   const auto may_take = [&](std::uint64_t more, std::uint64_t all, const SeatAccount& seat, std::uint64_t commitment) {
     if (more <= minus(all, reserved)) return more;

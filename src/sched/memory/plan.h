@@ -52,11 +52,10 @@ struct SeatPlan {
 using InTurn = std::span<SeatAccount* const>;
 
 // The plan for each seat, by its place in `order`. The seats have the turns of that order.
-std::vector<SeatPlan> make_plan(const Accounts& accounts, const GpuAccount& gpu, std::span<SeatAccount* const> order);
+std::vector<SeatPlan> make_plan(const Accounts& accounts, const GpuAccount& gpu, InTurn order);
 
 // The most that each seat could have allocated, by its place in `order`. A wish for more than that is refused, as
 // things are (Wishes::refusal_of).
-std::vector<std::uint64_t> most_of(const Accounts& accounts, const GpuAccount& gpu,
-                                   std::span<SeatAccount* const> order);
+std::vector<std::uint64_t> most_of(const Accounts& accounts, const GpuAccount& gpu, InTurn order);
 
 }  // namespace gpumux::sched
