@@ -12,6 +12,7 @@ import pathlib
 PTX = pathlib.Path(__file__).resolve().parents[2] / "sim" / "cuda" / "kernels.gen.ptx"
 
 DISABLE_TIMING = 2
+CAPTURE_RELAXED = 2
 WORDS = 1 << 14   # of what goes to the GPU and back with each request
 PIECE = 32 << 20  # bytes of ballast that are allocated together
 
@@ -19,8 +20,9 @@ PIECE = 32 << 20  # bytes of ballast that are allocated together
 # 0.5 ms, which is a common length for those that fill a GPU.
 REQUEST_KERNELS, REQUEST_NS = 10, 300_000
 STEP_KERNELS, STEP_NS = 20, 500_000
-# A step of a program whose kernels are small.
-SMALL_KERNELS, SMALL_NS = 10, 20_000
+# (kernels of a step, length of each): small ones, one of 20 ms, and a graph of 100 ms.
+STEPS = {"spin": (STEP_KERNELS, STEP_NS), "spin-small": (10, 20_000), "spin-20ms": (1, 20_000_000),
+         "spin-graph": (200, 500_000)}
 
 
 class Driver:
@@ -37,6 +39,10 @@ class Driver:
         "cuModuleGetFunction": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p],
         "cuStreamCreate": [ctypes.c_void_p, ctypes.c_uint],
         "cuStreamSynchronize": [ctypes.c_void_p],
+        "cuStreamBeginCapture_v2": [ctypes.c_void_p, ctypes.c_int],
+        "cuStreamEndCapture": [ctypes.c_void_p, ctypes.c_void_p],
+        "cuGraphInstantiateWithFlags": [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulonglong],
+        "cuGraphLaunch": [ctypes.c_void_p, ctypes.c_void_p],
         "cuEventCreate": [ctypes.c_void_p, ctypes.c_uint],
         "cuEventRecord": [ctypes.c_void_p, ctypes.c_void_p],
         "cuEventSynchronize": [ctypes.c_void_p],
@@ -99,8 +105,7 @@ class Spin:
     """Either role: request() for the one that answers requests, submit() for the one that trains."""
 
     def __init__(self, name, role):
-        step = (SMALL_KERNELS, SMALL_NS) if name == "spin-small" else (STEP_KERNELS, STEP_NS)
-        self.kernels, nanoseconds = (REQUEST_KERNELS, REQUEST_NS) if role == "latency" else step
+        self.kernels, nanoseconds = (REQUEST_KERNELS, REQUEST_NS) if role == "latency" else STEPS[name]
         driver = self.driver = Driver()
         device, context = ctypes.c_int(), ctypes.c_void_p()
         driver.cuInit(0)
@@ -122,6 +127,20 @@ class Spin:
         self.marks = [Mark(driver) for _ in range(4)]
         self.writes = []
         self.steps = 0
+        self.graph = self.captured() if name == "spin-graph" else None
+
+    def captured(self):
+        """A step as one graph."""
+        driver, graph, program = self.driver, ctypes.c_void_p(), ctypes.c_void_p()
+        driver.cuStreamBeginCapture_v2(self.stream, CAPTURE_RELAXED)
+        self.launch_kernels()
+        driver.cuStreamEndCapture(self.stream, ctypes.byref(graph))
+        driver.cuGraphInstantiateWithFlags(ctypes.byref(program), graph, 0)
+        return program
+
+    def launch_kernels(self):
+        for _ in range(self.kernels):
+            self.spin.launch(self.stream)
 
     def function(self, module, name):
         function = ctypes.c_void_p()
@@ -151,15 +170,16 @@ class Spin:
     def request(self):
         driver, stream = self.driver, self.stream
         driver.cuMemcpyHtoDAsync_v2(self.data, self.host, 4 * WORDS, stream)
-        for _ in range(self.kernels):
-            self.spin.launch(stream)
+        self.launch_kernels()
         driver.cuMemcpyDtoHAsync_v2(self.host, self.data, 4 * WORDS, stream)
         driver.cuStreamSynchronize(stream)
 
     def submit(self):
         """One step; returns what can be waited for. At most four may be under way."""
-        for _ in range(self.kernels):
-            self.spin.launch(self.stream)
+        if self.graph:
+            self.driver.cuGraphLaunch(self.graph, self.stream)
+        else:
+            self.launch_kernels()
         if self.writes:
             # A piece of the ballast changes with each step, as weights do.
             self.writes[self.steps % len(self.writes)].launch(self.stream, 64, 256)

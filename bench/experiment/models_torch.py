@@ -110,8 +110,9 @@ TRAINED = {
     "vit": ([("timm", timm_vit), ("torchvision", torchvision_vit), ("torch", Vit)], lambda: images(64)),
     "torch-gpt": ([("torch", Gpt)], lambda: tokens(8, 1024)),
 }
-# Products of matrices: what saturates a GPU with the fewest launches, and what does not fill it.
-MATMUL = {"matmul": 8192, "matmul-1024": 1024}
+# Products of matrices, as (side, products of a step): what saturates a GPU with the fewest launches, and what does not
+# fill it; one kernel of 20 ms, and a graph of 100 ms (on an H200).
+MATMUL = {"matmul": (8192, 10), "matmul-1024": (1024, 10), "matmul-20ms": (18432, 1), "matmul-graph": (8192, 60)}
 
 
 def makers_of(name, table):
@@ -242,16 +243,29 @@ class Trained(OnGpu):
 
 class Matmul(OnGpu):
 
-    def __init__(self, side, products=10):
-        super().__init__(f"{products} bfloat16 products of {side} x {side} matrices a step")
+    def __init__(self, side, products, is_graph=False):
+        super().__init__(f"{products} bfloat16 products of {side} x {side} matrices a step" +
+                         (", as one graph" if is_graph else ""))
         self.a = torch.randn(side, side, device="cuda", dtype=torch.bfloat16)
         self.b = torch.empty_like(self.a)
         self.products = products
         self.steps = 0
+        self.multiply()
+        self.graph = None
+        if is_graph:
+            self.graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(self.graph):
+                self.multiply()
 
-    def submit(self):
+    def multiply(self):
         for _ in range(self.products):
             torch.mm(self.a, self.a, out=self.b)
+
+    def submit(self):
+        if self.graph:
+            self.graph.replay()
+        else:
+            self.multiply()
         if self.ballast:
             self.ballast[self.steps % len(self.ballast)].add_(1)
         self.steps += 1
@@ -261,4 +275,4 @@ class Matmul(OnGpu):
 def make(role, name):
     if role == "latency":
         return Served(name)
-    return Matmul(MATMUL[name]) if name in MATMUL else Trained(name)
+    return Matmul(*MATMUL[name], name == "matmul-graph") if name in MATMUL else Trained(name)

@@ -86,7 +86,7 @@ class Comparison:
         self.works = [work for work in works_of.WORKS if not arguments.only or work.name in arguments.only]
         self.has_launch = not arguments.only or works_of.LAUNCH in arguments.only
         asked = [way for way in ways_of.ALL if not arguments.ways or way.name in arguments.ways]
-        found = [way(machine, folders.get(way.name)) for way in asked]
+        found = [way(machine, folders.get(way.peer or way.name)) for way in asked]
         self.missing = {way.title: why for way in found if (why := way.missing())}
         self.ways = [way for way in found if way.title not in self.missing]
         if not self.ways:

@@ -72,6 +72,7 @@ class Way:
     limits = ""    # what a reader of its column has to know
     library = ""   # must be in each of its programs; empty: none
     needs = ()     # files in its folder
+    peer = ""      # whose folder that is, if not its own name's
 
     def __init__(self, machine, folder=None):
         self.machine = machine
@@ -82,7 +83,7 @@ class Way:
         if not self.needs:
             return None
         if self.folder is None:
-            return f"no folder was given (--peer {self.name}=FOLDER)"
+            return f"no folder was given (--peer {self.peer or self.name}=FOLDER)"
         for name in self.needs:
             if not (self.folder / name).exists():
                 return f"{self.folder / name} is missing"
@@ -243,6 +244,7 @@ class Nixie(Way):
 
 class Xsched(Way):
     name, title = "xsched", "XSched"
+    level = {"XSCHED_AUTO_XQUEUE_LEVEL": "1"}
     library = "libshimcuda.so"
     needs = ("bin/xserver", "lib/libshimcuda.so")
     limits = ("It queues what is launched on streams that a program creates, and not on the default stream, PyTorch's "
@@ -263,10 +265,17 @@ class Xsched(Way):
         has_two = any(other.matters for other in work.tasks)
         in_flight = (4, 2) if has_two and not task.matters else (16, 8)
         path = [str(self.folder / "lib"), self.machine.environment.get("LD_LIBRARY_PATH", "")]
-        return {"XSCHED_SCHEDULER": "GLB", "XSCHED_AUTO_XQUEUE": "ON", "XSCHED_AUTO_XQUEUE_LEVEL": "1",
+        return {**self.level, "XSCHED_SCHEDULER": "GLB", "XSCHED_AUTO_XQUEUE": "ON",
                 "XSCHED_AUTO_XQUEUE_PRIORITY": "1" if task.matters else "0",
                 "XSCHED_AUTO_XQUEUE_THRESHOLD": str(in_flight[0]), "XSCHED_AUTO_XQUEUE_BATCH_SIZE": str(in_flight[1]),
                 "LD_LIBRARY_PATH": ":".join(filter(None, path))}
+
+
+class XschedInterrupts(Xsched):
+    """XSched at its level 3, which takes running kernels off the GPU, by its closed library cuXtra."""
+    name, title = "xsched-3", "XSched, level 3"
+    peer = "xsched"
+    level = {"XSCHED_AUTO_XQUEUE_LEVEL": "3", "XSCHED_CUDA_LV3_IMPL": "TSG"}
 
 
 class Hami(Way):
@@ -302,7 +311,7 @@ def available_memory():
     return available
 
 
-ALL = (Plain, Mps, Gpumux, GpumuxMps, Nixie, Xsched, Nvshare, Hami)
+ALL = (Plain, Mps, Gpumux, GpumuxMps, Nixie, Xsched, XschedInterrupts, Nvshare, Hami)
 
 
 def is_listening(port):

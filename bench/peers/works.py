@@ -47,10 +47,16 @@ def large(count):
                 (Task("batch", "matmul", "spin"),) * count, 8)
 
 
+def requests(name, training, model, simulated):
+    return Work(name, f"answers to {REQUEST_RATE:g} requests a second beside {training}",
+                (Task("latency", "vit", "spin", matters=True), Task("batch", model, simulated)), 20)
+
+
 WORKS = (
     small(2), small(4), small(8), large(2), large(4),
-    Work("requests", f"answers to {REQUEST_RATE:g} requests a second beside a training",
-         (Task("latency", "vit", "spin", matters=True), Task("batch", "matmul", "spin")), 20),
+    requests("requests", "a training", "matmul", "spin"),
+    requests("requests-20ms", "kernels of 20 ms", "matmul-20ms", "spin-20ms"),
+    requests("requests-graph", "graphs of 100 ms", "matmul-graph", "spin-graph"),
     Work("memory", f"three programs that need {300 * MEMORY_PART:.0f} % of the memory together, steps of one alone",
          (Task("batch", "matmul", "spin", ballast=MEMORY_PART),) * 3, 90),
 )
