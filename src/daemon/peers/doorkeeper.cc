@@ -25,11 +25,11 @@ Doorkeeper::~Doorkeeper() { close(); }
 
 base::Status Doorkeeper::check() {
   if (!starter_) {
-    auto started = Starter::start();
+    auto started = doorkeepers::Starter::start(keep_door);
     if (!started) return tl::unexpected(started.error());
     starter_.emplace(std::move(*started));
   }
-  return starter_->check();
+  return daemon::check(*starter_);
 }
 
 void Doorkeeper::close() {
@@ -76,7 +76,7 @@ bool Doorkeeper::ask(const Request& request) {
 
 std::shared_ptr<Doorkeeper::Channel> Doorkeeper::open_channel() {
   if (!starter_) {
-    auto started = Starter::start();
+    auto started = doorkeepers::Starter::start(keep_door);
     if (!started) {
       log_error("descriptors of tenants cannot be received; trying again", {{"why", started.error().message()}});
       return nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Receives messages with descriptors, so that no stranger's descriptor comes into the daemon unless closing it never
-// asks a stranger. A process does it (daemon/peers/doorkeeper_process.h); this is the loop's side.
+// asks a stranger. A process does it (doorkeepers/starter.h); this is the loop's side.
 //
 // The rule: a doorkeeper that was sent an unknown descriptor serves no other connection. It ends, on the account that
 // sent the descriptor. Another doorkeeper serves the others at once.
@@ -64,7 +64,7 @@ class Doorkeeper {
   // Receives the next message of a connection. REQUIRES: `connection` stays open, and no other caller reads it, until
   // `done` is called. That may be at once.
   void receive(int connection, const Account& account, Done done);
-  // Whether descriptors can be received here at all (Starter::check).
+  // Whether descriptors can be received here at all (doorkeeper_process.h, check).
   base::Status check();
   // Stops receiving: waiting connections are told kBusy. Waits for no doorkeeper.
   void close();
@@ -86,7 +86,7 @@ class Doorkeeper {
 
   boost::asio::io_context& io_;
   Closer& closer_;
-  std::optional<Starter> starter_;
+  std::optional<doorkeepers::Starter> starter_;
   boost::asio::steady_timer patience_;
   RateLimit told_{5, 1};         // of log lines
   std::deque<Request> waiting_;  // the first one has been asked about, if is_asked_
