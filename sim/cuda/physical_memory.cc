@@ -88,8 +88,10 @@ std::shared_ptr<PhysicalMemory> PhysicalMemory::import(Machine& machine, int fd,
 bool PhysicalMemory::give_own_file() {
   char name[64];
   std::snprintf(name, sizeof name, kNameFormat, machine_.id(), gpu_);
-  os::FileDescriptor file(::memfd_create(name, MFD_CLOEXEC));
+  os::FileDescriptor file(::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!file || ::ftruncate(file.get(), static_cast<off_t>(bytes_)) != 0) return false;
+  // A process that gets it may rely on its size.
+  ::fcntl(file.get(), F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK);
   // Copies only what was ever written: holes stay holes.
   auto at = static_cast<off_t>(offset_);
   const auto end = static_cast<off_t>(offset_ + bytes_);

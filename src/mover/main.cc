@@ -22,6 +22,11 @@ using namespace gpumux;
 void* find(void* library, const char* symbol) { return ::dlsym(library, symbol); }
 
 int move(os::FileDescriptor connection) {
+  auto doors = mover::Doors::start();
+  if (!doors) {
+    std::fprintf(stderr, "gpumux-mover: %s\n", doors.error().message().c_str());
+    return 1;
+  }
   void* const library = ::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) {
     std::fprintf(stderr, "gpumux-mover: no driver: %s\n", ::dlerror());
@@ -34,7 +39,7 @@ int move(os::FileDescriptor connection) {
     return 1;
   }
   // Without the ends of threads and contexts: the system does that.
-  auto* const process = new mover::Process(driver, std::move(connection));
+  auto* const process = new mover::Process(driver, std::move(connection), std::move(*doors));
   const base::Status done = process->run();
   if (!done) std::fprintf(stderr, "gpumux-mover: %s\n", done.error().message().c_str());
   ::_exit(done ? 0 : 1);

@@ -56,15 +56,19 @@ void Process::Lender::give_back(const HostChunk& chunk) {
   process_.send(wire::MoverHostReturned{.number = chunk.id});
 }
 
+void Process::look() {
+  doors_.end_unused([this](std::uint64_t account) {
+    return std::any_of(seats_.begin(), seats_.end(),
+                       [account](const auto& one) { return one.second.seat.account == account; });
+  });
+  if (!host_) return;
+  used_lately_.push_back(host_->used_bytes());
+  if (used_lately_.size() > kKeptLooks) used_lately_.pop_front();
+}
+
 // Host memory beyond the most that was in use in the last minute goes back, a few chunks at a time. True: there may be
 // more.
-bool Process::shrink_host(base::TimePoint now) {
-  if (!host_) return false;
-  if (now >= next_look_) {
-    next_look_ = now + kLook;
-    used_lately_.push_back(host_->used_bytes());
-    if (used_lately_.size() > kKeptLooks) used_lately_.pop_front();
-  }
+bool Process::shrink_host() {
   if (used_lately_.empty()) return false;
   const std::uint64_t keep = *std::max_element(used_lately_.begin(), used_lately_.end()) + kAskFor;
   if (host_->borrowed_bytes() <= keep || gpus_.empty()) return false;
@@ -83,15 +87,15 @@ bool Process::shrink_host(base::TimePoint now) {
 // ---- the daemon
 
 template <class Message>
-void Process::send(const Message& message) {
+void Process::send(const Message& message, os::FileDescriptor file) {
   const std::lock_guard lock(connection_mutex_);
   if (!connection_) return;
   const auto encoded = wire::encode(message);
   const auto bytes = encoded.bytes();
-  if (unsent_.empty() && os::send_message(connection_.get(), bytes)) return;
-  // This process asks for host memory again, and the daemon asks again. A chunk that goes back is named only once.
-  if constexpr (std::is_same_v<Message, wire::MoverHostReturned>)
-    unsent_.push_back({{bytes.begin(), bytes.end()}, nullptr});
+  if (unsent_.empty() && os::send_message(connection_.get(), bytes, file.get())) return;
+  // This process asks for host memory again, and the daemon asks again. The others are said only once.
+  if constexpr (std::is_same_v<Message, wire::MoverHostReturned> || std::is_same_v<Message, wire::MoverConnected>)
+    unsent_.push_back({{bytes.begin(), bytes.end()}, std::make_shared<os::FileDescriptor>(std::move(file))});
 }
 
 // Under the mutex.
@@ -128,7 +132,7 @@ void Process::hand_over() {
     for (const auto& [number, file] : host_files_) say(wire::MoverHost{.number = number, .bytes = bytes}, file);
     for (const auto& [number, known] : seats_) say(known.seat, nullptr);
   }
-  say(wire::MoverReady{.answers = 1}, nullptr);
+  say(wire::MoverReady{.answers = 1, .connects = 1}, nullptr);
 }
 
 // The next daemon has the lock of the folder that the door is in. So the last one is gone, even if it is still heard.
@@ -192,12 +196,17 @@ base::Status Process::on(const wire::MoverHost& host, os::FileDescriptor file) {
   return {};
 }
 
-base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connection) {
+base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor) {
   if (!host_) return base::fail(base::Code::kProtocol, "the daemon gives a seat before the books");
-  if (!connection) {
-    seats_.try_emplace(seat.seat, Known{nullptr, seat});
-    return {};
-  }
+  seats_.try_emplace(seat.seat, Known{nullptr, seat});
+  if (seat.connects != 0) send(wire::MoverConnected{.seat = seat.seat}, connect(seat));
+  // The next mover has a starter, and knows all that was saved.
+  if (doors_.is_broken()) return base::fail(base::Code::kUnavailable, "the starter of doorkeepers has ended");
+  return {};
+}
+
+// The seat's end of a new connection. None: its GPU is not there, or its account gets none now.
+os::FileDescriptor Process::connect(const wire::MoverSeat& seat) {
   int count = 0;
   driver_.cuDeviceGetCount(&count);
   for (int i = 0; i < count; ++i) {
@@ -207,13 +216,16 @@ base::Status Process::on(const wire::MoverSeat& seat, os::FileDescriptor connect
         driver_.cuDeviceGetUuid(&uuid, device) != cuda::CUDA_SUCCESS ||
         std::memcmp(&uuid, seat.gpu_uuid, sizeof seat.gpu_uuid) != 0)
       continue;
+    auto made = doors_.open(seat.account);
+    if (!made) return {};
     auto gpu = std::find_if(gpus_.begin(), gpus_.end(), [&](const auto& one) { return one->device == device; });
     if (gpu == gpus_.end()) gpu = gpus_.insert(gpu, std::make_unique<Gpu>(*this, device));
     seats_[seat.seat] = {gpu->get(), seat};
-    (*gpu)->post(NewSeat{seat.seat, std::move(connection), seat.domain, seat.most});
-    return {};
+    (*gpu)->post(
+        NewSeat{seat.seat, std::move(made->relay), std::move(made->presence), seat.domain, seat.account, seat.most});
+    return std::move(made->seat);
   }
-  return {};  // the seat sees that its connection is closed
+  return {};
 }
 
 base::Status Process::on(const wire::MoverSeatGone& gone, os::FileDescriptor) {
@@ -252,7 +264,7 @@ base::Status Process::on(const wire::MoverAsked&, os::FileDescriptor) {
       gpu->post(Question{});
     }
   }
-  send(wire::MoverAnswered{.still_gpus = still});
+  send(wire::MoverAnswered{.still_gpus = still, .ending_doorkeepers = static_cast<std::uint32_t>(doors_.ending())});
   return {};
 }
 
@@ -284,7 +296,7 @@ bool Process::has_seats() {
 }
 
 base::Status Process::run() {
-  send(wire::MoverReady{.answers = 1});
+  send(wire::MoverReady{.answers = 1, .connects = 1});
   base::Status done = serve();
   is_ending_.store(true);
   return done;
@@ -307,7 +319,11 @@ base::Status Process::serve() {
       flush();
     }
     if (polled[1].revents != 0) open_door();
-    has_more = shrink_host(os::now());
+    if (const base::TimePoint now = os::now(); now >= next_look_) {
+      next_look_ = now + kLook;
+      look();
+    }
+    has_more = shrink_host();
   }
   return {};
 }
@@ -355,7 +371,7 @@ void Process::Gpu::run() {
     for (Mail& one : taken) {
       if (auto* const seat = std::get_if<NewSeat>(&one)) {
         worker.bound(seat->seat, seat->most);
-        worker.add(seat->seat, std::move(seat->connection), seat->domain);
+        worker.add(seat->seat, std::move(seat->relay), seat->domain, std::move(seat->presence), seat->account);
       }
       if (const auto* const bound = std::get_if<SeatBound>(&one)) worker.bound(bound->seat, bound->most);
       if (const auto* const gone = std::get_if<SeatGone>(&one)) worker.remove(gone->seat);

@@ -23,6 +23,7 @@
 #include "base/result.h"
 #include "cuda/driver.gen.h"
 #include "mover/books.h"
+#include "mover/doors.h"
 #include "mover/worker.h"
 #include "os/file_descriptor.h"
 #include "wire/mover_messages.h"
@@ -32,8 +33,8 @@ namespace gpumux::mover {
 class Process {
  public:
   // `connection`: to the daemon.
-  Process(const cuda::Driver& driver, os::FileDescriptor connection)
-      : driver_(driver), connection_(std::move(connection)) {}
+  Process(const cuda::Driver& driver, os::FileDescriptor connection, Doors doors)
+      : driver_(driver), doors_(std::move(doors)), connection_(std::move(connection)) {}
   ~Process();
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
@@ -47,8 +48,10 @@ class Process {
   };
   struct NewSeat {
     SeatNumber seat = 0;
-    os::FileDescriptor connection;
+    os::FileDescriptor relay;
+    os::FileDescriptor presence;
     Domain domain = 0;
+    std::uint64_t account = 0;
     std::uint64_t most = 0;
   };
   struct SeatBound {
@@ -98,23 +101,26 @@ class Process {
   base::Status on(const wire::MoverDoor&, os::FileDescriptor door);
   base::Status on(const wire::MoverBooks& books, os::FileDescriptor file);
   base::Status on(const wire::MoverHost& host, os::FileDescriptor file);
-  base::Status on(const wire::MoverSeat& seat, os::FileDescriptor connection);
+  base::Status on(const wire::MoverSeat& seat, os::FileDescriptor);
   base::Status on(const wire::MoverSeatGone& gone, os::FileDescriptor);
   base::Status on(const wire::MoverBound& bound, os::FileDescriptor);
   base::Status on(const wire::MoverSeats&, os::FileDescriptor);
   base::Status on(const wire::MoverAsked&, os::FileDescriptor);
   void forget(SeatNumber seat);
+  os::FileDescriptor connect(const wire::MoverSeat& seat);
   template <class Message>
-  void send(const Message& message);
+  void send(const Message& message, os::FileDescriptor file = {});
   bool has_seats();
   void open_door();
   void hand_over();
   void flush();
   bool has_daemon();
   void leave_daemon();
-  bool shrink_host(base::TimePoint now);
+  void look();
+  bool shrink_host();
 
   const cuda::Driver& driver_;
+  Doors doors_;
   os::FileDescriptor door_;  // where the next daemon connects
   std::mutex connection_mutex_;
   os::FileDescriptor connection_;  // under the mutex; none: the daemon is gone

@@ -39,7 +39,7 @@ class ProcessTest : public sim::SimTest {
         stands_still_.wait(true);
         return simulated_driver().cuMemImportFromShareableHandle(handle, file, type);
       };
-      Process process(driver, std::move(*connection));
+      Process process(driver, std::move(*connection), Doors::start().value());
       status_ = process.run();
     });
     say(wire::MoverDoor{}, os::bind_seqpacket(door_, 0600)->get());
@@ -61,25 +61,37 @@ class ProcessTest : public sim::SimTest {
   void say(const Message& message, int fd = -1) {
     ASSERT_TRUE(os::send_message(daemon_.get(), wire::encode(message).bytes(), fd));
   }
-  os::FileDescriptor open_seat(SeatNumber number, int device = 0) {
-    auto [ours, theirs] = pair();
+  os::FileDescriptor open_seat(SeatNumber number, int device = 0, std::uint64_t account = 0) {
     cuda::CUuuid uuid{};
     EXPECT_CUDA(simulated_driver().cuDeviceGetUuid(&uuid, device));
-    wire::MoverSeat seat{.seat = number, .most = UINT64_MAX};
+    wire::MoverSeat seat{.seat = number, .most = UINT64_MAX, .account = account, .connects = 1};
     std::memcpy(seat.gpu_uuid, &uuid, sizeof uuid);
-    say(seat, theirs.get());
-    return std::move(ours);
+    return ask_for(seat);
+  }
+  // The seat's end of the connection that the mover makes, or none.
+  os::FileDescriptor ask_for(const wire::MoverSeat& seat) {
+    say(seat);
+    os::FileDescriptor connection;
+    EXPECT_TRUE(sim::eventually([&] {
+      auto [message, fd] = heard_with_descriptor();
+      if (!message || !std::holds_alternative<wire::MoverConnected>(*message)) return false;
+      EXPECT_EQ(std::get<wire::MoverConnected>(*message).seat, seat.seat);
+      connection = std::move(fd);
+      return true;
+    }));
+    return connection;
   }
   void give_host_memory(std::uint64_t number) {
     const os::FileDescriptor file(::memfd_create("host", MFD_CLOEXEC));
     ASSERT_EQ(::ftruncate(file.get(), kPerChunk * kBlockBytes), 0);
     say(wire::MoverHost{.number = number, .bytes = kPerChunk * kBlockBytes}, file.get());
   }
-  std::optional<wire::ToMoversDaemon> heard() {
+  std::optional<wire::ToMoversDaemon> heard() { return heard_with_descriptor().first; }
+  std::pair<std::optional<wire::ToMoversDaemon>, os::FileDescriptor> heard_with_descriptor() {
     std::byte buffer[base::kMaxMessageBytes];
-    const auto received = os::receive_message(daemon_.get(), buffer);
-    if (!received || received->bytes == 0) return std::nullopt;
-    return wire::decode_to_movers_daemon(std::span(buffer, received->bytes)).value();
+    auto received = os::receive_message(daemon_.get(), buffer);
+    if (!received || received->bytes == 0) return {};
+    return {wire::decode_to_movers_daemon(std::span(buffer, received->bytes)).value(), std::move(received->fd)};
   }
   // The mover's next answer to the seat. Until it comes, the test gives the host memory that the mover asks for.
   std::optional<wire::MoverMoved> answer(const os::FileDescriptor& seat) {
@@ -277,10 +289,7 @@ TEST_F(ProcessTest, TheNextDaemonReadsNothing) {
 
 TEST_F(ProcessTest, AGpuThatIsNotThereHasNoSeat) {
   say(wire::MoverBooks{.slots = kSlots, .slots_per_chunk = kPerChunk}, books_.get());
-  auto [ours, theirs] = pair();
-  say(wire::MoverSeat{.seat = 1, .most = UINT64_MAX}, theirs.get());
-  theirs.reset();
-  EXPECT_FALSE(answer(ours));  // it was closed
+  EXPECT_FALSE(ask_for({.seat = 1, .most = UINT64_MAX, .connects = 1}));
 }
 
 TEST_F(ProcessTest, ADaemonThatTalksNonsenseIsLeft) {

@@ -2,11 +2,11 @@
 #include "mover/worker.h"
 
 #include <poll.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <span>
 #include <utility>
 
 #include "os/unix_socket.h"
@@ -74,13 +74,16 @@ Worker::~Worker() {
 
 // ---- hearing
 
-void Worker::add(SeatNumber number, os::FileDescriptor connection, Domain domain) {
+void Worker::add(SeatNumber number, os::FileDescriptor connection, Domain domain, os::FileDescriptor presence,
+                 std::uint64_t account) {
   // A seat has one connection. It has lost the earlier one, or does not need it any more.
   for (Seat& seat : seats_) seat.is_gone = seat.is_gone || seat.number == number;
   Seat& seat = seats_.emplace_back();
   seat.number = number;
   seat.domain = domain;
   seat.connection = std::move(connection);
+  seat.presence = std::move(presence);
+  seat.account = account;
 }
 
 void Worker::remove(SeatNumber number) {
@@ -325,14 +328,6 @@ bool Worker::moves(Domain domain) const {
          std::any_of(mapped_.begin(), mapped_.end(), is_its);
 }
 
-// Its connection has ended, whether that was heard or not.
-bool Worker::is_lost(Seat& seat) {
-  std::byte byte;
-  const ssize_t heard = ::recv(seat.connection.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
-  seat.is_gone = seat.is_gone || heard == 0 || (heard < 0 && errno != EAGAIN);
-  return seat.is_gone;
-}
-
 // The first message of the seat whose last one began before those of the others. End: there is none.
 std::deque<Worker::Operation>::iterator Worker::next_queued(bool is_load) {
   auto next = queued_.end();
@@ -427,9 +422,11 @@ Worker::Then Worker::advance_save(Operation& operation, Copier::Saving& saving) 
       return Then::kOver;
     case Copier::Progress::kDone: break;
   }
-  // The seat does not hear of it. It may have lost the connection before the copy was over, and have gone on: the copy
-  // is of two contents.
-  if (is_lost(*operation.seat)) {
+  // A seat that is gone does not hear of it. It may have lost the connection before the copy was over, and have gone
+  // on: the copy is of two contents.
+  const Presence seen = presence(operation);
+  if (seen == Presence::kAsked) return Then::kGoOn;
+  if (seen == Presence::kGone) {
     copier_.keep(saving);
     end(operation, true);
     answer(operation, MoverResult::kFailed, cuda::CUDA_ERROR_NOT_READY);
@@ -512,6 +509,7 @@ std::optional<base::Duration> Worker::step(base::TimePoint now) {
   for (Seat& seat : seats_) {
     flush(seat);
     hear(seat);
+    if (seat.presence) hear_presence(seat);
   }
   if (!seats_.empty()) seats_.splice(seats_.end(), seats_, seats_.begin());
   match_asks();
@@ -559,6 +557,7 @@ void Worker::wait(std::optional<base::Duration> most, int wake) {
         queued_.size() < kMostQueued && seat.unsent.empty() && seat.unanswered < kMostUnanswered && !seat.is_gone;
     const int events = (is_heard ? POLLIN : 0) | (seat.unsent.empty() || seat.is_gone ? 0 : POLLOUT);
     if (events != 0) polled.push_back({seat.connection.get(), static_cast<short>(events), 0});
+    if (seat.presence && !seat.is_gone) polled.push_back({seat.presence.get(), POLLIN, 0});
   }
   timespec time{};
   if (most) {

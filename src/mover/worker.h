@@ -47,6 +47,9 @@ class Worker {
   static constexpr std::size_t kMostUnanswered = 64;
   // Messages of one seat that are heard in one step. Then the others have their turn.
   static constexpr int kMostHeard = 64;
+  // A doorkeeper that does not say for so long whether a seat is there has lost all seats of its account: their copies
+  // hold up those of others. A guess; on a busy machine an answer takes milliseconds.
+  static constexpr base::Duration kPresencePatience = std::chrono::seconds(5);
   // Messages of all seats that wait. Each has a descriptor.
   static constexpr std::size_t kMostQueued = 512;
 
@@ -56,8 +59,10 @@ class Worker {
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  // A seat of this GPU's, and its connection.
-  void add(SeatNumber seat, os::FileDescriptor connection, Domain domain = 0);
+  // A seat of this GPU's, and its connection. With `presence` that is a relay of its account's doorkeeper
+  // (Doors::Connection).
+  void add(SeatNumber seat, os::FileDescriptor connection, Domain domain = 0, os::FileDescriptor presence = {},
+           std::uint64_t account = 0);
   // The seat's process has ended, and its content in host memory is of no use.
   void remove(SeatNumber seat);
   // From now on the seat has at most so many bytes of host memory: a Save beyond that waits. Without this it has no
@@ -84,6 +89,10 @@ class Worker {
   struct Seat {
     SeatNumber number = 0;
     os::FileDescriptor connection;
+    os::FileDescriptor presence;  // none: the connection is the seat's own
+    std::uint64_t account = 0;
+    std::uint64_t asked = 0;  // whether it is there, so many times; and until then it was
+    std::uint64_t was_there = 0;
     Domain domain = 0;
     Away away;
     // The slots that it has named, until it has named all.
@@ -123,6 +132,8 @@ class Worker {
     Content content;
     std::vector<std::uint32_t> named;  // the slots that it may work with
     std::uint64_t may_take = 0;        // bytes of host memory that are set aside for it (may_take)
+    std::uint64_t asked = 0;           // since it was copied: the question whether its seat is there; 0: none
+    base::TimePoint asked_at{};
     std::variant<std::monostate, Copier::Saving, Copier::Loading> copying;
     Owner owner(std::size_t block) const { return {seat->number, chunk, static_cast<std::uint32_t>(block)}; }
     std::uint64_t bytes() const { return said.size() * kBlockBytes; }
@@ -158,7 +169,13 @@ class Worker {
   std::deque<Operation>::iterator next_queued(bool is_load);
   bool is_awaited(const Operation& saved) const;
   bool moves(Domain domain) const;
-  static bool is_lost(Seat& seat);
+  enum class Presence : std::uint8_t {
+    kAsked,  // and not answered
+    kThere,
+    kGone,
+  };
+  Presence presence(Operation& copied);
+  static void hear_presence(Seat& seat);
   void begin_next(bool is_load);
   bool begin(Operation& operation);
   void advance_all(base::TimePoint now);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The worker's part that answers seats.
+// The worker's part that answers seats, and asks whether they are there.
+#include <poll.h>
+
 #include <cerrno>
+#include <span>
 #include <utility>
 
 #include "mover/worker.h"
@@ -69,6 +72,38 @@ void Worker::flush(Seat& seat) {
       return;
     }
     seat.unsent.pop_front();
+  }
+}
+
+// Whether the seat's connection has ended, heard or not, since the operation was copied.
+Worker::Presence Worker::presence(Operation& copied) {
+  Seat& seat = *copied.seat;
+  if (!seat.presence) {
+    pollfd end{seat.connection.get(), POLLRDHUP, 0};
+    seat.is_gone = seat.is_gone || ::poll(&end, 1, 0) != 0;
+  } else if (copied.asked == 0) {
+    copied.asked = seat.asked + 1;
+    copied.asked_at = now_;
+    // All sockets of a relay have room for the questions of all operations that are mapped at once.
+    const auto sent = os::send_message(seat.presence.get(), std::as_bytes(std::span(&copied.asked, 1)));
+    seat.is_gone = seat.is_gone || !sent;
+    ++seat.asked;
+  }
+  const bool waits = copied.asked > seat.was_there;
+  if (waits && !seat.is_gone && now_ >= copied.asked_at + kPresencePatience) {
+    for (Seat& one : seats_) one.is_gone = one.is_gone || (one.presence && one.account == seat.account);
+  }
+  if (seat.is_gone) return Presence::kGone;
+  return waits ? Presence::kAsked : Presence::kThere;
+}
+
+void Worker::hear_presence(Seat& seat) {
+  std::uint64_t number = 0;
+  while (!seat.is_gone) {
+    const auto heard = os::receive_message(seat.presence.get(), std::as_writable_bytes(std::span(&number, 1)));
+    if (!heard && heard.error().system_errno == EAGAIN) return;
+    seat.is_gone = !heard || heard->bytes != sizeof number;
+    if (!seat.is_gone) seat.was_there = number;
   }
 }
 

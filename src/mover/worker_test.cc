@@ -124,6 +124,79 @@ TEST_F(WorkerTest, ASeatThatIsConnectedAgain) {
   release(memory);
 }
 
+// The test is the seat's doorkeeper.
+TEST_F(WorkerTest, ACopyCountsIfItsSeatIsThereWhenItIsOver) {
+  int relays[2];
+  int presences[2];
+  for (int* const ends : {relays, presences})
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  worker_->add(1, os::FileDescriptor(relays[0]), 0, os::FileDescriptor(presences[0]));
+  const os::FileDescriptor relay(relays[1]);
+  os::FileDescriptor presence(presences[1]);
+  Memory memory = make(1);
+  write(memory, words(memory.bytes, 9));
+  const auto ask = [&](std::uint64_t ticket) {
+    const std::vector<MoverBlock> blocks(1);
+    say(relay, wire::MoverSave{.ticket = ticket, .chunk = ticket, .blocks = 1}, blocks, exported(memory).get());
+  };
+  std::byte question[8];
+  const auto hear_question = [&] {
+    base::Result<os::Received> heard;
+    ASSERT_TRUE(sim::eventually([&] {
+      worker_->step(sim::now());
+      heard = os::receive_message(presence.get(), question);
+      return heard.has_value();
+    }));
+    ASSERT_EQ(heard->bytes, sizeof question);
+  };
+  ask(1);
+  hear_question();
+  EXPECT_EQ(books_->bytes_of(1), 0u);
+  worker_->step(sim::now());
+  std::byte byte;
+  EXPECT_EQ(::recv(relay.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT), -1);
+  ASSERT_TRUE(os::send_message(presence.get(), question));
+  EXPECT_EQ(hear(relay)->moved.result, MoverResult::kDone);
+  EXPECT_EQ(books_->bytes_of(1), kBlockBytes);
+  // The next one is copied, and its seat is gone by then.
+  ask(2);
+  hear_question();
+  presence.reset();
+  ASSERT_TRUE(sim::eventually([&] {
+    worker_->step(sim::now());
+    return worker_->seats() == 0;
+  }));
+  EXPECT_EQ(books_->bytes_of(1), kBlockBytes);
+  release(memory);
+}
+
+// Attack: the account's doorkeeper waits for a stranger.
+TEST_F(WorkerTest, ADoorkeeperThatDoesNotAnswerHasLostItsSeats) {
+  int relays[2];
+  int presences[2];
+  for (int* const ends : {relays, presences})
+    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+  worker_->add(1, os::FileDescriptor(relays[0]), 0, os::FileDescriptor(presences[0]));
+  const os::FileDescriptor relay(relays[1]);
+  const os::FileDescriptor presence(presences[1]);
+  Memory memory = make(1);
+  write(memory, words(memory.bytes, 9));
+  const std::vector<MoverBlock> blocks(1);
+  say(relay, wire::MoverSave{.ticket = 1, .chunk = 1, .blocks = 1}, blocks, exported(memory).get());
+  base::TimePoint now = sim::now();
+  ASSERT_TRUE(sim::eventually([&] {
+    worker_->step(now);
+    std::byte byte;
+    return ::recv(presence.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 1;
+  }));
+  worker_->step(now + Worker::kPresencePatience - std::chrono::nanoseconds(1));
+  EXPECT_EQ(worker_->seats(), 1u);
+  worker_->step(now + Worker::kPresencePatience);
+  EXPECT_EQ(worker_->seats(), 0u);
+  EXPECT_EQ(books_->bytes_of(1), 0u);
+  release(memory);
+}
+
 // Attack: a seat fills the queue, so that the others wait.
 TEST_F(WorkerTest, SeatsAreServedInTurn) {
   const os::FileDescriptor greedy = connect(1);

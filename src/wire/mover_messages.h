@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages between a seat and the node's mover. The daemon gives a seat its connection, and the mover the other end
-// together with the seat's number and GPU. So nothing here says who speaks.
+// The messages between a seat and the node's mover. The mover makes each seat's connection, and the daemon gives it to
+// the seat. So nothing here says who speaks. A doorkeeper passes the messages on (mover/doors.h).
 //
 // Transport as in wire/messages.h: whole messages, SOCK_SEQPACKET. After the struct come `blocks` records of 8 bytes,
 // one for each 2 MiB of the chunk.
@@ -168,8 +168,8 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 //                       <------------------  MoverReady          it has the driver, and has handed over all that it has
 //                       <------------------  MoverHostWanted
 //                       <------------------  MoverHostReturned   the chunk with this number is not used any more
-//   MoverSeat + socket  ------------------>                      a seat, and the mover's end of its connection. Without
-//                                                                one: it has none now
+//   MoverSeat           ------------------>                      a seat. If it is to be connected:
+//                       <------------------  MoverConnected + socket  the seat's end. Without one: it cannot be now
 //   MoverBound          ------------------>                      how much host memory a seat may have
 //   MoverSeats          ------------------>                      all seats were named: content of others is of no use
 //   MoverSeatGone       ------------------>                      its content is of no use any more
@@ -198,6 +198,7 @@ enum class MoverControlType : std::uint32_t {
   kHostReturned = 65,
   kReady = 66,
   kAnswered = 67,
+  kConnected = 68,
 };
 
 struct MoverDoor {
@@ -226,8 +227,11 @@ struct MoverSeat {
   std::uint64_t process_start = 0;
   std::uint32_t pid = 0;
   std::uint32_t slot = 0;
-  std::uint64_t domain = 0;  // seats of one trust domain have the same one; 0: the seat gets and gives no frames
-  std::uint64_t most = 0;    // as in MoverBound
+  std::uint64_t domain = 0;    // seats of one trust domain have the same one; 0: the seat gets and gives no frames
+  std::uint64_t most = 0;      // as in MoverBound
+  std::uint64_t account = 0;   // seats of one account have the same one (daemon/peers/account.h)
+  std::uint32_t connects = 0;  // 1: it is to be connected
+  std::uint32_t reserved = 0;
 };
 struct MoverBound {
   static constexpr MoverControlType kType = MoverControlType::kBound;
@@ -263,19 +267,24 @@ struct MoverHostReturned {
 struct MoverReady {
   static constexpr MoverControlType kType = MoverControlType::kReady;
   static constexpr std::size_t kMinimumBytes = 8;
-  std::uint32_t answers = 0;  // 1: it knows MoverAsked
-  std::uint32_t reserved = 0;
+  std::uint32_t answers = 0;   // 1: it knows MoverAsked
+  std::uint32_t connects = 0;  // 1: it makes the seats' connections
+};
+struct MoverConnected {
+  static constexpr MoverControlType kType = MoverControlType::kConnected;
+  static constexpr std::size_t kMinimumBytes = 8;
+  std::uint64_t seat = 0;
 };
 struct MoverAnswered {
   static constexpr MoverControlType kType = MoverControlType::kAnswered;
   static constexpr std::size_t kMinimumBytes = 8;
-  std::uint32_t still_gpus = 0;  // whose threads have not gone on since the last question
-  std::uint32_t reserved = 0;
+  std::uint32_t still_gpus = 0;          // whose threads have not gone on since the last question
+  std::uint32_t ending_doorkeepers = 0;  // that have not ended yet (mover/doors.h)
 };
 using FromMoversDaemon =
     std::variant<MoverBooks, MoverHost, MoverSeat, MoverSeatGone, MoverSeats, MoverDoor, MoverBound, MoverAsked>;
-using ToMoversDaemon =
-    std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat, MoverAnswered>;
+using ToMoversDaemon = std::variant<MoverHostWanted, MoverHostReturned, MoverReady, MoverBooks, MoverHost, MoverSeat,
+                                    MoverAnswered, MoverConnected>;
 base::Result<FromMoversDaemon> decode_from_movers_daemon(std::span<const std::byte> bytes);
 base::Result<ToMoversDaemon> decode_to_movers_daemon(std::span<const std::byte> bytes);
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Programs that do not fit together: a process of its own, the mover, moves their memory."""
 
+import contextlib
 import os
 import pathlib
 import re
@@ -79,6 +80,41 @@ class Mover(MoverTest):
         wait_until(lambda: len(self.movers(daemon)) == 5, HANG, "another one is started")
         self.work_until(self.turns_of(daemon, 3), "turns", *programs)
 
+    @staticmethod
+    def children(pid):
+        """Of all threads of the process."""
+        found = []
+        for path in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
+            with contextlib.suppress(OSError):
+                found += map(int, path.read_text().split())
+        return found
+
+    def test_its_doorkeeper_is_killed_again_and_again(self):
+        daemon = self.start_daemon()
+        programs = self.started(2)
+
+        def doorkeepers():
+            # The mover's starter has a guard for each.
+            [starter] = self.children(self.movers(daemon)[-1])
+            return [one for guard in self.children(starter) for one in self.children(guard)]
+
+        for _ in range(4):
+            wait_until(self.turns_of(daemon, 2), HANG, "turns")
+            wait_until(doorkeepers, HANG, "a doorkeeper")
+            os.kill(doorkeepers()[0], signal.SIGKILL)
+        self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+        self.assertEqual(len(self.movers(daemon)), 1)
+
+    def test_its_starter_is_killed(self):
+        self.expect_error("the mover has ended, and is started again")
+        daemon = self.start_daemon()
+        programs = self.started(2)
+        wait_until(self.turns_of(daemon, 2), HANG, "turns")
+        [starter] = self.children(self.movers(daemon)[-1])
+        os.kill(starter, signal.SIGKILL)
+        wait_until(lambda: len(self.movers(daemon)) == 2, HANG, "another mover is started")
+        self.work_until(self.turns_of(daemon, 3), "turns", *programs)
+
     def test_it_is_stopped_for_a_while(self):
         daemon = self.start_daemon()
         programs = self.started(2)
@@ -105,14 +141,22 @@ class Mover(MoverTest):
         wait_until(lambda: len(self.movers(daemon)) == 2, HANG, "another one is started")
         self.work_until(self.turns_of(daemon, 3), "turns", *programs)
 
-    def test_a_program_closes_its_connection(self):
+    def spoil(self, **how):
         daemon = self.start_daemon()
-        programs = [*self.started(1, close_mover=1), *self.started(1)]
+        programs = [*self.started(1, **how), *self.started(1)]
 
-        def has_closed_some():
-            return programs[0].count("closed") and int(programs[0].field("closed")) >= 3
-        self.work_until(has_closed_some, "it has closed three", *programs)
+        def has_spoiled_some():
+            return programs[0].count("spoiled") and int(programs[0].field("spoiled")) >= 3
+        self.work_until(has_spoiled_some, "it has spoiled three connections", *programs)
         self.assertEqual(len(self.movers(daemon)), 1)
+        return daemon
+
+    def test_a_program_closes_its_connection(self):
+        self.spoil(close_mover=1)
+
+    def test_a_program_sends_a_file(self):
+        daemon = self.spoil(file_to_mover=1)
+        self.assertIn("has sent a descriptor that is no GPU memory", daemon.log())
 
     def test_one_that_cannot_start_is_said_and_no_program_waits_for_it(self):
         self.expect_error("the mover cannot be started")

@@ -10,7 +10,8 @@
 // processes. --bare-children 1: after each round a child that no handler of fork knows of ends by exit(). --fill-kib N:
 // it allocates pieces of this size at the beginning until one is refused, says how much it had, and frees them.
 // --close-mover 1: after each round it closes its connection to the node's mover, as a program that closes all its
-// descriptors does.
+// descriptors does. --file-to-mover 1: it sends a file there instead, as no library does.
+#include <fcntl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -131,7 +132,8 @@ class Large {
     }
     check_sum(blocks_[number % blocks_.size()]);
     if (options_.flag("bare-children")) end_bare_child();
-    if (options_.flag("close-mover")) close_mover();
+    if (options_.flag("close-mover")) spoil_mover([](int fd) { return ::close(fd) == 0; });
+    if (options_.flag("file-to-mover")) spoil_mover(send_file);
   }
 
   std::uint64_t finish() {
@@ -203,7 +205,8 @@ class Large {
   }
 
   // A pair of sockets that another process has made, with whole messages: nothing else that it has is that.
-  static void close_mover() {
+  template <class Spoil>
+  static void spoil_mover(Spoil spoil) {
     for (int fd = 0; fd < 1024; ++fd) {
       int type = 0;
       sockaddr_un name{};
@@ -216,10 +219,29 @@ class Large {
           ::getpeername(fd, reinterpret_cast<sockaddr*>(&name), &name_bytes) != 0 ||
           name_bytes > sizeof name.sun_family)
         continue;
-      ::close(fd);
-      ++closed_;
+      if (spoil(fd)) ++spoiled_;
     }
-    say("closed=%d", closed_);
+    say("spoiled=%d", spoiled_);
+  }
+
+  static bool send_file(int socket) {
+    const int file = ::open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof file)]{};
+    char byte = 0;
+    iovec part{&byte, 1};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const item = CMSG_FIRSTHDR(&message);
+    item->cmsg_level = SOL_SOCKET;
+    item->cmsg_type = SCM_RIGHTS;
+    item->cmsg_len = CMSG_LEN(sizeof file);
+    std::memcpy(CMSG_DATA(item), &file, sizeof file);
+    const bool was_sent = ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) == 1;
+    ::close(file);
+    return was_sent;
   }
 
   // From the device's pool, in the order of the stream.
@@ -273,7 +295,7 @@ class Large {
     if (sum != checksum_of(block.value, block.count)) wrong("a checksum of " + std::to_string(block.value));
   }
 
-  static inline int closed_ = 0;
+  static inline int spoiled_ = 0;
   const Api& api_;
   const Options& options_;
   Kernels kernels_;
@@ -306,6 +328,7 @@ int main(int argc, char** argv) {
                          {"bare-children", "0"},
                          {"fill-kib", "0"},
                          {"close-mover", "0"},
+                         {"file-to-mover", "0"},
                          {"hold", "0"}});
   const int code = run_in_rounds<Large>(options);
   if (options.number("hold") != 0) ::sleep(static_cast<unsigned>(options.number("hold")));

@@ -16,6 +16,11 @@ NodeMover::Seat mover_seat(const Session& session, const Slot& slot) {
 
 void MoverSeats::set_mover(NodeMover& mover) {
   mover_ = &mover;
+  mover.on_connected([this](const NodeMover::Seat& seat, base::TenantId asker, const os::FileDescriptor& connection) {
+    Session* const session = table_.find(asker);
+    if (session != nullptr && session->slot(seat.slot) != nullptr)
+      connected(*session, *session->slot(seat.slot), connection);
+  });
   mover.on_may_connect([this] {
     table_.for_each_seat([this](Session& session, const Slot& slot) {
       const NodeMover::Seat seat = mover_seat(session, slot);
@@ -33,7 +38,8 @@ void MoverSeats::set_mover(NodeMover& mover) {
 void MoverSeats::opened(Session& session, Slot& slot, bool has_mover) {
   if (mover_ == nullptr || !session.knows_mover) return;
   if (has_mover) {
-    slot.mover = mover_->is_back(mover_seat(session, slot)) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
+    slot.mover =
+        mover_->is_back(mover_seat(session, slot), session.id) ? Slot::Mover::kOurs : Slot::Mover::kEarlierDaemons;
   } else {
     connect(session, slot);
   }
@@ -42,12 +48,14 @@ void MoverSeats::opened(Session& session, Slot& slot, bool has_mover) {
 void MoverSeats::connect(Session& session, Slot& slot) {
   const NodeMover::Seat seat = mover_seat(session, slot);
   const auto& gpu = leases_.gpus()[slot.gpu.value];
-  const os::FileDescriptor connection =
-      mover_->connect(seat, gpu.info.uuid, gpu.settings.hand_over ? session.trust_domain : std::string());
+  mover_->connect(seat, session.id, gpu.info.uuid, session.peer.account.key(),
+                  gpu.settings.hand_over ? session.trust_domain : std::string());
   // One that has content, or waits, gets a connection when a mover serves.
   if (mover_->knows(seat) && std::exchange(slot.mover, Slot::Mover::kOurs) == Slot::Mover::kEarlierDaemons)
     count_elsewhere();
-  if (!connection) return;
+}
+
+void MoverSeats::connected(Session& session, Slot& slot, const os::FileDescriptor& connection) {
   slot.mover_connection = ++connections_;
   mail_.send(session, wire::MoverOpened{.slot = slot.number, .number = slot.mover_connection}, connection.get());
 }
@@ -69,7 +77,7 @@ void MoverSeats::closed(const Session& session, Slot& slot) {
 
 void MoverSeats::left(const Session& session) {
   for (const auto& [number, slot] : session.slots()) {
-    if (slot.mover == Slot::Mover::kOurs) mover_->left(mover_seat(session, slot));
+    if (slot.mover == Slot::Mover::kOurs) mover_->left(mover_seat(session, slot), session.id);
   }
   count_elsewhere();
 }

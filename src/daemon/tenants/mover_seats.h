@@ -52,6 +52,7 @@ class MoverSeats {
 
  private:
   void connect(Session& session, Slot& slot);
+  void connected(Session& session, Slot& slot, const os::FileDescriptor& connection);
   void count_elsewhere();
   std::uint64_t evictable(base::SeatId seat) const;
 

@@ -263,6 +263,7 @@ void NodeMover::on(const wire::MoverReady& ready, os::FileDescriptor) {
   if (auto* const starting = std::get_if<Starting>(&state_)) {
     state_ = Serving{.process = std::move(starting->process), .answers = ready.answers != 0};
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
+    if (ready.connects == 0) return lost("it is of an earlier version, which does not make connections");
     for (const auto& [seat, known] : seats_) {
       if (known.number != 0 && known.most != 0) send(wire::MoverBound{.seat = known.number, .most = known.most});
     }
@@ -287,6 +288,7 @@ void NodeMover::lost(std::string_view why) {
   unsent_.clear();
   for (auto& [seat, known] : seats_) {
     if (known.connection == Connection::kGiven) known.connection = Connection::kNone;
+    if (known.connection == Connection::kAsked) known.connection = Connection::kAwaited;
   }
   if (auto* const serving = std::get_if<Serving>(&state_)) {
     log_error("the mover has ended, and is started again", {{"pid", serving->process.pid}, {"why", why}});
@@ -346,34 +348,33 @@ void NodeMover::rested() {
 
 bool NodeMover::has_connection(const Seat& seat) const {
   const auto known = seats_.find(seat);
-  return known != seats_.end() && known->second.connection == Connection::kGiven;
+  return known != seats_.end() && known->second.connection >= Connection::kAsked;
 }
 
 bool NodeMover::knows(const Seat& seat) const {
   const auto known = seats_.find(seat);
-  return known != seats_.end() && (known->second.number != 0 || known->second.connection == Connection::kAwaited);
+  return known != seats_.end() && (known->second.number != 0 || known->second.connection != Connection::kNone);
 }
 
 bool NodeMover::has_seat() const {
   return std::any_of(seats_.begin(), seats_.end(), [this](const auto& one) { return knows(one.first); });
 }
 
-os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain) {
+void NodeMover::connect(const Seat& seat, base::TenantId asker, const base::GpuUuid& gpu, std::uint64_t account,
+                        const std::string& domain) {
   Known& known = seats_[seat];
+  known.asker = asker;
+  if (known.connection == Connection::kAsked) return;
   known.connection = Connection::kAwaited;
   if (unsent_.size() >= kMostUnsent + loans_.size() + seats_.size() || is_taking_over() ||
       std::holds_alternative<Resting>(state_))
-    return {};
+    return;
   if (std::holds_alternative<None>(state_)) {
     if (const auto started = start(); !started) {
       fail(started.error().message());
-      rest({});
-      return {};
+      return rest({});
     }
   }
-  int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return {};
-  os::FileDescriptor theirs(ends[0]);
   known.has_left = false;
   if (known.number == 0) {
     known.number = ++last_number_;
@@ -381,23 +382,35 @@ os::FileDescriptor NodeMover::connect(const Seat& seat, const base::GpuUuid& gpu
                  std::to_string(seat.pid) + " " + std::to_string(seat.process_start) + " " + std::to_string(seat.slot));
   }
   wire::MoverSeat message = describe(seat, known);
+  message.account = account;
+  message.connects = 1;
   std::copy(gpu.bytes.begin(), gpu.bytes.end(), std::begin(message.gpu_uuid));
   if (!domain.empty()) {
     const auto [its, is_new] = domains_.emplace(domain, last_domain_ + 1);
     if (is_new) ++last_domain_;
     message.domain = its->second;
   }
-  send(message, -1, std::move(theirs));
-  known.connection = Connection::kGiven;
-  return os::FileDescriptor(ends[1]);
+  known.connection = Connection::kAsked;
+  send(message);
 }
 
-bool NodeMover::is_back(const Seat& seat) {
+void NodeMover::on(const wire::MoverConnected& connected, os::FileDescriptor connection) {
+  const auto found = std::find_if(seats_.begin(), seats_.end(), [&](const auto& one) {
+    return one.second.number == connected.seat && one.second.connection == Connection::kAsked;
+  });
+  if (found == seats_.end()) return;  // it has closed
+  // Without one it asks again at the next look.
+  found->second.connection = connection ? Connection::kGiven : Connection::kAwaited;
+  if (connection) on_connected_(Seat(found->first), found->second.asker, connection);
+}
+
+bool NodeMover::is_back(const Seat& seat, base::TenantId asker) {
   // The mover may name it later.
   if (is_taking_over()) seats_.try_emplace(seat);
   const auto known = seats_.find(seat);
   if (known == seats_.end()) return false;
   known->second.has_left = false;
+  known->second.asker = asker;
   return known->second.number != 0 || is_taking_over();
 }
 
@@ -415,15 +428,15 @@ void NodeMover::closed(const Seat& seat) {
   if (!has_seat()) domains_.clear();
 }
 
-void NodeMover::left(const Seat& seat) {
+void NodeMover::left(const Seat& seat, base::TenantId asker) {
   const auto known = seats_.find(seat);
-  if (known == seats_.end()) return;
+  if (known == seats_.end() || known->second.asker != asker) return;
   if (known->second.number == 0) {
     seats_.erase(known);
     return;
   }
   known->second.has_left = true;
-  if (known->second.connection == Connection::kAwaited) known->second.connection = Connection::kNone;  // it asks again
+  if (known->second.connection != Connection::kGiven) known->second.connection = Connection::kNone;  // it asks again
 }
 
 // If the daemon cannot tell (no descriptor is left, say), the process counts as running.
@@ -463,7 +476,8 @@ void NodeMover::look() {
     for (const auto& [number, chunk] : one.loans) host_.returned(chunk);
     return true;
   });
-  const bool is_idle = std::holds_alternative<Serving>(state_) && !has_seat();
+  const auto* const serves = std::get_if<Serving>(&state_);
+  const bool is_idle = serves != nullptr && serves->ending_doorkeepers == 0 && !has_seat();
   idle_looks_ = is_idle ? idle_looks_ + 1 : 0;
   if (idle_looks_ >= kIdleLooks) return retire();
   if (auto* const serving = std::get_if<Serving>(&state_); serving != nullptr && serving->answers) ask(*serving);
@@ -492,6 +506,7 @@ void NodeMover::on(const wire::MoverAnswered& answered, os::FileDescriptor) {
   auto* const serving = std::get_if<Serving>(&state_);
   if (serving == nullptr) return;
   serving->silent_looks = 0;
+  serving->ending_doorkeepers = answered.ending_doorkeepers;
   if (answered.still_gpus == 0) {
     if (std::exchange(serving->still_looks, 0) >= kSilentLooks) log_info("the mover goes on with all GPUs");
   } else if (++serving->still_looks == kSilentLooks) {

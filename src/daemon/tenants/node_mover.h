@@ -20,8 +20,8 @@
 // in a row, and starts the next one. A mover that answers may stand still on a GPU, in a call of the driver. The daemon
 // says so, and no more: the other GPUs' seats need that mover.
 //
-// A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. The daemon's
-// own end kills it.
+// A Serving mover that has had no seat for kIdleLooks looks in a row is left, and ends by itself: None. Not before its
+// doorkeepers have ended, for the next mover would not know of them. The daemon's own end kills it.
 //
 // Where the daemon's end is the mover's, too (in a container), host memory is attached at a folder. There the books,
 // the chunks, the seats and the mover have names (host_names.h), and tell the next daemon what a mover would hand over.
@@ -99,21 +99,27 @@ class NodeMover {
     std::uint32_t slot = 0;
     auto operator<=>(const Seat&) const = default;
   };
-  // The seat's end of a new connection. None: the seat waits for one (on_may_connect). `domain`: seats of one trust
-  // domain hand physical memory over to each other; empty: this one does not.
-  os::FileDescriptor connect(const Seat& seat, const base::GpuUuid& gpu, const std::string& domain);
-  // Whether the seat has a connection to this mover, as far as the daemon can tell.
+  // The seat gets a new connection (on_connected), or waits until it can have one (on_may_connect). `account`: its
+  // key. `domain`: seats of one trust domain hand physical memory over to each other; empty: this one does not.
+  // `asker`: two sessions of one process may have the same seat, after a fork that no library has seen.
+  void connect(const Seat& seat, base::TenantId asker, const base::GpuUuid& gpu, std::uint64_t account,
+               const std::string& domain);
+  // The asker's end of a connection that it asked for.
+  void on_connected(std::function<void(const Seat&, base::TenantId, const os::FileDescriptor&)> callback) {
+    on_connected_ = std::move(callback);
+  }
+  // Whether the seat has a connection to this mover, as far as the daemon can tell, or the mover makes one.
   bool has_connection(const Seat& seat) const;
   // Whether the seat has been connected to this mover and may have content there, or waits for a connection.
   bool knows(const Seat& seat) const;
   // The seat's process has connected again, with a connection to a mover. False: this daemon's mover is another one.
-  bool is_back(const Seat& seat);
+  bool is_back(const Seat& seat, base::TenantId asker);
   // The seat may have so many bytes of host memory.
   void bound(const Seat& seat, std::uint64_t most);
   // The seat is closed.
   void closed(const Seat& seat);
-  // The process's connection to the daemon has ended.
-  void left(const Seat& seat);
+  // This session's connection to the daemon has ended.
+  void left(const Seat& seat, base::TenantId asker);
   // About once a second.
   void look();
   // Host memory for it (HostMemory::on_lent).
@@ -137,9 +143,10 @@ class NodeMover {
   };
   struct Serving {
     Process process;
-    bool answers = false;          // an older one does not know how
-    std::size_t silent_looks = 0;  // since its last answer
-    std::size_t still_looks = 0;   // at which it has stood still on a GPU, in a row
+    bool answers = false;                  // an older one does not know how
+    std::uint32_t ending_doorkeepers = 0;  // by its last answer
+    std::size_t silent_looks = 0;          // since its last answer
+    std::size_t still_looks = 0;           // at which it has stood still on a GPU, in a row
   };
   // `process`: the last mover, until it has ended.
   struct Resting {
@@ -151,11 +158,13 @@ class NodeMover {
   enum class Connection {
     kNone,
     kAwaited,  // it has asked for one
+    kAsked,    // and the mover, too
     kGiven,    // to the mover that runs, as far as the daemon can tell
   };
   struct Known {
     std::uint64_t number = 0;  // by which the mover knows the seat; 0: it does not, and has no content of the seat's
     std::uint64_t most = 0;    // host memory that it may have, bytes
+    base::TenantId asker{};    // whose session has asked for a connection, or come back with one, last
     Connection connection = Connection::kNone;
     bool has_left = false;  // its process has lost its connection to the daemon
   };
@@ -187,6 +196,7 @@ class NodeMover {
   void on(const wire::MoverHostReturned& returned, os::FileDescriptor);
   void on(const wire::MoverReady& ready, os::FileDescriptor);
   void on(const wire::MoverAnswered& answered, os::FileDescriptor);
+  void on(const wire::MoverConnected& connected, os::FileDescriptor connection);
   void on(const wire::MoverBooks& books, os::FileDescriptor file);
   void on(const wire::MoverHost& host, os::FileDescriptor file);
   void on(const wire::MoverSeat& seat, os::FileDescriptor);
@@ -199,6 +209,8 @@ class NodeMover {
   HostNames names_;
   std::function<void()> on_may_connect_ = [] {};
   std::function<void()> on_why_not_ = [] {};
+  std::function<void(const Seat&, base::TenantId, const os::FileDescriptor&)> on_connected_ = [](const auto&, auto,
+                                                                                                 const auto&) {};
   os::FileDescriptor books_;
   std::uint32_t slots_ = 0;
   std::map<std::uint64_t, std::uint64_t> loans_;  // by the chunk's number in the books
