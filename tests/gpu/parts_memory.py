@@ -9,7 +9,7 @@ import subprocess
 import time
 
 from parts_same import START_S, XLA_FLAGS
-from support import INFO, SKIP, Daemon, Failed, Group, review, run
+from support import INFO, SKIP, Daemon, Failed, Group, lost_by_second, review, run
 
 # Of the GPU, each of three: 180 % in all, or as much as the host memory that the daemon lends allows.
 SHARE = 0.6
@@ -137,6 +137,8 @@ def at_once(session, title, members, limit, seen=None, **settings):
             session.check(handed_over > 0, f"{title}: memory was handed over", f"{handed_over / 2**30:.1f} GiB")
         if not all(good):
             return None
+        if seen is not None:
+            seen["begin_ns"], seen["results"] = begin, [member.result() for member in group.members]
         return (max(member.result()["done_ns"] for member in group.members) - begin) / 1e9
 
 
@@ -161,7 +163,8 @@ def three_programs(session):
     argv = large(session, *share, "--steps", str(session.natives["large"]["steps"]))
     title = f"three of {each:.0%}, quantum {session.options.memory_quantum}"
     members = [(f"large{i}", "large", argv, {}) for i in range(3)]
-    took = at_once(session, title.replace(" ", "-").replace("%", "").replace(",", ""), members, 250, mode="auto",
+    seen = {}
+    took = at_once(session, title.replace(" ", "-").replace("%", "").replace(",", ""), members, 250, seen, mode="auto",
                    quantum=session.options.memory_quantum)
     if not took:
         return
@@ -176,6 +179,9 @@ def three_programs(session):
     session.add(INFO, f"{title}: throughput kept",
                 f"{100 * alone / took:.1f} % ({took:.1f} s, one after the other {alone:.1f} s: alone before "
                 f"{each_s[0]:.1f} s, after {each_s[1]:.1f} s)")
+    step_s = statistics.mean(one["steady_s"] / one["steps"] for one in (cold, warm))
+    lost = lost_by_second(seen["results"], step_s, seen["begin_ns"])
+    session.add(INFO, f"{title}: lost in each second", " ".join(f"{one:.2f}" for one in lost))
 
 
 def watch_host(daemon, group, seconds):

@@ -425,6 +425,26 @@ def grants_between(events, gpu, pid, begin_ns, end_ns):
             and begin_ns <= event["time_ns"] <= end_ns]
 
 
+def lost_by_second(results, step_s, begin_ns):
+    """[seconds lost] in each second from `begin_ns` until all have ended: what is missing to the work of one program
+    that does a step in `step_s`. `results`: RESULT values (workloads/common.py). A program's digest counts as work."""
+    def steps_at(result, time_ns):
+        points = [[result["start_ns"], 0], *result["pace"], [result["end_ns"], result["steps"]]]
+        for (before_ns, before), (after_ns, after) in zip(points, points[1:]):
+            if before_ns <= time_ns < after_ns:
+                return before + (after - before) * (time_ns - before_ns) / (after_ns - before_ns)
+        return 0 if time_ns < points[0][0] else result["steps"]
+
+    end_ns = max(result["done_ns"] for result in results)
+    lost = []
+    for first in range(begin_ns, end_ns, 10**9):
+        last = min(first + 10**9, end_ns)
+        steps = sum(steps_at(result, last) - steps_at(result, first) for result in results)
+        digests = sum(max(0, min(last, result["done_ns"]) - max(first, result["end_ns"])) for result in results)
+        lost.append((last - first - digests) / 1e9 - steps * step_s)
+    return lost
+
+
 def percentile(values, share):
     values = sorted(values)
     return values[min(len(values) - 1, int(len(values) * share))]

@@ -16,13 +16,25 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import parts_memory  # noqa: E402
 import parts_same  # noqa: E402
 import parts_two  # noqa: E402
-from support import FAIL, SKIP, Session, kept_from_others, least_turns  # noqa: E402
+from support import FAIL, SKIP, Session, kept_from_others, least_turns, lost_by_second  # noqa: E402
 
 MS = 1_000_000
 NATIVE_PARTS = {
     "memory": lambda session: parts_memory.native_of(session, "program", ["sleep", "1000"]),
     "two": lambda session: parts_two.native_of(session, "program", ["sleep", "1000"]),
 }
+
+
+class Lost(unittest.TestCase):
+
+    def test_lost_by_second(self):
+        # 1,000 steps of 1 ms each, one program after the other; between them half a second in which neither works.
+        second = 10**9
+        first = {"start_ns": 0, "end_ns": second, "done_ns": second, "steps": 1000, "pace": []}
+        other = {"start_ns": 0, "end_ns": 5 * second // 2, "done_ns": 3 * second, "steps": 1000,
+                 "pace": [[3 * second // 2, 0]]}
+        for found, wanted in zip(lost_by_second([first, other], 0.001, 0), [0, 0.5, 0], strict=True):
+            self.assertAlmostEqual(found, wanted)
 
 
 class Budget(unittest.TestCase):
