@@ -17,7 +17,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 from framework import paths  # noqa: E402
 from framework.case import main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 from kube.cluster import SERVER  # noqa: E402
 from kube.containers import MUSL_LOADER  # noqa: E402
 from kube.pods import KUBE_BIN, PodsTest  # noqa: E402
@@ -48,7 +48,7 @@ class ClaimsTest(PodsTest):
 
     def wait_registered(self):
         """A kubelet that does not know the plugin fails a claim, and tries again after a minute or more."""
-        wait_until(lambda: any("registered gpumux.io" in line for line in list(self.plugin.errors)), 60,
+        wait_until(lambda: any("registered gpumux.io" in line for line in list(self.plugin.errors)), HANG,
                    lambda: f"the kubelet knows the plugin: {self.plugin.tail()}")
 
     def wait_slice(self, other_than=None):
@@ -58,8 +58,9 @@ class ClaimsTest(PodsTest):
             devices = [device["name"] for each in slices for device in each["spec"]["devices"]]
             return sorted(devices) == sorted(uuid.lower() for uuid in self.uuids) and slices[0]["metadata"]["uid"]
 
-        return wait_until(published, 60, lambda: f"the slice is there; there are {self.kube.slices()}; the plugin said "
-                                                 f"{self.plugin.tail()}", poll=0.1)
+        return wait_until(published, HANG,
+                          lambda: f"the slice is there; there are {self.kube.slices()}; the plugin said "
+                                  f"{self.plugin.tail()}", poll=0.1)
 
     def run_claim_worker(self, name, template, namespace="default", **options):
         return self.run_worker(name, worker=options, claim=template, namespace=namespace)
@@ -69,7 +70,7 @@ class ClaimsTest(PodsTest):
             seats = {seat["pid"]: seat for seat in self.daemons[-1].api.status()["gpus"][gpu]["seats"]}
             # Its quota comes with its first memory.
             return seats.get(pid, {}).get("memory", {}).get("quota_bytes") and seats[pid]
-        return wait_until(seat, 30, lambda: f"{pid} is a tenant; there are {self.daemons[-1].api.status()}")
+        return wait_until(seat, HANG, lambda: f"{pid} is a tenant; there are {self.daemons[-1].api.status()}")
 
     def claim_of(self, pod):
         """The claim that was made from a template for a pod."""
@@ -89,7 +90,7 @@ class ClaimsTest(PodsTest):
                 "objects": [claim["metadata"]["name"] for claim in self.kube.claims()]}
 
     def wait_nothing_left(self):
-        wait_until(lambda: not any(self.left().values()), 90, lambda: f"nothing is left; there is {self.left()}; the "
+        wait_until(lambda: not any(self.left().values()), HANG, lambda: f"nothing is left; there is {self.left()}; the "
                                                                       f"plugin said {self.plugin.tail()}", poll=0.1)
 
 
@@ -143,7 +144,7 @@ class Memory(ClaimsTest):
             self.assertEqual(self.seat_of(pods[-1].wait_running())["priority"], expected)
         self.kube.make_template("raised", "first", config=[self.kube.priority(6)], memory="4Gi")
         raised = self.run_claim_worker("raised", "raised")
-        wait_until(lambda: "priority 6 is above the 5 of its DeviceClass" in self.kube.explain(raised.name), 60,
+        wait_until(lambda: "priority 6 is above the 5 of its DeviceClass" in self.kube.explain(raised.name), HANG,
                    lambda: f"the pod's events say why it does not start: {self.kube.explain(raised.name)}", poll=0.1)
         self.finish(*pods)
 
@@ -234,7 +235,7 @@ class Restarts(ClaimsTest):
                 lists = pod.container.get("allocatedResourcesStatus", [])
                 return {resource["health"] for each in lists for resource in each["resources"]}
 
-            wait_until(lambda: said() == {health}, 60, lambda: f"{health}; it is {said()}", poll=0.1)
+            wait_until(lambda: said() == {health}, HANG, lambda: f"{health}; it is {said()}", poll=0.1)
 
         wait_health("Healthy")
         self.daemons[-1].kill()
@@ -253,9 +254,9 @@ class Restarts(ClaimsTest):
         self.plugin.kill()
         gone = self.claim_of(pods[0])["metadata"]["uid"]
         self.kube.remove_pod(pods.pop(0).name)
-        wait_until(lambda: not self.kube.proc(pids[0]).exists(), 60, "the container has ended")
+        wait_until(lambda: not self.kube.proc(pids[0]).exists(), HANG, "the container has ended")
         self.start_plugin()
-        wait_until(lambda: gone not in "".join(self.left()["specifications"] + self.left()["claims"]), 90,
+        wait_until(lambda: gone not in "".join(self.left()["specifications"] + self.left()["claims"]), HANG,
                    lambda: f"nothing is left of {gone}; there is {self.left()}; the plugin said {self.plugin.tail()}",
                    poll=0.1)
         self.wait_registered()  # the slice of the killed plugin is still there, so the scheduler does not wait for that
@@ -274,7 +275,7 @@ class Restarts(ClaimsTest):
         self.assertIn("cannot allocate all claims", pod.wait_refused())
         self.start_plugin()
         # A kubelet that could not prepare the claim tries again after a minute or more.
-        wait_until(lambda: pod.container.get("state", {}).get("running"), 45, lambda: f"it runs: {pod.status} "
+        wait_until(lambda: pod.container.get("state", {}).get("running"), HANG, lambda: f"it runs: {pod.status} "
                                                                                     f"{self.kube.explain('waits')}")
         self.finish(pod)
 
@@ -283,7 +284,7 @@ class Restarts(ClaimsTest):
         self.plugin.send(signal.SIGTERM)
         self.assertEqual(self.plugin.wait(), 0)
         # The kubelet does that half a minute after the driver's socket has gone.
-        wait_until(lambda: not self.kube.slices(), 120, lambda: f"no slice is left: {self.kube.slices()}", poll=0.1)
+        wait_until(lambda: not self.kube.slices(), HANG, lambda: f"no slice is left: {self.kube.slices()}", poll=0.1)
 
 
 class Images(ClaimsTest):

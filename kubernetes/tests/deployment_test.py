@@ -97,7 +97,7 @@ class DeploymentTest(pods.PodsTest):
         return {seat["pid"]: seat for gpu in gpus for seat in gpu["seats"]}
 
     def wait_seats(self, *pids):
-        wait_until(lambda: sorted(self.seats()) == sorted(pids), 60,
+        wait_until(lambda: sorted(self.seats()) == sorted(pids), HANG,
                    lambda: f"the tenants are {pids}: {self.seats()}")
 
     def host_folders(self):
@@ -143,7 +143,7 @@ class Deployment(DeploymentTest):
         return self.kube.add_manifest({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec})
 
     def wait_for_shares(self):
-        wait_until(lambda: self.kube.registered(0).get(kubelet_test.RESOURCE) == SHARES, 90,
+        wait_until(lambda: self.kube.registered(0).get(kubelet_test.RESOURCE) == SHARES, HANG,
                    lambda: f"the kubelet has {SHARES} shares; daemon: {self.daemon.status} {self.daemon.said()}; "
                            f"plugin: {self.plugin.status} {self.plugin.said()}")
 
@@ -161,7 +161,7 @@ class Deployment(DeploymentTest):
             self.gpumux("queue")
         # A daemon that is killed is started again, and the tenants are its again.
         self.kube.run("kill", "-KILL", str(self.daemon.wait_running()))
-        wait_until(lambda: self.daemon.container.get("restartCount") == 1, 60, lambda: self.daemon.status)
+        wait_until(lambda: self.daemon.container.get("restartCount") == 1, HANG, lambda: self.daemon.status)
         self.wait_for_shares()
         self.wait_seats(*pids)
         pathlib.Path(self.enough).touch()
@@ -207,14 +207,14 @@ class Deployment(DeploymentTest):
             if restarts == 2:
                 break
             self.kube.run("kill", "-KILL", str(self.daemon.wait_running()))
-            wait_until(lambda: self.daemon.container.get("restartCount") == restarts + 1, 60,  # noqa: B023
+            wait_until(lambda: self.daemon.container.get("restartCount") == restarts + 1, HANG,  # noqa: B023
                        lambda: self.daemon.status)
             self.wait_for_shares()
         pathlib.Path(self.enough).touch()
         for pod in larges:
             pod.expect_success()
         self.assertIn("/run/gpumux/memory", self.kube.run("cat", "/proc/mounts"))
-        wait_until(lambda: self.seats() == {}, 60, "no program is left")
+        wait_until(lambda: self.seats() == {}, HANG, "no program is left")
         self.daemon.remove()
         self.assertNotIn("/run/gpumux/memory", self.kube.run("cat", "/proc/mounts"), "there is no data")
 
@@ -250,7 +250,7 @@ class Installed(DeploymentTest):
 
     def wait_rolled_out(self, name):
         path = f"/apis/apps/v1/namespaces/gpumux/daemonsets/{name}"
-        wait_until(lambda: self.kube.api.get(path)["status"].get("numberReady") == 1, 120,
+        wait_until(lambda: self.kube.api.get(path)["status"].get("numberReady") == 1, HANG,
                    lambda: f"DaemonSet {name} has a pod that is ready: {self.kube.pods()}", poll=0.1)
 
     def remove_overlay(self, overlay):
@@ -356,7 +356,7 @@ class Objects(GpumuxTest):
                          if pod["metadata"]["labels"]["app.kubernetes.io/name"] == "gpumux-dra" and
                          pod["spec"].get("nodeName") == name), None)
 
-        pod = wait_until(plugin_pod, 60, f"node {name} has a pod of the plugin", poll=0.1)
+        pod = wait_until(plugin_pod, HANG, f"node {name} has a pod of the plugin", poll=0.1)
         return self.user({"boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod["metadata"]["name"],
                                              "uid": pod["metadata"]["uid"]}})
 
@@ -388,7 +388,7 @@ class Objects(GpumuxTest):
         slices, trial = f"{RESOURCES}/resourceslices", f"{RESOURCES}/resourceslices?dryRun=All"
         other = "on node 'one' may not change the slices of node 'two'"
         # The API server learns of the policy some time after it has taken it.
-        wait_until(lambda: other in self.refusal(users["one"].create, trial, self.slice_of("two")), 60,
+        wait_until(lambda: other in self.refusal(users["one"].create, trial, self.slice_of("two")), HANG,
                    "the policy holds", poll=0.1)
         for name, user in users.items():
             user.create(slices, self.slice_of(name))

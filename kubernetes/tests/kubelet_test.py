@@ -22,7 +22,7 @@ import time
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
 from framework import paths  # noqa: E402
 from framework.case import main  # noqa: E402
-from framework.waiting import wait_until  # noqa: E402
+from framework.waiting import HANG, wait_until  # noqa: E402
 from kube.pods import PodsTest  # noqa: E402
 
 RESOURCE = "gpumux.io/gpu"
@@ -84,8 +84,9 @@ class SharesTest(PodsTest):
                 self.assertIsNone(process.code, f"{process.name} ended: {process.tail()}")
             return self.kube.registered(since).get(RESOURCE) == expected
 
-        wait_until(registered, 60, lambda: f"the kubelet has {expected} shares; it has {self.kube.registered(since)}; "
-                                           f"the plugin said {self.plugin.tail()}")
+        wait_until(registered, HANG,
+                   lambda: f"the kubelet has {expected} shares; it has {self.kube.registered(since)}; "
+                           f"the plugin said {self.plugin.tail()}")
 
     def run_with_shares(self, name, shares, *arguments, **options):
         return self.run_pod(name, *arguments, resources={RESOURCE: shares}, **options)
@@ -167,7 +168,7 @@ class Turns(SharesTest):
         self.finish(*pods)
 
     def wait_shares(self, count):
-        wait_until(lambda: self.kube.registered(0).get(RESOURCE) == count, 60,
+        wait_until(lambda: self.kube.registered(0).get(RESOURCE) == count, HANG,
                    lambda: f"the kubelet has {count} healthy shares; it has {self.kube.registered(0)}")
 
     def test_without_a_daemon_no_pod_gets_a_share(self):
@@ -276,7 +277,7 @@ class SeveralGpus(SharesTest):
         self.restart_plugin(inject="env")  # a pod can undo that
         pods, _, gpus = self.run_three("/usr/bin/env", "--unset=LD_PRELOAD")
 
-        wait_until(lambda: self.overlaps(gpus) == 2, 60, "two pods work at once on each GPU", poll=0.1)
+        wait_until(lambda: self.overlaps(gpus) == 2, HANG, "two pods work at once on each GPU", poll=0.1)
         self.finish(*pods)
 
 
