@@ -14,6 +14,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <list>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -195,6 +196,16 @@ void keep_door(int channel) {
 
 // ---- the mover
 
+namespace {
+
+// For people (wire::MoverSeat::account).
+std::string text_of(std::uint64_t account) {
+  constexpr const char* kKinds[] = {"unknown containers, number ", "user ", "container ", "account "};
+  return kKinds[account % 4] + std::to_string(account / 4);
+}
+
+}  // namespace
+
 base::Result<Doors> Doors::start() {
   auto starter = doorkeepers::Starter::start(keep_door);
   if (!starter) return tl::unexpected(starter.error());
@@ -215,9 +226,9 @@ void Doors::look() {
     }
     door.state = State::kEnding;
     std::fprintf(stderr,
-                 "gpumux-mover: a program of account %llu has sent a descriptor that is no GPU memory. The account's "
-                 "connections are closed\n",
-                 static_cast<unsigned long long>(door.account));
+                 "gpumux-mover: a program of %s has sent a descriptor that is no GPU memory. The connections of all "
+                 "its programs are closed, and they get others when the kernel has closed that descriptor\n",
+                 text_of(door.account).c_str());
     return false;
   });
 }
@@ -232,8 +243,8 @@ std::optional<Doors::Connection> Doors::open(std::uint64_t account) {
   auto door = std::find_if(doors_.begin(), doors_.end(), [account](const Door& one) { return one.account == account; });
   if (door == doors_.end()) {
     auto channel = starter_.add();
-    is_broken_ = !channel;
-    if (is_broken_) return std::nullopt;
+    is_broken_ = !channel && (channel.error().system_errno == EPIPE || channel.error().system_errno == ECONNRESET);
+    if (!channel) return std::nullopt;
     door = doors_.insert(door, Door{.account = account, .channel = std::move(*channel)});
   }
   if (door->state >= State::kEnding) return std::nullopt;

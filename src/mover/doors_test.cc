@@ -8,13 +8,13 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "os/unix_socket.h"
 #include "sim/cuda/test_machine.h"
 #include "tests/unit/never_flushed.h"
+#include "tests/unit/send_with.h"
 #include "wire/mover_messages.h"
 
 namespace gpumux::mover {
@@ -174,21 +174,8 @@ TEST_F(DoorsTest, SeveralDescriptorsAreUnknown) {
   auto bad = doors_.open(1);
   ASSERT_TRUE(bad);
   const os::FileDescriptor memory = allocation();
-  const int fds[2] = {memory.get(), memory.get()};
-  char control[CMSG_SPACE(sizeof fds)]{};
-  char byte = 0;
-  iovec part{&byte, 1};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
-  cmsghdr* const item = CMSG_FIRSTHDR(&header);
-  item->cmsg_level = SOL_SOCKET;
-  item->cmsg_type = SCM_RIGHTS;
-  item->cmsg_len = CMSG_LEN(sizeof fds);
-  std::memcpy(CMSG_DATA(item), fds, sizeof fds);
-  ASSERT_EQ(::sendmsg(bad->seat.get(), &header, 0), 1);
+  const std::byte byte{};
+  ASSERT_TRUE(send_with(bad->seat.get(), {&byte, 1}, {memory.get(), memory.get()}));
   EXPECT_TRUE(hear(bad->relay).has_ended);
 }
 

@@ -126,13 +126,9 @@ TEST_F(WorkerTest, ASeatThatIsConnectedAgain) {
 
 // The test is the seat's doorkeeper.
 TEST_F(WorkerTest, ACopyCountsIfItsSeatIsThereWhenItIsOver) {
-  int relays[2];
-  int presences[2];
-  for (int* const ends : {relays, presences})
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-  worker_->add(1, os::FileDescriptor(relays[0]), 0, os::FileDescriptor(presences[0]));
-  const os::FileDescriptor relay(relays[1]);
-  os::FileDescriptor presence(presences[1]);
+  auto ends = connect_by_doorkeeper(1);
+  const os::FileDescriptor& relay = ends.first;
+  os::FileDescriptor& presence = ends.second;
   Memory memory = make(1);
   write(memory, words(memory.bytes, 9));
   const auto ask = [&](std::uint64_t ticket) {
@@ -172,13 +168,9 @@ TEST_F(WorkerTest, ACopyCountsIfItsSeatIsThereWhenItIsOver) {
 
 // Attack: the account's doorkeeper waits for a stranger.
 TEST_F(WorkerTest, ADoorkeeperThatDoesNotAnswerHasLostItsSeats) {
-  int relays[2];
-  int presences[2];
-  for (int* const ends : {relays, presences})
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
-  worker_->add(1, os::FileDescriptor(relays[0]), 0, os::FileDescriptor(presences[0]));
-  const os::FileDescriptor relay(relays[1]);
-  const os::FileDescriptor presence(presences[1]);
+  const auto ends = connect_by_doorkeeper(1);
+  const os::FileDescriptor& relay = ends.first;
+  const os::FileDescriptor& presence = ends.second;
   Memory memory = make(1);
   write(memory, words(memory.bytes, 9));
   const std::vector<MoverBlock> blocks(1);

@@ -10,6 +10,7 @@
 
 #include <map>
 #include <random>
+#include <utility>
 
 #include "mover/worker.h"
 #include "os/unix_socket.h"
@@ -96,6 +97,16 @@ class WorkerTest : public sim::SimTest {
     EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
     worker_->add(seat, os::FileDescriptor(ends[0]), domain);
     return os::FileDescriptor(ends[1]);
+  }
+
+  // The doorkeeper's ends of a relay and of its presence.
+  std::pair<os::FileDescriptor, os::FileDescriptor> connect_by_doorkeeper(SeatNumber seat) {
+    int relays[2];
+    int presences[2];
+    for (int* const ends : {relays, presences})
+      EXPECT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends), 0);
+    worker_->add(seat, os::FileDescriptor(relays[0]), 0, os::FileDescriptor(presences[0]));
+    return {os::FileDescriptor(relays[1]), os::FileDescriptor(presences[1])};
   }
 
   struct Memory {

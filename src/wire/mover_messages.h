@@ -168,7 +168,7 @@ using ToMover = std::variant<MoverSave, MoverLoad, MoverForget, MoverCancel, Mov
 //                       <------------------  MoverReady          it has the driver, and has handed over all that it has
 //                       <------------------  MoverHostWanted
 //                       <------------------  MoverHostReturned   the chunk with this number is not used any more
-//   MoverSeat           ------------------>                      a seat. If it is to be connected:
+//   MoverSeat           ------------------>                      a seat. With `connects` the mover answers:
 //                       <------------------  MoverConnected + socket  the seat's end. Without one: it cannot be now
 //   MoverBound          ------------------>                      how much host memory a seat may have
 //   MoverSeats          ------------------>                      all seats were named: content of others is of no use
@@ -227,10 +227,11 @@ struct MoverSeat {
   std::uint64_t process_start = 0;
   std::uint32_t pid = 0;
   std::uint32_t slot = 0;
-  std::uint64_t domain = 0;    // seats of one trust domain have the same one; 0: the seat gets and gives no frames
-  std::uint64_t most = 0;      // as in MoverBound
-  std::uint64_t account = 0;   // seats of one account have the same one (daemon/peers/account.h)
-  std::uint32_t connects = 0;  // 1: it is to be connected
+  std::uint64_t domain = 0;  // seats of one trust domain have the same one; 0: the seat gets and gives no frames
+  std::uint64_t most = 0;    // as in MoverBound
+  // The key of the seat's account (daemon/peers/account.h): a number times 4, and 1 for a user or 2 for a container.
+  std::uint64_t account = 0;
+  std::uint32_t connects = 0;  // 1: the mover makes a connection for it
   std::uint32_t reserved = 0;
 };
 struct MoverBound {

@@ -21,6 +21,7 @@
 #include <thread>
 
 #include "os/file_descriptor.h"
+#include "tests/unit/temporary_directory.h"
 
 namespace gpumux {
 
@@ -29,7 +30,6 @@ namespace gpumux {
 class NeverFlushed {
  public:
   NeverFlushed() : server_(::open("/dev/fuse", O_RDWR | O_CLOEXEC | O_NONBLOCK)) {
-    path_ = ::mkdtemp(folder_) == nullptr ? "" : std::string(folder_) + "/file";
     if (!server_ || !os::FileDescriptor(::open(path_.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600))) return;
     const std::string options = "fd=" + std::to_string(server_.get()) + ",rootmode=100000,user_id=0,group_id=0";
     if (::mount("test", path_.c_str(), "fuse", MS_NOSUID | MS_NODEV, options.c_str()) != 0) return;
@@ -41,8 +41,6 @@ class NeverFlushed {
     ended_ = true;
     if (serving_.joinable()) serving_.join();
     server_.reset();  // fails every request that waits
-    ::unlink(path_.c_str());
-    ::rmdir(folder_);
   }
   NeverFlushed(const NeverFlushed&) = delete;
   NeverFlushed& operator=(const NeverFlushed&) = delete;
@@ -97,8 +95,8 @@ class NeverFlushed {
     static_cast<void>(::writev(server_.get(), parts, bytes > 0 ? 2 : 1));
   }
 
-  char folder_[32] = "/tmp/gpumux-fuse-XXXXXX";
-  std::string path_;
+  TemporaryDirectory directory_;
+  const std::string path_ = directory_.path() + "/file";
   os::FileDescriptor file_;  // is closed last
   os::FileDescriptor server_;
   std::atomic<bool> ended_ = false;

@@ -41,6 +41,7 @@
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
 #include "tests/unit/never_flushed.h"
+#include "tests/unit/send_with.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon {
@@ -115,22 +116,6 @@ class Lingering {
   os::FileDescriptor far_;  // its end ends the lingering
   std::thread closing_;
 };
-
-bool send_with(int socket, std::span<const std::byte> bytes, const std::vector<int>& fds) {
-  std::vector<char> control(CMSG_SPACE(fds.size() * sizeof(int)));
-  iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  msghdr header{};
-  header.msg_iov = &part;
-  header.msg_iovlen = 1;
-  header.msg_control = control.data();
-  header.msg_controllen = control.size();
-  cmsghdr* item = CMSG_FIRSTHDR(&header);
-  item->cmsg_level = SOL_SOCKET;
-  item->cmsg_type = SCM_RIGHTS;
-  item->cmsg_len = CMSG_LEN(fds.size() * sizeof(int));
-  std::memcpy(CMSG_DATA(item), fds.data(), fds.size() * sizeof(int));
-  return ::sendmsg(socket, &header, MSG_NOSIGNAL) >= 0;
-}
 
 os::FileDescriptor connect_stream(const std::string& path) {
   os::FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
