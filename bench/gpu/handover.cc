@@ -100,7 +100,7 @@ class Side {
     }
     properties_.requestedHandleTypes = cuda::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     properties_.type = cuda::CU_MEM_ALLOCATION_TYPE_PINNED;
-    properties_.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, {options.device}};
+    properties_.location = {cuda::CU_MEM_LOCATION_TYPE_DEVICE, options.device};
   }
 
   // Leaves nothing behind. `seconds` of both are set when it returns.

@@ -166,7 +166,7 @@ class PluginTest : public ::testing::Test {
 
   void start_plugin() {
     plugin_ = std::make_unique<DevicePlugin>(
-        settings_, [this](const ContainerGpus& gpus) { return give(gpus); },
+        settings_, [](const ContainerGpus& gpus) { return give(gpus); },
         [this](const std::string& sentence) {
           const std::lock_guard lock(mutex_);
           reports_.push_back(sentence);

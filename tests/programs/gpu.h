@@ -47,6 +47,7 @@ enum class Door { kLinked, kDlsym, kProcAddress };
 // clang-format on
 
 struct Api {
+// NOLINTNEXTLINE(bugprone-macro-parentheses): the name that a declaration declares.
 #define GPUMUX_FIELD(name) decltype(Driver::name) name = nullptr;
   GPUMUX_PROGRAM_ENTRIES(GPUMUX_FIELD)
 #undef GPUMUX_FIELD
