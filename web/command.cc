@@ -24,7 +24,7 @@
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "jobs/commands/job_calls.h"
+#include "cli/jobs/job_calls.h"
 #include "os/durable_file.h"
 #include "os/file_descriptor.h"
 #include "os/runtime_dir.h"

@@ -5,9 +5,9 @@
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "jobs/commands/admin_change.h"
-#include "jobs/commands/find_client.h"
-#include "jobs/commands/queue_state_view.h"
+#include "cli/jobs/admin_change.h"
+#include "cli/jobs/find_client.h"
+#include "cli/jobs/queue_state_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "jobs/commands/find_client.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/find_client.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -14,9 +14,9 @@
 
 #include "api_client/client.h"
 #include "cli/frame/command.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_texts.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_texts.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -7,9 +7,9 @@
 
 #include "api_client/client.h"
 #include "cli/frame/command.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
-#include "jobs/commands/log_reader.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/log_reader.h"
 
 namespace gpumux::cli {
 namespace {

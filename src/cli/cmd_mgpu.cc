@@ -19,11 +19,11 @@
 #include "cli/frame/terminal.h"
 #include "cli/run/private_daemon.h"
 #include "cli/run/run_arguments.h"
-#include "jobs/commands/interactive.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_texts.h"
-#include "jobs/commands/job_view.h"
-#include "jobs/commands/submission.h"
+#include "cli/jobs/interactive.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_texts.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/submission.h"
 
 namespace gpumux::cli {
 namespace {

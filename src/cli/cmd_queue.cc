@@ -11,8 +11,8 @@
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
 #include "cli/views/times.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -7,9 +7,9 @@
 #include "cli/frame/terminal.h"
 #include "cli/views/report_view.h"
 #include "cli/views/times.h"
-#include "jobs/commands/find_client.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/find_client.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 namespace {

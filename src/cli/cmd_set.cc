@@ -7,9 +7,9 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/views/settings_change.h"
-#include "jobs/commands/find_client.h"
-#include "jobs/commands/job_change.h"
-#include "jobs/commands/submission.h"
+#include "cli/jobs/find_client.h"
+#include "cli/jobs/job_change.h"
+#include "cli/jobs/submission.h"
 #include "settings/settings.h"
 
 namespace gpumux::cli {

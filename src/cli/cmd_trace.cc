@@ -21,7 +21,7 @@
 #include "cli/views/times.h"
 #include "cli/views/trace_history.h"
 #include "cli/views/trace_view.h"
-#include "jobs/commands/job_calls.h"
+#include "cli/jobs/job_calls.h"
 #include "os/file_descriptor.h"
 #include "os/output_file.h"
 #include "os/system_clock.h"

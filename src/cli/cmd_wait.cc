@@ -6,9 +6,9 @@
 
 #include "api_client/client.h"
 #include "cli/frame/command.h"
-#include "jobs/commands/interactive.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/interactive.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 

@@ -3,7 +3,7 @@
 
 #include "base/standing.h"
 #include "cli/views/seat_texts.h"
-#include "jobs/commands/job_groups.h"
+#include "cli/jobs/job_groups.h"
 
 namespace gpumux::top {
 namespace {

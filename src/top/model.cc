@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "base/split.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::top {
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "cli/views/seat_texts.h"
-#include "jobs/commands/job_groups.h"
-#include "jobs/commands/job_texts.h"
+#include "cli/jobs/job_groups.h"
+#include "cli/jobs/job_texts.h"
 #include "top/view_state.h"
 
 namespace gpumux::top {

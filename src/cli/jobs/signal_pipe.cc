@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/signal_pipe.h"
+#include "cli/jobs/signal_pipe.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/find_client.h"
+#include "cli/jobs/find_client.h"
 
 #include <string>
 

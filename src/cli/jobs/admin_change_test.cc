@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: an administrator's words become exactly the change that they say, or none.
 // Method: the words of `gpumux admin --help`, and near misses.
-#include "jobs/commands/admin_change.h"
+#include "cli/jobs/admin_change.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/admin_change.h"
+#include "cli/jobs/admin_change.h"
 
 #include <algorithm>
 #include <array>

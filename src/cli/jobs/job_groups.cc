@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/job_groups.h"
+#include "cli/jobs/job_groups.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "jobs/commands/job_texts.h"
+#include "cli/jobs/job_texts.h"
 
 namespace gpumux::cli {
 namespace {

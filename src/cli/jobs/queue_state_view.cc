@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/queue_state_view.h"
+#include "cli/jobs/queue_state_view.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -8,8 +8,8 @@
 
 #include "base/units.h"
 #include "cli/frame/table.h"
-#include "jobs/commands/job_texts.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_texts.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "api_client/client.h"
 #include "base/result.h"
-#include "jobs/commands/submission.h"
+#include "cli/jobs/submission.h"
 
 namespace gpumux::cli {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/job_change.h"
+#include "cli/jobs/job_change.h"
 
 #include <iostream>
 
 #include "base/units.h"
 #include "cli/frame/command.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
-#include "jobs/commands/submission.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/submission.h"
 
 namespace gpumux::cli {
 

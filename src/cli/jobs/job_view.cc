@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_view.h"
 
 #include <algorithm>
 #include <array>
@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/table.h"
-#include "jobs/commands/job_texts.h"
+#include "cli/jobs/job_texts.h"
 #include "os/wall_clock.h"
 
 namespace gpumux::cli {

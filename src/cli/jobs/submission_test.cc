@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: the command line becomes the submitted job, byte for byte, and exactly once. Method: the functions by
 // themselves; and a scripted server that breaks connections before it answers.
-#include "jobs/commands/submission.h"
+#include "cli/jobs/submission.h"
 
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "api_client/scripted_server.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_view.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::cli {

@@ -2,7 +2,7 @@
 // Goal: the keys reach the job and nothing else does, and the job's output is seen once and whole. Ctrl+C does what it
 // says, and the terminal is always restored. Method: the terminal by itself in a thread, on a real pty; at the other
 // end of its socket a scripted runner.
-#include "jobs/commands/attached_terminal.h"
+#include "cli/jobs/attached_terminal.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -5,9 +5,9 @@
 #include <tuple>
 
 #include "cli/frame/table.h"
-#include "jobs/commands/job_groups.h"
-#include "jobs/commands/job_texts.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_groups.h"
+#include "cli/jobs/job_texts.h"
+#include "cli/jobs/job_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/job_calls.h"
+#include "cli/jobs/job_calls.h"
 
 #include <pwd.h>
 #include <unistd.h>
@@ -14,8 +14,8 @@
 #include <utility>
 
 #include "cli/frame/command.h"
-#include "jobs/commands/job_view.h"
-#include "jobs/commands/waiting_line.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/waiting_line.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: a log is shown whole and once, however it grows, is cut, or is replaced while it is read.
 // Method: a file that the test changes between two looks; the shown text goes into a second file.
-#include "jobs/commands/log_reader.h"
+#include "cli/jobs/log_reader.h"
 #include "tests/unit/temporary_directory.h"
 
 #include <fcntl.h>

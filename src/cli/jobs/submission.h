@@ -11,7 +11,7 @@
 #include "api_client/jobs.h"
 #include "base/clock.h"
 #include "base/result.h"
-#include "jobs/commands/find_client.h"
+#include "cli/jobs/find_client.h"
 
 namespace gpumux::cli {
 

@@ -23,7 +23,7 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "jobs/commands/signal_pipe.h"
+#include "cli/jobs/signal_pipe.h"
 #include "os/file_descriptor.h"
 #include "wire/attach_messages.h"
 

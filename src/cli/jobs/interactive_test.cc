@@ -10,7 +10,7 @@
 #include <span>
 #include <string_view>
 
-#include "jobs/commands/commands_test_support.h"
+#include "cli/jobs/commands_test_support.h"
 #include "os/file_descriptor.h"
 #include "os/unix_socket.h"
 #include "wire/attach_messages.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/submission.h"
+#include "cli/jobs/submission.h"
 
 #include <pwd.h>
 #include <sys/ioctl.h>
@@ -22,7 +22,7 @@
 #include "base/units.h"
 #include "cli/run/program_lookup.h"
 #include "cli/views/times.h"
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_view.h"
 #include "os/random.h"
 #include "os/system_clock.h"
 

@@ -13,7 +13,7 @@
 #include "api_client/jobs.h"
 #include "base/result.h"
 #include "cli/frame/terminal.h"
-#include "jobs/commands/job_groups.h"
+#include "cli/jobs/job_groups.h"
 
 namespace gpumux::cli {
 

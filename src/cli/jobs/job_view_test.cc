@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Goal: jobs are shown so that they fit every terminal, say why they wait, and cannot write escape sequences to it.
 // Method: hand-made jobs at widths from 20 to 200 columns and without a limit.
-#include "jobs/commands/job_view.h"
+#include "cli/jobs/job_view.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <cstdlib>
 #include <ctime>
 
-#include "jobs/commands/queue_state_view.h"
+#include "cli/jobs/queue_state_view.h"
 
 namespace gpumux::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/waiting_line.h"
+#include "cli/jobs/waiting_line.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>

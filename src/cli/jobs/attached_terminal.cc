@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/attached_terminal.h"
+#include "cli/jobs/attached_terminal.h"
 
 #include <poll.h>
 #include <signal.h>

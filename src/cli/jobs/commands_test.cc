@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <thread>
 
-#include "jobs/commands/commands_test_support.h"
-#include "jobs/commands/job_calls.h"
+#include "cli/jobs/commands_test_support.h"
+#include "cli/jobs/job_calls.h"
 
 namespace gpumux::cli {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "jobs/commands/attached_terminal.h"
-#include "jobs/commands/find_client.h"
+#include "cli/jobs/attached_terminal.h"
+#include "cli/jobs/find_client.h"
 
 namespace gpumux::cli {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/interactive.h"
+#include "cli/jobs/interactive.h"
 
 #include <poll.h>
 #include <signal.h>
@@ -13,10 +13,10 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/run/program_lookup.h"
-#include "jobs/commands/job_calls.h"
-#include "jobs/commands/job_view.h"
-#include "jobs/commands/signal_pipe.h"
-#include "jobs/commands/waiting_line.h"
+#include "cli/jobs/job_calls.h"
+#include "cli/jobs/job_view.h"
+#include "cli/jobs/signal_pipe.h"
+#include "cli/jobs/waiting_line.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {

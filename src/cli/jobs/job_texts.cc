@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/job_texts.h"
+#include "cli/jobs/job_texts.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "jobs/commands/log_reader.h"
+#include "cli/jobs/log_reader.h"
 
 #include <fcntl.h>
 #include <poll.h>
