@@ -84,7 +84,7 @@ CUresult host_register(const char* entry, void* pointer, std::size_t bytes, unsi
 
 template <class T>
 void put(void* data, T value) {
-  std::memcpy(data, &value, sizeof value);
+  std::memcpy(data, &value, sizeof(T));
 }
 
 // The context whose id it is, as a handle.

@@ -189,8 +189,8 @@ base::Status Machine::create_state(const std::string& directory, const std::stri
   const std::uint64_t seed = settings.seed != 0 ? settings.seed : fresh->machine_id;
   for (std::uint32_t gpu = 0; gpu < kMaxGpus; ++gpu) {
     for (std::uint32_t half = 0; half < 2; ++half) {
-      const std::uint64_t word = mix(mix(seed) + 2 * gpu + half);
-      std::memcpy(&fresh->uuids[gpu][8 * half], &word, sizeof word);
+      const std::uint64_t word = mix(mix(seed) + std::uint64_t{2} * gpu + half);
+      std::memcpy(&fresh->uuids[gpu][std::size_t{8} * half], &word, sizeof word);
     }
   }
   fresh->settings = settings;

@@ -222,7 +222,7 @@ TEST_F(MemoryTest, BlocksOfRowsAndSlices) {
   std::size_t pitch = 0;
   ASSERT_CUDA(cuMemAllocPitch_v2(&pitched, &pitch, 100, 8, 4));
   EXPECT_EQ(pitch % 512, 0u);
-  const auto words = counting(25 * 8);
+  const auto words = counting(std::size_t{25} * 8);
   CUDA_MEMCPY2D in{};
   in.srcMemoryType = CU_MEMORYTYPE_HOST;
   in.srcHost = words.data();
@@ -234,7 +234,7 @@ TEST_F(MemoryTest, BlocksOfRowsAndSlices) {
   EXPECT_CUDA(cuMemcpy2D_v2(&in));
   EXPECT_EQ(read(pitched + 3 * pitch, 1)[0], 3 * 25 + 1u);
   // The same rows as two slices of four, of which one part is taken out.
-  std::vector<std::uint32_t> part(2 * 2 * 5);
+  std::vector<std::uint32_t> part(std::size_t{2} * 2 * 5);
   CUDA_MEMCPY3D out{};
   out.srcMemoryType = CU_MEMORYTYPE_UNIFIED;
   out.srcDevice = pitched;

@@ -18,7 +18,7 @@ class StreamTest : public SimTest {};
 
 TEST_F(StreamTest, KernelsComputeInOrder) {
   const CUstream stream = make_stream();
-  const CUdeviceptr data = allocate(4000 * 4);
+  const CUdeviceptr data = allocate(std::size_t{4000} * 4);
   EXPECT_CUDA(fill(stream, data, 4000, 41));
   EXPECT_CUDA(increment(stream, data, 4000));
   EXPECT_CUDA(cuStreamSynchronize(stream));

@@ -22,13 +22,13 @@ constexpr Duration kNextLook = 100ms;
 void World::make_gpus() {
   for (std::uint32_t i = 0; i < gpus_; ++i) {
     GpuMemory gpu;
-    gpu.capacity = (1 + random_.below(4)) * 1024 * kMiB;
+    gpu.capacity = 1024 * kMiB * (1 + random_.below(4));
     gpu.chunk_time = random_.between(300us, 3ms);
     gpu_memory_.push_back(gpu);
     choose_mode(i);
   }
   // Little enough that it is used up now and then.
-  host_budget_ = gpus_ * (512 + random_.below(8192)) * kMiB;
+  host_budget_ = kMiB * gpus_ * (512 + random_.below(8192));
   if (options_.hostile) host_reserved_ = host_budget_ / 16;
 }
 
