@@ -123,7 +123,7 @@ class Units(unittest.TestCase):
         path = pathlib.PurePath(socket["ListenSequentialPacket"])
         self.assertNotIn(pathlib.PurePath("/run/gpumux"), path.parents)
         self.assertEqual((socket["SocketMode"], socket["DirectoryMode"]), ("0600", "0700"))
-        self.assertIn(f'"{path}"', (ROOT / "src/jobs/service/runners.cc").read_text())
+        self.assertIn(f'"{path}"', (ROOT / "src/runners/runners.cc").read_text())
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ std::string listed(const ContainerGpus& gpus) {
   return list;
 }
 
-base::Status set_variable(v1beta1::ContainerAllocateResponse& given, const std::string& name, const std::string& value) {
+base::Status set_variable(v1beta1::ContainerAllocateResponse& given, const std::string& name,
+                          const std::string& value) {
   if ((*given.mutable_envs()).insert({name, value}).second) return {};
   return base::fail(base::Code::kInvalid, "the injection sets " + name + ", by which the container's GPUs are named");
 }

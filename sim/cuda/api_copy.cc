@@ -196,13 +196,13 @@ GPUMUX_SIM_STREAM_ENTRY(cuMemcpyBatchAsync_v2, _ptsz,
 
 #define GPUMUX_SIM_FILL(bits, type)                                                                                  \
   GPUMUX_SIM_STREAM_ENTRY(cuMemsetD##bits##_v2, _ptds, (CUdeviceptr to, type value, std::size_t count), plain_fill,  \
-                          to, 0, value, (bits) / 8, count, 1)                                                          \
+                          to, 0, value, (bits) / 8, count, 1)                                                        \
   GPUMUX_SIM_STREAM_ENTRY(cuMemsetD##bits##Async, _ptsz,                                                             \
                           (CUdeviceptr to, type value, std::size_t count, CUstream stream), fill_call, to, 0, value, \
-                          (bits) / 8, count, 1, stream)                                                                \
+                          (bits) / 8, count, 1, stream)                                                              \
   GPUMUX_SIM_STREAM_ENTRY(cuMemsetD2D##bits##_v2, _ptds,                                                             \
                           (CUdeviceptr to, std::size_t pitch, type value, std::size_t width, std::size_t height),    \
-                          plain_fill, to, pitch, value, (bits) / 8, width, height)                                     \
+                          plain_fill, to, pitch, value, (bits) / 8, width, height)                                   \
   GPUMUX_SIM_STREAM_ENTRY(                                                                                           \
       cuMemsetD2D##bits##Async, _ptsz,                                                                               \
       (CUdeviceptr to, std::size_t pitch, type value, std::size_t width, std::size_t height, CUstream stream),       \

@@ -17,7 +17,7 @@ inline constexpr std::size_t kMaxGpus = 128;
 // KiB.
 inline constexpr std::size_t kMaxTenants = 8192;
 
-// Tenants of one account (daemon/peers/account.h): one user's runaway script does not lock out the others.
+// Tenants of one account (server/peers/account.h): one user's runaway script does not lock out the others.
 inline constexpr std::size_t kMaxTenantsPerAccount = 4096;
 
 // Of kMaxTenants, those that root on the host, the daemon's owner and administrators alone can have.

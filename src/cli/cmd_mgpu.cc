@@ -17,13 +17,13 @@
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "cli/run/private_daemon.h"
-#include "cli/run/run_arguments.h"
 #include "cli/jobs/interactive.h"
 #include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_texts.h"
 #include "cli/jobs/job_view.h"
 #include "cli/jobs/submission.h"
+#include "cli/run/private_daemon.h"
+#include "cli/run/run_arguments.h"
 
 namespace gpumux::cli {
 namespace {

@@ -10,9 +10,9 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
-#include "cli/views/times.h"
 #include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
+#include "cli/views/times.h"
 
 namespace gpumux::cli {
 namespace {

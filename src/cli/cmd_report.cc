@@ -5,11 +5,11 @@
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "cli/views/report_view.h"
-#include "cli/views/times.h"
 #include "cli/jobs/find_client.h"
 #include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
+#include "cli/views/report_view.h"
+#include "cli/views/times.h"
 
 namespace gpumux::cli {
 namespace {

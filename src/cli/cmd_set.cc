@@ -6,10 +6,10 @@
 #include "api_client/client.h"
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "cli/views/settings_change.h"
 #include "cli/jobs/find_client.h"
 #include "cli/jobs/job_change.h"
 #include "cli/jobs/submission.h"
+#include "cli/views/settings_change.h"
 #include "settings/settings.h"
 
 namespace gpumux::cli {

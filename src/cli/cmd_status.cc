@@ -7,10 +7,10 @@
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
 #include "cli/frame/watch.h"
+#include "cli/jobs/queue_state_view.h"
 #include "cli/run/tenants_here.h"
 #include "cli/views/settings_change.h"
 #include "cli/views/status_view.h"
-#include "cli/jobs/queue_state_view.h"
 #include "os/runtime_dir.h"
 
 namespace gpumux::cli {

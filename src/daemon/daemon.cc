@@ -23,19 +23,16 @@
 #include "daemon/gpus/leases.h"
 #include "daemon/gpus/trials.h"
 #include "daemon/loop/attention.h"
-#include "daemon/loop/log.h"
-#include "daemon/loop/loop_timer.h"
-#include "daemon/loop/pool_work.h"
 #include "daemon/loop/self_check.h"
 #include "daemon/loop/trace.h"
 #include "daemon/loop/trace_counters.h"
 #include "daemon/loop/trace_file.h"
-#include "daemon/loop/worker_pool.h"
 #include "daemon/metrics_door.h"
 #include "daemon/mps/mps_door.h"
-#include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/peers/listener.h"
+#include "daemon/queue/job_tenants.h"
+#include "daemon/queue/ledger_rows.h"
 #include "daemon/service_manager.h"
 #include "daemon/sockets.h"
 #include "daemon/tenants/foreign_processes.h"
@@ -47,10 +44,15 @@
 #include "daemon/tenants/translate.h"
 #include "jobs/service/job_api.h"
 #include "jobs/service/job_queue.h"
-#include "jobs/service/job_tenants.h"
 #include "jobs/service/ledger_keeper.h"
 #include "os/installation.h"
 #include "os/system_clock.h"
+#include "os/wall_clock.h"
+#include "server/loop/log.h"
+#include "server/loop/loop_timer.h"
+#include "server/loop/pool_work.h"
+#include "server/loop/worker_pool.h"
+#include "server/peers/access.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -69,7 +71,7 @@ constexpr auto kNextLook = 100ms;
 // Daemon is what the rest sees of it.
 class LoopDaemon final : public Daemon {
  public:
-  LoopDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory, AccessRules access)
+  LoopDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory, server::AccessRules access)
       : options_(std::move(options)),
         inventory_(std::move(inventory)),
         access_(std::move(access)),
@@ -84,10 +86,10 @@ class LoopDaemon final : public Daemon {
         translator_(leases_, trials_, access_, parts_, options_.config.on_daemon_loss),
         succession_(leases_, parts_.table, parts_.suspension, options_.runtime_dir),
         tenants_(io_, translator_, parts_, leases_, access_, closer_, TenantServer::limits(), [this] { settled(); }),
-        job_tenants_(leases_, parts_, [this] { asio::post(io_, [this] { settled(); }); }),
-        jobs_(io_, clock_, trace_),
+        job_tenants_(leases_, parts_, trace_, [this] { asio::post(io_, [this] { settled(); }); }),
+        jobs_(io_, clock_),
         ledger_keeper_(
-            io_, clock_, jobs_, [this] { return parts_.books.take_from_ledger(); },
+            io_, clock_, jobs_, [this] { return rows_of(parts_.books.take_from_ledger(), jobs_.gpus()); },
             [this] { return parts_.books.take_peaks(); }),
         job_api_(io_, jobs_, ledger_keeper_, access_),
         api_(leases_, trials_, parts_, access_, daemon_info(), loop_, counters_, job_api_),
@@ -100,10 +102,11 @@ class LoopDaemon final : public Daemon {
             io_, [this] { return leases_.next_deadline(); }, [this](base::TimePoint due) { let_time_pass(due); }),
         trials_timer_(
             io_, [this] { return trials_.next_deadline(); }, [this](base::TimePoint) { settled(); }),
-        returning_timer_(io_, LoopTimer::never(), [this](base::TimePoint) { look_again(); }),
-        housekeeping_(io_, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }),
+        returning_timer_(io_, server::LoopTimer::never(), [this](base::TimePoint) { look_again(); }),
+        housekeeping_(io_, server::LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }),
         watchdog_(io_,
-                  service_.watchdog_interval() ? LoopTimer::every(*service_.watchdog_interval()) : LoopTimer::never(),
+                  service_.watchdog_interval() ? server::LoopTimer::every(*service_.watchdog_interval())
+                                               : server::LoopTimer::never(),
                   [this](base::TimePoint) { service_.alive(); }),
         signals_(io_) {}
 
@@ -142,21 +145,21 @@ class LoopDaemon final : public Daemon {
   void refresh_load();
   void wait_signal();
   void start_reload();
-  void finish_reload(base::Result<std::pair<Config, AccessRules>> loaded);
+  void finish_reload(base::Result<std::pair<Config, server::AccessRules>> loaded);
   bool is_unused();
   void finish(ExitCode code, const std::string& successor = {});
 
   DaemonOptions options_;
   os::FileDescriptor dir_lock_;  // first, to be the last that is given up: the next daemon needs all the rest
   std::unique_ptr<Inventory> inventory_;
-  AccessRules access_;
+  server::AccessRules access_;
   Closer closer_;
   os::SystemClock clock_;
   ServiceManager service_;
   asio::io_context io_{1};
   asio::thread_pool helper_{1};
   asio::thread_pool worker_{1};
-  WorkerPool host_pool_{host_threads()};
+  server::WorkerPool host_pool_{host_threads()};
   LoopStatistics loop_;
   Trace trace_;
   TraceCounters counters_;
@@ -171,9 +174,9 @@ class LoopDaemon final : public Daemon {
   Succession succession_;
   TenantServer tenants_;
   JobTenants job_tenants_;
-  JobQueue jobs_;
-  LedgerKeeper ledger_keeper_;
-  JobApi job_api_;
+  jobs::JobQueue jobs_;
+  jobs::LedgerKeeper ledger_keeper_;
+  jobs::JobApi job_api_;
   Api api_;
   HttpServer http_;
   MetricsDoor metrics_;
@@ -182,11 +185,11 @@ class LoopDaemon final : public Daemon {
   Sockets sockets_{options_, dir_lock_, tenants_, http_};
 
   Attention attention_;
-  LoopTimer core_timer_;
-  LoopTimer trials_timer_;
-  LoopTimer returning_timer_;  // memory of tenants that are gone
-  LoopTimer housekeeping_;
-  LoopTimer watchdog_;  // on the loop: it is there for a loop that hangs
+  server::LoopTimer core_timer_;
+  server::LoopTimer trials_timer_;
+  server::LoopTimer returning_timer_;  // memory of tenants that are gone
+  server::LoopTimer housekeeping_;
+  server::LoopTimer watchdog_;  // on the loop: it is there for a loop that hangs
   asio::signal_set signals_;
 
   base::TimePoint last_tenant_{};
@@ -201,7 +204,7 @@ DaemonInfo LoopDaemon::daemon_info() const {
           .pid = ::getpid(),
           .uid = ::geteuid(),
           .is_private = options_.is_private,
-          .started_unix_ns = wall_now(),
+          .started_unix_ns = os::wall_clock_ns(),
           .config_file = options_.config_file,
           .runtime_dir = options_.runtime_dir,
           .driver = inventory_->driver()};
@@ -238,7 +241,7 @@ tl::expected<void, DaemonError> LoopDaemon::open() {
   const std::uint64_t reserved = reserved_host_memory(host_memory_.budget(), host_memory_.chunk_bytes());
   leases_.apply(node::HostBudget{host_memory_.budget() - reserved, host_memory_.chunk_bytes(), reserved});
   if (const std::string& why = host_memory_.files().why_not(); !why.empty())
-    log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
+    server::log_info("host memory is of memfds: the kernel refuses a tmpfs of the daemon's own", {{"why", why}});
   host_memory_.measure();
   open_mover();
   if (auto receives = tenants_.check(); !receives) {
@@ -267,7 +270,7 @@ void LoopDaemon::open_mover() {
   const auto executables = os::executable_dir();
   auto program = executables ? os::find_own_program(*executables, "gpumux-mover") : executables;
   if (!program) {
-    log_error("memory stays on the GPUs", {{"why", program.error().message()}});
+    server::log_error("memory stays on the GPUs", {{"why", program.error().message()}});
     return parts_.mover_seats.set_why_none(program.error().message());
   }
   if (options_.config.keep_host_memory) host_memory_.keep_at(options_.runtime_dir + "/" + os::kHostMemoryDir);
@@ -283,7 +286,7 @@ void LoopDaemon::open_mover() {
 }
 
 void LoopDaemon::open_jobs() {
-  std::vector<JobQueue::GpuOf> gpus;
+  std::vector<jobs::JobQueue::GpuOf> gpus;
   for (const Gpu& gpu : leases_.gpus())
     gpus.push_back({gpu.info.uuid_text, gpu.info.memory_total, gpu.refused.empty()});
   jobs_.open({.state_dir = options_.state_dir, .runtime_dir = options_.runtime_dir, .is_private = options_.is_private},
@@ -330,16 +333,17 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
     } else if (const base::Status taken = locks_.take(gpus[i].uuid_text); !taken) {
       refused = taken.error().message();
       if (taken.error().code != base::Code::kExists && !failed) failed = taken.error();
-      log_warning("a GPU is not served", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"why", refused}});
+      server::log_warning("a GPU is not served", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"why", refused}});
       why_none += (why_none.empty() ? "" : "; ") + gpus[i].uuid_text + ": " + refused;
     }
     leases_.add_gpu(gpus[i], settings_for(i), refused);
     locks_.report_squatter({static_cast<std::uint32_t>(i)});
     if (!refused.empty()) continue;
     ++served;
-    log_info("GPU", {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
+    server::log_info("GPU",
+                     {{"gpu", i}, {"uuid", gpus[i].uuid_text}, {"name", gpus[i].name}, {"pci", gpus[i].pci_bus_id}});
   }
-  for (const std::string& name : unknown) log_warning("--gpus names a GPU that is not there", {{"gpu", name}});
+  for (const std::string& name : unknown) server::log_warning("--gpus names a GPU that is not there", {{"gpu", name}});
   if (served > 0) return {};
   if (why_none.empty())
     return fail(kExitNoGpu, {base::Code::kNotFound, 0, "--gpus names no GPU of this machine (see nvidia-smi -L)"});
@@ -351,8 +355,8 @@ tl::expected<void, DaemonError> LoopDaemon::add_gpus() {
 
 // This daemon's tenants find root's by links in place of the sockets.
 void LoopDaemon::give_way(base::GpuIndex gpu, const LockOwner& roots) {
-  log_warning("root's daemon takes over; this daemon ends, and its programs go on under root's",
-              {{"gpu", gpu.value}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
+  server::log_warning("root's daemon takes over; this daemon ends, and its programs go on under root's",
+                      {{"gpu", gpu.value}, {"pid", roots.pid}, {"runtime_dir", roots.runtime_dir}});
   finish(kExitOwned, roots.runtime_dir);
 }
 
@@ -379,8 +383,8 @@ ExitCode LoopDaemon::run() {
   if (service_.watchdog_interval()) service_.alive();
   watchdog_.update();
   service_.ready();
-  log_info("ready",
-           {{"version", base::version()}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
+  server::log_info(
+      "ready", {{"version", base::version()}, {"runtime_dir", options_.runtime_dir}, {"gpus", leases_.gpus().size()}});
   for (;;) {
     try {
       while (!io_.stopped()) {
@@ -390,7 +394,7 @@ ExitCode LoopDaemon::run() {
       break;
     } catch (const std::exception& e) {
       // A failure of one session was caught there. A failure that gets here belongs to none: the loop goes on.
-      log_error("an unexpected failure in the loop", {{"why", e.what()}});
+      server::log_error("an unexpected failure in the loop", {{"why", e.what()}});
       settled();
     }
   }
@@ -454,7 +458,7 @@ void LoopDaemon::keep_house() {
   succession_.look();
   if (sockets_.look()) {
     if (const auto made = jobs_.make_runtime_folder(); !made)
-      log_error("jobs can have no terminals", {{"why", made.error().message()}});
+      server::log_error("jobs can have no terminals", {{"why", made.error().message()}});
   }
   mps_.look();
   self_check_.look();
@@ -464,7 +468,7 @@ void LoopDaemon::keep_house() {
 
 void LoopDaemon::refresh_use() {
   if (std::exchange(refreshing_, true)) return;
-  work_then(
+  server::work_then(
       helper_, io_,
       [this] {
         const base::TimePoint asked_at = clock_.now();
@@ -490,7 +494,7 @@ void LoopDaemon::refresh_use() {
 // Only for people, once a second: the driver takes milliseconds for some of it.
 void LoopDaemon::refresh_load() {
   if (std::exchange(reading_load_, true)) return;
-  work_then(
+  server::work_then(
       helper_, io_, [this] { return inventory_->read_load(); },
       [this](const std::vector<GpuLoad>& load) {
         reading_load_ = false;
@@ -514,7 +518,7 @@ void LoopDaemon::wait_signal() {
   signals_.async_wait([this](const boost::system::error_code& error, int signal) {
     if (error) return;
     if (signal != SIGHUP) {
-      log_info("stopping", {{"signal", signal}});
+      server::log_info("stopping", {{"signal", signal}});
       return finish(kExitStopped);
     }
     start_reload();
@@ -524,13 +528,14 @@ void LoopDaemon::wait_signal() {
 
 void LoopDaemon::start_reload() {
   service_.reloading();
-  work_then(
+  server::work_then(
       worker_, io_,
       [file = options_.config_file, required = options_.config_required, environment = options_.environment,
-       owner = access_.owner(), is_private = options_.is_private]() -> base::Result<std::pair<Config, AccessRules>> {
+       owner = access_.owner(),
+       is_private = options_.is_private]() -> base::Result<std::pair<Config, server::AccessRules>> {
         auto config = load_config(file, required, environment);
         if (!config) return tl::unexpected(config.error());
-        auto access = AccessRules::make(*config, owner, is_private);
+        auto access = server::AccessRules::make(*config, owner, is_private);
         if (!access) return tl::unexpected(access.error());
         GPUMUX_TRY(MetricsDoor::check(*config));
         return std::pair(std::move(*config), std::move(*access));
@@ -538,22 +543,22 @@ void LoopDaemon::start_reload() {
       [this](auto loaded) { finish_reload(std::move(loaded)); });
 }
 
-void LoopDaemon::finish_reload(base::Result<std::pair<Config, AccessRules>> loaded) {
+void LoopDaemon::finish_reload(base::Result<std::pair<Config, server::AccessRules>> loaded) {
   if (!loaded) {
-    log_error("the configuration was not reloaded; the old settings stay in force",
-              {{"why", loaded.error().message()}});
+    server::log_error("the configuration was not reloaded; the old settings stay in force",
+                      {{"why", loaded.error().message()}});
   } else {
     options_.config = std::move(loaded->first);
     jobs_.set_config(queue_settings());
     access_ = std::move(loaded->second);
-    if (!options_.flag_log_level) set_log_level(options_.config.log_level);
+    if (!options_.flag_log_level) server::set_log_level(options_.config.log_level);
     translator_.set_on_daemon_loss(options_.config.on_daemon_loss);
     if (const auto opened = metrics_.open(options_.config); !opened)
-      log_error("metrics are not served over TCP any more", {{"why", opened.error().message()}});
+      server::log_error("metrics are not served over TCP any more", {{"why", opened.error().message()}});
     for (std::size_t i = 0; i < leases_.gpus().size(); ++i) {
       leases_.set_settings({static_cast<std::uint32_t>(i)}, settings_for(i));
     }
-    log_info("configuration reloaded", {{"file", options_.config_file}});
+    server::log_info("configuration reloaded", {{"file", options_.config_file}});
     settled();
   }
   service_.ready();
@@ -567,7 +572,7 @@ void LoopDaemon::finish(ExitCode code, const std::string& successor) {
   succession_.write();
   // A client that finds no socket looks elsewhere, or waits; one that finds a dead socket cannot tell.
   sockets_.remove(successor);
-  log_info("stopped", {{"tenants", tenants_.connections()}});
+  server::log_info("stopped", {{"tenants", tenants_.connections()}});
   ledger_keeper_.close();
   tenants_.close();
   http_.close();
@@ -582,7 +587,7 @@ void LoopDaemon::finish(ExitCode code, const std::string& successor) {
 
 tl::expected<std::unique_ptr<Daemon>, DaemonError> Daemon::make(DaemonOptions options,
                                                                 std::unique_ptr<Inventory> inventory) {
-  auto access = AccessRules::make(options.config, ::geteuid(), options.is_private);
+  auto access = server::AccessRules::make(options.config, ::geteuid(), options.is_private);
   if (!access) return fail(kExitConfig, access.error());
   if (!options.environment) {
     options.environment = [](const char*) -> const char* { return nullptr; };

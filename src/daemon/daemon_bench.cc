@@ -31,10 +31,10 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/loop/files.h"
-#include "daemon/loop/log.h"
 #include "daemon/test_support.h"
 #include "os/unix_socket.h"
+#include "server/loop/files.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -59,7 +59,7 @@ struct Arguments {
 }
 
 std::size_t memory_kib(pid_t pid, const char* file, const char* field) {
-  const auto text = read_file("/proc/" + std::to_string(pid) + "/" + file, 65536);
+  const auto text = server::read_file("/proc/" + std::to_string(pid) + "/" + file, 65536);
   if (!text) return 0;
   const std::size_t at = text->find(field);
   return at == std::string::npos ? 0 : std::strtoul(text->c_str() + at + std::strlen(field), nullptr, 10);
@@ -67,7 +67,7 @@ std::size_t memory_kib(pid_t pid, const char* file, const char* field) {
 
 // The processor time that the process has used so far, in seconds.
 double cpu_seconds(pid_t pid) {
-  const auto text = read_file("/proc/" + std::to_string(pid) + "/stat", 65536);
+  const auto text = server::read_file("/proc/" + std::to_string(pid) + "/stat", 65536);
   if (!text) return 0;
   unsigned long user = 0, system = 0;
   std::sscanf(text->c_str() + text->rfind(')'), ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
@@ -278,9 +278,9 @@ int run_daemon(const std::string& dir, const std::vector<base::GpuUuid>& uuids, 
   options.handle_signals = true;
   auto daemon = Daemon::make(std::move(options), std::make_unique<FixedInventory>(uuids));
   if (!daemon) return 1;
-  start_log(LogLevel::kWarning);
+  server::start_log(server::LogLevel::kWarning);
   const int code = (*daemon)->run();
-  stop_log();
+  server::stop_log();
   return code;
 }
 

@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "daemon/loop/files.h"
 #include "daemon/peers/known_tenants.h"
 #include "daemon/test_support.h"
+#include "server/loop/files.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon {
@@ -234,7 +234,7 @@ TEST(Restart, KnowsTheTenantsThatItStillAwaits) {
   });
   const std::string path = dir.path() + "/" + os::kKnownTenants;
   const auto knows_this_process = [&] {
-    const auto text = read_file(path, 4096);
+    const auto text = server::read_file(path, 4096);
     return text && parse_known_tenants(*text).contains(getpid());
   };
   const auto file_number = [&] {
@@ -272,7 +272,7 @@ TEST(Restart, KeepsHoldersHoldingAndWaitersWaiting) {
   ASSERT_TRUE(holder.join() && holder.open_seat(0, test_uuid(0)) && holder.request() && holder.wait_granted());
   const std::uint64_t epoch = holder.epoch();
   // The list knows a seat before anything is granted to it, so a daemon may be killed at any moment.
-  const auto list = read_file(dir.path() + "/" + os::kKnownTenants, 4096);
+  const auto list = server::read_file(dir.path() + "/" + os::kKnownTenants, 4096);
   ASSERT_TRUE(list);
   const KnownTenants known = parse_known_tenants(*list);
   ASSERT_EQ(known.count(getpid()), 1u) << *list;

@@ -13,9 +13,9 @@
 #include <thread>
 
 #include "base/units.h"
-#include "daemon/loop/files.h"
-#include "daemon/peers/process_info.h"
 #include "os/runtime_dir.h"
+#include "server/loop/files.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -31,7 +31,7 @@ constexpr std::size_t kMaxLocks = 16u << 20;
 //   3: FLOCK ADVISORY WRITE 812 00:19:4711 0 EOF
 std::optional<pid_t> owner_of(int file) {
   struct stat status {};
-  const auto list = read_file("/proc/locks", kMaxLocks);
+  const auto list = server::read_file("/proc/locks", kMaxLocks);
   if (!list || ::fstat(file, &status) != 0) return std::nullopt;
   const std::string inode = ":" + std::to_string(status.st_ino);
   std::istringstream lines(*list);
@@ -48,7 +48,7 @@ std::optional<pid_t> owner_of(int file) {
 
 // Its main thread has not ended.
 bool lives(pid_t pid) {
-  const auto info = process_info(pid);
+  const auto info = server::process_info(pid);
   return info && info->state != 'Z' && info->state != 'X';
 }
 

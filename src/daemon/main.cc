@@ -11,11 +11,11 @@
 
 #include "command_line/parse.h"
 #include "daemon/daemon.h"
-#include "daemon/loop/log.h"
 #include "daemon/metrics_door.h"
 #include "daemon/options.h"
 #include "daemon/watcher.h"
 #include "os/standard_descriptors.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -48,21 +48,21 @@ void warn_of_missing_gpus(const Config& config, const std::string& nvml_path) {
 }
 
 int serve(ParsedOptions parsed) {
-  const LogLevel level = parsed.daemon.config.log_level;
+  const server::LogLevel level = parsed.daemon.config.log_level;
   auto inventory = open_nvml(parsed.nvml_path);
   if (!inventory) {
-    log_error(inventory.error().message());
+    server::log_error(inventory.error().message());
     return kExitNoGpu;
   }
   auto daemon = Daemon::make(std::move(parsed.daemon), std::move(*inventory));
   if (!daemon) {
-    log_error(daemon.error().error.message());
+    server::log_error(daemon.error().error.message());
     return daemon.error().exit_code;
   }
-  start_log(level);
+  server::start_log(level);
   const int exit_code = (*daemon)->run();
   daemon->reset();
-  stop_log();
+  server::stop_log();
   return exit_code;
 }
 
@@ -84,7 +84,7 @@ int run(int argc, const char* const* argv) {
     return kExitStopped;
   }
   raise_descriptor_limit();
-  set_log_level(parsed.daemon.config.log_level);
+  server::set_log_level(parsed.daemon.config.log_level);
   if (!parsed.restart_on_failure) return serve(std::move(parsed));
   return watch(parsed.daemon.notify_fd, [&parsed](int notify_fd) {
     parsed.daemon.notify_fd = notify_fd;

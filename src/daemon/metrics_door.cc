@@ -4,7 +4,7 @@
 #include <boost/asio/post.hpp>
 #include <utility>
 
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -37,12 +37,12 @@ base::Status MetricsDoor::open(const Config& config) {
   if (!server) {
     if (server.error().code == base::Code::kInvalid) return tl::unexpected(server.error());
     // Programs need this daemon more than scrapers do.
-    log_error("metrics are not served over TCP; a reload tries again",
-              {{"address", *config.metrics_address}, {"why", server.error().message()}});
+    server::log_error("metrics are not served over TCP; a reload tries again",
+                      {{"address", *config.metrics_address}, {"why", server.error().message()}});
     return {};
   }
   server_ = std::move(*server);
-  log_info("metrics", {{"address", server_->address()}, {"names", config.metrics_token_file.has_value()}});
+  server::log_info("metrics", {{"address", server_->address()}, {"names", config.metrics_token_file.has_value()}});
   return {};
 }
 

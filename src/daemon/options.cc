@@ -11,9 +11,9 @@
 #include "base/version.h"
 #include "command_line/parse.h"
 #include "daemon/api/openapi.h"
-#include "daemon/peers/access.h"
 #include "os/installation.h"
 #include "os/runtime_dir.h"
+#include "server/peers/access.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -154,7 +154,7 @@ std::variant<ParsedOptions, EarlyExit> parse_options(int argc, const char* const
       return fail(kExitUsage, "--log-level: " + set.error().message());
     daemon.flag_log_level = log_level;
   }
-  if (const auto access = AccessRules::make(daemon.config, ::geteuid(), daemon.is_private); !access) {
+  if (const auto access = server::AccessRules::make(daemon.config, ::geteuid(), daemon.is_private); !access) {
     return fail(kExitConfig, access.error().message());
   }
   daemon.environment = environment;

@@ -13,10 +13,10 @@
 #include <thread>
 
 #include "daemon/daemon.h"
-#include "daemon/peers/process_info.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -46,7 +46,7 @@ TEST(Runtime, DirectoryOfADaemonThatCannotEndIsTriedAgain) {
   });
   killed.begin();
   ASSERT_TRUE(eventually([&] {
-    const auto info = process_info(killed.pid());
+    const auto info = server::process_info(killed.pid());
     return info && info->state == 'Z';
   }));
   const auto next = Daemon::make(TestDaemon::options_in(dir.path()), fake_inventory(1));

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "daemon/dir_lock.h"
-#include "daemon/loop/log.h"
 #include "daemon/peers/container.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -35,7 +35,7 @@ base::Result<ContainerRecords> open_records(const DaemonOptions& options) {
 
 }  // namespace
 
-base::Status Sockets::open_api(const char* name, mode_t mode, Door door) {
+base::Status Sockets::open_api(const char* name, mode_t mode, server::Door door) {
   auto socket = os::listen_stream(options_.runtime_dir + "/" + name, mode, kBacklog);
   if (!socket) return tl::unexpected(socket.error());
   if (!options_.without_pass_rights) os::refuse_descriptors(socket->get());
@@ -47,7 +47,7 @@ base::Status Sockets::listen() {
   const std::string& dir = options_.runtime_dir;
   const mode_t mode = options_.is_private ? 0600 : static_cast<mode_t>(options_.config.socket_mode);
   // The folder of a private daemon is its owner's alone.
-  const Door door = options_.is_private ? Door::kOwners : Door::kOpen;
+  const server::Door door = options_.is_private ? server::Door::kOwners : server::Door::kOpen;
   GPUMUX_TRY(os::make_own_dir(dir + "/" + os::kTenantDir, options_.is_private ? 0700 : 0755));
   auto tenants = os::listen_seqpacket(dir + "/" + os::kTenantSocket, mode, kBacklog);
   if (!tenants) return tl::unexpected(tenants.error());
@@ -55,7 +55,7 @@ base::Status Sockets::listen() {
   if (!containers) return tl::unexpected(containers.error());
   tenants_.listen(std::move(*tenants), door, lookup_of(options_), std::move(*containers));
   GPUMUX_TRY(open_api(os::kApiSocket, mode, door));
-  return has_root_folder(options_) ? open_api(os::kRootApiSocket, 0600, Door::kOwners) : base::Status();
+  return has_root_folder(options_) ? open_api(os::kRootApiSocket, 0600, server::Door::kOwners) : base::Status();
 }
 
 base::Status Sockets::open() {
@@ -68,7 +68,8 @@ base::Status Sockets::open() {
     base::Status linked = os::make_own_dir(os::user_tmp_dir(), 0700);
     if (linked) linked = os::leave_link(os::user_tmp_dir(), options_.runtime_dir);
     if (!linked)
-      log_warning("processes without XDG_RUNTIME_DIR do not find this daemon", {{"why", linked.error().message()}});
+      server::log_warning("processes without XDG_RUNTIME_DIR do not find this daemon",
+                          {{"why", linked.error().message()}});
   }
   return {};
 }
@@ -100,14 +101,14 @@ bool Sockets::look() {
   const base::Status made = make_anew();
   if (!made) {
     if (!std::exchange(is_failure_known_, true)) {
-      log_error("the runtime directory was emptied, and cannot be made anew; trying again and again",
-                {{"runtime_dir", options_.runtime_dir}, {"why", made.error().message()}});
+      server::log_error("the runtime directory was emptied, and cannot be made anew; trying again and again",
+                        {{"runtime_dir", options_.runtime_dir}, {"why", made.error().message()}});
     }
     return false;
   }
   is_failure_known_ = false;
-  log_warning("the runtime directory was emptied; its lock and sockets are there again",
-              {{"runtime_dir", options_.runtime_dir}});
+  server::log_warning("the runtime directory was emptied; its lock and sockets are there again",
+                      {{"runtime_dir", options_.runtime_dir}});
   return true;
 }
 
@@ -127,7 +128,7 @@ void Sockets::lead_to(const LockOwner& other) const {
   // Sockets that are there are those of a daemon that was killed: they would be looked at first.
   if (other.runtime_dir != options_.runtime_dir) remove("");
   if (const auto linked = os::leave_link(options_.runtime_dir, other.runtime_dir); !linked)
-    log_warning("processes that look here do not find the daemon", {{"why", linked.error().message()}});
+    server::log_warning("processes that look here do not find the daemon", {{"why", linked.error().message()}});
 }
 
 }  // namespace gpumux::daemon

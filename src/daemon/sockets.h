@@ -41,7 +41,7 @@ class Sockets {
 
  private:
   base::Status listen();
-  base::Status open_api(const char* name, mode_t mode, Door door);
+  base::Status open_api(const char* name, mode_t mode, server::Door door);
   bool is_whole() const;
   base::Status make_anew();
 

@@ -23,9 +23,9 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "daemon/loop/log.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon::testing {
@@ -101,7 +101,8 @@ DaemonOptions TestDaemon::options_in(const std::string& runtime_dir) {
 
 TestDaemon::TestDaemon(DaemonOptions options, std::unique_ptr<Inventory> inventory) {
   // A reader takes the output of a failing test whole, or not at all.
-  set_log_level(std::getenv("GPUMUX_TEST_LOG") != nullptr ? LogLevel::kDebug : LogLevel::kError);
+  server::set_log_level(std::getenv("GPUMUX_TEST_LOG") != nullptr ? server::LogLevel::kDebug
+                                                                  : server::LogLevel::kError);
   auto made = Daemon::make(std::move(options), std::move(inventory));
   if (!made) {
     std::fprintf(stderr, "the test's daemon does not start: %s\n", made.error().error.message().c_str());

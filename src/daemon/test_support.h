@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "daemon/api/job_routes.h"
 #include "daemon/daemon.h"
 #include "daemon/gpus/inventory.h"
+#include "jobs/service/job_routes.h"
 #include "os/file_descriptor.h"
 #include "tests/unit/temporary_directory.h"
 #include "wire/messages.h"
@@ -39,10 +39,12 @@ class ScriptedClock final : public base::Clock {
 };
 
 // A queue that has nothing.
-class NoJobs final : public JobRoutes {
+class NoJobs final : public jobs::JobRoutes {
  public:
-  QueueFigures figures() const override { return {}; }
-  ApiAnswer answer(const ApiRequest&, const RouteMatch&, std::string_view) override { return ApiResponse(); }
+  jobs::QueueFigures figures() const override { return {}; }
+  server::ApiAnswer answer(const server::ApiRequest&, const server::RouteMatch&, std::string_view) override {
+    return server::ApiResponse();
+  }
   settings::Privacy privacy() const override { return settings::Privacy::kOpen; }
 };
 

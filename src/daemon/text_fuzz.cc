@@ -7,14 +7,15 @@
 
 #include "daemon/config/config.h"
 #include "daemon/config/settings_patch.h"
-#include "daemon/loop/trace.h"
 #include "daemon/peers/known_tenants.h"
 #include "jobs/service/launch.h"
 #include "jobs/service/submission.h"
+#include "server/api/api_types.h"
 #include "settings/settings.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpumux::daemon;
+  using namespace gpumux::jobs;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 8) {
@@ -52,7 +53,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       break;
     }
     case 5: {
-      const std::string quoted = json_string(text);
+      const std::string quoted = gpumux::server::json_string(text);
       if (quoted.size() < 2 || quoted.front() != '"' || quoted.back() != '"') std::abort();
       break;
     }

@@ -15,9 +15,9 @@
 #include <utility>
 
 #include "daemon/daemon.h"
-#include "daemon/loop/log.h"
 #include "os/file_descriptor.h"
 #include "os/system_clock.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -38,7 +38,7 @@ class Watcher {
   int run(const std::function<int(int fd)>& run) {
     for (RestartPause pauses;;) {
       if (!signals_ || !start(run)) {
-        log_error("the daemon cannot be started", {{"why", std::strerror(errno)}});
+        server::log_error("the daemon cannot be started", {{"why", std::strerror(errno)}});
         return kExitFailed;
       }
       const int status = await_end();
@@ -47,13 +47,14 @@ class Watcher {
       if (!has_failed || is_stopped_ || !was_ready_) return exit_status;
       const auto pause = pauses.after(has_served_);
       if (!pause) {
-        log_error("the daemon fails again and again before it serves; it is not started again", {{"status", status}});
+        server::log_error("the daemon fails again and again before it serves; it is not started again",
+                          {{"status", status}});
         return exit_status;
       }
       if (WIFSIGNALED(status)) {
-        log_error("the daemon was killed; starting it again", {{"pid", child_}, {"signal", WTERMSIG(status)}});
+        server::log_error("the daemon was killed; starting it again", {{"pid", child_}, {"signal", WTERMSIG(status)}});
       } else {
-        log_error("the daemon has failed; starting it again", {{"pid", child_}});
+        server::log_error("the daemon has failed; starting it again", {{"pid", child_}});
       }
       child_ = 0;
       rest(*pause);

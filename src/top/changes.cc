@@ -2,8 +2,8 @@
 #include "top/changes.h"
 
 #include "base/standing.h"
-#include "cli/views/seat_texts.h"
 #include "cli/jobs/job_groups.h"
+#include "cli/views/seat_texts.h"
 
 namespace gpumux::top {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "base/units.h"
 #include "cli/frame/words.h"
-#include "cli/views/seat_texts.h"
 #include "cli/jobs/job_texts.h"
 #include "cli/jobs/job_view.h"
+#include "cli/views/seat_texts.h"
 #include "top/gpu_pane.h"
 #include "top/tables.h"
 

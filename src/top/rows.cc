@@ -2,9 +2,9 @@
 // The rows of the tables: which there are, and in which order.
 #include <algorithm>
 
-#include "cli/views/seat_texts.h"
 #include "cli/jobs/job_groups.h"
 #include "cli/jobs/job_texts.h"
+#include "cli/views/seat_texts.h"
 #include "top/view_state.h"
 
 namespace gpumux::top {

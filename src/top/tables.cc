@@ -3,11 +3,11 @@
 
 #include <algorithm>
 
-#include "cli/views/seat_texts.h"
-#include "cli/views/status_view.h"
 #include "cli/jobs/job_groups.h"
 #include "cli/jobs/job_texts.h"
 #include "cli/jobs/job_view.h"
+#include "cli/views/seat_texts.h"
+#include "cli/views/status_view.h"
 
 namespace gpumux::top {
 namespace {

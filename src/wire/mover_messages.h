@@ -229,7 +229,7 @@ struct MoverSeat {
   std::uint32_t slot = 0;
   std::uint64_t domain = 0;  // seats of one trust domain have the same one; 0: the seat gets and gives no frames
   std::uint64_t most = 0;    // as in MoverBound
-  // The key of the seat's account (daemon/peers/account.h): a number times 4, and 1 for a user or 2 for a container.
+  // The key of the seat's account (server/peers/account.h): a number times 4, and 1 for a user or 2 for a container.
   std::uint64_t account = 0;
   std::uint32_t connects = 0;  // 1: the mover makes a connection for it
   std::uint32_t reserved = 0;

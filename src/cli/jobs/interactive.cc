@@ -12,11 +12,11 @@
 
 #include "cli/frame/command.h"
 #include "cli/frame/terminal.h"
-#include "cli/run/program_lookup.h"
 #include "cli/jobs/job_calls.h"
 #include "cli/jobs/job_view.h"
 #include "cli/jobs/signal_pipe.h"
 #include "cli/jobs/waiting_line.h"
+#include "cli/run/program_lookup.h"
 #include "os/system_clock.h"
 
 namespace gpumux::cli {

@@ -20,9 +20,9 @@
 #include "base/split.h"
 #include "base/standing.h"
 #include "base/units.h"
+#include "cli/jobs/job_view.h"
 #include "cli/run/program_lookup.h"
 #include "cli/views/times.h"
-#include "cli/jobs/job_view.h"
 #include "os/random.h"
 #include "os/system_clock.h"
 

@@ -13,7 +13,6 @@
 #include <string>
 
 #include "base/result.h"
-#include "daemon/api/api_types.h"
 #include "daemon/api/daemon_info.h"
 #include "daemon/api/metrics.h"
 #include "daemon/api/recent_status.h"
@@ -23,9 +22,14 @@
 #include "daemon/gpus/trials.h"
 #include "daemon/loop/rate_limit.h"
 #include "daemon/loop/trace_counters.h"
-#include "daemon/peers/access.h"
 #include "daemon/tenants/tenant_parts.h"
 #include "exporter/server.h"
+#include "server/api/api_types.h"
+#include "server/peers/access.h"
+
+namespace gpumux::jobs {
+class JobRoutes;
+}
 
 namespace gpumux::daemon {
 
@@ -34,15 +38,13 @@ namespace gpumux::daemon {
 inline constexpr std::int64_t kStatusBurst = 50;
 inline constexpr std::int64_t kStatusPerSecond = 100;
 
-class JobRoutes;
-
 class Api {
  public:
   // `jobs` answers for jobs.
-  Api(Leases& leases, const Trials& trials, TenantParts& tenants, const AccessRules& access, DaemonInfo info,
-      const LoopStatistics& loop, const TraceCounters& counters, JobRoutes& jobs);
+  Api(Leases& leases, const Trials& trials, TenantParts& tenants, const server::AccessRules& access, DaemonInfo info,
+      const LoopStatistics& loop, const TraceCounters& counters, jobs::JobRoutes& jobs);
 
-  ApiAnswer answer(const ApiRequest& request);
+  server::ApiAnswer answer(const server::ApiRequest& request);
 
   // The metrics as text, made on another thread by calling the returned function.
   using MetricsWork = std::function<std::string()>;
@@ -52,33 +54,33 @@ class Api {
   bool is_held() { return holds_.any(); }
 
  private:
-  ApiAnswer daemon(const Peer& peer, std::string_view query) const;
+  server::ApiAnswer daemon(const server::Peer& peer, std::string_view query) const;
   // The only user whose programs' names the peer may see; none: those of all users.
-  std::optional<uid_t> names_of(const Peer& peer) const;
+  std::optional<uid_t> names_of(const server::Peer& peer) const;
   // Whether the account asks for the status too often, or too often for parts of it.
-  std::optional<ApiResponse> refuse_status(const Peer& peer);
-  ApiAnswer status(const Peer& peer, std::string_view query);
+  std::optional<server::ApiResponse> refuse_status(const server::Peer& peer);
+  server::ApiAnswer status(const server::Peer& peer, std::string_view query);
   // A part of the status. `only`: of this GPU alone; `part` makes the answer of the whole status.
-  ApiAnswer status_part(const Peer& peer, std::optional<base::GpuIndex> only,
-                        std::function<ApiResponse(const nlohmann::ordered_json&)> part);
-  ApiAnswer gpu(const Peer& peer, std::string_view which);
-  ApiAnswer tenants(const Peer& peer, std::string_view query);
-  ApiAnswer tenant(const Peer& peer, const std::string& which);
-  ApiAnswer metrics(const ApiRequest& request, std::string_view query);
-  ApiAnswer hold(const ApiRequest& request);
-  ApiAnswer change(const ApiRequest& request, std::string_view which);
-  ApiAnswer change_tenant(const ApiRequest& request, std::string_view which);
+  server::ApiAnswer status_part(const server::Peer& peer, std::optional<base::GpuIndex> only,
+                                std::function<server::ApiResponse(const nlohmann::ordered_json&)> part);
+  server::ApiAnswer gpu(const server::Peer& peer, std::string_view which);
+  server::ApiAnswer tenants(const server::Peer& peer, std::string_view query);
+  server::ApiAnswer tenant(const server::Peer& peer, const std::string& which);
+  server::ApiAnswer metrics(const server::ApiRequest& request, std::string_view query);
+  server::ApiAnswer hold(const server::ApiRequest& request);
+  server::ApiAnswer change(const server::ApiRequest& request, std::string_view which);
+  server::ApiAnswer change_tenant(const server::ApiRequest& request, std::string_view which);
   base::Result<std::vector<base::GpuIndex>> select(std::string_view which) const;
 
   Leases& leases_;
   const Trials& trials_;
   TenantParts& tenants_;
-  const AccessRules& access_;
+  const server::AccessRules& access_;
   DaemonInfo info_;
   const LoopStatistics& loop_;
   const TraceCounters& counters_;
-  JobRoutes& jobs_;
-  std::map<Account, RateLimit> status_limits_;
+  jobs::JobRoutes& jobs_;
+  std::map<server::Account, RateLimit> status_limits_;
   Holds holds_;
   std::shared_ptr<StatusRenderer> renderer_ = std::make_shared<StatusRenderer>();
   std::shared_ptr<RecentStatus> recent_ = std::make_shared<RecentStatus>();

@@ -14,9 +14,9 @@
 
 #include "base/version.h"
 #include "daemon/api/api.h"
-#include "daemon/loop/files.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
+#include "server/loop/files.h"
 #include "settings/settings.h"
 #include "settings/test_texts.h"
 
@@ -149,9 +149,9 @@ TEST(Api, RefusedAllocationsHaveNoNamesOfOthers) {
                   .why = sched::Refusal::kHostMemory,
                   .holders = {{TenantLabel::make(2, 8, "own"), 1}, {TenantLabel::make(3, 7, "secret"), 1}}}};
   snapshot.hide_names_but_of(8);
-  EXPECT_EQ(gpu.refused[0].label->program, kHiddenName);
+  EXPECT_EQ(gpu.refused[0].label->program, server::kHiddenName);
   EXPECT_EQ(gpu.refused[0].holders[0].label->program, "own");
-  EXPECT_EQ(gpu.refused[0].holders[1].label->program, kHiddenName);
+  EXPECT_EQ(gpu.refused[0].holders[1].label->program, server::kHiddenName);
 }
 
 TEST(Api, ChangesSettings) {
@@ -393,7 +393,7 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   ScriptedClock clock;
   Trace trace;
   Leases leases(clock, trace);
-  const auto access = AccessRules::make(Config(), 0, false);
+  const auto access = server::AccessRules::make(Config(), 0, false);
   ASSERT_TRUE(access);
   Trials trials(leases);
   boost::asio::io_context loop;
@@ -405,9 +405,10 @@ TEST(Api, LetsStrangersLookOnlySoOften) {
   NoJobs jobs;
   Api api(leases, trials, tenants, *access, {}, statistics, counters, jobs);
   const auto status_of = [&](uid_t uid) {
-    const ApiAnswer answer = api.answer(
-        {"GET", "/v1/status", "", Peer{.pid = 1, .uid = uid, .groups = {}, .account = Account::of_user(uid)}});
-    const auto* refused = std::get_if<ApiResponse>(&answer);
+    const server::ApiAnswer answer =
+        api.answer({"GET", "/v1/status", "",
+                    server::Peer{.pid = 1, .uid = uid, .groups = {}, .account = server::Account::of_user(uid)}});
+    const auto* refused = std::get_if<server::ApiResponse>(&answer);
     return refused == nullptr ? 200u : refused->status;
   };
   for (std::int64_t i = 0; i < kStatusBurst; ++i) EXPECT_EQ(status_of(7), 200u);
@@ -528,7 +529,7 @@ TEST(Trace, TellsWhatHappened) {
     const auto later = http(dir.path(), "GET", "/v1/trace?since=4").body;
     EXPECT_EQ(Json::parse(later.substr(0, later.find('\n')))["sequence"], 4);
   }
-  const auto file = read_file(dir.path() + "/trace.ndjson", 1 << 20);
+  const auto file = server::read_file(dir.path() + "/trace.ndjson", 1 << 20);
   ASSERT_TRUE(file);
   EXPECT_NE(file->find("\"event\": \"grant\""), std::string::npos);
 }

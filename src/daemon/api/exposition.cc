@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
-#include "daemon/loop/trace.h"
+#include "server/api/api_types.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -35,7 +35,7 @@ std::string number_text(double value) {
 std::string valid_utf8(std::string_view text) {
   const bool is_ascii =
       std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 128; });
-  return is_ascii ? std::string(text) : nlohmann::json::parse(json_string(text)).get<std::string>();
+  return is_ascii ? std::string(text) : nlohmann::json::parse(server::json_string(text)).get<std::string>();
 }
 
 void append_escaped(std::string& text, std::string_view value, bool is_label) {
@@ -114,13 +114,14 @@ void Exposition::sample(const Labels& labels, base::Duration value) {
   line(suffix_, labels.text(), seconds_text(value));
 }
 
-void Exposition::sample(const Labels& labels, const WaitHistogram& waits) {
+void Exposition::sample(const Labels& labels, const server::WaitHistogram& waits) {
   std::uint64_t count = 0;
   for (std::size_t i = 0; i < waits.counts.size(); ++i) {
     count += waits.counts[i];
     Labels bucket = labels;
-    bucket.add("le",
-               i < kWaitBounds.size() ? number_text(std::chrono::duration<double>(kWaitBounds[i]).count()) : "+Inf");
+    bucket.add("le", i < server::kWaitBounds.size()
+                         ? number_text(std::chrono::duration<double>(server::kWaitBounds[i]).count())
+                         : "+Inf");
     line("_bucket", bucket.text(), std::to_string(count));
   }
   line("_sum", labels.text(), seconds_text(waits.sum));

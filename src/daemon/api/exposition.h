@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "base/clock.h"
-#include "daemon/loop/wait_histogram.h"
+#include "server/loop/wait_histogram.h"
 
 namespace gpumux::daemon {
 
@@ -45,7 +45,7 @@ class Exposition {
   void sample(const Labels& labels, std::uint64_t value);
   void sample(const Labels& labels, double value);
   void sample(const Labels& labels, base::Duration value);  // in seconds
-  void sample(const Labels& labels, const WaitHistogram& waits);
+  void sample(const Labels& labels, const server::WaitHistogram& waits);
   // No more samples.
   std::string finish() &&;
 

@@ -59,7 +59,7 @@ TEST(Exposition, EscapesLabels) {
 }
 
 TEST(Exposition, CountsBucketsUp) {
-  WaitHistogram waits;
+  server::WaitHistogram waits;
   waits.add(1ms);  // on a bound: in its bucket
   waits.add(2ms);
   waits.add(3h);

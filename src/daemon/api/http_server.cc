@@ -14,10 +14,10 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/loop/log.h"
-#include "daemon/loop/pool_work.h"
 #include "daemon/peers/client_stream.h"
 #include "os/system_clock.h"
+#include "server/loop/log.h"
+#include "server/loop/pool_work.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -60,7 +60,7 @@ struct AnswerForm {
   bool has_body = true;
 };
 
-void set_answer(http::response<http::string_body>& message, ApiResponse answer, AnswerForm form) {
+void set_answer(http::response<http::string_body>& message, server::ApiResponse answer, AnswerForm form) {
   message.result(answer.status);
   set_fields(message, answer.content_type, form.keep);
   if (!answer.allow.empty()) message.set(http::field::allow, answer.allow);
@@ -73,7 +73,7 @@ void set_answer(http::response<http::string_body>& message, ApiResponse answer, 
 
 class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
  public:
-  Connection(HttpServer& server, Peer client, ForeignConnection socket)
+  Connection(HttpServer& server, server::Peer client, ForeignConnection socket)
       : peer(std::move(client)),
         server_(server),
         stream_(server.io_, std::move(socket), server.closer_),
@@ -93,13 +93,13 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     if (trace_ && std::exchange(trace_->awaits_more, false)) send_trace();
   }
 
-  const Peer peer;
+  const server::Peer peer;
 
  private:
   // One of the large requests that the server counts.
   class LargeRequest {
    public:
-    LargeRequest(HttpServer& server, const Account& account) : server_(server), account_(account) {
+    LargeRequest(HttpServer& server, const server::Account& account) : server_(server), account_(account) {
       ++server_.large_requests_;
       ++server_.large_per_account_[account_];
     }
@@ -113,13 +113,13 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
    private:
     HttpServer& server_;
-    const Account& account_;
+    const server::Account& account_;
   };
 
   // The trace, which is made while it is sent. Its end may be the connection's: with HTTP/1.0 nothing else tells it.
   struct SentTrace {
     // `last`: of all events that there are.
-    SentTrace(const ApiTrace& asked, AnswerForm form, unsigned version, std::uint64_t last)
+    SentTrace(const server::ApiTrace& asked, AnswerForm form, unsigned version, std::uint64_t last)
         : follow(asked.follow),
           keep(form.keep && version >= 11 && !asked.follow),
           names_of(asked.names_of),
@@ -177,17 +177,17 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     if (length > kLargeRequestBytes) {
       const auto own = server_.large_per_account_.find(peer.account);
       if (own != server_.large_per_account_.end() && own->second >= kMaxLargeRequestsPerAccount) {
-        return respond(
-            error_response(429, {base::Code::kUnavailable, 0,
+        return respond(server::error_response(
+                           429, {base::Code::kUnavailable, 0,
                                  peer.account.text() + " is submitting " + std::to_string(kMaxLargeRequestsPerAccount) +
                                      " long jobs now, which is the limit: try again"}),
-            false);
+                       false);
       }
       const std::size_t reserved = server_.access_.may_change(peer) ? 0 : kReservedLargeRequests;
       if (server_.large_requests_ >= kMaxLargeRequests - reserved) {
-        return respond(
-            error_response(503, {base::Code::kUnavailable, 0, "other users are submitting long jobs now: try again"}),
-            false);
+        return respond(server::error_response(
+                           503, {base::Code::kUnavailable, 0, "other users are submitting long jobs now: try again"}),
+                       false);
       }
       large_.emplace(server_, peer.account);
       expires_after(kLargeRequestStart + std::chrono::seconds(length / kLeastBytesPerSecond));
@@ -203,18 +203,20 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     if (!is_open()) return;
     if (error == http::error::body_limit || error == http::error::header_limit ||
         error == http::error::buffer_overflow) {
-      return respond(error_response(413, {base::Code::kExhausted, 0, "the request is too long"}), false);
+      return respond(server::error_response(413, {base::Code::kExhausted, 0, "the request is too long"}), false);
     }
     if (error && error.category() == http::make_error_code(http::error::bad_method).category() &&
         error != http::error::end_of_stream && error != http::error::partial_message) {
-      return respond(error_response(400, {base::Code::kInvalid, 0, "this is not HTTP: " + error.message()}), false);
+      return respond(server::error_response(400, {base::Code::kInvalid, 0, "this is not HTTP: " + error.message()}),
+                     false);
     }
     if (error) return server_.remove(*this);
     try {
       handle();
     } catch (const std::exception& e) {
-      log_error("an API request failed", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", e.what()}});
-      respond(error_response(500, {base::Code::kInternal, 0, "the daemon failed to answer; its log says why"}), false);
+      server::log_error("an API request failed", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", e.what()}});
+      respond(server::error_response(500, {base::Code::kInternal, 0, "the daemon failed to answer; its log says why"}),
+              false);
     }
   }
 
@@ -224,35 +226,36 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     const AnswerForm form{message.keep_alive(), message.method() != http::verb::head};
     const unsigned version = message.version();
     if (!server_.access_.may_connect(peer)) {
-      return respond(error_response(403, {base::Code::kDenied, 0,
-                                          "you (user " + std::to_string(peer.uid) +
-                                              ") may not use this daemon: ask its owner to let you in (allow_users "
-                                              "or allow_groups in its configuration)"}),
-                     false);
+      return respond(
+          server::error_response(403, {base::Code::kDenied, 0,
+                                       "you (user " + std::to_string(peer.uid) +
+                                           ") may not use this daemon: ask its owner to let you in (allow_users "
+                                           "or allow_groups in its configuration)"}),
+          false);
     }
-    ApiRequest request{std::string(message.method_string()), std::string(message.target()),
-                       std::move(parser_->get().body()), peer, std::string(message[http::field::accept])};
-    ApiAnswer answer = server_.api_.answer(request);
-    if (auto* response = std::get_if<ApiResponse>(&answer)) return respond(std::move(*response), form);
-    if (auto* trace = std::get_if<ApiTrace>(&answer)) {
+    server::ApiRequest request{std::string(message.method_string()), std::string(message.target()),
+                               std::move(parser_->get().body()), peer, std::string(message[http::field::accept])};
+    server::ApiAnswer answer = server_.api_.answer(request);
+    if (auto* response = std::get_if<server::ApiResponse>(&answer)) return respond(std::move(*response), form);
+    if (auto* trace = std::get_if<server::ApiTrace>(&answer)) {
       if (form.has_body) return start_trace(*trace, form, version);
       return respond({200, "", "application/x-ndjson"}, form);
     }
-    if (auto* later = std::get_if<ApiLater>(&answer)) {
-      return (*later)([self = shared_from_this(), form](ApiResponse response) {
+    if (auto* later = std::get_if<server::ApiLater>(&answer)) {
+      return (*later)([self = shared_from_this(), form](server::ApiResponse response) {
         if (self->is_open()) self->respond(std::move(response), form);
       });
     }
-    work_then(
+    server::work_then(
         server_.worker_, server_.io_,
-        [work = std::move(std::get<ApiWork>(answer))] {
+        [work = std::move(std::get<server::ApiWork>(answer))] {
           try {
             return work();
           } catch (const std::exception& e) {
-            return error_response(500, {base::Code::kInternal, 0, e.what()});
+            return server::error_response(500, {base::Code::kInternal, 0, e.what()});
           }
         },
-        [self = shared_from_this(), form](ApiResponse response) {
+        [self = shared_from_this(), form](server::ApiResponse response) {
           if (self->is_open()) self->respond(std::move(response), form);
         });
   }
@@ -274,9 +277,9 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     };
   }
 
-  void respond(ApiResponse answer, bool keep) { respond(std::move(answer), AnswerForm{keep}); }
+  void respond(server::ApiResponse answer, bool keep) { respond(std::move(answer), AnswerForm{keep}); }
 
-  void respond(ApiResponse answer, AnswerForm form) {
+  void respond(server::ApiResponse answer, AnswerForm form) {
     large_.reset();
     server_.last_used_ = os::now();
     response_ = {};
@@ -291,7 +294,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 
   // ---- the trace
 
-  void start_trace(const ApiTrace& asked, AnswerForm form, unsigned version) {
+  void start_trace(const server::ApiTrace& asked, AnswerForm form, unsigned version) {
     trace_.emplace(asked, form, version, server_.trace_.last_sequence());
     if (trace_->follow) {
       server_.followers_.insert(this);
@@ -335,7 +338,8 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     trace_->awaits_more = entry == nullptr && trace_->follow;
     if (entry == nullptr) return trace_->follow ? void() : end_pieces();  // poked when there is more
     if (entry->sequence > trace_->cursor && trace_->follow && trace_->caught_up) {
-      log_warning("a follower of the trace reads too slowly and is cut off", {{"uid", peer.uid}, {"pid", peer.pid}});
+      server::log_warning("a follower of the trace reads too slowly and is cut off",
+                          {{"uid", peer.uid}, {"pid", peer.pid}});
       return server_.remove(*this);
     }
     trace_->caught_up = true;
@@ -353,7 +357,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
     }
     const bool is_whole = TraceTexts::is_begin(first) && trace_->cursor == end;
     // The text takes longer to make than the copies, and the loop has better to do.
-    work_then(
+    server::work_then(
         server_.worker_, server_.io_,
         [entries = std::move(entries), names_of = trace_->names_of] {
           std::string text;
@@ -378,7 +382,7 @@ class HttpServer::Connection : public std::enable_shared_from_this<Connection> {
 };
 
 HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api, Trace& trace,
-                       const AccessRules& access, Closer& closer)
+                       const server::AccessRules& access, Closer& closer)
     : io_(io),
       worker_(worker),
       api_(api),
@@ -392,7 +396,7 @@ HttpServer::HttpServer(asio::io_context& io, asio::thread_pool& worker, Api& api
 
 HttpServer::~HttpServer() { close(); }
 
-void HttpServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup) {
+void HttpServer::listen(os::FileDescriptor socket, server::Door door, os::PeerLookup lookup) {
   auto& listener = listeners_.emplace_back(
       io_, closer_, [this, door, lookup](ForeignConnection client) { add(std::move(client), door, lookup); }, [] {});
   listener.listen(std::move(socket));
@@ -406,15 +410,15 @@ void HttpServer::stop_listening() {
 // One attempt at one send: a client that is not let in costs no memory and no wait.
 void HttpServer::turn_away(const ForeignConnection& socket, const std::string& why) {
   http::response<http::string_body> refusal;
-  set_answer(refusal, error_response(503, {base::Code::kUnavailable, 0, why}), AnswerForm{});
+  set_answer(refusal, server::error_response(503, {base::Code::kUnavailable, 0, why}), AnswerForm{});
   std::ostringstream text;
   text << refusal;
   const std::string_view bytes = text.view();
   static_cast<void>(::send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }
 
-void HttpServer::add(ForeignConnection socket, Door door, os::PeerLookup lookup) {
-  auto peer = peer_of(socket.get(), access_.subordinates(), door, lookup);
+void HttpServer::add(ForeignConnection socket, server::Door door, os::PeerLookup lookup) {
+  auto peer = server::peer_of(socket.get(), access_.subordinates(), door, lookup);
   if (!peer) return;
   if (const auto why = admission_.refusal(*peer)) return turn_away(socket, *why);
   auto connection = std::make_shared<Connection>(*this, std::move(*peer), std::move(socket));

@@ -19,11 +19,11 @@
 #include "daemon/api/api.h"
 #include "daemon/api/trace_texts.h"
 #include "daemon/loop/trace.h"
-#include "daemon/peers/access.h"
 #include "daemon/peers/admission.h"
 #include "daemon/peers/closer.h"
 #include "daemon/peers/listener.h"
 #include "os/file_descriptor.h"
+#include "server/peers/access.h"
 
 namespace gpumux::daemon {
 
@@ -42,13 +42,13 @@ inline constexpr std::size_t kReservedLargeRequests = 2;
 class HttpServer {
  public:
   HttpServer(boost::asio::io_context& io, boost::asio::thread_pool& worker, Api& api, Trace& trace,
-             const AccessRules& access, Closer& closer);
+             const server::AccessRules& access, Closer& closer);
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
 
   // Another socket that clients come by.
-  void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup);
+  void listen(os::FileDescriptor socket, server::Door door, os::PeerLookup lookup);
   // Connections that were accepted stay.
   void stop_listening();
   // There is something new in the trace.
@@ -61,7 +61,7 @@ class HttpServer {
 
  private:
   class Connection;
-  void add(ForeignConnection socket, Door door, os::PeerLookup lookup);
+  void add(ForeignConnection socket, server::Door door, os::PeerLookup lookup);
   static void turn_away(const ForeignConnection& socket, const std::string& why);
   void remove(Connection& connection);
 
@@ -69,7 +69,7 @@ class HttpServer {
   boost::asio::thread_pool& worker_;
   Api& api_;
   Trace& trace_;
-  const AccessRules& access_;
+  const server::AccessRules& access_;
   Closer& closer_;
   Admission admission_;
   std::deque<Listener> listeners_;
@@ -79,7 +79,7 @@ class HttpServer {
   std::unordered_map<Connection*, std::shared_ptr<Connection>> connections_;
   std::unordered_set<Connection*> followers_;
   std::size_t large_requests_ = 0;
-  std::map<Account, std::size_t> large_per_account_;  // without those that have none
+  std::map<server::Account, std::size_t> large_per_account_;  // without those that have none
   base::TimePoint last_used_{};
 };
 

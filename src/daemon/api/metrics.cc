@@ -252,7 +252,7 @@ void write_ledger(Exposition& out, const MetricsSnapshot& snapshot, StatusRender
          [](const LedgerLine& line) { return line.figures.moved.in; });
 }
 
-void write_queue(Exposition& out, const QueueFigures& queue, StatusRenderer& names) {
+void write_queue(Exposition& out, const jobs::QueueFigures& queue, StatusRenderer& names) {
   out.begin_family("gpumux_queue_available", Kind::kGauge, "1 if the daemon has a job queue that works.");
   out.sample({}, std::uint64_t{queue.is_available});
   if (!queue.is_available) return;
@@ -266,7 +266,7 @@ void write_queue(Exposition& out, const QueueFigures& queue, StatusRenderer& nam
   out.sample({}, queue.waits);
   const auto by_user = [&](std::string_view name, std::string_view help, auto value) {
     out.begin_family(name, Kind::kGauge, help);
-    for (const QueueFigures::User& user : queue.users)
+    for (const jobs::QueueFigures::User& user : queue.users)
       out.sample(Labels().add("user", names.user(user.uid)), value(user));
   };
   by_user("gpumux_user_running_jobs", "Jobs of the user that run.", [](const auto& user) { return user.running; });

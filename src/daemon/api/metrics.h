@@ -9,10 +9,10 @@
 
 #include "daemon/api/daemon_info.h"
 #include "daemon/api/exposition.h"
-#include "daemon/api/job_routes.h"
 #include "daemon/api/status.h"
 #include "daemon/loop/trace_counters.h"
 #include "daemon/tenants/ledger.h"
+#include "jobs/service/job_routes.h"
 
 namespace gpumux::daemon {
 
@@ -23,7 +23,7 @@ struct MetricsSnapshot {
   std::map<std::int32_t, TraceCounters::Counts> counters{};
   std::uint64_t tenants = 0;
   std::uint64_t unknown_calls = 0;  // driver entries that went past the library
-  QueueFigures queue{};
+  jobs::QueueFigures queue{};
   std::vector<LedgerLine> ledger{};  // empty where names are hidden
 };
 

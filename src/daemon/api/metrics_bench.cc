@@ -27,22 +27,23 @@ class Tenant final : public Carrier {
   std::optional<Session> session{};
 };
 
-class Jobs final : public JobRoutes {
+class Jobs final : public jobs::JobRoutes {
  public:
-  QueueFigures figures() const override {
-    QueueFigures figures;
+  jobs::QueueFigures figures() const override {
+    jobs::QueueFigures figures;
     figures.is_available = true;
     for (std::uint32_t uid = 0; uid < kUsers; ++uid) figures.users.push_back({uid, 1, 99, 1});
     return figures;
   }
-  ApiAnswer answer(const ApiRequest& /*request*/, const RouteMatch& /*match*/, std::string_view /*query*/) override {
-    return ApiResponse{};
+  server::ApiAnswer answer(const server::ApiRequest& /*request*/, const server::RouteMatch& /*match*/,
+                           std::string_view /*query*/) override {
+    return server::ApiResponse{};
   }
   settings::Privacy privacy() const override { return settings::Privacy::kOpen; }
 };
 
-AccessRules everybody() {
-  auto rules = AccessRules::make(Config(), 0, false);
+server::AccessRules everybody() {
+  auto rules = server::AccessRules::make(settings::DaemonSettings(), 0, false);
   if (!rules) std::abort();
   return *rules;
 }
@@ -75,7 +76,9 @@ class Machine {
     const auto uid = static_cast<uid_t>(i % kUsers);
     tenant.session.emplace(
         base::TenantId{i + 1},
-        Peer{.pid = static_cast<pid_t>(i + 1), .uid = uid, .groups = {}, .account = Account::of_user(uid)}, tenant);
+        server::Peer{
+            .pid = static_cast<pid_t>(i + 1), .uid = uid, .groups = {}, .account = server::Account::of_user(uid)},
+        tenant);
     parts_.table.add(*tenant.session);
     wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};
     wire::set_text(hello.program, "program-" + std::to_string(i));
@@ -99,7 +102,7 @@ class Machine {
   Trace trace_;
   TraceCounters counters_;
   Leases leases_{clock_, trace_};
-  AccessRules access_ = everybody();
+  server::AccessRules access_ = everybody();
   Trials trials_{leases_};
   boost::asio::io_context loop_;
   boost::asio::thread_pool pool_{1};
@@ -131,7 +134,7 @@ BENCHMARK(BM_MetricsText)->Arg(10)->Arg(100)->Arg(1000);
 // As a baseline: GET /v1/status copies the same seats.
 void BM_StatusOnTheLoop(benchmark::State& state) {
   Machine machine(static_cast<std::size_t>(state.range(0)));
-  const ApiRequest request{"GET", "/v1/status", "", Peer{.pid = 1, .uid = 0, .groups = {}}};
+  const server::ApiRequest request{"GET", "/v1/status", "", server::Peer{.pid = 1, .uid = 0, .groups = {}}};
   for (auto _ : state) benchmark::DoNotOptimize(machine.api().answer(request));
 }
 BENCHMARK(BM_StatusOnTheLoop)->Arg(1000);

@@ -7,7 +7,7 @@
 
 #include "base/split.h"
 #include "base/version.h"
-#include "daemon/api/routes.h"
+#include "server/api/routes.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -86,34 +86,34 @@ Json schemas_json() {
 
 Json content(std::string_view type, const Json& schema) { return {{std::string(type), {{"schema", schema}}}}; }
 
-Json answer_content(const Route& route) {
+Json answer_content(const server::Route& route) {
   if (route.answer.empty()) return content("text/plain", type_json("string"));
-  return content(route.address == Address::kTrace ? "application/x-ndjson" : "application/json",
+  return content(route.address == server::Address::kTrace ? "application/x-ndjson" : "application/json",
                  reference(route.answer));
 }
 
-Json parameters_json(const Route& route) {
+Json parameters_json(const server::Route& route) {
   Json list = Json::array();
   if (const std::size_t open = route.path.find('{'); open != std::string_view::npos) {
     const std::string_view name = route.path.substr(open + 1, route.path.find('}') - open - 1);
     list.push_back({{"name", name}, {"in", "path"}, {"required", true}, {"schema", type_json("string")}});
   }
-  for (const Parameter& parameter : route.parameters) {
-    Json schema = type_json(parameter.type == Parameter::Type::kNumber ? "integer" : "string");
-    if (parameter.type == Parameter::Type::kWord) schema["enum"] = parameter.words;
+  for (const server::Parameter& parameter : route.parameters) {
+    Json schema = type_json(parameter.type == server::Parameter::Type::kNumber ? "integer" : "string");
+    if (parameter.type == server::Parameter::Type::kWord) schema["enum"] = parameter.words;
     list.push_back(
         {{"name", parameter.name}, {"in", "query"}, {"description", parameter.meaning}, {"schema", std::move(schema)}});
   }
   return list;
 }
 
-Json operation_json(const Route& route) {
+Json operation_json(const server::Route& route) {
   Json operation{{"summary", route.summary}};
   if (Json parameters = parameters_json(route); !parameters.empty()) operation["parameters"] = std::move(parameters);
   if (!route.body.empty())
     operation["requestBody"] = {{"required", true}, {"content", content("application/json", reference(route.body))}};
   Json& responses = operation["responses"];
-  if (route.address == Address::kSubmit) {
+  if (route.address == server::Address::kSubmit) {
     responses["201"] = {{"description", "The job is stored."}, {"content", answer_content(route)}};
     responses["200"] = {{"description", "The token was known: the job that it has become."},
                         {"content", answer_content(route)}};
@@ -127,7 +127,7 @@ Json operation_json(const Route& route) {
 
 std::string make_openapi_text() {
   Json paths = Json::object();
-  for (const Route& route : routes()) {
+  for (const server::Route& route : server::routes()) {
     std::string method(route.method);
     std::transform(method.begin(), method.end(), method.begin(),
                    [](char c) { return static_cast<char>(c - 'A' + 'a'); });
@@ -156,7 +156,7 @@ const std::string& openapi_text() {
 
 std::string api_text() {
   Json addresses = Json::array();
-  for (const Route& route : routes()) {
+  for (const server::Route& route : server::routes()) {
     if (!addresses.empty() && addresses.back()["path"] == route.path) {
       addresses.back()["methods"].push_back(route.method);
       continue;

@@ -12,8 +12,8 @@
 #include <set>
 #include <sstream>
 
-#include "daemon/api/routes.h"
 #include "daemon/test_support.h"
+#include "server/api/routes.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -92,9 +92,9 @@ TEST(Api, SaysWhichMethodsAnAddressTakes) {
 
 // A name with a NUL would be looked up as what is before it.
 TEST(Api, RefusesNulsInAddresses) {
-  for (const Route& route : routes()) {
-    for (const Parameter& parameter : route.parameters) {
-      const auto checked = check_query(route, std::string(parameter.name) + "=root%00x");
+  for (const server::Route& route : server::routes()) {
+    for (const server::Parameter& parameter : route.parameters) {
+      const auto checked = server::check_query(route, std::string(parameter.name) + "=root%00x");
       ASSERT_FALSE(checked) << route.path << " " << parameter.name;
       EXPECT_EQ(checked.error().code, base::Code::kInvalid);
     }
@@ -102,9 +102,9 @@ TEST(Api, RefusesNulsInAddresses) {
     const std::size_t variable = path.find('{');
     if (variable == std::string::npos) continue;
     path.replace(variable, path.find('}') + 1 - variable, "root%00x");
-    const auto found = find_route(route.method, path);
-    ASSERT_TRUE(std::holds_alternative<ApiResponse>(found)) << path;
-    EXPECT_EQ(std::get<ApiResponse>(found).status, 404U);
+    const auto found = server::find_route(route.method, path);
+    ASSERT_TRUE(std::holds_alternative<server::ApiResponse>(found)) << path;
+    EXPECT_EQ(std::get<server::ApiResponse>(found).status, 404U);
   }
 }
 
@@ -157,10 +157,10 @@ TEST(OpenApi, EveryReferenceIsThere) {
 TEST(OpenApi, TheDocumentNamesEveryAddressAndCode) {
   std::ifstream file(GPUMUX_SOURCE_DIR "/docs/api.md");
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  for (const Route& route : routes()) {
-    const std::string row = "| `" + std::string(route.path) + "` | " + methods_of(route.path) + " |";
+  for (const server::Route& route : server::routes()) {
+    const std::string row = "| `" + std::string(route.path) + "` | " + server::methods_of(route.path) + " |";
     EXPECT_NE(text.find(row), std::string::npos) << row;
-    for (const Parameter& parameter : route.parameters)
+    for (const server::Parameter& parameter : route.parameters)
       EXPECT_NE(text.find(std::string(parameter.name)), std::string::npos) << parameter.name;
   }
   for (const ErrorCode& code : error_codes()) {
@@ -169,7 +169,7 @@ TEST(OpenApi, TheDocumentNamesEveryAddressAndCode) {
   }
   // And the table has every code that an error can have.
   for (int code = 0; code <= static_cast<int>(base::Code::kInternal); ++code) {
-    const std::string name = api_code(static_cast<base::Code>(code));
+    const std::string name = server::api_code(static_cast<base::Code>(code));
     EXPECT_TRUE(std::any_of(error_codes().begin(), error_codes().end(), [&](const ErrorCode& known) {
       return known.name == name;
     })) << name;

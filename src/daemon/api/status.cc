@@ -9,8 +9,9 @@
 
 #include "base/standing.h"
 #include "base/units.h"
-#include "daemon/peers/process_info.h"
 #include "daemon/tenants/foreign_processes.h"
+#include "server/api/api_types.h"
+#include "server/peers/process_info.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -262,7 +263,7 @@ void StatusSnapshot::hide_names_but_of(uid_t uid) {
   for (GpuStatus& gpu : gpus) {
     const auto hide = [&](std::shared_ptr<const TenantLabel>& label) {
       const bool is_hidden = label->uid != uid;
-      if (is_hidden) label = TenantLabel::make(label->pid, label->uid, kHiddenName);
+      if (is_hidden) label = TenantLabel::make(label->pid, label->uid, server::kHiddenName);
       return is_hidden;
     };
     for (SeatStatus& seat : gpu.seats) {
@@ -273,14 +274,14 @@ void StatusSnapshot::hide_names_but_of(uid_t uid) {
       for (MemoryHolder& holder : one.holders) hide(holder.label);
     }
     // Jobs run there without gpumux, too (GPUMUX_DISABLE), and the driver does not say whose a process is.
-    for (GpuProcess& process : gpu.foreign) process.name = kHiddenName;
+    for (GpuProcess& process : gpu.foreign) process.name = server::kHiddenName;
   }
 }
 
 const std::string& StatusRenderer::user(uid_t uid) {
   if (users_.size() > kMaxCachedUsers) users_.clear();
   const auto found = users_.find(uid);
-  return found != users_.end() ? found->second : users_.emplace(uid, user_name(uid)).first->second;
+  return found != users_.end() ? found->second : users_.emplace(uid, server::user_name(uid)).first->second;
 }
 
 Json StatusRenderer::render(const StatusSnapshot& snapshot) {
@@ -317,8 +318,8 @@ Json StatusRenderer::render(const StatusSnapshot& snapshot) {
       std::string note = seat.note;
       // Why a silent tenant is silent: only for tenants that hold others up, because it means reading /proc.
       if (view.phase == sched::SeatPhase::kSilent || view.phase == sched::SeatPhase::kRevoked) {
-        const auto process = process_info(seat.label->pid);
-        const std::string state = process ? describe_state(process->state) : "";
+        const auto process = server::process_info(seat.label->pid);
+        const std::string state = process ? server::describe_state(process->state) : "";
         if (!state.empty()) note += (note.empty() ? "" : ": ") + state;
       }
       Json s{{"tenant", view.seat.tenant.value}, {"pid", seat.label->pid},         {"uid", seat.label->uid},

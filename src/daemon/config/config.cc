@@ -35,7 +35,7 @@ namespace {
 
 #include "base/limits.h"
 #include "base/units.h"
-#include "daemon/loop/files.h"
+#include "server/loop/files.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -232,7 +232,7 @@ std::string drop_in_directory(const std::string& file) {
 }
 
 base::Status read_config_files(Config& config, const std::string& file, bool required) {
-  auto text = read_file(file, kMaxConfigBytes);
+  auto text = server::read_file(file, kMaxConfigBytes);
   if (!text && (required || text.error().code != base::Code::kNotFound)) return tl::unexpected(text.error());
   if (text) {
     GPUMUX_TRY(read_config_text(config, *text, file));
@@ -246,7 +246,7 @@ base::Status read_config_files(Config& config, const std::string& file, bool req
   }
   std::sort(drop_ins.begin(), drop_ins.end());
   for (const std::string& drop_in : drop_ins) {
-    text = read_file(drop_in, kMaxConfigBytes);
+    text = server::read_file(drop_in, kMaxConfigBytes);
     if (!text) return tl::unexpected(text.error());
     GPUMUX_TRY(read_config_text(config, *text, drop_in));
     config.files.push_back(drop_in);
@@ -306,7 +306,7 @@ base::Status save_settings(const std::string& config_file, const std::string& se
   const std::string directory = drop_in_directory(config_file);
   const std::string path = directory + "/" + kSavedName;
   toml::table saved;
-  if (const auto text = read_file(path, kMaxConfigBytes)) {
+  if (const auto text = server::read_file(path, kMaxConfigBytes)) {
     // It goes through the same checks as a configuration.
     Config checked;
     GPUMUX_TRY(read_config_text(checked, *text, path));
@@ -329,7 +329,7 @@ base::Status save_settings(const std::string& config_file, const std::string& se
        << toml::toml_formatter(saved, toml::format_flags::none) << "\n";
   std::error_code error;
   std::filesystem::create_directories(directory, error);
-  return replace_file(path, text.str(), 0644, Outlives::kMachine);
+  return server::replace_file(path, text.str(), 0644, server::Outlives::kMachine);
 }
 
 }  // namespace gpumux::daemon

@@ -13,9 +13,9 @@
 #include "base/version.h"
 #include "daemon/config/host_budget.h"
 #include "daemon/config/settings_patch.h"
-#include "daemon/loop/files.h"
 #include "daemon/options.h"
 #include "daemon/test_support.h"
+#include "server/loop/files.h"
 #include "settings/settings.h"
 #include "settings/test_texts.h"
 #include "tests/unit/temporary_directory.h"
@@ -210,7 +210,7 @@ mode = "serial"
   // A file that is wrong is not written over.
   write(saved, "quantum");
   EXPECT_FALSE(save_settings(file, uuid, {{"quantum", "8ms"}}));
-  EXPECT_EQ(read_file(saved, 100), "quantum");
+  EXPECT_EQ(server::read_file(saved, 100), "quantum");
 }
 
 TEST(EverySetting, OfAGpuIsTakenByFileVariableFlagAndPatch) {
@@ -316,7 +316,8 @@ TEST(EverySetting, OfAnotherNameIsRefusedWithTheNearestByEveryDoor) {
 }
 
 TEST(EverySetting, StandsInTheExampleWithItsDefault) {
-  const auto text = read_file(std::string(GPUMUX_SOURCE_DIR) + "/packaging/gpumux.toml.example", kMaxConfigBytes);
+  const auto text =
+      server::read_file(std::string(GPUMUX_SOURCE_DIR) + "/packaging/gpumux.toml.example", kMaxConfigBytes);
   ASSERT_TRUE(text) << text.error().message();
   std::string uncommented;
   bool is_over = false;

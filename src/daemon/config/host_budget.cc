@@ -8,8 +8,8 @@
 #include <thread>
 
 #include "base/units.h"
-#include "daemon/loop/files.h"
 #include "os/cgroups.h"
+#include "server/loop/files.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t kMostDigits = 64;
 
 std::optional<std::uint64_t> read_number(const std::string& path) {
-  const auto text = read_file(path, kMostDigits);
+  const auto text = server::read_file(path, kMostDigits);
   if (!text) return std::nullopt;
   const std::string line = text->substr(0, text->find('\n'));
   const auto number = base::parse_integer(line, 0, ~std::uint64_t{0} / 2);

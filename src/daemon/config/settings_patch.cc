@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "daemon/config/strict_json.h"
+#include "server/api/strict_json.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -16,7 +16,7 @@ constexpr int kMaxDepth = 8;
 using SortedJson = nlohmann::json;
 
 base::Result<SortedJson> parse_object(std::string_view body, const char* example) {
-  auto json = parse_strict_json<SortedJson>(body, {.depth = kMaxDepth});
+  auto json = server::parse_strict_json<SortedJson>(body, {.depth = kMaxDepth});
   if (!json || json->is_object()) return json;
   return base::fail(base::Code::kInvalid,
                     std::string("the body must be a JSON object of settings, such as ") + example);

@@ -17,13 +17,13 @@
 #include <vector>
 
 #include "base/units.h"
-#include "daemon/loop/files.h"
 #include "daemon/peers/listener.h"
-#include "daemon/peers/process_info.h"
-#include "daemon/peers/trust_domain.h"
 #include "os/durable_file.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
+#include "server/loop/files.h"
+#include "server/peers/process_info.h"
+#include "server/peers/trust_domain.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -61,7 +61,7 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, GpuLock::Patienc
   LockOwner owner{credentials->pid, credentials->uid, {}};
   // In this order: the facts from /proc are of this process if it lives afterwards.
   const auto process = os::peer_process(socket.get(), owner.pid);
-  owner.is_on_host = process && is_where_we_are(owner.pid) && !os::has_ended(process->pidfd.get());
+  owner.is_on_host = process && server::is_where_we_are(owner.pid) && !os::has_ended(process->pidfd.get());
   pollfd poller{socket.get(), POLLIN, 0};
   std::array<std::byte, 512> buffer;
   if (patience == GpuLock::Patience::kForAnswer && ::poll(&poller, 1, kAnswerTimeoutMs) == 1) {
@@ -75,7 +75,7 @@ std::optional<LockOwner> ask_name(const std::string& uuid_text, GpuLock::Patienc
 // The inode of the socket that has the name, as /proc/net/unix has it:
 //   Num: RefCount Protocol Flags Type St Inode Path
 std::string inode_of_name(const std::string& uuid_text) {
-  const auto list = read_file("/proc/net/unix", kMaxSocketList);
+  const auto list = server::read_file("/proc/net/unix", kMaxSocketList);
   const std::size_t path = list ? list->find(" " + name_of(uuid_text) + "\n") : std::string::npos;
   if (path == std::string::npos) return {};
   const std::size_t begin = list->rfind(' ', path - 1) + 1;
@@ -83,7 +83,7 @@ std::string inode_of_name(const std::string& uuid_text) {
 }
 
 uid_t uid_of(const std::string& process) {
-  const std::string status = read_file(process + "/status", kMaxStatus).value_or("");
+  const std::string status = server::read_file(process + "/status", kMaxStatus).value_or("");
   const std::size_t line = status.find("\nUid:\t");
   if (line == std::string::npos) return 0;
   const std::size_t begin = line + 6;
@@ -256,7 +256,7 @@ void GpuLock::answer() const {
 
 std::string describe(const LockOwner& owner) {
   if (owner.pid == 0 && owner.runtime_dir.empty()) return "a process that cannot be found";
-  std::string text = "pid " + std::to_string(owner.pid) + " of user " + user_name(owner.uid);
+  std::string text = "pid " + std::to_string(owner.pid) + " of user " + server::user_name(owner.uid);
   if (!owner.runtime_dir.empty()) text += " (" + owner.runtime_dir + ")";
   return text;
 }

@@ -20,10 +20,10 @@
 #include <optional>
 #include <vector>
 
-#include "daemon/loop/files.h"
 #include "daemon/peers/closer.h"
 #include "daemon/test_support.h"
 #include "os/unix_socket.h"
+#include "server/loop/files.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -114,7 +114,7 @@ int squat(const std::string& uuid, bool listens) {
 }
 
 bool is_taken(const std::string& uuid) {
-  const auto list = read_file("/proc/net/unix", std::size_t{16} << 20);
+  const auto list = server::read_file("/proc/net/unix", std::size_t{16} << 20);
   return list && list->find("@gpumux-gpu-" + uuid + "\n") != std::string::npos;
 }
 

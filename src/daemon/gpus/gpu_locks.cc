@@ -8,7 +8,7 @@
 #include <chrono>
 #include <utility>
 
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 
@@ -80,8 +80,8 @@ void GpuLocks::report_squatter(base::GpuIndex gpu) {
   if (!mine.lock || !mine.lock->squatter()) return;
   const std::string claimant = describe(*mine.lock->squatter());
   leases_.set_claimed_by(gpu, claimant);
-  log_warning("a process claims a GPU of this daemon; the daemon ignores the claim",
-              {{"gpu", gpu.value}, {"uuid", mine.request.uuid_text}, {"who", claimant}});
+  server::log_warning("a process claims a GPU of this daemon; the daemon ignores the claim",
+                      {{"gpu", gpu.value}, {"uuid", mine.request.uuid_text}, {"who", claimant}});
 }
 
 void GpuLocks::retry() {
@@ -97,7 +97,7 @@ void GpuLocks::retry() {
     if (!lock) continue;
     hold({i}, std::move(*lock));
     report_squatter({i});
-    log_info("a GPU has become free and is served now", {{"gpu", i}, {"uuid", mine.request.uuid_text}});
+    server::log_info("a GPU has become free and is served now", {{"gpu", i}, {"uuid", mine.request.uuid_text}});
     events_.gained({i});
   }
 }

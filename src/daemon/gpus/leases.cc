@@ -10,8 +10,9 @@
 
 #include "base/limits.h"
 #include "base/units.h"
-#include "daemon/loop/log.h"
 #include "daemon/loop/message_log.h"
+#include "server/api/api_types.h"
+#include "server/loop/log.h"
 #include "settings/settings.h"
 
 namespace gpumux::daemon {
@@ -86,7 +87,8 @@ std::shared_ptr<const std::string> changes_json(const GpuSettings& before, const
     const std::string& was = old[setting.name];
     if (was == text) return;
     json += json.empty() ? "" : ", ";
-    json += json_string(setting.name) + ": [" + json_string(was) + ", " + json_string(text) + "]";
+    json +=
+        server::json_string(setting.name) + ": [" + server::json_string(was) + ", " + server::json_string(text) + "]";
   });
   return std::make_shared<const std::string>("{" + json + "}");
 }
@@ -135,9 +137,9 @@ void Leases::set_use(std::size_t index, GpuUse use) {
   Gpu& gpu = gpus_[index];
   if (use.sick != gpu.use.sick) {
     if (use.sick.empty()) {
-      log_info("the GPU is healthy again", {{"gpu", gpu.info.uuid_text}});
+      server::log_info("the GPU is healthy again", {{"gpu", gpu.info.uuid_text}});
     } else {
-      log_warning("the GPU is sick", {{"gpu", gpu.info.uuid_text}, {"why", use.sick}});
+      server::log_warning("the GPU is sick", {{"gpu", gpu.info.uuid_text}, {"why", use.sick}});
     }
   }
   gpu.use = std::move(use);
@@ -182,7 +184,7 @@ void Leases::apply(const node::Event& event, base::TimePoint now) {
   const auto* const drained = std::get_if<sched::Drained>(&event);
   const base::Duration idle_before = drained == nullptr ? base::Duration() : totals(drained->seat, now).idle;
   machine_.apply(now, event, commands_);
-  for (const node::Command& command : commands_) debug_text("decision of the node", command);
+  for (const node::Command& command : commands_) server::debug_text("decision of the node", command);
   if (executor_) {
     for (const node::Command& command : commands_) executor_(command);
   }
@@ -191,11 +193,11 @@ void Leases::apply(const node::Event& event, base::TimePoint now) {
   for (const node::Command& command : commands_)
     std::visit([&](const auto& one) { record_command(now, one); }, command);
   if (const auto gpu = machine_.restless(); gpu && !std::exchange(was_restless_, true))
-    log_error("a fault of gpumux: turns and memory change each other for ever; the last plan stands",
-              {{"gpu", gpu->value}});
+    server::log_error("a fault of gpumux: turns and memory change each other for ever; the last plan stands",
+                      {{"gpu", gpu->value}});
 }
 
-void Leases::told(const sched::Event& event) { debug_text("event of the leases", event); }
+void Leases::told(const sched::Event& event) { server::debug_text("event of the leases", event); }
 
 base::LeaseEpoch Leases::newest_possible_epoch() const { return {epoch_of_now()}; }
 
@@ -340,29 +342,29 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
                           " of a revocation, and runs beside that of others";
                    // The seat's user sees it.
                    if (!c.partners.empty()) note += "; it may wait for " + names_of(c.partners, tenant->uid);
-                   log_warning("a tenant's work does not drain; it runs beside the work of others",
-                               {{"pid", tenant->pid},
-                                {"program", tenant->program},
-                                {"gpu", c.seat.gpu.value},
-                                {"waited", base::format_duration(c.waited)},
-                                {"likely_partners", names_of(c.partners)}});
+                   server::log_warning("a tenant's work does not drain; it runs beside the work of others",
+                                       {{"pid", tenant->pid},
+                                        {"program", tenant->program},
+                                        {"gpu", c.seat.gpu.value},
+                                        {"waited", base::format_duration(c.waited)},
+                                        {"likely_partners", names_of(c.partners)}});
                  },
                  [&](const sched::ReportSilent& c) {
                    record(now, "silent", c.seat);
                    const auto tenant = label(c.seat.tenant);
                    seats_[c.seat].note = "does not answer";
-                   log_warning("a tenant does not answer a revocation; others go on without waiting for it",
-                               {{"pid", tenant->pid},
-                                {"program", tenant->program},
-                                {"gpu", c.seat.gpu.value},
-                                {"waited", base::format_duration(c.waited)}});
+                   server::log_warning("a tenant does not answer a revocation; others go on without waiting for it",
+                                       {{"pid", tenant->pid},
+                                        {"program", tenant->program},
+                                        {"gpu", c.seat.gpu.value},
+                                        {"waited", base::format_duration(c.waited)}});
                  },
                  [&](const sched::ReportAnswering& c) {
                    record(now, "answering", c.seat);
                    const auto tenant = label(c.seat.tenant);
                    seats_[c.seat].note.clear();
-                   log_info("a silent tenant answers again",
-                            {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", c.seat.gpu.value}});
+                   server::log_info("a silent tenant answers again",
+                                    {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", c.seat.gpu.value}});
                  },
                  [&](const sched::KillTenant& c) {
                    const auto tenant = label(c.tenant);
@@ -372,11 +374,11 @@ void Leases::record_command(base::TimePoint now, const sched::Command& command) 
                                   .detail = is_silent ? "silent" : "stalled",
                                   .tenant = c.tenant,
                                   .label = tenant});
-                   log_warning(is_silent
-                                   ? "a tenant was silent longer than kill_silent_after: it is killed"
-                                   : "a tenant's work has not drained for longer than kill_stalled_after, and others "
-                                     "wait: it is killed",
-                               {{"pid", tenant->pid}, {"program", tenant->program}});
+                   server::log_warning(
+                       is_silent ? "a tenant was silent longer than kill_silent_after: it is killed"
+                                 : "a tenant's work has not drained for longer than kill_stalled_after, and others "
+                                   "wait: it is killed",
+                       {{"pid", tenant->pid}, {"program", tenant->program}});
                  },
              },
              command);
@@ -387,17 +389,18 @@ void Leases::record_command(base::TimePoint now, const sched::RoomBound& bound) 
   const RefusedAllocation* const refused =
       bound.refused() ? refusals_.refused(now, bound.seat, bound.refusal, memory()) : nullptr;
   if (refused != nullptr) {
-    log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
-                                          {"pid", tenant->pid},
-                                          {"program", tenant->program},
-                                          {"gpu", bound.seat.gpu.value},
-                                          {"asked", refused->wanted - std::min(refused->wanted, refused->had)},
-                                          {"had", refused->had}});
+    server::log_info("an allocation is refused", {{"why", in_words(bound.refusal)},
+                                                  {"pid", tenant->pid},
+                                                  {"program", tenant->program},
+                                                  {"gpu", bound.seat.gpu.value},
+                                                  {"asked", refused->wanted - std::min(refused->wanted, refused->had)},
+                                                  {"had", refused->had}});
     record(now, "refused", bound.seat, {}, word_of(bound.refusal));
   }
   if (bound.is_stranded) {
-    log_warning("memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",
-                {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", bound.seat.gpu.value}});
+    server::log_warning(
+        "memory that cannot leave a GPU blocks all its programs: one of them is told that it has no memory",
+        {{"pid", tenant->pid}, {"program", tenant->program}, {"gpu", bound.seat.gpu.value}});
   }
 }
 
@@ -411,9 +414,9 @@ void Leases::record_command(base::TimePoint now, const node::ModeChanged& change
 }
 
 void Leases::record_command(base::TimePoint /*now*/, const node::TurnsForMemory& change) {
-  log_info(change.are_needed ? "the programs on a GPU do not fit together: they take turns"
-                             : "the programs on a GPU fit together: they run at once",
-           {{"gpu", change.gpu.value}});
+  server::log_info(change.are_needed ? "the programs on a GPU do not fit together: they take turns"
+                                     : "the programs on a GPU fit together: they run at once",
+                   {{"gpu", change.gpu.value}});
 }
 
 }  // namespace gpumux::daemon

@@ -16,7 +16,7 @@
 #include "cuda/nvml.h"
 #include "daemon/gpus/inventory.h"
 #include "daemon/gpus/nvml_health.h"
-#include "daemon/peers/process_info.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -230,7 +230,7 @@ class NvmlInventory final : public Inventory {
       // One process may do computing and graphics.
       if (std::any_of(use.processes.begin(), use.processes.end(), [&](const GpuProcess& p) { return p.pid == pid; }))
         continue;
-      const auto process = process_info(pid);
+      const auto process = server::process_info(pid);
       const bool known = processes[i].usedGpuMemory != kNvmlValueNotAvailable;
       use.processes.push_back({pid, process ? process->name : "", known ? processes[i].usedGpuMemory : 0});
     }

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/deadline.h"
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -47,9 +47,9 @@ bool Trials::choose(GpuIndex index) {
   const sched::Way way = gain.choose(leases_.now(), situation_);
   if (gain.way() != before && situation_.is_open) {
     const auto& finding = gain.finding();
-    log_info(gain.way() == sched::Way::kByTurns ? "the programs on a GPU get more done by turns"
-                                                : "the programs on a GPU run at once again",
-             {{"gpu", index.value}, {"why", finding ? finding->why : std::string("one at most has work")}});
+    server::log_info(gain.way() == sched::Way::kByTurns ? "the programs on a GPU get more done by turns"
+                                                        : "the programs on a GPU run at once again",
+                     {{"gpu", index.value}, {"why", finding ? finding->why : std::string("one at most has work")}});
   }
   if (const auto question = gain.take_question()) {
     for (const sched::SeatUse& use : situation_.seats) {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/ids.h"
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 #include "wire/messages.h"
 
 namespace gpumux::daemon {
@@ -37,17 +37,11 @@ void write_line(std::string_view sentence, const MessageLine& line);
 
 template <class Message>
 void debug_message(std::string_view sentence, base::TenantId tenant, pid_t pid, const Message& message) {
-  if (!is_logged(LogLevel::kDebug)) return;
+  if (!server::is_logged(server::LogLevel::kDebug)) return;
   MessageLine line{.tenant = tenant, .pid = pid, .name = name_of<Message>(), .slot = {}, .epoch = {}};
   if constexpr (requires { message.slot; }) line.slot = message.slot;
   if constexpr (requires { message.epoch; }) line.epoch = message.epoch;
   write_line(sentence, line);
-}
-
-// An event or a command of a core, which both have a to_string().
-template <class Item>
-void debug_text(std::string_view sentence, const Item& item) {
-  if (is_logged(LogLevel::kDebug)) log_debug(sentence, {{"what", to_string(item)}});
 }
 
 }  // namespace gpumux::daemon

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 
@@ -21,7 +21,8 @@ void SelfCheck::look() {
     if (broken.empty()) continue;
     ++found_;
     if (!std::exchange(one.is_logged, true))
-      log_error("an invariant is broken; please report this with the log", {{"part", one.part.name}, {"what", broken}});
+      server::log_error("an invariant is broken; please report this with the log",
+                        {{"part", one.part.name}, {"what", broken}});
   }
 }
 

@@ -1,19 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "daemon/loop/trace.h"
 
-#include <nlohmann/json.hpp>
+#include "server/api/api_types.h"
 
 namespace gpumux::daemon {
 
-std::string json_string(std::string_view text) {
-  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-}
-
 std::shared_ptr<const TenantLabel> TenantLabel::make(pid_t pid, uid_t uid, std::string_view program,
                                                      ContainerLabel container, std::uint64_t job) {
-  std::string pod = container.pod.empty() ? "" : json_string(container.pod_namespace + "/" + container.pod);
-  return std::make_shared<const TenantLabel>(
-      TenantLabel{pid, uid, job, std::string(program), json_string(program), std::move(container), std::move(pod)});
+  std::string pod = container.pod.empty() ? "" : server::json_string(container.pod_namespace + "/" + container.pod);
+  return std::make_shared<const TenantLabel>(TenantLabel{
+      pid, uid, job, std::string(program), server::json_string(program), std::move(container), std::move(pod)});
 }
 
 void Trace::record(TraceEntry entry) {
@@ -51,7 +47,7 @@ void append_json_line(std::string& text, const TraceEntry& entry, std::optional<
     const bool is_hidden = names_of && *names_of != entry.label->uid;
     if (entry.tenant.value != 0) {
       add("pid", std::to_string(entry.label->pid));
-      add("program", is_hidden ? json_string(kHiddenName) : entry.label->program_json);
+      add("program", is_hidden ? server::json_string(server::kHiddenName) : entry.label->program_json);
     } else if (!is_hidden) {
       add("name", entry.label->program_json);
     }

@@ -23,9 +23,6 @@ namespace gpumux::daemon {
 // 8 MiB; at 1,000 switches a second, about 13 seconds of history.
 inline constexpr std::size_t kTraceEntries = 65536;
 
-// In the place of a program's name that the reader may not see.
-inline constexpr std::string_view kHiddenName = "(hidden)";
-
 // The container that a tenant is in; all empty: in none.
 struct ContainerLabel {
   std::string id;
@@ -90,8 +87,5 @@ class Trace {
 
 // One line of JSON with its newline. `names_of`: the only user whose programs have their names in it.
 void append_json_line(std::string& text, const TraceEntry& entry, std::optional<uid_t> names_of = {});
-
-// `text` as a JSON string, with quotes. Bytes that are not UTF-8 become U+FFFD.
-std::string json_string(std::string_view text);
 
 }  // namespace gpumux::daemon

@@ -12,7 +12,7 @@
 #include "base/clock.h"
 #include "base/ids.h"
 #include "daemon/loop/trace.h"
-#include "daemon/loop/wait_histogram.h"
+#include "server/loop/wait_histogram.h"
 
 namespace gpumux::daemon {
 
@@ -22,7 +22,7 @@ class TraceCounters {
   using Kind = std::pair<std::string_view, std::string_view>;
   struct Counts {
     std::map<Kind, std::uint64_t> events;
-    WaitHistogram waits;  // from a request to its grant
+    server::WaitHistogram waits;  // from a request to its grant
   };
 
   void count(const TraceEntry& entry);

@@ -5,9 +5,9 @@
 #include <mutex>
 #include <utility>
 
-#include "daemon/loop/log.h"
 #include "os/durable_file.h"
 #include "os/output_file.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 
@@ -31,7 +31,7 @@ struct TraceFile::Shared {
         lines.swap(waiting);
       }
       if (const auto written = os::write_all(file.get(), lines, "the trace file"); !written) {
-        log_error("cannot write to the trace file any longer", {{"errno", written.error().system_errno}});
+        server::log_error("cannot write to the trace file any longer", {{"errno", written.error().system_errno}});
         const std::lock_guard lock(mutex);
         failed = true;
       }

@@ -10,9 +10,9 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/loop/log.h"
 #include "daemon/mps/visible_gpus.h"
 #include "os/runtime_dir.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 
@@ -34,7 +34,7 @@ void MpsDoor::open(const std::string& runtime_dir, bool is_private, std::string 
   for (const char* name : {"LD_LIBRARY_PATH", "GPUMUX_SIM_DIR"}) {
     if (const char* value = environment(name)) places.environment.push_back(std::string(name) + "=" + value);
   }
-  if (auto runners = runner_places(folder_ + "/runners", is_private)) {
+  if (auto runners = runners::runner_places(folder_ + "/runners", is_private)) {
     places.runners = std::move(*runners);
   } else {
     places.why_not = runners.error().message();
@@ -56,7 +56,8 @@ void MpsDoor::invite() {
   }
   if (::mkdir(folder_.c_str(), 0711) == 0) static_cast<void>(::chmod(folder_.c_str(), 0711));
   const os::FileDescriptor file(::open(invitation.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
-  if (!file) log_warning("programs are not invited to MPS", {{"file", invitation}, {"why", std::strerror(errno)}});
+  if (!file)
+    server::log_warning("programs are not invited to MPS", {{"file", invitation}, {"why", std::strerror(errno)}});
 }
 
 base::Status MpsDoor::on(Session& session, const wire::MpsAsked& asked) {

@@ -17,13 +17,13 @@
 #include <utility>
 
 #include "base/units.h"
-#include "daemon/loop/log.h"
-#include "daemon/loop/pool_work.h"
-#include "daemon/peers/process_info.h"
 #include "os/durable_file.h"
 #include "os/pidfd.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
+#include "server/loop/pool_work.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -121,7 +121,7 @@ bool takes_connections(const std::string& control) {
 MpsServers::~MpsServers() = default;
 
 std::string MpsServers::runner_folder(const Server& server) const {
-  return runner_directory(places_.runners, server.uid, server.number);
+  return runners::runner_directory(places_.runners, server.uid, server.number);
 }
 
 void MpsServers::open(Places places) {
@@ -133,17 +133,17 @@ void MpsServers::open(Places places) {
       if (const auto numbers = two_numbers(name)) next_ = std::max(next_, static_cast<Number>(numbers->second) + 1);
     }
   }
-  const auto found = list_runners(places_.runners);
+  const auto found = runners::list_runners(places_.runners);
   if (!found) return;  // there is no such folder: no user had a server
-  for (const RunnerDirectory& one : *found) {
+  for (const runners::RunnerDirectory& one : *found) {
     const std::string folder = folder_of(places_.folder, one.job, one.attempt);
     const std::string users_folder = folder_of(places_.users_folder, one.job, one.attempt);
-    const auto standing = look_at_runner(one.path);
-    auto connection = standing && standing->standing == RunnerStanding::kAlive && !standing->end
-                          ? await_runner(one.path)
+    const auto standing = runners::look_at_runner(one.path);
+    auto connection = standing && standing->standing == runners::RunnerStanding::kAlive && !standing->end
+                          ? runners::await_runner(one.path)
                           : base::Result<os::FileDescriptor>(base::fail(base::Code::kNotFound, "it has ended"));
     if (!connection) {
-      static_cast<void>(abandon_runner(one.path));
+      static_cast<void>(runners::abandon_runner(one.path));
       sweep(one.path, folder, users_folder);
       continue;
     }
@@ -156,8 +156,8 @@ void MpsServers::open(Places places) {
     connect(server, std::move(*connection));
     find_clients(server);
     look_at_log(server);
-    log_info("MPS of an earlier daemon goes on",
-             {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
+    server::log_info("MPS of an earlier daemon goes on",
+                     {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
   }
 }
 
@@ -166,7 +166,7 @@ void MpsServers::find_clients(Server& server) {
     const auto numbers = two_numbers(name);
     const pid_t pid = numbers ? static_cast<pid_t>(numbers->first) : 0;
     auto process = os::open_pidfd(pid);
-    const auto info = process ? process_info(pid) : std::nullopt;
+    const auto info = process ? server::process_info(pid) : std::nullopt;
     // Looked at while the descriptor is open: the facts are of that process.
     if (info && info->start_time == numbers->second && !os::has_ended(process->get())) {
       watch(server, pid, info->start_time, std::move(*process));
@@ -178,16 +178,16 @@ void MpsServers::find_clients(Server& server) {
 
 // ---- programs ----
 
-void MpsServers::join(const Peer& peer, Done done) {
+void MpsServers::join(const server::Peer& peer, Done done) {
   const auto refuse = [&](const std::string& why) {
-    log_warning("a program gets no MPS", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", why}});
+    server::log_warning("a program gets no MPS", {{"uid", peer.uid}, {"pid", peer.pid}, {"why", why}});
     done({.why = why});
   };
   std::size_t programs = 0;
   for (const auto& [number, server] : servers_) programs += server.uid == peer.uid ? server.clients.size() : 0;
   if (programs >= kMostPrograms) return refuse("a user may have 256 programs under MPS");
   os::FileDescriptor process(::fcntl(peer.process->get(), F_DUPFD_CLOEXEC, 0));
-  const auto info = process_info(peer.pid);
+  const auto info = server::process_info(peer.pid);
   if (!process || !info) return refuse("its process cannot be watched");
   Server* server = serving(peer.uid);
   if (server == nullptr) {
@@ -206,7 +206,7 @@ void MpsServers::join(const Peer& peer, Done done) {
   client.done = std::move(done);
 }
 
-bool MpsServers::has_client(std::uint32_t number, const Peer& peer) const {
+bool MpsServers::has_client(std::uint32_t number, const server::Peer& peer) const {
   const auto found = servers_.find(number);
   return found != servers_.end() && found->second.uid == peer.uid && found->second.clients.contains(peer.pid);
 }
@@ -270,7 +270,7 @@ base::Status MpsServers::make_folders(const Server& server, gid_t gid) const {
   return {};
 }
 
-wire::RunnerSpec MpsServers::spec_of(const Server& server, const Peer& peer) const {
+wire::RunnerSpec MpsServers::spec_of(const Server& server, const server::Peer& peer) const {
   wire::RunnerSpec spec;
   spec.job = server.uid;
   spec.attempt = server.number;
@@ -290,7 +290,7 @@ wire::RunnerSpec MpsServers::spec_of(const Server& server, const Peer& peer) con
   return spec;
 }
 
-base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
+base::Result<MpsServers::Server*> MpsServers::start(const server::Peer& peer) {
   if (!places_.why_not.empty()) return base::fail(base::Code::kNotFound, places_.why_not);
   Server server;
   server.uid = peer.uid;
@@ -309,12 +309,12 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
   }
   const auto begin = [&]() -> base::Result<os::FileDescriptor> {
     GPUMUX_TRY(make_folders(server, peer.groups.front()));
-    GPUMUX_TRY(prepare_runner(places_.runners, spec_of(server, peer)));
-    return start_runner(places_.runners, runner_folder(server));
+    GPUMUX_TRY(runners::prepare_runner(places_.runners, spec_of(server, peer)));
+    return runners::start_runner(places_.runners, runner_folder(server));
   };
   auto connection = begin();
   if (!connection) {
-    static_cast<void>(abandon_runner(runner_folder(server)));
+    static_cast<void>(runners::abandon_runner(runner_folder(server)));
     sweep(runner_folder(server), server.folder, server.users_folder);
     return tl::unexpected(connection.error());
   }
@@ -322,13 +322,13 @@ base::Result<MpsServers::Server*> MpsServers::start(const Peer& peer) {
   Server& kept = servers_[server.number] = std::move(server);
   connect(kept, std::move(*connection));
   await_ready_soon(kept);
-  log_info("MPS is started for a user", {{"uid", kept.uid}, {"server", kept.number}});
+  server::log_info("MPS is started for a user", {{"uid", kept.uid}, {"server", kept.number}});
   return &kept;
 }
 
 void MpsServers::connect(Server& server, os::FileDescriptor connection) {
   const Number number = server.number;
-  server.runner = std::make_unique<RunnerLink>(
+  server.runner = std::make_unique<runners::RunnerLink>(
       io_, std::move(connection), [this, number](const wire::FromRunner& message) { heard(number, message); },
       [this, number] { ended(number, "its supervisor has ended"); });
 }
@@ -353,7 +353,7 @@ void MpsServers::await_ready(Server& server) {
   if (takes_connections(pipes_of(server.users_folder) + "/control")) {
     server.ready.reset();
     server.phase = Phase::kServing;
-    log_info("MPS serves a user", {{"uid", server.uid}, {"server", server.number}, {"pid", server.control}});
+    server::log_info("MPS serves a user", {{"uid", server.uid}, {"server", server.number}, {"pid", server.control}});
     answer(server);
     return end_if_unused(server);
   }
@@ -381,7 +381,7 @@ void MpsServers::ended(Number number, const std::string& why, Cause cause) {
     server.runner->note_end();
   }
   if (was == Phase::kStarting) {
-    log_warning("MPS did not start for a user", {{"uid", server.uid}, {"server", number}, {"why", why}});
+    server::log_warning("MPS did not start for a user", {{"uid", server.uid}, {"server", number}, {"why", why}});
     auto clients = std::exchange(server.clients, {});
     remove(number);
     for (auto& [pid, client] : clients) {
@@ -391,8 +391,8 @@ void MpsServers::ended(Number number, const std::string& why, Cause cause) {
   }
   // Its last program may have failed because of it, and have been seen to end first.
   if (cause == Cause::kItself && was != Phase::kDied) {
-    log_warning("MPS of a user has ended by itself, and programs under it fail at their next call",
-                {{"uid", server.uid}, {"server", number}, {"programs", server.clients.size()}, {"why", why}});
+    server::log_warning("MPS of a user has ended by itself, and programs under it fail at their next call",
+                        {{"uid", server.uid}, {"server", number}, {"programs", server.clients.size()}, {"why", why}});
   }
   if (server.clients.empty()) remove(number);
 }
@@ -402,7 +402,7 @@ void MpsServers::end_if_unused(Server& server) {
   if (server.phase == Phase::kDied) return remove(server.number);
   if (server.phase != Phase::kServing && server.phase != Phase::kFaulted) return;
   server.phase = Phase::kEnding;
-  log_info("MPS of a user ends with its last program", {{"uid", server.uid}, {"server", server.number}});
+  server::log_info("MPS of a user ends with its last program", {{"uid", server.uid}, {"server", server.number}});
   if (server.runner != nullptr) static_cast<void>(server.runner->terminate(wire::EndReason::kDaemon, kEndGrace));
 }
 
@@ -413,8 +413,8 @@ void MpsServers::look_at_log(Server& server) {
   server.log_read += text.size() >= kFaultWords.size() ? text.size() - kFaultWords.size() + 1 : 0;
   if (server.phase != Phase::kServing || text.find(kFaultWords) == std::string::npos) return;
   server.phase = Phase::kFaulted;
-  log_warning("a program under MPS has faulted, and all programs of that server have its error",
-              {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
+  server::log_warning("a program under MPS has faulted, and all programs of that server have its error",
+                      {{"uid", server.uid}, {"server", server.number}, {"programs", server.clients.size()}});
 }
 
 void MpsServers::look() {
@@ -432,16 +432,16 @@ void MpsServers::remove(Number number) {
   if (found == servers_.end()) return;
   sweep(runner_folder(found->second), found->second.folder, found->second.users_folder);
   // A callback of the link may be at work.
-  asio::post(io_, [link = std::shared_ptr<RunnerLink>(std::move(found->second.runner))] {});
+  asio::post(io_, [link = std::shared_ptr<runners::RunnerLink>(std::move(found->second.runner))] {});
   servers_.erase(found);
 }
 
 // The runner says that it has ended a moment before it has.
 void MpsServers::sweep(std::string runner, std::string folder, std::string users_folder, int tries) {
-  work_then(
+  server::work_then(
       pool_, io_,
       [runner, folder, users_folder] {
-        const auto forgotten = forget_runner(runner);
+        const auto forgotten = runners::forget_runner(runner);
         const bool runs = !forgotten && forgotten.error().code == base::Code::kUnavailable;
         if (!runs) remove_folders(folder, users_folder);
         return runs;
@@ -449,7 +449,8 @@ void MpsServers::sweep(std::string runner, std::string folder, std::string users
       [this, runner, folder, users_folder, tries](bool runs) {
         if (!runs) return;
         if (tries == 0)
-          return log_warning("the folder of an MPS server is left: its supervisor does not end", {{"folder", folder}});
+          return server::log_warning("the folder of an MPS server is left: its supervisor does not end",
+                                     {{"folder", folder}});
         const auto later = std::make_shared<asio::steady_timer>(io_, kSweepAgain);
         later->async_wait([this, later, runner, folder, users_folder, tries](const boost::system::error_code& error) {
           if (!error) sweep(runner, folder, users_folder, tries - 1);

@@ -2,7 +2,7 @@
 // The MPS control daemons that this daemon starts and ends, one for each user.
 //
 // A server here is one run of NVIDIA's nvidia-cuda-mps-control, with a folder of its own. It has a runner
-// (jobs/service/runners.h): so it runs as its user, in a control group of its own, and outlives this daemon.
+// (runners/runners.h): so it runs as its user, in a control group of its own, and outlives this daemon.
 //
 //   kStarting --programs can connect--> kServing --a program faults--> kFaulted, which takes no new program
 //   each of them: its last program ends --> kEnding --its runner says so--> gone
@@ -31,10 +31,10 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "daemon/peers/access.h"
 #include "daemon/tenants/mps_view.h"
-#include "jobs/service/runner_link.h"
-#include "jobs/service/runners.h"
+#include "runners/runner_link.h"
+#include "runners/runners.h"
+#include "server/peers/access.h"
 
 namespace gpumux::daemon {
 
@@ -51,7 +51,7 @@ class MpsServers {
     std::string users_folder;
     std::string control;                   // nvidia-cuda-mps-control
     std::vector<std::string> environment;  // NAME=value, added to the variables that each server gets
-    RunnerPlaces runners;                  // jobs_dir is `folder`/runners
+    runners::RunnerPlaces runners;         // jobs_dir is `folder`/runners
     std::string why_not;                   // no server can be started here; empty: they can
   };
   struct Answer {
@@ -70,9 +70,9 @@ class MpsServers {
 
   // REQUIRES: a pidfd of the peer's process. The program becomes a client of its user's server, which is started if
   // need be. `done` is called within, or when the server is ready, or when it is known not to start.
-  void join(const Peer& peer, Done done);
+  void join(const server::Peer& peer, Done done);
   // Whether the program is a client of this server of its user's.
-  bool has_client(std::uint32_t number, const Peer& peer) const;
+  bool has_client(std::uint32_t number, const server::Peer& peer) const;
 
   std::vector<MpsServerView> view() const;
 
@@ -92,7 +92,7 @@ class MpsServers {
     Phase phase = Phase::kStarting;
     std::string folder;
     std::string users_folder;
-    std::unique_ptr<RunnerLink> runner;
+    std::unique_ptr<runners::RunnerLink> runner;
     pid_t control = 0;  // 0: not known yet
     std::map<pid_t, Client> clients;
     std::unique_ptr<boost::asio::steady_timer> ready;  // while it starts
@@ -104,9 +104,9 @@ class MpsServers {
   std::string runner_folder(const Server& server) const;
   Server* find(Number number);  // null: it is gone
   Server* serving(uid_t uid);
-  base::Result<Server*> start(const Peer& peer);
+  base::Result<Server*> start(const server::Peer& peer);
   base::Status make_folders(const Server& server, gid_t gid) const;
-  wire::RunnerSpec spec_of(const Server& server, const Peer& peer) const;
+  wire::RunnerSpec spec_of(const Server& server, const server::Peer& peer) const;
   void connect(Server& server, os::FileDescriptor connection);
   void heard(Number number, const wire::FromRunner& message);
   void await_ready(Server& server);

@@ -35,8 +35,8 @@ TEST(MpsServers, ASupervisorThatDoesNotEndIsGivenUp) {
   ASSERT_TRUE(claimed);
   ASSERT_TRUE(
       os::write_new_file_at(directory->get(), wire::kEndFile, wire::encode_end({.job = 60001, .attempt = 1}), 0600));
-  ASSERT_EQ(look_at_runner(runner)->standing, RunnerStanding::kAlive);
-  ASSERT_TRUE(look_at_runner(runner)->end);
+  ASSERT_EQ(runners::look_at_runner(runner)->standing, runners::RunnerStanding::kAlive);
+  ASSERT_TRUE(runners::look_at_runner(runner)->end);
 
   boost::asio::io_context io;
   boost::asio::thread_pool pool(1);

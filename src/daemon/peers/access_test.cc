@@ -2,7 +2,7 @@
 // Goal: a peer is known for certain, or counts as contained; and no account can shut out another.
 // Method: processes that end while their connection goes on, with numbers that are used again. A kernel without
 // SO_PEERPIDFD (a seam of DaemonOptions). Accounts that take all the connections there are.
-#include "daemon/peers/access.h"
+#include "server/peers/access.h"
 
 #include <gtest/gtest.h>
 #include <linux/sched.h>
@@ -24,11 +24,11 @@
 
 #include "daemon/api/http_server.h"
 #include "daemon/peers/admission.h"
-#include "daemon/peers/process_info.h"
-#include "daemon/peers/trust_domain.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
+#include "server/peers/process_info.h"
+#include "server/peers/trust_domain.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -75,7 +75,7 @@ class Orphaned {
 TEST(Identity, WhatHasEndedIsContained) {
   const Orphaned orphaned;
   ASSERT_GE(orphaned.socket(), 0);
-  const auto peer = peer_of(orphaned.socket(), {}, Door::kOpen);
+  const auto peer = server::peer_of(orphaned.socket(), {}, server::Door::kOpen);
   ASSERT_TRUE(peer) << peer.error().message();
   EXPECT_TRUE(peer->is_contained);
   EXPECT_TRUE(peer->has_ended());
@@ -86,14 +86,14 @@ TEST(Identity, ANumberThatIsUsedAgainLendsNothing) {
   ASSERT_GE(orphaned.socket(), 0);
   const pid_t other = fork_as(orphaned.child());
   if (other <= 0) GTEST_SKIP() << "needs the right to choose a process id";
-  const auto peer = peer_of(orphaned.socket(), {}, Door::kOwners);
-  const auto by_number = peer_of(orphaned.socket(), {}, Door::kOpen, os::PeerLookup::kByNumber);
+  const auto peer = server::peer_of(orphaned.socket(), {}, server::Door::kOwners);
+  const auto by_number = server::peer_of(orphaned.socket(), {}, server::Door::kOpen, os::PeerLookup::kByNumber);
   ::kill(other, SIGKILL);
   ::waitpid(other, nullptr, 0);
   ASSERT_TRUE(peer && by_number);
   EXPECT_TRUE(peer->is_contained);
   EXPECT_TRUE(peer->has_ended());
-  EXPECT_EQ(peer->account, Account());
+  EXPECT_EQ(peer->account, server::Account());
   // Without SO_PEERPIDFD the other process cannot be told from the peer: nothing of root's is believed then.
   EXPECT_EQ(by_number->is_contained, ::geteuid() == 0);
 }
@@ -111,11 +111,11 @@ TEST(Identity, AProcessWithoutItsMainThreadIsContained) {
     ::syscall(SYS_exit, 0);
   }
   const bool has_no_leader = eventually([&] {
-    const auto info = process_info(child);
+    const auto info = server::process_info(child);
     return info && info->state == 'Z';
   });
   const bool has_ended = ::waitpid(child, nullptr, WNOHANG) == child;
-  const bool is_ours = is_where_we_are(child);
+  const bool is_ours = server::is_where_we_are(child);
   ::kill(child, SIGKILL);
   if (!has_ended) ::waitpid(child, nullptr, 0);
   ASSERT_TRUE(has_no_leader && !has_ended);
@@ -140,8 +140,8 @@ int where_a_daemon_in_a_pod_sees_them(const std::string& pods_root, const std::s
     const pid_t daemon = ::read(ready[0], &byte, 1) == 1 ? ::fork() : -1;
     if (daemon == 0) {
       if (::chroot(pods_root.c_str()) != 0) ::_exit(255);
-      ::_exit((is_where_we_are(1) ? 1 : 0) | (is_where_we_are(::getpid()) ? 2 : 0) |
-              (is_where_we_are(stranger) ? 4 : 0));
+      ::_exit((server::is_where_we_are(1) ? 1 : 0) | (server::is_where_we_are(::getpid()) ? 2 : 0) |
+              (server::is_where_we_are(stranger) ? 4 : 0));
     }
     int status = 0;
     ::waitpid(daemon, &status, 0);
@@ -170,12 +170,12 @@ TEST(Identity, APeerThatLivesIsKnown) {
   ASSERT_EQ(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
   const os::FileDescriptor one(ends[0]);
   const os::FileDescriptor other(ends[1]);
-  const auto peer = peer_of(one.get(), {}, Door::kOpen);
+  const auto peer = server::peer_of(one.get(), {}, server::Door::kOpen);
   ASSERT_TRUE(peer);
   EXPECT_FALSE(peer->is_contained);
   EXPECT_FALSE(peer->has_ended());
-  EXPECT_EQ(peer->account, Account::of_user(::geteuid()));
-  const auto owners = peer_of(one.get(), {}, Door::kOwners, os::PeerLookup::kByNumber);
+  EXPECT_EQ(peer->account, server::Account::of_user(::geteuid()));
+  const auto owners = server::peer_of(one.get(), {}, server::Door::kOwners, os::PeerLookup::kByNumber);
   ASSERT_TRUE(owners);
   EXPECT_FALSE(owners->is_contained);
 }
@@ -183,9 +183,9 @@ TEST(Identity, APeerThatLivesIsKnown) {
 // The kubelet's plugin is in a pod, and is given the folder of root's own socket. It reads metrics, and changes
 // nothing.
 TEST(Identity, MetricsAreForAllWhoReachTheOwnersSocket) {
-  const auto rules = AccessRules::make({}, 0, false);
+  const auto rules = server::AccessRules::make({}, 0, false);
   ASSERT_TRUE(rules);
-  Peer pod{.pid = 1, .uid = 0, .groups = {}, .is_contained = true};
+  server::Peer pod{.pid = 1, .uid = 0, .groups = {}, .is_contained = true};
   EXPECT_FALSE(rules->may_read_metrics(pod));
   pod.by_owners_door = true;
   EXPECT_TRUE(rules->may_read_metrics(pod));
@@ -226,17 +226,17 @@ TEST(Identity, ContainersAreGivenAFolderOfTheTenantsSocketAlone) {
   EXPECT_EQ(files, 1u);
 }
 
-Peer peer(uid_t uid, Account account, bool is_contained = false) {
+server::Peer peer(uid_t uid, server::Account account, bool is_contained = false) {
   return {.pid = 1, .uid = uid, .groups = {}, .is_contained = is_contained, .account = account};
 }
 
 TEST(Limits, AreOfAccountsAndLeaveAReserve) {
-  const auto access = AccessRules::make(Config(), 0, false);
+  const auto access = server::AccessRules::make(Config(), 0, false);
   ASSERT_TRUE(access);
   const Closer closer;
   Admission admission({.all = 10, .per_account = 5, .reserve = 2}, "seats", *access, closer);
-  const Account eva = Account::of_user(1000);
-  const Account box = Account::of_container(4026531836);
+  const server::Account eva = server::Account::of_user(1000);
+  const server::Account box = server::Account::of_container(4026531836);
   for (int i = 0; i < 5; ++i) {
     // One of subordinate ids counts for the account, whatever its number.
     EXPECT_EQ(admission.refusal(peer(100'000 + static_cast<uid_t>(i), eva)), std::nullopt);
@@ -251,14 +251,14 @@ TEST(Limits, AreOfAccountsAndLeaveAReserve) {
     admission.entered(box);
   }
   EXPECT_TRUE(admission.refusal(peer(0, box, true))) << "root of a container has no reserve";
-  EXPECT_TRUE(admission.refusal(peer(1001, Account::of_user(1001))));
+  EXPECT_TRUE(admission.refusal(peer(1001, server::Account::of_user(1001))));
   for (int i = 0; i < 2; ++i) {
-    EXPECT_EQ(admission.refusal(peer(0, Account::of_user(0))), std::nullopt);
-    admission.entered(Account::of_user(0));
+    EXPECT_EQ(admission.refusal(peer(0, server::Account::of_user(0))), std::nullopt);
+    admission.entered(server::Account::of_user(0));
   }
-  EXPECT_TRUE(admission.refusal(peer(0, Account::of_user(0))));
+  EXPECT_TRUE(admission.refusal(peer(0, server::Account::of_user(0))));
   admission.left(eva);
-  EXPECT_EQ(admission.refusal(peer(0, Account::of_user(0))), std::nullopt);
+  EXPECT_EQ(admission.refusal(peer(0, server::Account::of_user(0))), std::nullopt);
   EXPECT_EQ(admission.of(eva), 4u);
 }
 

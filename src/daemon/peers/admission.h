@@ -12,8 +12,8 @@
 #include <optional>
 #include <string>
 
-#include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
+#include "server/peers/access.h"
 
 namespace gpumux::daemon {
 
@@ -25,21 +25,21 @@ class Admission {
     std::size_t reserve = 0;  // of `all`
   };
   // `what`: the word for the counted things in messages: "tenants".
-  Admission(Limits limits, std::string what, const AccessRules& access, const Closer& closer);
+  Admission(Limits limits, std::string what, const server::AccessRules& access, const Closer& closer);
 
   // Why the peer is not let in; none: it is. A descriptor that is not closed yet counts as a connection does.
-  std::optional<std::string> refusal(const Peer& peer) const;
-  void entered(const Account& account);
-  void left(const Account& account);
-  std::size_t of(const Account& account) const;
+  std::optional<std::string> refusal(const server::Peer& peer) const;
+  void entered(const server::Account& account);
+  void left(const server::Account& account);
+  std::size_t of(const server::Account& account) const;
 
  private:
   const Limits limits_;
   const std::string what_;
-  const AccessRules& access_;
+  const server::AccessRules& access_;
   const Closer& closer_;
   std::size_t all_ = 0;
-  std::map<Account, std::size_t> per_account_;
+  std::map<server::Account, std::size_t> per_account_;
 };
 
 }  // namespace gpumux::daemon

@@ -16,8 +16,8 @@
 #include <thread>
 #include <utility>
 
-#include "daemon/loop/log.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
 
 // Older glibc does not name the member.
 #ifndef sigev_notify_thread_id
@@ -45,7 +45,7 @@ class Interrupter {
     event.sigev_signo = interrupt_signal();
     event.sigev_notify_thread_id = static_cast<pid_t>(::syscall(SYS_gettid));
     exists_ = ::timer_create(CLOCK_MONOTONIC, &event, &timer_) == 0;
-    if (!exists_) log_warning("strangers' descriptors may take long to close: no timer can be made");
+    if (!exists_) server::log_warning("strangers' descriptors may take long to close: no timer can be made");
   }
   ~Interrupter() {
     if (exists_) ::timer_delete(timer_);
@@ -104,11 +104,11 @@ void Closer::drop(os::FileDescriptor connection) {
 
 bool Closer::is_behind() const { return unclosed_in(std::nullopt) >= kMaxUnclosedConnections; }
 
-void Closer::close(os::FileDescriptor received, const Account& account) {
+void Closer::close(os::FileDescriptor received, const server::Account& account) {
   if (received) add(std::move(received), account);
 }
 
-std::size_t Closer::unclosed(const Account& account) const { return unclosed_in(account); }
+std::size_t Closer::unclosed(const server::Account& account) const { return unclosed_in(account); }
 
 std::size_t Closer::unclosed_in(const Lane& name) const {
   const std::lock_guard guard(state_->mutex);
@@ -128,8 +128,8 @@ void Closer::add(os::FileDescriptor fd, const Lane& name) {
   const base::Status started = start(state_, name, lane);
   // Said once, not for each descriptor that waits with the first.
   if (!started && lane.unclosed == 1) {
-    log_error("cannot start a thread that closes strangers' descriptors; trying again",
-              {{"of", name ? name->text() : "connections"}, {"why", started.error().message()}});
+    server::log_error("cannot start a thread that closes strangers' descriptors; trying again",
+                      {{"of", name ? name->text() : "connections"}, {"why", started.error().message()}});
   }
 }
 

@@ -33,8 +33,8 @@
 #include <utility>
 
 #include "base/result.h"
-#include "daemon/peers/account.h"
 #include "os/file_descriptor.h"
+#include "server/peers/account.h"
 
 namespace gpumux::daemon {
 
@@ -58,14 +58,14 @@ class Closer {
   // No connection may be accepted: too many are not closed yet.
   bool is_behind() const;
 
-  void close(os::FileDescriptor received, const Account& account);
+  void close(os::FileDescriptor received, const server::Account& account);
   // Received from this account, handed over, and not closed yet.
-  std::size_t unclosed(const Account& account) const;
+  std::size_t unclosed(const server::Account& account) const;
 
  private:
   struct State;
   struct Queue;
-  using Lane = std::optional<Account>;  // none: the connections'
+  using Lane = std::optional<server::Account>;  // none: the connections'
   void add(os::FileDescriptor fd, const Lane& name);
   std::size_t unclosed_in(const Lane& name) const;
   // Under the state's mutex.
@@ -99,7 +99,7 @@ class ForeignConnection {
 class ForeignDescriptor {
  public:
   ForeignDescriptor() = default;
-  ForeignDescriptor(os::FileDescriptor fd, Closer& closer, const Account& account)
+  ForeignDescriptor(os::FileDescriptor fd, Closer& closer, const server::Account& account)
       : fd_(std::move(fd)), closer_(&closer), account_(account) {}
   // Of a file that the daemon or a test has made itself: closed where it is dropped.
   explicit ForeignDescriptor(os::FileDescriptor own) : fd_(std::move(own)) {}
@@ -125,7 +125,7 @@ class ForeignDescriptor {
  private:
   os::FileDescriptor fd_;
   Closer* closer_ = nullptr;
-  Account account_;
+  server::Account account_;
 };
 
 }  // namespace gpumux::daemon

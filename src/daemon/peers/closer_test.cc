@@ -25,7 +25,7 @@ namespace {
 
 using testing::eventually;
 
-const Account kAccount = Account::of_user(1000);
+const server::Account kAccount = server::Account::of_user(1000);
 
 struct Pipe {
   Pipe() {
@@ -134,7 +134,7 @@ TEST(Closer, ClosesWhatCameBeforeItsEnd) {
       for (std::size_t first = 0; first < 3; ++first) {
         givers.emplace_back([&, first] {
           for (std::size_t i = first; i < pipes.size(); i += 3)
-            closer.close(std::move(pipes[i].writes), Account::of_user(static_cast<uid_t>(i % 2)));
+            closer.close(std::move(pipes[i].writes), server::Account::of_user(static_cast<uid_t>(i % 2)));
         });
       }
       for (std::thread& giver : givers) giver.join();

@@ -7,9 +7,9 @@
 
 #include "base/units.h"
 #include "containers/control_group.h"
-#include "daemon/loop/log.h"
 #include "os/durable_file.h"
 #include "os/runtime_dir.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -62,11 +62,11 @@ std::shared_ptr<const containers::Record> ContainerRecords::container_of(pid_t p
     if (record && containers::is_within(group, record->control_group))
       return std::make_shared<const containers::Record>(*std::move(record));
     if (record) {
-      log_warning("a control group has a container's id and is not that container's",
-                  {{"pid", pid}, {"control_group", group}, {"containers", record->control_group}});
+      server::log_warning("a control group has a container's id and is not that container's",
+                          {{"pid", pid}, {"control_group", group}, {"containers", record->control_group}});
     } else if (record.error().code != base::Code::kNotFound) {
-      log_warning("a container's quotas are not enforced: its record cannot be read",
-                  {{"container", id}, {"why", record.error().message()}});
+      server::log_warning("a container's quotas are not enforced: its record cannot be read",
+                          {{"container", id}, {"why", record.error().message()}});
     }
   }
   return std::make_shared<const containers::Record>(

@@ -34,12 +34,12 @@
 #include <thread>
 #include <vector>
 
-#include "daemon/loop/log.h"
 #include "daemon/peers/doorkeeper_process.h"
-#include "daemon/peers/process_info.h"
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
+#include "server/peers/process_info.h"
 #include "tests/unit/never_flushed.h"
 #include "tests/unit/send_with.h"
 #include "wire/lease_page.h"
@@ -67,7 +67,7 @@ int end_doorkeepers() {
   int ended = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const auto process = static_cast<pid_t>(std::atoi(entry.path().filename().c_str()));
-    const auto info = process > 0 ? process_info(process) : std::nullopt;
+    const auto info = process > 0 ? server::process_info(process) : std::nullopt;
     if (!info || info->name != doorkeepers::kName || info->state == 'Z') continue;
     pid_t parent = parent_of(process);
     for (int i = 0; i < 2 && parent > 1 && parent != ::getpid(); ++i) parent = parent_of(parent);
@@ -298,7 +298,7 @@ TEST(DescriptorsOfAKilledDaemon, KeepNothingOfIt) {
   const base::GpuUuid gpu = gpus->gpus()[0].uuid;
   const auto make = [&] { return Daemon::make(TestDaemon::options_in(dir.path()), std::move(gpus)); };
   OtherProcess killed([&] {
-    set_log_level(LogLevel::kError);
+    server::set_log_level(server::LogLevel::kError);
     auto daemon = make();
     return daemon ? (*daemon)->run() : daemon.error().exit_code;
   });
@@ -323,7 +323,7 @@ TEST(DescriptorsOfAKilledDaemon, KeepNothingOfIt) {
   EXPECT_EQ(other_user.run(), 0);
   ASSERT_EQ(::kill(killed.pid(), SIGKILL), 0);
   ASSERT_TRUE(eventually([&] {
-    const auto info = process_info(killed.pid());
+    const auto info = server::process_info(killed.pid());
     return !info || info->state == 'Z';
   }));
   EXPECT_EQ(next.run(), 0);

@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/loop/log.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 
@@ -41,7 +41,7 @@ void Doorkeeper::close() {
   for (auto left = std::exchange(waiting_, {}); !left.empty(); left.pop_front()) left.front().done({});
 }
 
-void Doorkeeper::receive(int connection, const Account& account, Done done) {
+void Doorkeeper::receive(int connection, const server::Account& account, Done done) {
   waiting_.push_back({connection, account, std::move(done)});
   next();
 }
@@ -63,7 +63,7 @@ bool Doorkeeper::ask(const Request& request) {
   const std::byte order{};
   if (const auto sent = os::send_message(current_->native_handle(), {&order, 1}, request.connection); !sent) {
     // The doorkeeper has ended without being told to.
-    log_warning("a doorkeeper cannot be asked; another one is started", {{"why", sent.error().message()}});
+    server::log_warning("a doorkeeper cannot be asked; another one is started", {{"why", sent.error().message()}});
     current_.reset();
     return false;
   }
@@ -78,14 +78,15 @@ std::shared_ptr<Doorkeeper::Channel> Doorkeeper::open_channel() {
   if (!starter_) {
     auto started = doorkeepers::Starter::start(keep_door);
     if (!started) {
-      log_error("descriptors of tenants cannot be received; trying again", {{"why", started.error().message()}});
+      server::log_error("descriptors of tenants cannot be received; trying again",
+                        {{"why", started.error().message()}});
       return nullptr;
     }
     starter_.emplace(std::move(*started));
   }
   auto ours = starter_->add();
   if (!ours) {
-    log_warning("cannot start another doorkeeper; trying again", {{"why", ours.error().message()}});
+    server::log_warning("cannot start another doorkeeper; trying again", {{"why", ours.error().message()}});
     starter_.reset();
     return nullptr;
   }
@@ -117,8 +118,9 @@ void Doorkeeper::readable(const std::shared_ptr<Channel>& channel) {
     if (is_current && is_asked_) {
       const bool is_there = os::peek(waiting_.front().connection, {}).has_value();
       if (told_.take(os::now())) {
-        log_warning("a doorkeeper has ended by itself; another one is started",
-                    {{"account", waiting_.front().account.text()}, {"message", is_there ? "not received" : "lost"}});
+        server::log_warning(
+            "a doorkeeper has ended by itself; another one is started",
+            {{"account", waiting_.front().account.text()}, {"message", is_there ? "not received" : "lost"}});
       }
       return answer({is_there ? Look::Outcome::kBusy : Look::Outcome::kLost, {}, false, {}});
     }
@@ -150,7 +152,8 @@ void Doorkeeper::overdue() {
   if (!is_asked_ || patience_.expiry() > asio::steady_timer::clock_type::now()) return;
   // The daemon itself may have slept: is the answer there?
   if (os::peek(current_->native_handle(), {})) return;
-  log_warning("a doorkeeper does not answer; another one is started", {{"account", waiting_.front().account.text()}});
+  server::log_warning("a doorkeeper does not answer; another one is started",
+                      {{"account", waiting_.front().account.text()}});
   // It ends when it goes on, if it ever does. Until then it may receive from this connection, which so is of no use.
   ::shutdown(current_->native_handle(), SHUT_WR);
   spent_[waiting_.front().account] = std::exchange(current_, nullptr);

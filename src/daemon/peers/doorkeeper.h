@@ -28,10 +28,10 @@
 
 #include "base/result.h"
 #include "daemon/loop/rate_limit.h"
-#include "daemon/peers/account.h"
 #include "daemon/peers/closer.h"
 #include "daemon/peers/doorkeeper_process.h"
 #include "os/file_descriptor.h"
+#include "server/peers/account.h"
 
 namespace gpumux::daemon {
 
@@ -63,7 +63,7 @@ class Doorkeeper {
 
   // Receives the next message of a connection. REQUIRES: `connection` stays open, and no other caller reads it, until
   // `done` is called. That may be at once.
-  void receive(int connection, const Account& account, Done done);
+  void receive(int connection, const server::Account& account, Done done);
   // Whether descriptors can be received here at all (doorkeeper_process.h, check).
   base::Status check();
   // Stops receiving: waiting connections are told kBusy. Waits for no doorkeeper.
@@ -73,7 +73,7 @@ class Doorkeeper {
   using Channel = boost::asio::posix::stream_descriptor;
   struct Request {
     int connection;
-    Account account;
+    server::Account account;
     Done done;
   };
   void next();
@@ -91,8 +91,8 @@ class Doorkeeper {
   RateLimit told_{5, 1};         // of log lines
   std::deque<Request> waiting_;  // the first one has been asked about, if is_asked_
   bool is_asked_ = false;
-  std::shared_ptr<Channel> current_;                   // none: the next request needs another
-  std::map<Account, std::shared_ptr<Channel>> spent_;  // have not ended yet
+  std::shared_ptr<Channel> current_;                           // none: the next request needs another
+  std::map<server::Account, std::shared_ptr<Channel>> spent_;  // have not ended yet
 };
 
 }  // namespace gpumux::daemon

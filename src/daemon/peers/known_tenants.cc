@@ -6,7 +6,7 @@
 #include "base/limits.h"
 #include "base/split.h"
 #include "base/units.h"
-#include "daemon/peers/process_info.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 
@@ -35,7 +35,7 @@ KnownTenants parse_known_tenants(std::string_view text) {
 KnownTenants still_living(const KnownTenants& tenants) {
   KnownTenants living;
   for (const auto& [pid, tenant] : tenants) {
-    const auto process = process_info(pid);
+    const auto process = server::process_info(pid);
     if (process && process->start_time == tenant.start_time && process->state != 'Z') living[pid] = tenant;
   }
   return living;

@@ -9,7 +9,7 @@
 #include <exception>
 #include <utility>
 
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -67,13 +67,13 @@ void Listener::accept_some() {
         break;
       }
       if (!std::exchange(is_short_, true))
-        log_error("cannot accept connections; trying again and again", {{"why", std::strerror(errno)}});
+        server::log_error("cannot accept connections; trying again and again", {{"why", std::strerror(errno)}});
       return wait_after(kAcceptPause);
     }
     try {
       accepted_(ForeignConnection(std::move(socket), closer_));
     } catch (const std::exception& e) {
-      log_error("cannot take a connection", {{"why", e.what()}});
+      server::log_error("cannot take a connection", {{"why", e.what()}});
     }
   }
   wait();

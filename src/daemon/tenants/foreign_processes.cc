@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "daemon/peers/process_info.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 
@@ -30,7 +30,7 @@ std::vector<GpuProcess> ForeignProcesses::on(const Gpu& gpu) const {
 // The server, which the driver lists, is its control daemon's child.
 bool ForeignProcesses::is_of_mps(pid_t pid) const {
   if (controls_.empty()) return false;
-  const auto process = process_info(pid);
+  const auto process = server::process_info(pid);
   return process && std::find(controls_.begin(), controls_.end(), process->parent) != controls_.end();
 }
 

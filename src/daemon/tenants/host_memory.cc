@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "base/units.h"
-#include "daemon/loop/log.h"
-#include "daemon/loop/pool_work.h"
 #include "os/system_clock.h"
+#include "server/loop/log.h"
+#include "server/loop/pool_work.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -63,12 +63,12 @@ void HostMemory::keep_at(const std::string& folder) {
   if (files) {
     files_ = std::make_shared<const HostFiles>(std::move(*files));
   } else {
-    log_error("evicted data ends with this daemon and its mover", {{"why", files.error().message()}});
+    server::log_error("evicted data ends with this daemon and its mover", {{"why", files.error().message()}});
   }
 }
 
 void HostMemory::measure() {
-  work_then(
+  server::work_then(
       pool_, loop_,
       [files = files_] {
         auto made = files->make(kMeasureBytes);
@@ -179,7 +179,7 @@ void HostMemory::rebalance() {
 
 void HostMemory::make() {
   ++making_;
-  work_then(
+  server::work_then(
       pool_, loop_, [files = files_, bytes = chunk_bytes_] { return files->make(bytes); },
       [alive = alive_](base::Result<HostFile> file) {
         if (alive->self != nullptr) alive->self->has_made(std::move(file));
@@ -193,9 +193,9 @@ void HostMemory::has_made(base::Result<HostFile> file) {
     ready_.push_back(std::move(file->fd));
   } else {
     if (!std::exchange(failing_, true)) {
-      log_warning("the machine has no memory left for evicted data", {{"why", file.error().message()},
-                                                                      {"lent", base::format_bytes(lent())},
-                                                                      {"budget", base::format_bytes(budget_)}});
+      server::log_warning("the machine has no memory left for evicted data", {{"why", file.error().message()},
+                                                                              {"lent", base::format_bytes(lent())},
+                                                                              {"budget", base::format_bytes(budget_)}});
     }
   }
   serve();
@@ -203,7 +203,7 @@ void HostMemory::has_made(base::Result<HostFile> file) {
 
 void HostMemory::drop(os::FileDescriptor file) {
   ++unmaking_;
-  work_then(
+  server::work_then(
       pool_, loop_,
       [old = std::move(file), bytes = chunk_bytes_]() mutable {
         HostFiles::unmake(std::move(old), bytes);

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/result.h"
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -19,8 +19,9 @@ namespace {
 constexpr std::size_t kMostText = 255;
 
 void log_failure(const std::string& name, int system_errno) {
-  log_error("evicted data cannot be kept for the next daemon",
-            {{"name", name}, {"why", base::Error{.system_errno = system_errno, .what = "cannot name it"}.message()}});
+  server::log_error(
+      "evicted data cannot be kept for the next daemon",
+      {{"name", name}, {"why", base::Error{.system_errno = system_errno, .what = "cannot name it"}.message()}});
 }
 
 }  // namespace

@@ -17,13 +17,13 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "daemon/loop/log.h"
-#include "daemon/peers/process_info.h"
 #include "os/pidfd.h"
 #include "os/random.h"
 #include "os/spawn.h"
 #include "os/system_clock.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
+#include "server/peers/process_info.h"
 #include "wire/encode.h"
 
 namespace gpumux::daemon {
@@ -130,11 +130,11 @@ base::Status NodeMover::start() {
   const auto started = os::spawn(program_, {"gpumux-mover"}, environment(), theirs.get());
   if (!started) return tl::unexpected(started.error());
   auto pidfd = os::open_pidfd(*started);
-  if (const auto info = process_info(*started))
+  if (const auto info = server::process_info(*started))
     names_.write(kMoverName, std::to_string(*started) + " " + std::to_string(info->start_time));
   state_ = Starting{{*started, pidfd ? std::move(*pidfd) : os::FileDescriptor()}};
   socket_.assign(ours.release());
-  log_info("the mover is started", {{"pid", *started}});
+  server::log_info("the mover is started", {{"pid", *started}});
   send(wire::MoverDoor{}, -1, std::move(*door));
   send(wire::MoverBooks{.slots = slots_,
                         .slots_per_chunk = static_cast<std::uint32_t>(host_.chunk_bytes() / kSlotBytes)},
@@ -163,11 +163,11 @@ void NodeMover::take_over() {
   if (!connection) return find_kept();  // it left none
   const auto peer = os::peer_credentials(connection->get());
   if (!peer || peer->uid != ::geteuid()) {
-    log_error("a process of another user listens for the mover's next daemon", {{"door", door_}});
+    server::log_error("a process of another user listens for the mover's next daemon", {{"door", door_}});
     return;
   }
   auto process = os::peer_process(connection->get(), peer->pid);
-  log_info("an earlier daemon's mover is taken over", {{"pid", peer->pid}});
+  server::log_info("an earlier daemon's mover is taken over", {{"pid", peer->pid}});
   state_ = TakingOver{{peer->pid, process ? std::move(process->pidfd) : os::FileDescriptor()}};
   socket_.assign(connection->release());
   again_.expires_after(kTakeOverPatience);
@@ -233,7 +233,8 @@ void NodeMover::find_kept() {
     if (const auto number = number_in(name, kChunkPrefix)) {
       const auto loan = host_.adopt(names_.open(name));
       if (!loan) {
-        log_error("the data of evicted programs is lost: the budget of host memory has changed", {{"chunk", name}});
+        server::log_error("the data of evicted programs is lost: the budget of host memory has changed",
+                          {{"chunk", name}});
         return drop();
       }
       loans_[*number] = *loan;
@@ -245,12 +246,13 @@ void NodeMover::find_kept() {
   }
   slots_ = static_cast<std::uint32_t>(static_cast<std::uint64_t>(facts.st_size) / kMostBytesPerSlot);
   books_ = std::move(books);
-  log_info("an earlier daemon's host memory is taken over", {{"chunks", loans_.size()}, {"seats", seats_.size()}});
+  server::log_info("an earlier daemon's host memory is taken over",
+                   {{"chunks", loans_.size()}, {"seats", seats_.size()}});
   // Its copies would go on into slots that the next mover takes for free.
   Process earlier;
   if (const auto its = numbers_of(names_.read(kMoverName)); its.size() == 2) {
     auto pidfd = os::open_pidfd(static_cast<pid_t>(its[0]));
-    const auto info = process_info(static_cast<pid_t>(its[0]));
+    const auto info = server::process_info(static_cast<pid_t>(its[0]));
     if (pidfd && info && info->start_time == its[1]) earlier = {static_cast<pid_t>(its[0]), std::move(*pidfd)};
     earlier.kill();
   }
@@ -267,7 +269,7 @@ void NodeMover::on(const wire::MoverReady& ready, os::FileDescriptor) {
     for (const auto& [seat, known] : seats_) {
       if (known.number != 0 && known.most != 0) send(wire::MoverBound{.seat = known.number, .most = known.most});
     }
-    log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", seats_.size()}});
+    server::log_info("the earlier daemon's mover serves", {{"pid", taken->process.pid}, {"seats", seats_.size()}});
     state_ = Serving{.process = std::move(taken->process), .answers = ready.answers != 0};
     again_.cancel();
   } else {
@@ -275,7 +277,7 @@ void NodeMover::on(const wire::MoverReady& ready, os::FileDescriptor) {
   }
   pause_ = kRestartPause;
   if (!why_not_.empty()) {
-    log_info("the mover serves again");
+    server::log_info("the mover serves again");
     why_not_.clear();
     on_why_not_();
   }
@@ -291,7 +293,7 @@ void NodeMover::lost(std::string_view why) {
     if (known.connection == Connection::kAsked) known.connection = Connection::kAwaited;
   }
   if (auto* const serving = std::get_if<Serving>(&state_)) {
-    log_error("the mover has ended, and is started again", {{"pid", serving->process.pid}, {"why", why}});
+    server::log_error("the mover has ended, and is started again", {{"pid", serving->process.pid}, {"why", why}});
     serving->process.kill();
     rest(std::move(serving->process));
   } else if (auto* const starting = std::get_if<Starting>(&state_)) {
@@ -299,8 +301,8 @@ void NodeMover::lost(std::string_view why) {
     fail(program_ + " ends before it serves, and has said why on the daemon's standard error");
     rest(std::move(std::get<Starting>(state_).process));
   } else if (auto* const taken = std::get_if<TakingOver>(&state_)) {
-    log_error("the earlier daemon's mover is not taken over, and stays with the seats that it has",
-              {{"pid", taken->process.pid}, {"why", why}});
+    server::log_error("the earlier daemon's mover is not taken over, and stays with the seats that it has",
+                      {{"pid", taken->process.pid}, {"why", why}});
     drop();
   }
 }
@@ -308,7 +310,8 @@ void NodeMover::lost(std::string_view why) {
 // Until a mover serves.
 void NodeMover::say_why(std::string why) {
   if (!why_not_.empty()) return;
-  log_error("the mover cannot be started: until it can, the memory of its seats stays where it is", {{"why", why}});
+  server::log_error("the mover cannot be started: until it can, the memory of its seats stays where it is",
+                    {{"why", why}});
   why_not_ = std::move(why);
   on_why_not_();
 }
@@ -444,7 +447,7 @@ bool NodeMover::has_ended(const Seat& seat) {
   // Without a start that names the process for good, no process can come back for it.
   if (seat.process_start == 0 || (::kill(seat.pid, 0) != 0 && errno == ESRCH)) return true;
   if (const auto process = os::open_pidfd(seat.pid); process && os::has_ended(process->get())) return true;
-  const auto info = process_info(seat.pid);
+  const auto info = server::process_info(seat.pid);
   return info && info->start_time != seat.process_start;
 }
 
@@ -460,7 +463,7 @@ bool NodeMover::is_its(pid_t pid) const {
 // Its context takes GPU memory, and no seat needs the host memory that it has.
 void NodeMover::retire() {
   auto& serving = std::get<Serving>(state_);
-  log_info("the mover has no seat, and ends", {{"pid", serving.process.pid}});
+  server::log_info("the mover has no seat, and ends", {{"pid", serving.process.pid}});
   socket_.close();
   unsent_.clear();
   names_.remove_all();
@@ -495,8 +498,8 @@ void NodeMover::look() {
 
 void NodeMover::ask(Serving& serving) {
   if (++serving.silent_looks > kSilentLooks) {
-    log_error("the mover is stopped or hangs, and the daemon ends it",
-              {{"pid", serving.process.pid}, {"looks", kSilentLooks}});
+    server::log_error("the mover is stopped or hangs, and the daemon ends it",
+                      {{"pid", serving.process.pid}, {"looks", kSilentLooks}});
     return lost("it did not answer");
   }
   send(wire::MoverAsked{});
@@ -508,10 +511,11 @@ void NodeMover::on(const wire::MoverAnswered& answered, os::FileDescriptor) {
   serving->silent_looks = 0;
   serving->ending_doorkeepers = answered.ending_doorkeepers;
   if (answered.still_gpus == 0) {
-    if (std::exchange(serving->still_looks, 0) >= kSilentLooks) log_info("the mover goes on with all GPUs");
+    if (std::exchange(serving->still_looks, 0) >= kSilentLooks) server::log_info("the mover goes on with all GPUs");
   } else if (++serving->still_looks == kSilentLooks) {
-    log_error("the mover waits for the driver, and memory does not move on some GPU: if that lasts, kill this process",
-              {{"pid", serving->process.pid}, {"gpus", answered.still_gpus}});
+    server::log_error(
+        "the mover waits for the driver, and memory does not move on some GPU: if that lasts, kill this process",
+        {{"pid", serving->process.pid}, {"gpus", answered.still_gpus}});
   }
 }
 

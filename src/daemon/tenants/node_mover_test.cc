@@ -17,8 +17,8 @@
 #include <iterator>
 #include <string>
 
-#include "daemon/peers/process_info.h"
 #include "os/unix_socket.h"
+#include "server/peers/process_info.h"
 #include "tests/unit/temporary_directory.h"
 
 namespace gpumux::daemon {
@@ -215,7 +215,7 @@ TEST_F(NodeMoverTest, ContentStaysWhileTheProcessThatHasLeftMayRun) {
     static_cast<void>(::read(until[0], &byte, 1));
     ::_exit(0);
   }
-  const NodeMover::Seat its{child, process_info(child)->start_time, 0};
+  const NodeMover::Seat its{child, server::process_info(child)->start_time, 0};
   mover_.connect(its, kAsker, {}, 0, {});
   ASSERT_TRUE(mover_.has_connection(its));
   mover_.left(its, kAsker);

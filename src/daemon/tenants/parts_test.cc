@@ -11,16 +11,16 @@
 
 #include "daemon/gpus/leases.h"
 #include "daemon/loop/attention.h"
-#include "daemon/loop/files.h"
-#include "daemon/loop/log.h"
 #include "daemon/loop/rate_limit.h"
 #include "daemon/loop/trace.h"
 #include "daemon/peers/known_tenants.h"
-#include "daemon/peers/process_info.h"
 #include "daemon/service_manager.h"
 #include "daemon/test_support.h"
 #include "os/pidfd.h"
 #include "os/system_clock.h"
+#include "server/loop/files.h"
+#include "server/loop/log.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -233,7 +233,7 @@ TEST(KnownTenants, ComeBackFromTheirFile) {
 }
 
 TEST(KnownTenants, ThatEndedOrWereReplacedAreNotWaitedFor) {
-  const auto self = process_info(getpid());
+  const auto self = server::process_info(getpid());
   ASSERT_TRUE(self);
   EXPECT_EQ(still_living({{getpid(), {self->start_time, 1}}}).size(), 1u);
   EXPECT_EQ(still_living({{getpid(), {self->start_time + 1, 1}}}).size(), 0u);
@@ -250,26 +250,6 @@ TEST(Trace, KeepsTheNewestAndSaysWhatIsGone) {
   EXPECT_EQ(trace.at_or_after(11), nullptr);
 }
 
-TEST(Log, CannotBeForged) {
-  EXPECT_EQ(format_line("tenant", {{"pid", 7}, {"text", "plain"}}), "tenant pid=7 text=plain");
-  EXPECT_EQ(format_line("note", {{"text", "a\nb \"c\" pid=1\x1b"}}), "note text=\"a\\nb \\\"c\\\" pid=1\\x1b\"");
-  EXPECT_EQ(format_line("note", {{"text", ""}}), "note text=\"\"");
-  // Controls of a terminal as one byte and as a character, a mark that turns text around, and bytes of no character.
-  EXPECT_EQ(format_line("note", {{"text", "a\x9b[2Jb\xff\xc3"}}), "note text=\"a\\x9b[2Jb\\xff\\xc3\"");
-  EXPECT_EQ(format_line("note", {{"text", "\u009b\u202e"}}), "note text=\"\\xc2\\x9b\\xe2\\x80\\xae\"");
-  EXPECT_EQ(format_line("note", {{"text", "caf\u00e9"}}), "note text=\"caf\u00e9\"");
-}
-
-TEST(ProcessInfo, ReadsThisProcess) {
-  const auto self = process_info(getpid());
-  ASSERT_TRUE(self);
-  EXPECT_FALSE(self->name.empty());
-  EXPECT_GT(self->start_time, 0u);
-  EXPECT_FALSE(process_info(0));
-  EXPECT_FALSE(process_info(-5));
-  EXPECT_EQ(user_name(0), "root");
-}
-
 TEST(Pidfd, TellsThatAProcessHasEnded) {
   const pid_t child = fork();
   if (child == 0) {
@@ -281,15 +261,6 @@ TEST(Pidfd, TellsThatAProcessHasEnded) {
   ASSERT_TRUE(os::kill_process(pidfd->get()));
   EXPECT_TRUE(testing::eventually([&] { return os::has_ended(pidfd->get()); }));
   EXPECT_FALSE(os::open_pidfd(0));
-}
-
-TEST(Files, AreReplacedWholeAndReadUpToALimit) {
-  const TemporaryDirectory dir;
-  const std::string path = dir.path() + "/file";
-  EXPECT_EQ(read_file(path, 10).error().code, base::Code::kNotFound);
-  ASSERT_TRUE(replace_file(path, "0123456789", 0600, Outlives::kDaemon));
-  EXPECT_EQ(read_file(path, 10).value(), "0123456789");
-  EXPECT_EQ(read_file(path, 9).error().code, base::Code::kExhausted);
 }
 
 TEST(ServiceManager, SpeaksToSystemdAndToWhoeverStartedUs) {

@@ -5,9 +5,9 @@
 
 #include "base/units.h"
 #include "daemon/gpus/leases.h"
-#include "daemon/loop/log.h"
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/tenant_table.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -70,8 +70,8 @@ void RunSuspension::set_suspended(const RunKey& key, bool is_suspended) {
     unsettled_.erase(key);
     if (run.tenants.empty()) runs_.erase(key);
   }
-  log_info(is_suspended ? "a run is suspended: it gets no GPU, and its memory leaves" : "a run is resumed",
-           {{"run", key.second}, {"uid", key.first}, {"tenants", sessions.size()}, {"seats", seats.size()}});
+  server::log_info(is_suspended ? "a run is suspended: it gets no GPU, and its memory leaves" : "a run is resumed",
+                   {{"run", key.second}, {"uid", key.first}, {"tenants", sessions.size()}, {"seats", seats.size()}});
   if (is_suspended) return;
   for (const Session* session : sessions) table_.changed(*session);
 }
@@ -209,8 +209,9 @@ void RunSuspension::look() {
     if (state == told) continue;
     const bool is_news = state.is_stuck && !told.is_stuck;
     const bool has_parked = state.is_parked && !told.is_parked;
-    if (is_news) log_warning("a suspended run does not come to rest", {{"run", key.second}, {"why", state.why}});
-    if (has_parked) log_info("a suspended run may be frozen", {{"run", key.second}});
+    if (is_news)
+      server::log_warning("a suspended run does not come to rest", {{"run", key.second}, {"why", state.why}});
+    if (has_parked) server::log_info("a suspended run may be frozen", {{"run", key.second}});
     told = std::move(state);
     if (changed_) changed_(key.first, key.second);
     if (!has_parked) continue;

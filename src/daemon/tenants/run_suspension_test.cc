@@ -14,9 +14,9 @@
 #include <deque>
 #include <memory>
 
-#include "daemon/loop/log.h"
 #include "daemon/tenants/translate.h"
 #include "daemon/test_support.h"
+#include "server/loop/log.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon::testing {
@@ -82,7 +82,7 @@ class Program final : public Carrier {
 
 struct Machine {
   explicit Machine(std::size_t count = 1, GpuSettings settings = {}) {
-    set_log_level(LogLevel::kError);
+    server::set_log_level(server::LogLevel::kError);
     leases.apply(node::HostBudget{400 * kGiB, 0, 0});
     settings.reserve = 0;
     for (std::size_t i = 0; i < count; ++i) {
@@ -126,7 +126,7 @@ struct Machine {
   ScriptedClock clock;
   Trace trace{100};
   Leases leases{clock, trace};
-  AccessRules access = *AccessRules::make(Config(), 0, false);
+  server::AccessRules access = *server::AccessRules::make(Config(), 0, false);
   Trials trials{leases};
   boost::asio::io_context loop;
   boost::asio::thread_pool pool{1};
@@ -142,7 +142,7 @@ Program::Program(Machine& where, std::string run, uid_t uid) : machine(where) {
   os::FileDescriptor fd = make_page(wire::kLeasePageBytes, true);
   page = static_cast<wire::LeasePage*>(
       ::mmap(nullptr, wire::kLeasePageBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0));
-  session = std::make_unique<Session>(base::TenantId{machine.next++}, Peer{::getpid(), uid, {uid}}, *this);
+  session = std::make_unique<Session>(base::TenantId{machine.next++}, server::Peer{::getpid(), uid, {uid}}, *this);
   machine.programs.push_back(this);
   machine.parts.table.add(*session);
   wire::Hello hello{.protocol = wire::kProtocolVersion, .oldest_protocol = wire::kOldestProtocolVersion};

@@ -18,10 +18,10 @@
 #include "daemon/loop/message_log.h"
 #include "daemon/loop/rate_limit.h"
 #include "daemon/loop/trace.h"
-#include "daemon/peers/access.h"
 #include "daemon/tenants/lease_page_view.h"
 #include "daemon/tenants/ledger.h"
 #include "os/file_descriptor.h"
+#include "server/peers/access.h"
 #include "settings/values.h"
 #include "wire/messages.h"
 
@@ -70,11 +70,11 @@ struct MpsClient {
 
 class Session {
  public:
-  Session(base::TenantId tenant, Peer who, Carrier& carrier)
+  Session(base::TenantId tenant, server::Peer who, Carrier& carrier)
       : id(tenant), peer(std::move(who)), label(TenantLabel::make(peer.pid, peer.uid, "")), carrier_(carrier) {}
 
   const base::TenantId id;
-  const Peer peer;
+  const server::Peer peer;
   bool welcomed = false;
   std::uint64_t process_start = 0;  // when its process started (process_info.h); 0: not known
   LeasePageView page;

@@ -23,8 +23,8 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/thread_pool.hpp>
 
-#include "daemon/loop/log.h"
 #include "daemon/tenants/translate.h"
+#include "server/loop/log.h"
 #include "wire/messages.h"
 
 namespace gpumux::daemon {
@@ -74,8 +74,8 @@ class Tenant final : public Carrier {
   std::optional<Session> session;
 };
 
-AccessRules everybody() {
-  auto rules = AccessRules::make(Config(), 0, false);
+server::AccessRules everybody() {
+  auto rules = server::AccessRules::make(settings::DaemonSettings(), 0, false);
   if (!rules) broken(rules.error().message());
   return *rules;
 }
@@ -130,7 +130,7 @@ class Machine {
   void connect(Tenant& tenant) {
     if (tenant.session) return;
     tenant.reads = true;
-    tenant.session.emplace(base::TenantId{next_++}, Peer{0, kUser, {kUser}}, tenant);
+    tenant.session.emplace(base::TenantId{next_++}, server::Peer{0, kUser, {kUser}}, tenant);
     parts_.table.add(*tenant.session);
   }
 
@@ -247,7 +247,7 @@ class Machine {
   ManualClock clock_;
   Trace trace_{64};
   Leases leases_;
-  AccessRules access_;
+  server::AccessRules access_;
   Trials trials_;
   // Nothing is made, and nothing runs elsewhere.
   boost::asio::io_context loop_;
@@ -266,7 +266,7 @@ class Machine {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace gpumux::daemon;
   // Lines about a fuzzer's tenants are of no interest; errors of ours would be.
-  set_log_level(LogLevel::kError);
+  gpumux::server::set_log_level(gpumux::server::LogLevel::kError);
   Machine machine;
   std::span<const std::uint8_t> rest(data, size);
   while (rest.size() >= 2) {

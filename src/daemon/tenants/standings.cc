@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -26,7 +26,7 @@ std::optional<std::uint32_t> share_of_claims(const containers::Record* container
 
 // Every program may ask for less than others. More than others get only a user who may change settings, a job's run,
 // and a container by its claims, which may give less than 0, too.
-Standings::Caps Standings::caps_of(const Peer& peer, const containers::Record* container,
+Standings::Caps Standings::caps_of(const server::Peer& peer, const containers::Record* container,
                                    const std::string& run) const {
   Caps caps;
   if (const auto share = share_of_claims(container)) caps.share = {*share, Caps::By::kClaims};
@@ -43,7 +43,7 @@ Standings::Caps Standings::caps_of(const Peer& peer, const containers::Record* c
   return caps;
 }
 
-Standings::Caps Standings::caps_of(const Peer& peer, const std::string& run) const {
+Standings::Caps Standings::caps_of(const server::Peer& peer, const std::string& run) const {
   // As for tenants: the answer from /proc is of this process if that has not ended by then.
   auto container = container_of_ && peer.process != nullptr ? container_of_(peer.pid) : nullptr;
   if (peer.has_ended()) container = nullptr;
@@ -59,7 +59,7 @@ base::Standing Standings::allowed(const Session& session, base::Standing wanted)
   if (caps.share) standing.share = std::min(standing.share, caps.share->most);
   // A program that asks for no priority has less than that if its claim says so: nothing to warn of.
   if (standing.share != wanted.share || (standing.priority != wanted.priority && wanted.priority > 0)) {
-    log_warning(
+    server::log_warning(
         "a tenant may not put itself above others: only a claim's DeviceClass and users who may change settings "
         "(admin_group) can raise it",
         {{"tenant", session.id.value},
@@ -92,7 +92,7 @@ void Standings::tell(const Session& session) {
 
 // A tenant's own user may give it any standing that it would get if it were started again. The tenant never has to keep
 // less than it has.
-base::Status Standings::change(Session& session, const base::Standing& wanted, const Peer& by) {
+base::Status Standings::change(Session& session, const base::Standing& wanted, const server::Peer& by) {
   if (!access_.may_change(by)) {
     const std::string user = "user " + std::to_string(by.uid);
     if (by.uid != session.peer.uid) {
@@ -120,12 +120,13 @@ base::Status Standings::change(Session& session, const base::Standing& wanted, c
   }
   session.standing = wanted;
   tell(session);
-  log_info("a tenant's priority or share has changed", {{"tenant", session.id.value},
-                                                        {"pid", session.peer.pid},
-                                                        {"by_uid", by.uid},
-                                                        {"priority", wanted.priority},
-                                                        {"share", base::format_share(wanted.share)},
-                                                        {"max_share", base::format_max_share(wanted.max_share)}});
+  server::log_info("a tenant's priority or share has changed",
+                   {{"tenant", session.id.value},
+                    {"pid", session.peer.pid},
+                    {"by_uid", by.uid},
+                    {"priority", wanted.priority},
+                    {"share", base::format_share(wanted.share)},
+                    {"max_share", base::format_max_share(wanted.max_share)}});
   return {};
 }
 

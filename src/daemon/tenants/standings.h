@@ -18,16 +18,16 @@
 #include "base/standing.h"
 #include "containers/record.h"
 #include "daemon/gpus/leases.h"
-#include "daemon/peers/access.h"
 #include "daemon/tenants/ports.h"
 #include "daemon/tenants/session.h"
 #include "daemon/tenants/tenant_table.h"
+#include "server/peers/access.h"
 
 namespace gpumux::daemon {
 
 class Standings {
  public:
-  Standings(Leases& leases, const AccessRules& access, const JobPort& jobs, const TenantTable& table)
+  Standings(Leases& leases, const server::AccessRules& access, const JobPort& jobs, const TenantTable& table)
       : leases_(leases), access_(access), jobs_(jobs), table_(table) {}
 
   // The most that a program of the peer gets of what it asks for, in this run. None: as it asks.
@@ -46,7 +46,7 @@ class Standings {
     std::optional<Cap<std::uint32_t>> share;
   };
   // The peer need not be a tenant: its container is looked up.
-  Caps caps_of(const Peer& peer, const std::string& run) const;
+  Caps caps_of(const server::Peer& peer, const std::string& run) const;
   // Finds the container of a process; null: in none.
   using ContainerOf = std::function<std::shared_ptr<const containers::Record>(pid_t)>;
   void set_container_of(ContainerOf container_of) { container_of_ = std::move(container_of); }
@@ -60,17 +60,17 @@ class Standings {
   Share share_on(const Session& session, base::GpuIndex gpu) const;
 
   // How the tenant stands from now on, as long as it is connected, if `by` may want that.
-  base::Status change(Session& session, const base::Standing& wanted, const Peer& by);
+  base::Status change(Session& session, const base::Standing& wanted, const server::Peer& by);
   // For programs of the run that are connected; later ones say it themselves. As far as the priority may be.
   void set_run_priority(uid_t uid, const std::string& run, std::int32_t priority);
 
  private:
-  Caps caps_of(const Peer& peer, const containers::Record* container, const std::string& run) const;
+  Caps caps_of(const server::Peer& peer, const containers::Record* container, const std::string& run) const;
   Caps caps_of(const Session& session) const { return caps_of(session.peer, session.container.get(), session.run); }
   void tell(const Session& session);
 
   Leases& leases_;
-  const AccessRules& access_;
+  const server::AccessRules& access_;
   const JobPort& jobs_;
   const TenantTable& table_;
   ContainerOf container_of_;

@@ -7,9 +7,9 @@
 #include <utility>
 
 #include "base/limits.h"
-#include "daemon/loop/files.h"
-#include "daemon/loop/log.h"
 #include "os/runtime_dir.h"
+#include "server/loop/files.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -31,7 +31,7 @@ Succession::Succession(Leases& leases, const TenantTable& table, const RunSuspen
     : leases_(leases), table_(table), suspension_(suspension), runtime_dir_(std::move(runtime_dir)) {}
 
 void Succession::read(bool takes_over) {
-  if (const auto text = read_file(list_of(runtime_dir_), kMaxListBytes))
+  if (const auto text = server::read_file(list_of(runtime_dir_), kMaxListBytes))
     awaited_ = still_living(parse_known_tenants(*text));
   // A daemon that stops in good order takes its sockets away.
   was_killed_ = takes_over || ::access((runtime_dir_ + "/" + os::kTenantSocket).c_str(), F_OK) == 0;
@@ -42,7 +42,7 @@ void Succession::wait() {
   if (was_killed_) earliest_grant_ = grants_held_until_ = leases_.now() + kPauseAfterKill;
   if (!awaited_.empty()) {
     grants_held_until_ = leases_.now() + kReturnTimeout;
-    log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", awaited_.size()}});
+    server::log_info("waiting for the tenants of an earlier daemon to come back", {{"tenants", awaited_.size()}});
   }
   leases_.apply(node::TenantsAwaited{grants_held_until_});
   if (was_killed_ || !awaited_.empty()) leases_.apply(sched::GrantsHeld{grants_held_until_});
@@ -52,7 +52,7 @@ bool Succession::may_return() const { return !awaited_.empty() || leases_.now() 
 
 void Succession::look() {
   if (awaited_.empty() || leases_.now() <= grants_held_until_) return;
-  log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", awaited_.size()}});
+  server::log_warning("some tenants of the earlier daemon did not come back in time", {{"missing", awaited_.size()}});
   awaited_.clear();
 }
 
@@ -62,7 +62,7 @@ void Succession::tenant_changed(const Session& session) {
   if (its == awaited_.end() || session.slots().size() < its->second.seats) return;
   awaited_.erase(its);
   if (!awaited_.empty()) return;
-  log_info("all tenants of the earlier daemon are back");
+  server::log_info("all tenants of the earlier daemon are back");
   const base::TimePoint now = leases_.now();
   const base::TimePoint grants_at = std::max(now, earliest_grant_.value_or(now));
   leases_.apply(node::TenantsAwaited{grants_at});
@@ -88,9 +88,9 @@ KnownTenants Succession::known_tenants() const {
 }
 
 void Succession::write() {
-  const auto written =
-      replace_file(list_of(runtime_dir_), format_known_tenants(known_tenants()), 0600, Outlives::kDaemon);
-  if (!written) log_warning("a later daemon will not know its tenants", {{"why", written.error().message()}});
+  const auto written = server::replace_file(list_of(runtime_dir_), format_known_tenants(known_tenants()), 0600,
+                                            server::Outlives::kDaemon);
+  if (!written) server::log_warning("a later daemon will not know its tenants", {{"why", written.error().message()}});
 }
 
 }  // namespace gpumux::daemon

@@ -5,7 +5,6 @@
 #pragma once
 
 #include "daemon/gpus/leases.h"
-#include "daemon/peers/access.h"
 #include "daemon/tenants/host_memory.h"
 #include "daemon/tenants/mover_seats.h"
 #include "daemon/tenants/ports.h"
@@ -16,11 +15,12 @@
 #include "daemon/tenants/tenant_table.h"
 #include "daemon/tenants/unknown_entries.h"
 #include "daemon/tenants/use_books.h"
+#include "server/peers/access.h"
 
 namespace gpumux::daemon {
 
 struct TenantParts {
-  TenantParts(Leases& leases, const AccessRules& access, HostMemory& host_memory)
+  TenantParts(Leases& leases, const server::AccessRules& access, HostMemory& host_memory)
       : host(host_memory),
         table(leases),
         quotas(leases),

@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "daemon/loop/log.h"
 #include "daemon/loop/rate_limit.h"
-#include "daemon/peers/process_info.h"
-#include "daemon/peers/trust_domain.h"
 #include "os/pidfd.h"
 #include "os/unix_socket.h"
+#include "server/loop/log.h"
+#include "server/peers/process_info.h"
+#include "server/peers/trust_domain.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -45,7 +45,7 @@ bool is_connected(int socket) {
 
 class TenantServer::Connection final : public Carrier, public std::enable_shared_from_this<Connection> {
  public:
-  Connection(TenantServer& server, base::TenantId id, Peer peer, ForeignConnection socket)
+  Connection(TenantServer& server, base::TenantId id, server::Peer peer, ForeignConnection socket)
       : session(id, std::move(peer), *this),
         connected_at(server.leases_.now()),
         server_(server),
@@ -111,7 +111,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     if (!process_.is_open()) return;
     const auto killed = os::kill_process(process_.native_handle());
     if (!killed)
-      log_error("cannot kill a silent tenant", {{"pid", session.peer.pid}, {"why", killed.error().message()}});
+      server::log_error("cannot kill a silent tenant", {{"pid", session.peer.pid}, {"why", killed.error().message()}});
   }
 
   // A doorkeeper receives its message.
@@ -208,7 +208,7 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
 
   // The kernel closes a process's connections before it says that the process has ended.
   std::string_view why_closed() const {
-    const auto process = process_info(session.peer.pid);
+    const auto process = server::process_info(session.peer.pid);
     return process && !process->is_ending ? "disconnected" : "ended";
   }
 
@@ -229,8 +229,8 @@ class TenantServer::Connection final : public Carrier, public std::enable_shared
     const base::TimePoint now = server_.leases_.now();
     if (!throttled_since_) {
       throttled_since_ = now;
-      log_warning("a tenant sends too much and is read more slowly",
-                  {{"tenant", session.id.value}, {"pid", session.peer.pid}, {"limit", kMessagesPerSecond}});
+      server::log_warning("a tenant sends too much and is read more slowly",
+                          {{"tenant", session.id.value}, {"pid", session.peer.pid}, {"limit", kMessagesPerSecond}});
     } else if (now - *throttled_since_ > kMaxThrottled) {
       return server_.end(*this, "flood",
                          "more than " + std::to_string(kMessagesPerSecond) +
@@ -284,7 +284,7 @@ Admission::Limits TenantServer::limits() {
 }
 
 TenantServer::TenantServer(asio::io_context& io, Translator& translator, TenantParts& parts, Leases& leases,
-                           const AccessRules& access, Closer& closer, Admission::Limits limits,
+                           const server::AccessRules& access, Closer& closer, Admission::Limits limits,
                            std::function<void()> settled)
     : io_(io),
       translator_(translator),
@@ -300,7 +300,8 @@ TenantServer::TenantServer(asio::io_context& io, Translator& translator, TenantP
 
 TenantServer::~TenantServer() { close(); }
 
-void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup, ContainerRecords containers) {
+void TenantServer::listen(os::FileDescriptor socket, server::Door door, os::PeerLookup lookup,
+                          ContainerRecords containers) {
   door_ = door;
   lookup_ = lookup;
   containers_ = std::move(containers);
@@ -309,12 +310,12 @@ void TenantServer::listen(os::FileDescriptor socket, Door door, os::PeerLookup l
 }
 
 void TenantServer::add(ForeignConnection socket) {
-  auto peer = peer_of(socket.get(), access_.subordinates(), door_, lookup_);
+  auto peer = server::peer_of(socket.get(), access_.subordinates(), door_, lookup_);
   if (!peer) return;
   // It has ended. (Before Linux 5.3 there are no pidfds, and the connection's end has to do.)
   if (peer->process == nullptr && os::open_pidfd(::getpid())) return;
   // The answers from /proc are of this process if that has not ended by then.
-  std::string domain = peer->process != nullptr ? trust_domain(peer->pid, peer->uid) : std::string();
+  std::string domain = peer->process != nullptr ? server::trust_domain(peer->pid, peer->uid) : std::string();
   auto container = peer->process != nullptr ? containers_.container_of(peer->pid) : nullptr;
   if (!is_connected(socket.get())) return;
   if (peer->has_ended()) {
@@ -335,8 +336,8 @@ void TenantServer::add(ForeignConnection socket) {
   if (const auto why = admission_.refusal(session.peer)) {
     Translator::refuse(session, wire::Reason::kLimit, *why);
     if (may_complain()) {
-      log_warning("a tenant is refused: too many are connected",
-                  {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"why", *why}});
+      server::log_warning("a tenant is refused: too many are connected",
+                          {{"pid", session.peer.pid}, {"uid", session.peer.uid}, {"why", *why}});
     }
     return connection->close();
   }
@@ -352,7 +353,7 @@ bool TenantServer::may_complain() {
     return false;
   }
   if (const auto suppressed = std::exchange(complaints_suppressed_, 0); suppressed > 0) {
-    log_warning("more tenants misbehaved than this log names", {{"left_out", suppressed}});
+    server::log_warning("more tenants misbehaved than this log names", {{"left_out", suppressed}});
   }
   return true;
 }
@@ -367,15 +368,15 @@ void TenantServer::end(Connection& connection, std::string_view why, const std::
   connection.session.process = connection.process();
   connection.close();
   translator_.ended(connection.session, why);
-  const LogFields fields{{"tenant", session.id.value},
-                         {"pid", session.peer.pid},
-                         {"program", session.label->program},
-                         {"why", why},
-                         {"detail", detail}};
+  const server::LogFields fields{{"tenant", session.id.value},
+                                 {"pid", session.peer.pid},
+                                 {"program", session.label->program},
+                                 {"why", why},
+                                 {"detail", detail}};
   if (!expected) {
-    if (may_complain()) log_warning("tenant dropped", fields);
+    if (may_complain()) server::log_warning("tenant dropped", fields);
   } else if (session.welcomed) {
-    log_info("tenant gone", fields);
+    server::log_info("tenant gone", fields);
   }
   if (gone_ && session.welcomed) gone_(session);
   reap();

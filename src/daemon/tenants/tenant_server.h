@@ -22,7 +22,6 @@
 
 #include "base/limits.h"
 #include "daemon/loop/rate_limit.h"
-#include "daemon/peers/access.h"
 #include "daemon/peers/admission.h"
 #include "daemon/peers/closer.h"
 #include "daemon/peers/container.h"
@@ -31,6 +30,7 @@
 #include "daemon/tenants/tenant_parts.h"
 #include "daemon/tenants/translate.h"
 #include "os/file_descriptor.h"
+#include "server/peers/access.h"
 
 namespace gpumux::daemon {
 
@@ -57,14 +57,15 @@ class TenantServer {
   static Admission::Limits limits();
   // `settled` is called after each turn: the core may want another deadline.
   TenantServer(boost::asio::io_context& io, Translator& translator, TenantParts& parts, Leases& leases,
-               const AccessRules& access, Closer& closer, Admission::Limits limits, std::function<void()> settled);
+               const server::AccessRules& access, Closer& closer, Admission::Limits limits,
+               std::function<void()> settled);
   ~TenantServer();
   TenantServer(const TenantServer&) = delete;
   TenantServer& operator=(const TenantServer&) = delete;
 
   // Whether tenants' messages can be received here. For the start: it waits.
   base::Status check() { return doorkeeper_.check(); }
-  void listen(os::FileDescriptor socket, Door door, os::PeerLookup lookup, ContainerRecords containers);
+  void listen(os::FileDescriptor socket, server::Door door, os::PeerLookup lookup, ContainerRecords containers);
 
   // Ends sessions that could not be written to. After every event that did not come from here.
   void reap();
@@ -89,10 +90,10 @@ class TenantServer {
   Translator& translator_;
   TenantParts& parts_;
   Leases& leases_;
-  const AccessRules& access_;
+  const server::AccessRules& access_;
   Closer& closer_;
   Admission admission_;
-  Door door_ = Door::kOpen;
+  server::Door door_ = server::Door::kOpen;
   os::PeerLookup lookup_ = os::PeerLookup::kBySocket;
   ContainerRecords containers_;
   std::function<void()> settled_;

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "base/version.h"
-#include "daemon/loop/log.h"
-#include "daemon/peers/process_info.h"
+#include "server/loop/log.h"
+#include "server/peers/process_info.h"
 
 namespace gpumux::daemon {
 namespace {
@@ -33,19 +33,19 @@ bool may_have_descriptor(const wire::TenantMessage& message) {
   return std::holds_alternative<wire::Hello>(message) || (given != nullptr && given->number == 0);
 }
 
-LogLevel level_of(wire::Severity severity) {
+server::LogLevel level_of(wire::Severity severity) {
   switch (severity) {
-    case wire::Severity::kDebug: return LogLevel::kDebug;
-    case wire::Severity::kInfo: return LogLevel::kInfo;
-    case wire::Severity::kWarning: return LogLevel::kWarning;
-    case wire::Severity::kError: return LogLevel::kError;
+    case wire::Severity::kDebug: return server::LogLevel::kDebug;
+    case wire::Severity::kInfo: return server::LogLevel::kInfo;
+    case wire::Severity::kWarning: return server::LogLevel::kWarning;
+    case wire::Severity::kError: return server::LogLevel::kError;
   }
-  return LogLevel::kInfo;
+  return server::LogLevel::kInfo;
 }
 
 }  // namespace
 
-Translator::Translator(Leases& leases, Trials& trials, const AccessRules& access, TenantParts& parts,
+Translator::Translator(Leases& leases, Trials& trials, const server::AccessRules& access, TenantParts& parts,
                        settings::OnDaemonLoss on_daemon_loss)
     : leases_(leases), trials_(trials), access_(access), parts_(parts), on_daemon_loss_(on_daemon_loss) {
   leases_.set_executor([this](const node::Command& command) { execute(command); });
@@ -129,7 +129,7 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
   if (!page) return refuse_with(wire::Reason::kBadPage, page.error().message());
   session.page = std::move(*page);
   session.welcomed = true;
-  if (const auto process = process_info(session.peer.pid)) session.process_start = process->start_time;
+  if (const auto process = server::process_info(session.peer.pid)) session.process_start = process->start_time;
   session.run = wire::text_of(hello.run);
   session.label = TenantLabel::make(session.peer.pid, session.peer.uid, printable(wire::text_of(hello.program)),
                                     container_label(session), parts_.jobs.job_of(session.peer.uid, session.run));
@@ -152,11 +152,11 @@ base::Status Translator::on(Session& session, const wire::Hello& hello, ForeignD
                         .answers_mps = parts_.mps.asked ? 1u : 0u};
   wire::set_text(welcome.version, base::version());
   parts_.mail.send(session, welcome);
-  log_info("tenant connected", {{"tenant", session.id.value},
-                                {"pid", session.peer.pid},
-                                {"uid", session.peer.uid},
-                                {"program", session.label->program},
-                                {"library", printable(wire::text_of(hello.version))}});
+  server::log_info("tenant connected", {{"tenant", session.id.value},
+                                        {"pid", session.peer.pid},
+                                        {"uid", session.peer.uid},
+                                        {"program", session.label->program},
+                                        {"library", printable(wire::text_of(hello.version))}});
   parts_.table.changed(session);
   return {};
 }
@@ -217,7 +217,8 @@ void Translator::claim(Session& session, Slot& slot, const wire::SeatOpen& open)
   const bool possible = open.epoch <= leases_.newest_possible_epoch().value;
   if (leased && (open.epoch == 0 || !possible)) {
     // No daemon can have given this lease. The core must not hear of the number, for its own would have to exceed it.
-    log_warning("a tenant claims a lease that no daemon has given", {{"pid", session.peer.pid}, {"epoch", open.epoch}});
+    server::log_warning("a tenant claims a lease that no daemon has given",
+                        {{"pid", session.peer.pid}, {"epoch", open.epoch}});
     session.page.revoke(slot.number);
     parts_.mail.send(session, wire::Revoke{.slot = slot.number, .epoch = open.epoch});
     return;
@@ -336,11 +337,11 @@ base::Status Translator::on(Session& session, const wire::Note& note) {
     ++session.notes_suppressed;
     return {};
   }
-  const LogFields fields{{"tenant", session.id.value},
-                         {"pid", session.peer.pid},
-                         {"program", session.label->program},
-                         {"suppressed", std::exchange(session.notes_suppressed, 0)},
-                         {"text", wire::text_of(note.text)}};
+  const server::LogFields fields{{"tenant", session.id.value},
+                                 {"pid", session.peer.pid},
+                                 {"program", session.label->program},
+                                 {"suppressed", std::exchange(session.notes_suppressed, 0)},
+                                 {"text", wire::text_of(note.text)}};
   const bool is_uninterruptible = note.kind == wire::NoteKind::kUninterruptible;
   log(level_of(note.severity), is_uninterruptible ? "its unfinished work drains" : "note from tenant", fields);
   return {};

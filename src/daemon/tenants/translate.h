@@ -20,11 +20,11 @@
 #include "base/result.h"
 #include "daemon/gpus/leases.h"
 #include "daemon/gpus/trials.h"
-#include "daemon/peers/access.h"
 #include "daemon/peers/closer.h"
 #include "daemon/tenants/session.h"
 #include "daemon/tenants/tenant_parts.h"
 #include "sched/events.h"
+#include "server/peers/access.h"
 #include "wire/messages.h"
 
 namespace gpumux::daemon {
@@ -34,7 +34,7 @@ concept OneOf = (std::same_as<Type, Types> || ...);
 
 class Translator {
  public:
-  Translator(Leases& leases, Trials& trials, const AccessRules& access, TenantParts& parts,
+  Translator(Leases& leases, Trials& trials, const server::AccessRules& access, TenantParts& parts,
              settings::OnDaemonLoss on_daemon_loss);
   Translator(const Translator&) = delete;
   Translator& operator=(const Translator&) = delete;
@@ -107,7 +107,7 @@ class Translator {
 
   Leases& leases_;
   Trials& trials_;
-  const AccessRules& access_;
+  const server::AccessRules& access_;
   TenantParts& parts_;
   settings::OnDaemonLoss on_daemon_loss_;
   std::string no_interrupts_;

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "base/limits.h"
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
 namespace gpumux::daemon {
 
@@ -18,7 +18,7 @@ void UnknownEntries::note(std::string_view name, const std::string& program) {
   if (found == entries_.end()) {
     if (entries_.size() >= kMaxUnknownEntries) return;
     found = entries_.emplace(name, UnknownEntry()).first;
-    log_info("a driver entry went past the library", {{"entry", name}, {"program", program}});
+    server::log_info("a driver entry went past the library", {{"entry", name}, {"program", program}});
   }
   UnknownEntry& entry = found->second;
   ++entry.count;

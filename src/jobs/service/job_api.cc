@@ -7,9 +7,9 @@
 
 #include "base/split.h"
 #include "base/units.h"
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
@@ -51,47 +51,48 @@ struct JobApi::Asked {
 
 // Reads the store: not for the loop.
 Result<JobApi::Found> JobApi::look_up(const store::JobStore& store, const JobName& name) {
-  auto job = daemon::find_job(store, name);
+  auto job = jobs::find_job(store, name);
   if (!job) return tl::unexpected(job.error().code == Code::kNotFound ? no_job(name.text()) : job.error());
   const bool is_first = job->spec.array == job->spec.id;
   return Found{.job = std::move(*job), .is_whole_array = is_first && !name.element};
 }
 
-JobApi::JobApi(asio::io_context& io, JobQueue& queue, LedgerKeeper& ledger, const AccessRules& access)
+JobApi::JobApi(asio::io_context& io, JobQueue& queue, LedgerKeeper& ledger, const server::AccessRules& access)
     : io_(io), queue_(queue), ledger_(ledger), access_(access), reports_(queue.pool().get_executor()) {}
 
 JobApi::~JobApi() { queue_.pool().join(); }
 
-ApiAnswer JobApi::answer(const ApiRequest& request, const RouteMatch& match, std::string_view query) {
+server::ApiAnswer JobApi::answer(const server::ApiRequest& request, const server::RouteMatch& match,
+                                 std::string_view query) {
   if (request.peer.is_contained)
-    return error_response(
+    return server::error_response(
         {Code::kDenied, 0,
          "jobs and reports are for users of the system that the daemon is on: the process that asks is in a "
          "container (its user or pid namespace, or its root directory, is another), or has ended. On Linux before 6.5, "
          "which cannot say which process asks, root asks over root/api.sock in the runtime directory"});
   // Else one user is as many users as there are subordinate ids: for the order, and for each limit.
   if (const auto user = request.peer.account.user(); user && *user != request.peer.uid)
-    return error_response({Code::kDenied, 0,
-                           "user " + std::to_string(request.peer.uid) + " is a subordinate id of user " +
-                               std::to_string(*user) + ": ask as that user"});
-  const Address address = match.route->address;
-  if (address == Address::kQueue) return this->queue(request.peer);
-  if (!queue_.unavailable().empty()) return error_response({Code::kUnavailable, 0, queue_.unavailable()});
+    return server::error_response({Code::kDenied, 0,
+                                   "user " + std::to_string(request.peer.uid) + " is a subordinate id of user " +
+                                       std::to_string(*user) + ": ask as that user"});
+  const server::Address address = match.route->address;
+  if (address == server::Address::kQueue) return this->queue(request.peer);
+  if (!queue_.unavailable().empty()) return server::error_response({Code::kUnavailable, 0, queue_.unavailable()});
   switch (address) {
-    case Address::kReport: return report(request.peer, query);
-    case Address::kJobs: return list(request.peer, query);
-    case Address::kSubmit: return submit(request);
-    case Address::kWaitForJob: return wait(request.peer, match.variable, query);
-    case Address::kChangeJobs: return change(request, match.variable);
-    case Address::kChangeQueue: return change_queue(request);
-    case Address::kChangeQueueGpu: return change_gpus(request, match.variable);
-    case Address::kChangeQueueUser: return change_user(request, match.variable);
+    case server::Address::kReport: return report(request.peer, query);
+    case server::Address::kJobs: return list(request.peer, query);
+    case server::Address::kSubmit: return submit(request);
+    case server::Address::kWaitForJob: return wait(request.peer, match.variable, query);
+    case server::Address::kChangeJobs: return change(request, match.variable);
+    case server::Address::kChangeQueue: return change_queue(request);
+    case server::Address::kChangeQueueGpu: return change_gpus(request, match.variable);
+    case server::Address::kChangeQueueUser: return change_user(request, match.variable);
     default: break;  // kJob: the API hands over nothing else
   }
-  return show(request.peer, match.variable, query_value(query, "environment") == "1");
+  return show(request.peer, match.variable, server::query_value(query, "environment") == "1");
 }
 
-Sight JobApi::sight(const Peer& peer, std::optional<std::uint32_t> uid) const {
+Sight JobApi::sight(const server::Peer& peer, std::optional<std::uint32_t> uid) const {
   if (peer.uid == uid || access_.may_change(peer)) return Sight::kOwn;
   switch (queue_.config().privacy) {
     case settings::Privacy::kOpen: return Sight::kOpen;
@@ -101,7 +102,7 @@ Sight JobApi::sight(const Peer& peer, std::optional<std::uint32_t> uid) const {
   return Sight::kNothing;
 }
 
-JobNow JobApi::now_of(const Peer& peer, JobId job, const Starts& starts) const {
+JobNow JobApi::now_of(const server::Peer& peer, JobId job, const Starts& starts) const {
   JobNow now{.standing = queue_.standing(job),
              .note = queue_.note(job),
              .limit_in = {},
@@ -121,7 +122,7 @@ JobNow JobApi::now_of(const Peer& peer, JobId job, const Starts& starts) const {
 // ---- handing in --------------------------------------------------------------------------------------------
 
 // Reads the store, and looks at the submitter: not for the loop.
-Result<std::shared_ptr<const Submission>> JobApi::prepare(const std::string& body, const Peer& peer,
+Result<std::shared_ptr<const Submission>> JobApi::prepare(const std::string& body, const server::Peer& peer,
                                                           bool by_admin) const {
   auto parsed = parse_submission(body);
   if (!parsed) return tl::unexpected(parsed.error());
@@ -147,20 +148,20 @@ Result<std::shared_ptr<const Submission>> JobApi::prepare(const std::string& bod
   return submission;
 }
 
-ApiAnswer JobApi::submit(const ApiRequest& request) {
+server::ApiAnswer JobApi::submit(const server::ApiRequest& request) {
   auto body = std::make_shared<const std::string>(request.body);
-  return ApiLater([this, body, peer = request.peer](ApiReply reply) {
+  return server::ApiLater([this, body, peer = request.peer](server::ApiReply reply) {
     on_pool([this, body, peer, by_admin = access_.may_change(peer)] { return prepare(*body, peer, by_admin); },
             [this, peer, reply = std::move(reply)](Result<std::shared_ptr<const Submission>> submission) {
-              if (!submission) return reply(error_response(submission.error()));
+              if (!submission) return reply(server::error_response(submission.error()));
               // The last look before the job is stored.
               if (peer.has_ended())
-                return reply(error_response({Code::kDenied, 0, "the process that submits has ended"}));
+                return reply(server::error_response({Code::kDenied, 0, "the process that submits has ended"}));
               queue_.submit(std::move(*submission), [reply](const Result<JobQueue::Submitted>& submitted) {
-                if (!submitted) return reply(error_response(submitted.error()));
+                if (!submitted) return reply(server::error_response(submitted.error()));
                 Json answer{{"id", submitted->id.value}, {"count", submitted->count}};
                 if (submitted->capped_at) answer["priority_capped"] = *submitted->capped_at;
-                reply(json_response(answer, submitted->was_known ? 200 : 201));
+                reply(server::json_response(answer, submitted->was_known ? 200 : 201));
               });
             });
   });
@@ -168,16 +169,17 @@ ApiAnswer JobApi::submit(const ApiRequest& request) {
 
 // ---- looking -----------------------------------------------------------------------------------------------
 
-ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
+server::ApiAnswer JobApi::list(const server::Peer& peer, std::string_view query) {
   auto asked = parse_list(query);
-  if (!asked) return error_response(asked.error());
+  if (!asked) return server::error_response(asked.error());
   if (queue_.config().privacy == settings::Privacy::kOwn && !access_.may_change(peer)) asked->uid = peer.uid;
-  return ApiLater(
-      [this, peer, asked = *asked, user = decode_percent(query_value(query, "user").value_or(""))](ApiReply reply) {
+  return server::ApiLater(
+      [this, peer, asked = *asked,
+       user = server::decode_percent(server::query_value(query, "user").value_or(""))](server::ApiReply reply) {
         const auto read = [this, peer, asked, user, reply = std::move(reply)] {
           on_pool([this, asked, user] { return read_page(*queue_.store(), asked, user); },
                   [this, peer, reply](Result<store::Page> page) {
-                    if (!page) return reply(error_response(page.error()));
+                    if (!page) return reply(server::error_response(page.error()));
                     list_page(peer, std::move(*page), reply);
                   });
         };
@@ -188,7 +190,7 @@ ApiAnswer JobApi::list(const Peer& peer, std::string_view query) {
 }
 
 // The loop says where each job of the page stands now; the pool writes the text.
-void JobApi::list_page(const Peer& peer, store::Page page, ApiReply reply) {
+void JobApi::list_page(const server::Peer& peer, store::Page page, server::ApiReply reply) {
   std::vector<std::pair<JobNow, Sight>> looks;
   looks.reserve(page.jobs.size());
   const Starts starts = queue_.core().expected_starts();
@@ -205,7 +207,7 @@ void JobApi::list_page(const Peer& peer, store::Page page, ApiReply reply) {
           append_job(text, page.jobs[i], now, seen, *names_);
         }
         text += std::string("], \"more\": ") + (page.more ? "true" : "false") + "}\n";
-        return ApiResponse{200, std::move(text)};
+        return server::ApiResponse{200, std::move(text)};
       },
       std::move(reply));
 }
@@ -221,12 +223,13 @@ void JobApi::find_job(std::string_view which, std::function<void(Result<store::S
           });
 }
 
-void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_environment, ApiReply reply) {
+void JobApi::show_job(const server::Peer& peer, std::string which, JobId id, bool with_environment,
+                      server::ApiReply reply) {
   const auto show = [this, peer, which = std::move(which), id, with_environment,
                      reply = std::move(reply)](Result<store::StoredJob> job) {
-    if (!job) return reply(error_response(job.error()));
+    if (!job) return reply(server::error_response(job.error()));
     const Sight seen = sight(peer, job->spec.uid);
-    if (seen == Sight::kNothing) return reply(error_response(no_job(which)));
+    if (seen == Sight::kNothing) return reply(server::error_response(no_job(which)));
     on_pool(
         [this, id, with_environment, job = std::move(*job), seen,
          now = now_of(peer, id, queue_.core().expected_starts()), view = queue_.view(id)] {
@@ -236,36 +239,36 @@ void JobApi::show_job(const Peer& peer, std::string which, JobId id, bool with_e
           if (document) take_order(*document, job);
           const JobDetails details{document ? &*document : nullptr, view, with_environment};
           append_job(body, job, now, seen, *names_, seen == Sight::kOwn ? &details : nullptr);
-          return ApiResponse{200, body + "\n"};
+          return server::ApiResponse{200, body + "\n"};
         },
         reply);
   };
   on_pool([this, id] { return queue_.store()->find(id); }, show);
 }
 
-ApiAnswer JobApi::show(const Peer& peer, std::string_view which, bool with_environment) {
-  return ApiLater([this, peer, which = std::string(which), with_environment](ApiReply reply) {
+server::ApiAnswer JobApi::show(const server::Peer& peer, std::string_view which, bool with_environment) {
+  return server::ApiLater([this, peer, which = std::string(which), with_environment](server::ApiReply reply) {
     ledger_.flush([this, peer, which, with_environment, reply] {
       find_job(which, [this, peer, which, with_environment, reply](const Result<store::StoredJob>& job) {
-        if (!job) return reply(error_response(job.error()));
+        if (!job) return reply(server::error_response(job.error()));
         show_job(peer, which, job->spec.id, with_environment, reply);
       });
     });
   });
 }
 
-ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_view query) {
-  const bool is_start = query_value(query, "until") == "started";
+server::ApiAnswer JobApi::wait(const server::Peer& peer, std::string_view which, std::string_view query) {
+  const bool is_start = server::query_value(query, "until") == "started";
   Duration patience = kLongestWait;
-  if (const auto text = query_value(query, "timeout_ns")) {
+  if (const auto text = server::query_value(query, "timeout_ns")) {
     const auto parsed = base::parse_integer(*text, 0, INT64_MAX);
-    if (!parsed) return error_response(invalid("timeout_ns must be a number"));
+    if (!parsed) return server::error_response(invalid("timeout_ns must be a number"));
     patience = std::min(patience, Duration(static_cast<std::int64_t>(*parsed)));
   }
-  return ApiLater([this, peer, which = std::string(which), patience, is_start](ApiReply reply) {
+  return server::ApiLater([this, peer, which = std::string(which), patience, is_start](server::ApiReply reply) {
     find_job(which, [this, peer, which, patience, is_start, reply](const Result<store::StoredJob>& job) {
-      if (!job) return reply(error_response(job.error()));
-      if (sight(peer, job->spec.uid) == Sight::kNothing) return reply(error_response(no_job(which)));
+      if (!job) return reply(server::error_response(job.error()));
+      if (sight(peer, job->spec.uid) == Sight::kNothing) return reply(server::error_response(no_job(which)));
       const JobId id = job->spec.id;
       queue_.wait(id, is_start, patience, [this, peer, which, id, reply] { show_job(peer, which, id, false, reply); });
     });
@@ -274,51 +277,54 @@ ApiAnswer JobApi::wait(const Peer& peer, std::string_view which, std::string_vie
 
 // ---- changing ----------------------------------------------------------------------------------------------
 
-ApiAnswer JobApi::change(const ApiRequest& request, std::string_view which) {
+server::ApiAnswer JobApi::change(const server::ApiRequest& request, std::string_view which) {
   auto change = parse_change(request.body);
-  if (!change) return error_response(change.error());
+  if (!change) return server::error_response(change.error());
   change->by_admin = access_.may_change(request.peer);
   if (which == "all") {
-    if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer, "everybody's jobs"));
-    return ApiLater([this, change = *change](ApiReply reply) { change_all(std::nullopt, change, reply); });
+    if (!access_.may_change(request.peer)) return server::error_response(not_admin(request.peer, "everybody's jobs"));
+    return server::ApiLater(
+        [this, change = *change](server::ApiReply reply) { change_all(std::nullopt, change, reply); });
   }
   static constexpr std::string_view kUser = "user:";
   if (which.starts_with(kUser)) {
-    return ApiLater(
-        [this, peer = request.peer, change = *change, user = std::string(which.substr(kUser.size()))](ApiReply reply) {
-          on_pool([user] { return find_uid(user); },
-                  [this, peer, change, reply = std::move(reply)](const Result<std::uint32_t>& uid) {
-                    if (!uid) return reply(error_response(uid.error()));
-                    if (*uid != peer.uid && !access_.may_change(peer))
-                      return reply(error_response(denied(peer, "change that user's jobs")));
-                    change_all(*uid, change, reply);
-                  });
-        });
+    return server::ApiLater([this, peer = request.peer, change = *change,
+                             user = std::string(which.substr(kUser.size()))](server::ApiReply reply) {
+      on_pool([user] { return find_uid(user); },
+              [this, peer, change, reply = std::move(reply)](const Result<std::uint32_t>& uid) {
+                if (!uid) return reply(server::error_response(uid.error()));
+                if (*uid != peer.uid && !access_.may_change(peer))
+                  return reply(server::error_response(denied(peer, "change that user's jobs")));
+                change_all(*uid, change, reply);
+              });
+    });
   }
   std::vector<JobName> names;
   for (const std::string_view one : base::split(which, ',')) {
     const auto name = JobName::parse(one);
-    if (!name) return error_response(name.error());
+    if (!name) return server::error_response(name.error());
     names.push_back(*name);
   }
-  return ApiLater([this, peer = request.peer, change = *change, names = std::move(names)](ApiReply reply) {
-    const auto look = [this, names] {
-      std::vector<Result<Found>> found;
-      for (const JobName& name : names) found.push_back(look_up(*queue_.store(), name));
-      return found;
-    };
-    on_pool(look, [this, peer, change, names, reply = std::move(reply)](std::vector<Result<Found>> found) {
-      for (std::size_t i = 0; i < found.size(); ++i) {
-        if (found[i] && sight(peer, found[i]->job.spec.uid) == Sight::kNothing)
-          found[i] = tl::unexpected(no_job(names[i].text()));
-      }
-      change_found(peer, names, found, change, reply);
-    });
-  });
+  return server::ApiLater(
+      [this, peer = request.peer, change = *change, names = std::move(names)](server::ApiReply reply) {
+        const auto look = [this, names] {
+          std::vector<Result<Found>> found;
+          for (const JobName& name : names) found.push_back(look_up(*queue_.store(), name));
+          return found;
+        };
+        on_pool(look, [this, peer, change, names, reply = std::move(reply)](std::vector<Result<Found>> found) {
+          for (std::size_t i = 0; i < found.size(); ++i) {
+            if (found[i] && sight(peer, found[i]->job.spec.uid) == Sight::kNothing)
+              found[i] = tl::unexpected(no_job(names[i].text()));
+          }
+          change_found(peer, names, found, change, reply);
+        });
+      });
 }
 
-void JobApi::change_found(const Peer& peer, const std::vector<JobName>& names, const std::vector<Result<Found>>& jobs,
-                          const JobQueue::Change& change, const ApiReply& reply) {
+void JobApi::change_found(const server::Peer& peer, const std::vector<JobName>& names,
+                          const std::vector<Result<Found>>& jobs, const JobQueue::Change& change,
+                          const server::ApiReply& reply) {
   const bool is_admin = access_.may_change(peer);
   std::vector<Asked> asked;
   std::set<JobId> seen;
@@ -343,18 +349,19 @@ void JobApi::change_found(const Peer& peer, const std::vector<JobName>& names, c
     }
   }
   if (denied_jobs > 0)
-    log_warning("changes of jobs were denied", {{"uid", peer.uid}, {"pid", peer.pid}, {"jobs", denied_jobs}});
-  if (seen.empty()) return reply(error_response(*asked.back().refused));
+    server::log_warning("changes of jobs were denied", {{"uid", peer.uid}, {"pid", peer.pid}, {"jobs", denied_jobs}});
+  if (seen.empty()) return reply(server::error_response(*asked.back().refused));
   change_jobs(std::move(asked), change, reply);
 }
 
-void JobApi::change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change, const ApiReply& reply) {
+void JobApi::change_all(std::optional<std::uint32_t> uid, const JobQueue::Change& change,
+                        const server::ApiReply& reply) {
   std::vector<Asked> asked;
   for (const JobId job : queue_.unfinished(uid)) asked.push_back({job, {}});
   change_jobs(std::move(asked), change, reply);
 }
 
-void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const ApiReply& reply) {
+void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& change, const server::ApiReply& reply) {
   std::vector<JobId> jobs;
   for (const Asked& one : asked) {
     if (!one.refused) jobs.push_back(one.job);
@@ -362,7 +369,7 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
   // There may be a million.
   const auto all = std::make_shared<const std::vector<Asked>>(std::move(asked));
   const auto tell = [this, all, reply](Result<JobQueue::Changed> changed) {
-    if (!changed) return reply(error_response(changed.error()));
+    if (!changed) return reply(server::error_response(changed.error()));
     on_pool(
         [all, changed = std::move(*changed)] {
           std::string body = "{\"jobs\": [";
@@ -378,14 +385,15 @@ void JobApi::change_jobs(std::vector<Asked> asked, const JobQueue::Change& chang
             body += "{\"id\": " + std::to_string(one.job.value) + ", \"changed\": ";
             body += is_changed ? "true" : "false";
             if (refused != nullptr)
-              body += ", \"error\": " + Json{{"code", api_code(refused->code)}, {"message", refused->message()}}.dump();
+              body += ", \"error\": " +
+                      Json{{"code", server::api_code(refused->code)}, {"message", refused->message()}}.dump();
             body += "}";
           }
-          return ApiResponse{200, body + "]}\n"};
+          return server::ApiResponse{200, body + "]}\n"};
         },
         reply);
   };
   queue_.change(std::move(jobs), change, tell);
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -3,14 +3,14 @@
 #include <set>
 #include <utility>
 
-#include "daemon/config/strict_json.h"
-#include "daemon/loop/log.h"
 #include "jobs/service/job_api.h"
 #include "jobs/service/job_requests.h"
 #include "jobs/service/json_object.h"
+#include "server/api/strict_json.h"
+#include "server/loop/log.h"
 #include "settings/settings.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -64,7 +64,7 @@ std::string_view state_word(JobQueue::State state) {
 
 }  // namespace
 
-ApiAnswer JobApi::queue(const Peer& peer) {
+server::ApiAnswer JobApi::queue(const server::Peer& peer) {
   Json json{{"settings", settings_json(queue_.config())},
             {"paused", queue_.is_paused()},
             {"state", state_word(queue_.state())},
@@ -111,8 +111,9 @@ ApiAnswer JobApi::queue(const Peer& peer) {
                   {"suspended", in(JobState::kSuspended)}};
   json["gpus"] = std::move(gpus);
   const bool sees_all = access_.may_change(peer) || queue_.config().privacy != settings::Privacy::kOwn;
-  return ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_, sees_all,
-                  uid = peer.uid, store = queue_.unavailable().empty() ? queue_.store() : nullptr]() mutable {
+  return server::ApiWork([json = std::move(json), users = std::move(users), limits = queue_.limits(), names = names_,
+                          sees_all, uid = peer.uid,
+                          store = queue_.unavailable().empty() ? queue_.store() : nullptr]() mutable {
     // A submission is refused for the same reason (prepare).
     if (const auto room = store != nullptr ? store->room_for(0) : base::Status(); !room) {
       json["state"] = "no_room";
@@ -137,7 +138,7 @@ ApiAnswer JobApi::queue(const Peer& peer) {
     for (Json& gpu : json["gpus"]) {
       for (Json& job : gpu["jobs"]) job["user"] = names->name(job["uid"].get<uid_t>());
     }
-    return json_response(json);
+    return server::json_response(json);
   });
 }
 
@@ -157,20 +158,20 @@ QueueFigures JobApi::figures() const {
   return figures;
 }
 
-ApiAnswer JobApi::change_queue(const ApiRequest& request) {
-  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+server::ApiAnswer JobApi::change_queue(const server::ApiRequest& request) {
+  if (!access_.may_change(request.peer)) return server::error_response(not_admin(request.peer));
   const auto is_paused = parse_flag(request.body, "paused", "; settings are in the configuration, [queue]");
-  if (!is_paused) return error_response(is_paused.error());
-  return ApiLater([this, peer = request.peer, is_paused = *is_paused](ApiReply reply) {
-    log_info(is_paused ? "the queue is paused" : "the queue goes on", {{"uid", peer.uid}, {"pid", peer.pid}});
+  if (!is_paused) return server::error_response(is_paused.error());
+  return server::ApiLater([this, peer = request.peer, is_paused = *is_paused](server::ApiReply reply) {
+    server::log_info(is_paused ? "the queue is paused" : "the queue goes on", {{"uid", peer.uid}, {"pid", peer.pid}});
     queue_.set_paused(is_paused, answer_queue(peer, reply));
   });
 }
 
-ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which) {
-  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
+server::ApiAnswer JobApi::change_gpus(const server::ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) return server::error_response(not_admin(request.peer));
   const auto is_drained = parse_flag(request.body, "drained");
-  if (!is_drained) return error_response(is_drained.error());
+  if (!is_drained) return server::error_response(is_drained.error());
   std::vector<base::GpuIndex> gpus;
   core::GpuSet there;
   for (std::uint32_t i = 0; i < queue_.gpus().size(); ++i) {
@@ -178,12 +179,13 @@ ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which)
     if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid) gpus.push_back({i});
   }
   if (gpus.empty())
-    return error_response({Code::kNotFound, 0,
-                           "there is no GPU '" + std::string(which.substr(0, 64)) + "': this machine has " +
-                               (there.empty() ? "no GPU" : gpus_text(there)) + "; write a number, a UUID, or all"});
-  return ApiLater([this, peer = request.peer, gpus, is_drained = *is_drained](ApiReply reply) {
-    log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
-             {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
+    return server::error_response({Code::kNotFound, 0,
+                                   "there is no GPU '" + std::string(which.substr(0, 64)) + "': this machine has " +
+                                       (there.empty() ? "no GPU" : gpus_text(there)) +
+                                       "; write a number, a UUID, or all"});
+  return server::ApiLater([this, peer = request.peer, gpus, is_drained = *is_drained](server::ApiReply reply) {
+    server::log_info(is_drained ? "GPUs are drained" : "GPUs take jobs again",
+                     {{"gpus", gpus.size()}, {"uid", peer.uid}, {"pid", peer.pid}});
     // They are stored in order: the last one's word is all's.
     auto left = std::make_shared<std::size_t>(gpus.size());
     auto failed = std::make_shared<base::Status>();
@@ -197,34 +199,36 @@ ApiAnswer JobApi::change_gpus(const ApiRequest& request, std::string_view which)
   });
 }
 
-ApiAnswer JobApi::change_user(const ApiRequest& request, std::string_view which) {
-  if (!access_.may_change(request.peer)) return error_response(not_admin(request.peer));
-  auto parsed = parse_strict_json<Json>(request.body, {.depth = kMaxRequestDepth});
-  if (!parsed) return error_response(parsed.error());
+server::ApiAnswer JobApi::change_user(const server::ApiRequest& request, std::string_view which) {
+  if (!access_.may_change(request.peer)) return server::error_response(not_admin(request.peer));
+  auto parsed = server::parse_strict_json<Json>(request.body, {.depth = kMaxRequestDepth});
+  if (!parsed) return server::error_response(parsed.error());
   const Json json = std::move(*parsed);
   if (!json.is_object() || json.empty())
-    return error_response(invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
-  return ApiLater([this, peer = request.peer, json, user = std::string(which)](ApiReply reply) {
+    return server::error_response(
+        invalid("the body must be like {\"running\": 2, \"queued\": null}, or {\"default\": true}"));
+  return server::ApiLater([this, peer = request.peer, json, user = std::string(which)](server::ApiReply reply) {
     on_pool([user] { return find_uid(user); },
             [this, peer, json, reply = std::move(reply)](const base::Result<std::uint32_t>& uid) {
-              if (!uid) return reply(error_response(uid.error()));
+              if (!uid) return reply(server::error_response(uid.error()));
               std::optional<core::UserLimits> limits;
               if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
                 limits = queue_.limits_of(*uid);
-                if (const auto read = read_limits(json, *limits); !read) return reply(error_response(read.error()));
+                if (const auto read = read_limits(json, *limits); !read)
+                  return reply(server::error_response(read.error()));
               }
-              log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
+              server::log_info("a user's limits are changed", {{"user", *uid}, {"uid", peer.uid}, {"pid", peer.pid}});
               queue_.set_limits(*uid, limits, answer_queue(peer, reply));
             });
   });
 }
 
 // Answers with the queue as it is then.
-std::function<void(const base::Status&)> JobApi::answer_queue(const Peer& peer, const ApiReply& reply) {
+std::function<void(const base::Status&)> JobApi::answer_queue(const server::Peer& peer, const server::ApiReply& reply) {
   return [this, peer, reply](const base::Status& status) {
-    if (!status) return reply(error_response(status.error()));
-    on_pool(std::get<ApiWork>(queue(peer)), reply);
+    if (!status) return reply(server::error_response(status.error()));
+    on_pool(std::get<server::ApiWork>(queue(peer)), reply);
   };
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -10,11 +10,11 @@
 #include <optional>
 
 #include "base/units.h"
-#include "daemon/config/strict_json.h"
-#include "daemon/loop/files.h"
 #include "jobs/service/json_fields.h"
+#include "server/api/strict_json.h"
+#include "server/loop/files.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 using SortedJson = nlohmann::json;
@@ -86,7 +86,7 @@ Status read_submitter(const SortedJson& json, Submitter& who) {
 
 // Bounded before it is believed: a body of brackets would take fifty times its size in memory.
 Result<SortedJson> parse_bounded_json(std::string_view text) {
-  auto json = parse_strict_json<SortedJson>(text, {.depth = kMaxDepth, .values = wire::kMaxSpecStrings});
+  auto json = server::parse_strict_json<SortedJson>(text, {.depth = kMaxDepth, .values = wire::kMaxSpecStrings});
   if (json && !json->is_object()) return malformed("the submission must be a JSON object (docs/api.md)");
   return json;
 }
@@ -177,7 +177,7 @@ Confinement parse_confinement(std::string_view text) {
           .seccomp_filters = number("Seccomp_filters").value_or(number("Seccomp").value_or(0) != 0 ? 1 : 0)};
 }
 
-Result<Submitter> look_at_submitter(const Peer& peer) {
+Result<Submitter> look_at_submitter(const server::Peer& peer) {
   Submitter who;
   who.uid = peer.uid;
   who.gid = peer.groups.empty() ? static_cast<gid_t>(peer.uid) : peer.groups.front();
@@ -198,10 +198,10 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
         "the process that submits cannot be seen from the daemon (it has ended, or runs set-user-ID), so its resource "
         "limits are not known: submit from an ordinary process of the machine");
   }
-  const auto text = read_file(folder + "/limits", kMaxLimitsBytes);
+  const auto text = server::read_file(folder + "/limits", kMaxLimitsBytes);
   if (!text) return tl::unexpected(text.error());
   who.limits = parse_limits(*text);
-  const auto status_text = read_file(folder + "/status", kMaxStatusBytes);
+  const auto status_text = server::read_file(folder + "/status", kMaxStatusBytes);
   if (!status_text) return tl::unexpected(status_text.error());
   const Confinement confinement = parse_confinement(*status_text);
   who.no_new_privs = confinement.no_new_privs;
@@ -209,7 +209,7 @@ Result<Submitter> look_at_submitter(const Peer& peer) {
   // A filter cannot be read, so no job can be given it. A filter that all of a machine is under (a container's) is on
   // jobs, too.
   const std::string of_all = "/proc/" + std::to_string(kFirstProcess) + "/status";
-  const Confinement least = parse_confinement(read_file(of_all, kMaxStatusBytes).value_or(""));
+  const Confinement least = parse_confinement(server::read_file(of_all, kMaxStatusBytes).value_or(""));
   if (confinement.seccomp_filters > least.seccomp_filters) {
     return base::fail(Code::kDenied,
                       "the process that submits is under a seccomp filter, which its job would escape: submit from a "
@@ -258,4 +258,4 @@ Result<JobDocument> parse_document(std::string_view text) {
   return document;
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

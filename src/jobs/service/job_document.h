@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "daemon/peers/access.h"
+#include "server/peers/access.h"
 #include "wire/runner_records.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 class JsonFields;
 
@@ -33,7 +33,7 @@ struct Submitter {
 
 // Asks the user database, and the kernel for the limits of the process. kDenied: it is not (or no longer) that user's
 // process, it cannot be seen from here, or it is under a seccomp filter. No job could be under that filter.
-base::Result<Submitter> look_at_submitter(const Peer& peer);
+base::Result<Submitter> look_at_submitter(const server::Peer& peer);
 
 // The restrictions that keep a process from gaining rights, of /proc/PID/status.
 struct Confinement {
@@ -69,4 +69,4 @@ base::Result<JobDocument> parse_document(std::string_view text);
 // Reads the fields that a submission has, too: arguments, directory, environment, ... kInvalid as parse_submission.
 base::Status read_command(JsonFields& fields, JobDocument& document);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

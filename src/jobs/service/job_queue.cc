@@ -6,12 +6,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "daemon/loop/log.h"
-#include "daemon/loop/message_log.h"
 #include "jobs/service/job_why.h"
 #include "os/wall_clock.h"
+#include "server/loop/log.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
@@ -44,14 +43,13 @@ store::Query query_of_array(JobId array) {
   return query;
 }
 
-JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock, Trace& trace)
+JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock)
     : io_(io),
       clock_(clock),
-      trace_(trace),
       core_timer_(
           io, [this] { return core_.next_deadline(); }, [this](base::TimePoint) { apply(core::TimePassed{}); }),
-      retry_timer_(io, LoopTimer::never(), [this](base::TimePoint) { hand_over({}, {}, nullptr); }),
-      housekeeping_(io, LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }) {}
+      retry_timer_(io, server::LoopTimer::never(), [this](base::TimePoint) { hand_over({}, {}, nullptr); }),
+      housekeeping_(io, server::LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }) {}
 
 JobQueue::~JobQueue() {
   *alive_ = false;
@@ -71,7 +69,7 @@ void JobQueue::close() {
 
 void JobQueue::set_config(const settings::QueueSettings& config) {
   config_ = config;
-  const core::QueueSettings before = std::exchange(core_settings_, daemon::core_settings(config));
+  const core::QueueSettings before = std::exchange(core_settings_, jobs::core_settings(config));
   if (state_ != State::kOpen) return;
   if (!(core_settings_ == before)) apply(core::SettingsChanged{core_settings_});
 }
@@ -121,8 +119,8 @@ void JobQueue::programs_changed() {
 
 void JobQueue::apply_now(const core::Event& event, std::vector<core::Command>& commands) {
   core_.apply(clock_.now(), event, commands);
-  debug_text("event of the jobs", event);
-  for (const core::Command& command : commands) debug_text("decision of the jobs", command);
+  server::debug_text("event of the jobs", event);
+  for (const core::Command& command : commands) server::debug_text("decision of the jobs", command);
 }
 
 void JobQueue::apply(const core::Event& event) {
@@ -478,4 +476,4 @@ void JobQueue::prune_users() {
   });
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

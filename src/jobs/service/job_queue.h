@@ -24,20 +24,19 @@
 
 #include "base/clock.h"
 #include "base/result.h"
-#include "daemon/config/queue_config.h"
-#include "daemon/loop/loop_timer.h"
-#include "daemon/loop/trace.h"
-#include "daemon/loop/wait_histogram.h"
-#include "daemon/loop/worker_pool.h"
 #include "jobs/core/job_core.h"
-#include "jobs/service/job_programs.h"
 #include "jobs/service/job_runs.h"
+#include "jobs/service/node.h"
+#include "jobs/service/queue_config.h"
 #include "jobs/service/submission.h"
 #include "jobs/store/commit_queue.h"
 #include "jobs/store/job_store.h"
 #include "os/file_descriptor.h"
+#include "server/loop/loop_timer.h"
+#include "server/loop/wait_histogram.h"
+#include "server/loop/worker_pool.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 // How the store keeps a user's limit that is unlimited.
 inline constexpr std::uint32_t kNoCount = UINT32_MAX;
@@ -74,16 +73,14 @@ class JobQueue {
     std::vector<ForeignProgram> programs{};  // without a job, those that use most first
   };
 
-  // `trace` has an entry for each change of a job's state.
-  JobQueue(boost::asio::io_context& io, const base::Clock& clock, Trace& trace);
+  JobQueue(boost::asio::io_context& io, const base::Clock& clock);
   ~JobQueue();
   JobQueue(const JobQueue&) = delete;
   JobQueue& operator=(const JobQueue&) = delete;
 
   // Opens the store, and finds the earlier jobs again. Once, before the loop runs; takes as long as reading all jobs
-  // that are not done. A daemon without a queue goes on without one: unavailable() says why. `programs` outlives this.
-  void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
-            JobPrograms& programs);
+  // that are not done. A daemon without a queue goes on without one: unavailable() says why. `node` outlives this.
+  void open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config, Node& node);
   enum class State {
     kFailed,  // it is not open, or could not be opened
     kOff,     // kNoStateDir
@@ -159,7 +156,6 @@ class JobQueue {
     jobs::JobState state = jobs::JobState::kQueued;
     jobs::Outcome outcome = jobs::Outcome::kNone;  // of kDone, while that is being stored
     base::TimePoint state_since{};                 // or since this daemon knows it
-    std::shared_ptr<const TenantLabel> label{};    // for the trace; made when its state first changes
   };
   const Owner* find(jobs::JobId job) const;
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
@@ -185,7 +181,7 @@ class JobQueue {
   base::TimePoint now() const { return clock_.now(); }
   std::size_t size() const { return owners_.size(); }
   // Since the daemon's start: how long jobs had waited when they began for the first time, and how jobs ended.
-  const WaitHistogram& waits() const { return waits_; }
+  const server::WaitHistogram& waits() const { return waits_; }
   const std::map<jobs::Outcome, std::uint64_t>& outcomes() const { return outcomes_; }
   // The job that a user's run (GPUMUX_RUN_ID) is of.
   std::optional<jobs::JobId> job_of(uid_t uid, const std::string& run) const;
@@ -234,7 +230,7 @@ class JobQueue {
   void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
   bool is_started(jobs::JobId job) const;
   void carry_out(const jobs::Command& command, const base::Status& stored);
-  void trace_state(jobs::JobId job, jobs::JobState state);
+  void tell_state(jobs::JobId job, jobs::JobState state);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
   base::Result<bool> change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
@@ -259,7 +255,6 @@ class JobQueue {
 
   boost::asio::io_context& io_;
   const base::Clock& clock_;
-  Trace& trace_;
   settings::QueueSettings config_;
   jobs::QueueSettings core_settings_;  // the core's form of them
   std::vector<GpuOf> gpus_;
@@ -270,12 +265,12 @@ class JobQueue {
   std::shared_ptr<store::JobStore> store_;
   std::unique_ptr<store::CommitQueue> commits_;
   jobs::JobCore core_;
-  WorkerPool pool_{2};
-  JobPrograms* programs_ = nullptr;
+  server::WorkerPool pool_{2};
+  Node* node_ = nullptr;
   std::unique_ptr<JobRuns> runs_;
 
   jobs::JobId next_id_{1};
-  WaitHistogram waits_;
+  server::WaitHistogram waits_;
   std::map<jobs::Outcome, std::uint64_t> outcomes_;
   std::map<jobs::JobId, Owner> owners_;
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
@@ -295,9 +290,9 @@ class JobQueue {
   bool is_looked_at_ = false;  // set_looked_at
   bool is_settling_ = false;
 
-  LoopTimer core_timer_;
-  LoopTimer retry_timer_;  // for changes that could not be stored
-  LoopTimer housekeeping_;
+  server::LoopTimer core_timer_;
+  server::LoopTimer retry_timer_;  // for changes that could not be stored
+  server::LoopTimer housekeeping_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
@@ -310,4 +305,4 @@ base::TimePoint moment_of(store::WallTime wall, base::TimePoint now);
 // All elements of an array, done or not.
 store::Query query_of_array(jobs::JobId array);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -10,11 +10,11 @@
 #include <span>
 #include <tuple>
 
-#include "daemon/loop/log.h"
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_why.h"
+#include "server/loop/log.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
@@ -108,7 +108,7 @@ void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store:
     }
     const auto* record = std::get_if<core::Record>(&command);
     if (record == nullptr) continue;
-    trace_state(record->job, record->state);
+    tell_state(record->job, record->state);
     if (const auto found = is_new.find(record->job); found != is_new.end()) {
       batch->inserted.push_back(record->job);
       found->second->job.core = *record;
@@ -125,19 +125,17 @@ void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store:
   hand_in(batch, std::move(changes));
 }
 
-// An entry says what ends with it, for its beginning may have left the trace by then.
-void JobQueue::trace_state(JobId job, JobState state) {
+void JobQueue::tell_state(JobId job, JobState state) {
   const auto found = owners_.find(job);
   if (found == owners_.end() || found->second.state == state) return;
   Owner& owner = found->second;
-  if (owner.label == nullptr) owner.label = TenantLabel::make(0, owner.uid, owner.name, {}, job.value);
   const base::TimePoint now = clock_.now();
-  trace_.record({.time = now,
-                 .event = "job",
-                 .detail = to_string(state),
-                 .before = to_string(owner.state),
-                 .lasted = now - owner.state_since,
-                 .label = owner.label});
+  node_->changed({.job = job,
+                  .uid = owner.uid,
+                  .name = owner.name,
+                  .before = owner.state,
+                  .lasted = now - owner.state_since,
+                  .now = state});
   owner.state = state;
   owner.state_since = now;
 }
@@ -177,7 +175,7 @@ void JobQueue::hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::C
 
 void JobQueue::stored(const std::shared_ptr<Batch>& batch, Status status) {
   if (!status) {
-    log_error("jobs could not be stored", {{"why", status.error().message()}});
+    server::log_error("jobs could not be stored", {{"why", status.error().message()}});
     keep_unsaved(*batch);
   }
   batch->stored = std::move(status);
@@ -203,7 +201,7 @@ void JobQueue::finish(const Batch& batch) {
     try {
       act();
     } catch (const std::exception& e) {
-      log_error("something of the job queue failed", {{"why", e.what()}});
+      server::log_error("something of the job queue failed", {{"why", e.what()}});
     }
   };
   if (stored) {
@@ -222,7 +220,7 @@ void JobQueue::finish(const Batch& batch) {
   }
   for (const JobId job : taken_back) {
     whatever_happens([&] {
-      trace_state(job, JobState::kDone);
+      tell_state(job, JobState::kDone);
       disown(job);
       apply(core::Withdrawn{job});
     });
@@ -247,4 +245,4 @@ void JobQueue::keep_unsaved(Batch& batch) {
   if (!unsaved_.empty()) retry_timer_.arm_in(kStoreRetry);
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -12,14 +12,14 @@
 #include <optional>
 
 #include "base/units.h"
-#include "daemon/loop/log.h"
 #include "jobs/service/job_queue.h"
 #include "jobs/store/sqlite_store.h"
 #include "os/installation.h"
 #include "os/preload_list.h"
 #include "os/random.h"
+#include "server/loop/log.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -67,20 +67,20 @@ std::uint64_t decayed(std::uint64_t used, Duration passed, Duration half_life) {
 }  // namespace
 
 void JobQueue::open(const Options& options, std::vector<GpuOf> gpus, const settings::QueueSettings& config,
-                    JobPrograms& programs) {
+                    Node& node) {
   gpus_ = std::move(gpus);
   config_ = config;
-  core_settings_ = daemon::core_settings(config);
-  programs_ = &programs;
+  core_settings_ = jobs::core_settings(config);
+  node_ = &node;
   const Status opened = open_or_fail(options);
   unavailable_ = opened ? "" : "this daemon has no job queue: " + opened.error().message();
   if (!opened) {
     state_ = options.state_dir == kNoStateDir ? State::kOff : State::kFailed;
     // A place that is not known or not wanted is no failure.
-    const LogLevel level = state_ == State::kOff       ? LogLevel::kInfo
-                           : options.state_dir.empty() ? LogLevel::kWarning
-                                                       : LogLevel::kError;
-    log(level, "there is no job queue", {{"why", opened.error().message()}});
+    const server::LogLevel level = state_ == State::kOff       ? server::LogLevel::kInfo
+                                   : options.state_dir.empty() ? server::LogLevel::kWarning
+                                                               : server::LogLevel::kError;
+    server::log(level, "there is no job queue", {{"why", opened.error().message()}});
     return;
   }
   housekeeping_.update();
@@ -115,16 +115,16 @@ Status JobQueue::open_or_fail(const Options& options) {
   GPUMUX_TRY(make_folders(options));
   const auto executables = os::executable_dir();
   if (!executables) return tl::unexpected(executables.error());
-  auto places = runner_places(options.state_dir + "/jobs", options.is_private);
+  auto places = runners::runner_places(options.state_dir + "/jobs", options.is_private);
   if (!places) return tl::unexpected(places.error());
   std::optional<store::Damage> damage;
   auto store = store::open_sqlite_store({.path = options.state_dir + "/jobs.db", .vfs = ""}, &damage);
   if (damage) {
-    log_error("the job queue's file was damaged: it was put aside, and a new one has all that could be read",
-              {{"found", damage->why},
-               {"lost", damage->lost},
-               {"jobs_kept", damage->jobs_kept},
-               {"damaged_file", damage->moved_to}});
+    server::log_error("the job queue's file was damaged: it was put aside, and a new one has all that could be read",
+                      {{"found", damage->why},
+                       {"lost", damage->lost},
+                       {"jobs_kept", damage->jobs_kept},
+                       {"damaged_file", damage->moved_to}});
   }
   if (!store) return tl::unexpected(store.error());
   store_ = std::move(*store);
@@ -140,14 +140,14 @@ Status JobQueue::open_or_fail(const Options& options) {
                         .attach_dir = options.runtime_dir + "/attach",
                         .store_id = *id};
   if (os::is_preloaded_everywhere()) {
-    log_info("jobs have the library from /etc/ld.so.preload", {});
+    server::log_info("jobs have the library from /etc/ld.so.preload", {});
   } else if (const auto library = os::find_library(*executables)) {
     launch.library = *library;
   } else {
-    log_warning("jobs run without gpumux", {{"why", library.error().message()}});
+    server::log_warning("jobs run without gpumux", {{"why", library.error().message()}});
   }
   runs_ = std::make_unique<JobRuns>(
-      io_, pool_, clock_, *store_, std::move(*places), std::move(launch), *programs_,
+      io_, pool_, clock_, *store_, std::move(*places), std::move(launch), *node_,
       JobRuns::Callbacks{
           .event = [this](const core::Event& event) { apply(event); },
           .started = [this](JobId job, store::WallTime at) { started(job, at); },
@@ -226,7 +226,7 @@ Status JobQueue::restore_jobs() {
     return standing && standing->attempt == attempt && has_started(standing->state);
   });
   for (const core::Event& event : later) apply(event);
-  if (!jobs->empty()) log_info("jobs are back", {{"jobs", jobs->size()}, {"running", runs_->size()}});
+  if (!jobs->empty()) server::log_info("jobs are back", {{"jobs", jobs->size()}, {"running", runs_->size()}});
   return {};
 }
 
@@ -289,4 +289,4 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
                 config_.cancel_grace);
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

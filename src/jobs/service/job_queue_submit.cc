@@ -6,7 +6,7 @@
 #include "jobs/service/job_queue.h"
 #include "jobs/service/job_why.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -198,4 +198,4 @@ void JobQueue::submitted(const Token& token, const Result<Submitted>& result) {
   for (const auto& reply : waiting.mapped()) reply(result);
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -21,23 +21,37 @@
 #include <stdexcept>
 #include <thread>
 
-#include "daemon/api/routes.h"
-#include "daemon/test_support.h"
 #include "jobs/service/job_api.h"
 #include "os/system_clock.h"
+#include "server/api/routes.h"
+#include "tests/unit/temporary_directory.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 using namespace std::chrono_literals;
 using jobs::JobId;
 
-class NoPrograms final : public JobPrograms {
+// Has no programs, and remembers changes of jobs.
+class TestNode final : public Node {
  public:
   void suspend(uid_t /*uid*/, const std::string& /*run*/) override {}
   void resume(uid_t /*uid*/, const std::string& /*run*/) override {}
   void set_priority(uid_t /*uid*/, const std::string& /*run*/, std::int32_t /*priority*/) override {}
   ProgramsState state(uid_t /*uid*/, const std::string& /*run*/) const override { return {}; }
+  void changed(const StateChange& change) override {
+    EXPECT_GT(change.lasted, 0s);
+    changes.push_back({change.job, change.uid, change.name,
+                       std::string(to_string(change.before)) + " > " + std::string(to_string(change.now))});
+  }
+
+  struct Changed {
+    JobId job;
+    std::uint32_t uid;
+    std::string name;
+    std::string how;
+  };
+  std::vector<Changed> changes;
 };
 
 // No job has had any memory.
@@ -46,9 +60,9 @@ std::map<std::uint64_t, std::uint64_t> no_peaks() { return {}; }
 class Queue : public ::testing::Test {
  protected:
   void SetUp() override {
-    queue_.emplace(io_, clock_, trace_);
+    queue_.emplace(io_, clock_);
     queue_->open({.state_dir = folder_.path() + "/state", .runtime_dir = folder_.path() + "/run", .is_private = true},
-                 {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, programs_);
+                 {{.uuid = "GPU-0", .capacity = 1 << 30, .is_served = true}}, {}, node_);
     ASSERT_EQ(queue_->unavailable(), "");
     queue_->set_looked_at();
     queue_->set_paused(true, [this](const base::Status& status) { is_paused_ = status.has_value(); });
@@ -77,8 +91,7 @@ class Queue : public ::testing::Test {
 
   boost::asio::io_context io_;
   os::SystemClock clock_;
-  Trace trace_;
-  NoPrograms programs_;
+  TestNode node_;
   TemporaryDirectory folder_;
   std::optional<JobQueue> queue_;
   bool is_paused_ = false;
@@ -86,9 +99,9 @@ class Queue : public ::testing::Test {
 
 // Both are in one commit or in two: the consequences of the first are settled all the same, now and later.
 TEST_F(Queue, CanBeOff) {
-  JobQueue off(io_, clock_, trace_);
+  JobQueue off(io_, clock_);
   off.open({.state_dir = std::string(kNoStateDir), .runtime_dir = folder_.path() + "/run", .is_private = true}, {}, {},
-           programs_);
+           node_);
   EXPECT_NE(off.unavailable().find("--state-dir none"), std::string::npos) << off.unavailable();
 }
 
@@ -167,11 +180,9 @@ class FullQueue : public Queue {
     ::umount2(jobs_.c_str(), MNT_DETACH);
   }
 
-  bool has_entry(std::string_view before, std::string_view now) {
-    for (std::uint64_t i = 1; i <= trace_.last_sequence(); ++i) {
-      if (const TraceEntry& entry = *trace_.at_or_after(i); entry.before == before && entry.detail == now) return true;
-    }
-    return false;
+  bool has_changed(std::string_view how) {
+    return std::any_of(node_.changes.begin(), node_.changes.end(),
+                       [&](const auto& change) { return change.how == how; });
   }
 
   std::string jobs_;
@@ -189,13 +200,13 @@ TEST_F(FullQueue, TriesAgainWhatNeitherRunnerNorDaemonCanClaim) {
   });
   ASSERT_TRUE(run_until([&] { return job.has_value(); }));
   queue_->set_paused(false, [](const base::Status& status) { EXPECT_TRUE(status); });
-  EXPECT_TRUE(run_until([&] { return has_entry("starting", "queued"); }));
+  EXPECT_TRUE(run_until([&] { return has_changed("starting > queued"); }));
   queue_->change({*job}, {.kind = JobQueue::Change::Kind::kCancel}, [](const auto& /*changed*/) {});
-  EXPECT_TRUE(run_until([&] { return has_entry("queued", "done") || has_entry("ending", "done"); }));
+  EXPECT_TRUE(run_until([&] { return has_changed("queued > done") || has_changed("ending > done"); }));
 }
 
-// Each change of state has an entry with the state before. A job to which nothing happens has none.
-TEST_F(Queue, TellsTheTraceOfItsJobs) {
+// Each change of state, with the state before. Of a job to which nothing happens it tells nothing.
+TEST_F(Queue, TellsTheNodeOfItsJobs) {
   std::vector<JobId> jobs;
   for (const bool is_held : {false, true}) {
     auto made = std::make_shared<Submission>(*submission());
@@ -203,31 +214,28 @@ TEST_F(Queue, TellsTheTraceOfItsJobs) {
     queue_->submit(made, [&](const base::Result<JobQueue::Submitted>& submitted) { jobs.push_back(submitted->id); });
   }
   ASSERT_TRUE(run_until([&] { return jobs.size() == 2; }));
-  EXPECT_EQ(trace_.at_or_after(1), nullptr);
+  EXPECT_TRUE(node_.changes.empty());
   for (const auto kind : {JobQueue::Change::Kind::kRelease, JobQueue::Change::Kind::kCancel}) {
     bool is_changed = false;
     queue_->change({jobs[1]}, {.kind = kind}, [&](const auto& changed) { is_changed = changed.has_value(); });
     ASSERT_TRUE(run_until([&] { return is_changed; }));
   }
-  std::vector<std::string> entries;
-  for (std::uint64_t i = 1; i <= trace_.last_sequence(); ++i) {
-    const TraceEntry& entry = *trace_.at_or_after(i);
-    EXPECT_EQ(entry.event, "job");
-    EXPECT_GT(entry.lasted, 0s);
-    EXPECT_EQ(entry.label->program, "job");
-    EXPECT_EQ(entry.label->job, jobs[1].value);
-    EXPECT_EQ(entry.label->uid, ::getuid());
-    entries.push_back(std::string(entry.before) + " > " + std::string(entry.detail));
+  std::vector<std::string> changes;
+  for (const TestNode::Changed& change : node_.changes) {
+    EXPECT_EQ(change.name, "job");
+    EXPECT_EQ(change.job, jobs[1]);
+    EXPECT_EQ(change.uid, ::getuid());
+    changes.push_back(change.how);
   }
-  EXPECT_EQ(entries, (std::vector<std::string>{"held > queued", "queued > done"}));
+  EXPECT_EQ(changes, (std::vector<std::string>{"held > queued", "queued > done"}));
 }
 
 // A daemon that is told to stop while it sends a list to a client.
 TEST_F(Queue, IsNotWorkedForBySomebodyWhoHasGone) {
-  const auto access = AccessRules::make({}, ::getuid(), true);
+  const auto access = server::AccessRules::make({}, ::getuid(), true);
   ASSERT_TRUE(access) << access.error().message();
   LedgerKeeper ledger(
-      io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); }, no_peaks);
+      io_, clock_, *queue_, [] { return std::vector<UsedRow>(); }, no_peaks);
   std::optional<JobApi> api(std::in_place, io_, *queue_, ledger, *access);
   std::atomic<bool> goes = false, has_gone = false, worked_beyond = false;
   boost::asio::post(queue_->pool(), [&] {
@@ -252,12 +260,9 @@ class KeptLedger : public Queue {
         io_, stopped_, *queue_, [this] { return std::exchange(had_, {}); },
         [this] { return std::exchange(peaks_, {}); });
   }
-  static LedgerLine line(const std::string& program, base::Duration held) {
-    LedgerFigures figures;
-    figures.held = held;
-    return {.key = {.gpu = {0}, .owner = {1000, "", ""}, .what = LedgerProgram{program, 0, ""}},
-            .figures = figures,
-            .live = 0};
+  static UsedRow line(const std::string& program, base::Duration held) {
+    return {.row = {.owner = {1000, "", ""}, .program = store::LedgerProgram{program, kNoJob}, .gpu = "GPU-0"},
+            .sums = {.held = std::chrono::duration<double>(held).count()}};
   }
   void flush() {
     bool done = false;
@@ -274,7 +279,7 @@ class KeptLedger : public Queue {
     base::TimePoint now() const override { return time; }
     base::TimePoint time{1h};
   } stopped_;
-  std::vector<LedgerLine> had_;
+  std::vector<UsedRow> had_;
   std::map<std::uint64_t, std::uint64_t> peaks_;
   std::optional<LedgerKeeper> ledger_;
 };
@@ -297,9 +302,9 @@ TEST_F(KeptLedger, AddsWhatEachJobHasHadToTheJob) {
   queue_->submit(submission(), [&](const base::Result<JobQueue::Submitted>& submitted) { job = submitted->id; });
   ASSERT_TRUE(run_until([&] { return job.has_value(); }));
   const auto line_of = [&](const char* program, base::Duration gpu_time) {
-    LedgerLine line = KeptLedger::line(program, gpu_time);
-    line.figures.gpu_time = gpu_time;
-    std::get<LedgerProgram>(line.key.what).job = job->value;
+    UsedRow line = KeptLedger::line(program, gpu_time);
+    line.sums.gpu_time = line.sums.held;
+    line.row.program->job = *job;
     return line;
   };
   had_ = {line_of("prepare", 2s), line_of("train", 3s), line("other", 9s)};
@@ -379,9 +384,9 @@ class JobLists : public Queue {
  protected:
   void SetUp() override {
     Queue::SetUp();
-    access_.emplace(AccessRules::make({}, ::getuid(), true).value());
+    access_.emplace(server::AccessRules::make({}, ::getuid(), true).value());
     ledger_.emplace(
-        io_, clock_, *queue_, [] { return std::vector<LedgerLine>(); }, no_peaks);
+        io_, clock_, *queue_, [] { return std::vector<UsedRow>(); }, no_peaks);
     api_.emplace(io_, *queue_, *ledger_, *access_);
   }
   void TearDown() override {
@@ -405,15 +410,15 @@ class JobLists : public Queue {
     ASSERT_TRUE(*taken);
   }
 
-  ApiResponse ask(const std::string& method, const std::string& path, const std::string& query,
-                  const std::string& body = "") {
-    ApiAnswer answer = api_->answer({method, path, body, {.pid = ::getpid(), .uid = ::getuid(), .groups = {}}},
-                                    std::get<RouteMatch>(find_route(method, path)), query);
-    if (const auto* const at_once = std::get_if<ApiResponse>(&answer)) return *at_once;
-    std::optional<ApiResponse> response;
-    std::get<ApiLater>(answer)([&response](ApiResponse made) { response = std::move(made); });
+  server::ApiResponse ask(const std::string& method, const std::string& path, const std::string& query,
+                          const std::string& body = "") {
+    server::ApiAnswer answer = api_->answer({method, path, body, {.pid = ::getpid(), .uid = ::getuid(), .groups = {}}},
+                                            std::get<server::RouteMatch>(server::find_route(method, path)), query);
+    if (const auto* const at_once = std::get_if<server::ApiResponse>(&answer)) return *at_once;
+    std::optional<server::ApiResponse> response;
+    std::get<server::ApiLater>(answer)([&response](server::ApiResponse made) { response = std::move(made); });
     EXPECT_TRUE(run_until([&] { return response.has_value(); }));
-    return response.value_or(ApiResponse());
+    return response.value_or(server::ApiResponse());
   }
 
   void cancel(const std::string& jobs) {
@@ -425,7 +430,7 @@ class JobLists : public Queue {
     std::vector<std::uint64_t> seen;
     std::string beyond;
     for (int number = 1;; ++number) {
-      const ApiResponse response = ask("GET", "/v1/jobs", query + beyond);
+      const server::ApiResponse response = ask("GET", "/v1/jobs", query + beyond);
       const auto page = nlohmann::json::parse(response.body, nullptr, false);
       if (response.status != 200 || page.is_discarded()) {
         ADD_FAILURE() << response.status << ": " << response.body;
@@ -439,7 +444,7 @@ class JobLists : public Queue {
     }
   }
 
-  std::optional<AccessRules> access_;
+  std::optional<server::AccessRules> access_;
   std::optional<LedgerKeeper> ledger_;
   std::optional<JobApi> api_;
 };
@@ -477,7 +482,7 @@ TEST_F(JobLists, HaveAtMostAThousandJobsAPage) {
   const auto first = nlohmann::json::parse(ask("GET", "/v1/jobs", "").body, nullptr, false);
   EXPECT_EQ(first["jobs"].size(), 1000u);
   EXPECT_EQ(first["more"], true);
-  const ApiResponse refused = ask("GET", "/v1/jobs", "limit=1001");
+  const server::ApiResponse refused = ask("GET", "/v1/jobs", "limit=1001");
   EXPECT_EQ(refused.status, 400u);
   EXPECT_NE(refused.body.find("limit must be a number from 1 to 1000"), std::string::npos) << refused.body;
   Ids all(2500);
@@ -486,4 +491,4 @@ TEST_F(JobLists, HaveAtMostAThousandJobsAPage) {
 }
 
 }  // namespace
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

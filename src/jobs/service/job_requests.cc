@@ -12,10 +12,10 @@
 #include "base/split.h"
 #include "base/standing.h"
 #include "base/units.h"
-#include "daemon/config/strict_json.h"
-#include "daemon/peers/process_info.h"
+#include "server/api/strict_json.h"
+#include "server/peers/process_info.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -26,20 +26,6 @@ using core::JobId;
 
 // Linux's, on every machine that gpumux runs on.
 constexpr int kMaxSignal = 64;
-
-// A parameter that is not there leaves `target` as it is.
-template <class Number>
-base::Status read_number(std::string_view query, const std::string& name, std::uint64_t least, std::uint64_t most,
-                         Number& target) {
-  const auto text = query_value(query, name);
-  if (!text) return {};
-  const auto parsed = base::parse_integer(*text, least, most);
-  if (!parsed)
-    return tl::unexpected(
-        invalid(name + " must be a number from " + std::to_string(least) + " to " + std::to_string(most)));
-  target = static_cast<Number>(*parsed);
-  return {};
-}
 
 // "failed,timed out": as `outcome` of a job has them.
 Result<std::vector<core::Outcome>> parse_outcomes(const std::string& text) {
@@ -108,12 +94,12 @@ base::Error no_job(std::string_view which) {
           "there is no job " + std::string(which.substr(0, 64)) +
               " (`gpumux queue` and `gpumux history` show those that there are)"};
 }
-base::Error denied(const Peer& peer, const std::string& what) {
+base::Error denied(const server::Peer& peer, const std::string& what) {
   return {Code::kDenied, 0,
           "user " + std::to_string(peer.uid) + " may not " + what +
               ": only its owner, root and members of the admin_group may"};
 }
-base::Error not_admin(const Peer& peer, const std::string& what) {
+base::Error not_admin(const server::Peer& peer, const std::string& what) {
   return {Code::kDenied, 0,
           "user " + std::to_string(peer.uid) + " may not change " + what +
               ": only the daemon's owner, root and members of its admin_group may"};
@@ -148,12 +134,12 @@ Result<store::StoredJob> find_job(const store::JobStore& store, const JobName& n
 }
 
 Result<std::uint32_t> find_uid(const std::string& name) {
-  if (const auto uid = user_id(name)) return *uid;
+  if (const auto uid = server::user_id(name)) return *uid;
   return base::fail(Code::kNotFound, "there is no user '" + name.substr(0, 64) + "'");
 }
 
 Result<bool> parse_flag(const std::string& body, const std::string& name, const std::string& hint) {
-  const auto json = parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
+  const auto json = server::parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
   if (!json) return tl::unexpected(json.error());
   if (!json->is_object() || json->size() != 1)
     return tl::unexpected(invalid("the body must be a JSON object with one field (docs/api.md)"));
@@ -163,7 +149,7 @@ Result<bool> parse_flag(const std::string& body, const std::string& name, const 
 
 // Either an order, {"cancel": true}, or what a job asks for: {"memory_bytes": ..., "gpus": 2}.
 Result<JobQueue::Change> parse_change(const std::string& body) {
-  const auto json = parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
+  const auto json = server::parse_strict_json<Json>(body, {.depth = kMaxRequestDepth});
   if (!json) return tl::unexpected(json.error());
   if (!json->is_object() || json->empty())
     return tl::unexpected(invalid("the body must be a JSON object with what is to change (docs/api.md)"));
@@ -206,18 +192,18 @@ Result<store::Query> parse_list(std::string_view query) {
   store::Query asked;
   asked.at_most = store::kMaxPageJobs;
   std::uint64_t array = 0;
-  GPUMUX_TRY(read_number(query, "limit", 1, store::kMaxPageJobs, asked.at_most));
-  GPUMUX_TRY(read_number(query, "beyond", 0, INT64_MAX, asked.beyond.value));
-  GPUMUX_TRY(read_number(query, "beyond_ended", 0, INT64_MAX, asked.beyond_ended));
-  GPUMUX_TRY(read_number(query, "array", 1, INT64_MAX, array));
-  GPUMUX_TRY(read_number(query, "ended_since_unix_ns", 0, INT64_MAX, asked.ended_since));
-  const std::string_view state = query_value(query, "state").value_or("unfinished");
-  const std::string_view order = query_value(query, "order").value_or("oldest");
+  GPUMUX_TRY(server::read_number(query, "limit", 1, store::kMaxPageJobs, asked.at_most));
+  GPUMUX_TRY(server::read_number(query, "beyond", 0, INT64_MAX, asked.beyond.value));
+  GPUMUX_TRY(server::read_number(query, "beyond_ended", 0, INT64_MAX, asked.beyond_ended));
+  GPUMUX_TRY(server::read_number(query, "array", 1, INT64_MAX, array));
+  GPUMUX_TRY(server::read_number(query, "ended_since_unix_ns", 0, INT64_MAX, asked.ended_since));
+  const std::string_view state = server::query_value(query, "state").value_or("unfinished");
+  const std::string_view order = server::query_value(query, "order").value_or("oldest");
   if (order == "ended" && state != "done") return tl::unexpected(invalid("order=ended is for state=done only"));
   if (order == "ended" && asked.beyond != core::kNoJob && asked.beyond_ended == 0)
     return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
-  if (const auto outcome = query_value(query, "outcome")) {
-    auto outcomes = parse_outcomes(decode_percent(*outcome));
+  if (const auto outcome = server::query_value(query, "outcome")) {
+    auto outcomes = parse_outcomes(server::decode_percent(*outcome));
     if (!outcomes) return tl::unexpected(outcomes.error());
     asked.outcomes = std::move(*outcomes);
   }
@@ -225,10 +211,10 @@ Result<store::Query> parse_list(std::string_view query) {
     return tl::unexpected(invalid("ended_since_unix_ns and outcome are for state=done only"));
   using Which = store::Query::Which;
   asked.which = state == "all" ? Which::kAll : state == "done" ? Which::kDone : Which::kUnfinished;
-  using Order = store::Query::Order;
-  asked.order = order == "ended" ? Order::kLatestEnd : order == "newest" ? Order::kNewest : Order::kOldest;
+  using By = store::Query::Order;
+  asked.order = order == "ended" ? By::kLatestEnd : order == "newest" ? By::kNewest : By::kOldest;
   if (array != 0) asked.array = JobId{array};
   return asked;
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

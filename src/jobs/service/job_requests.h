@@ -11,12 +11,12 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "daemon/api/api_types.h"
 #include "jobs/core/events.h"
 #include "jobs/service/job_queue.h"
 #include "jobs/store/job_store.h"
+#include "server/api/api_types.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 using RequestJson = nlohmann::ordered_json;
 
@@ -25,8 +25,8 @@ inline constexpr int kMaxRequestDepth = 4;
 
 base::Error invalid(std::string what);
 base::Error no_job(std::string_view which);
-base::Error denied(const Peer& peer, const std::string& what);
-base::Error not_admin(const Peer& peer, const std::string& what = "the queue");
+base::Error denied(const server::Peer& peer, const std::string& what);
+base::Error not_admin(const server::Peer& peer, const std::string& what = "the queue");
 
 // A job as an address has it: "17", "17_3".
 struct JobName {
@@ -53,4 +53,4 @@ base::Status read_limits(const RequestJson& json, jobs::UserLimits& limits);
 // The parameters of GET /v1/jobs, except for `user`.
 base::Result<store::Query> parse_list(std::string_view query);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

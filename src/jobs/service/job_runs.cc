@@ -10,10 +10,10 @@
 #include <cstring>
 #include <utility>
 
-#include "daemon/loop/log.h"
-#include "daemon/loop/pool_work.h"
+#include "server/loop/log.h"
+#include "server/loop/pool_work.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
@@ -90,11 +90,11 @@ JobRuns::End end_of(const wire::RunnerEnd& end) {
 // write that none may.
 bool give_up(const std::string& directory) {
   const auto is_abandoned = [&] {
-    const auto now = look_at_runner(directory);
-    return now && now->standing == RunnerStanding::kAbandoned;
+    const auto now = runners::look_at_runner(directory);
+    return now && now->standing == runners::RunnerStanding::kAbandoned;
   };
-  if (!abandon_runner(directory) && !is_abandoned()) return false;
-  static_cast<void>(forget_runner(directory));
+  if (!runners::abandon_runner(directory) && !is_abandoned()) return false;
+  static_cast<void>(runners::forget_runner(directory));
   return true;
 }
 
@@ -107,7 +107,7 @@ struct JobRuns::Run {
   std::string directory;
   std::string run;  // GPUMUX_RUN_ID
   View view;
-  std::unique_ptr<RunnerLink> link;
+  std::unique_ptr<runners::RunnerLink> link;
   std::optional<wire::RunnerState> state;  // the last one
   bool confirmed = false;                  // StartConfirmed was told
   bool looking = false;
@@ -126,14 +126,14 @@ struct JobRuns::Launched {
 };
 
 JobRuns::JobRuns(asio::io_context& io, asio::thread_pool& pool, const base::Clock& clock, const store::JobStore& store,
-                 RunnerPlaces places, LaunchSettings launch, JobPrograms& programs, Callbacks callbacks)
+                 runners::RunnerPlaces places, LaunchSettings launch, Node& node, Callbacks callbacks)
     : io_(io),
       pool_(pool),
       clock_(clock),
       store_(store),
       places_(std::move(places)),
       launch_(std::move(launch)),
-      programs_(programs),
+      node_(node),
       callbacks_(std::move(callbacks)),
       memory_timer_(
           io, [this] { return next_memory_look(); }, [this](base::TimePoint) { programs_changed(); }) {}
@@ -150,7 +150,7 @@ JobRuns::Run& JobRuns::add(JobId job, std::uint32_t attempt, std::uint32_t uid) 
   run->job = job;
   run->attempt = attempt;
   run->uid = uid;
-  run->directory = runner_directory(places_, job.value, attempt);
+  run->directory = runners::runner_directory(places_, job.value, attempt);
   run->run = run_id(launch_, job, attempt);
   auto& place = runs_[job];
   place = std::move(run);
@@ -161,9 +161,10 @@ JobRuns::Run& JobRuns::add(JobId job, std::uint32_t attempt, std::uint32_t uid) 
 
 template <class Work, class Then>
 void JobRuns::on_pool(Work work, Then then) {
-  work_then(pool_.get_executor(), io_, std::move(work), [alive = alive_, then = std::move(then)](auto result) mutable {
-    if (*alive) then(std::move(result));
-  });
+  server::work_then(pool_.get_executor(), io_, std::move(work),
+                    [alive = alive_, then = std::move(then)](auto result) mutable {
+                      if (*alive) then(std::move(result));
+                    });
 }
 
 void JobRuns::start(const core::Start& command, std::uint32_t uid, std::uint64_t default_memory) {
@@ -203,11 +204,11 @@ JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint6
   if (!spec) return fail(spec.error(), true);
   result.view.log_path = spec->log_path;
   result.view.attach_path = spec->attach_path;
-  if (const auto prepared = prepare_runner(places_, *spec); !prepared) {
+  if (const auto prepared = runners::prepare_runner(places_, *spec); !prepared) {
     return fail(prepared.error(), prepared.error().code == Code::kInvalid);
   }
-  const std::string directory = runner_directory(places_, command.job.value, command.attempt);
-  result.connection = start_runner(places_, directory);
+  const std::string directory = runners::runner_directory(places_, command.job.value, command.attempt);
+  result.connection = runners::start_runner(places_, directory);
   // However the start failed, no runner may begin here now.
   if (!result.connection) static_cast<void>(give_up(directory));
   return result;
@@ -222,7 +223,7 @@ void JobRuns::launched(JobId job, std::uint32_t attempt, Launched result) {
     return tell_again(*run);
   }
   const std::string why = result.connection.error().message();
-  log_warning("a job could not be started", {{"job", job.value}, {"why", why}});
+  server::log_warning("a job could not be started", {{"job", job.value}, {"why", why}});
   if (!result.is_jobs_fault) return not_started(job, attempt, why);
   runs_.erase(job);
   callbacks_.noted(job, why);
@@ -240,7 +241,7 @@ void JobRuns::not_started(JobId job, std::uint32_t attempt, const std::string& w
 void JobRuns::connect(Run& run, os::FileDescriptor connection) {
   const JobId job = run.job;
   const std::uint32_t attempt = run.attempt;
-  run.link = std::make_unique<RunnerLink>(
+  run.link = std::make_unique<runners::RunnerLink>(
       io_, std::move(connection),
       [this, job, attempt](const wire::FromRunner& message) {
         if (Run* const known = find(job, attempt)) std::visit([&](const auto& m) { on_message(*known, m); }, message);
@@ -278,15 +279,15 @@ void JobRuns::on_message(Run& run, const wire::RunnerState& state) {
 
 void JobRuns::on_message(Run& run, const wire::RunnerEnded& end) {
   if ((end.flags & wire::kEndNotDurable) != 0) {
-    log_warning("a job's end could not be written by its runner; it is stored from its message",
-                {{"job", run.job.value}});
+    server::log_warning("a job's end could not be written by its runner; it is stored from its message",
+                        {{"job", run.job.value}});
   }
   finish(run, end_of(end));
 }
 
 void JobRuns::on_message(Run& run, const wire::RunnerRefused& refused) {
   const std::string why(wire::text_of(refused.text));
-  log_warning("a job's runner would not begin", {{"job", run.job.value}, {"why", why}});
+  server::log_warning("a job's runner would not begin", {{"job", run.job.value}, {"why", why}});
   if (refused.claimed != 0) return;  // a process has begun: the look after this connection closes says which
   // This runner will never begin, so the attempt is over. On a full disk the daemon cannot write that down.
   run.looking = true;
@@ -299,7 +300,7 @@ void JobRuns::on_message(Run& run, const wire::RunnerRefused& refused) {
 void JobRuns::finish(Run& run, End end) {
   const JobId job = run.job;
   const std::uint32_t attempt = run.attempt;
-  if (run.step != Step::kNone) programs_.resume(run.uid, run.run);
+  if (run.step != Step::kNone) node_.resume(run.uid, run.run);
   // Kept open until the end is stored: a runner that could not write it down itself waits for that.
   if (run.link) told_.insert_or_assign(job, std::move(run.link));
   runs_.erase(job);
@@ -320,35 +321,36 @@ void JobRuns::look_soon(Run& run, Duration pause) {
   run.looking = true;
   later(pause, [this, job = run.job, attempt = run.attempt, directory = run.directory] {
     const auto look = [directory] {
-      auto found = look_at_runner(directory);
-      const bool is_alive = found && found->standing == RunnerStanding::kAlive;
-      return std::pair(std::move(found), is_alive ? connect_runner(directory) : base::fail(Code::kUnavailable, ""));
+      auto found = runners::look_at_runner(directory);
+      const bool is_alive = found && found->standing == runners::RunnerStanding::kAlive;
+      return std::pair(std::move(found),
+                       is_alive ? runners::connect_runner(directory) : base::fail(Code::kUnavailable, ""));
     };
-    on_pool(look, [this, job, attempt](std::pair<Result<FoundRunner>, Result<os::FileDescriptor>> seen) {
+    on_pool(look, [this, job, attempt](std::pair<Result<runners::FoundRunner>, Result<os::FileDescriptor>> seen) {
       looked(job, attempt, std::move(seen.first), std::move(seen.second));
     });
   });
 }
 
-void JobRuns::looked(JobId job, std::uint32_t attempt, Result<FoundRunner> found,
+void JobRuns::looked(JobId job, std::uint32_t attempt, Result<runners::FoundRunner> found,
                      Result<os::FileDescriptor> connection) {
   Run* const run = find(job, attempt);
   if (run == nullptr) return;
   run->looking = false;
   if (!found) {
-    log_error("a job's directory cannot be read", {{"job", job.value}, {"why", found.error().message()}});
+    server::log_error("a job's directory cannot be read", {{"job", job.value}, {"why", found.error().message()}});
     if (found.error().code != Code::kNotFound) return look_soon(*run, 1s);
     return finish(*run, {.how = core::End::kLost, .note = "its runner's directory is gone"});
   }
   switch (found->standing) {
-    case RunnerStanding::kAlive:
+    case runners::RunnerStanding::kAlive:
       if (!connection) return look_soon(*run, kLookAgain);
       connect(*run, std::move(*connection));
       return tell_again(*run);
-    case RunnerStanding::kEnded: return finish(*run, end_of(*found->end));
-    case RunnerStanding::kLost: return bury(job, attempt);
-    case RunnerStanding::kUnclaimed:
-    case RunnerStanding::kAbandoned:
+    case runners::RunnerStanding::kEnded: return finish(*run, end_of(*found->end));
+    case runners::RunnerStanding::kLost: return bury(job, attempt);
+    case runners::RunnerStanding::kUnclaimed:
+    case runners::RunnerStanding::kAbandoned:
       // It has died before it began.
       run->looking = true;
       on_pool([directory = run->directory] { return give_up(directory); },
@@ -368,15 +370,16 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
   if (run == nullptr) return;
   run->looking = true;
   const auto kill = [directory = run->directory] {
-    auto killed = kill_strays(directory);
-    return std::pair(std::move(killed), look_at_runner(directory));
+    auto killed = runners::kill_strays(directory);
+    return std::pair(std::move(killed), runners::look_at_runner(directory));
   };
-  on_pool(kill, [this, job, attempt](const std::pair<Result<std::size_t>, Result<FoundRunner>>& left) {
+  on_pool(kill, [this, job, attempt](const std::pair<Result<std::size_t>, Result<runners::FoundRunner>>& left) {
     Run* const lost = find(job, attempt);
     if (lost == nullptr) return;
     const auto& [killed, found] = left;
     if (!killed)
-      log_error("what a lost job has left could not be ended", {{"job", job.value}, {"why", killed.error().message()}});
+      server::log_error("what a lost job has left could not be ended",
+                        {{"job", job.value}, {"why", killed.error().message()}});
     if (!killed || *killed == 0) {
       const bool rebooted = found && found->machine_rebooted;
       return finish(*lost, {.how = core::End::kLost,
@@ -392,16 +395,16 @@ void JobRuns::forget(JobId job, std::uint32_t attempt) {
     told->second->note_end();
     told_.erase(told);
   }
-  forget_later(runner_directory(places_, job.value, attempt), kForgetTries);
+  forget_later(runners::runner_directory(places_, job.value, attempt), kForgetTries);
 }
 
 void JobRuns::forget_later(std::string directory, int tries) {
-  on_pool([directory] { return forget_runner(directory); },
+  on_pool([directory] { return runners::forget_runner(directory); },
           [this, directory, tries](const base::Status& forgotten) {
             if (forgotten) return;
             if (forgotten.error().code != Code::kUnavailable || tries == 0)
-              return log_warning("a job's directory is left",
-                                 {{"directory", directory}, {"why", forgotten.error().message()}});
+              return server::log_warning("a job's directory is left",
+                                         {{"directory", directory}, {"why", forgotten.error().message()}});
             later(kLookAgain, [this, directory, tries] { forget_later(directory, tries - 1); });
           });
 }
@@ -413,7 +416,7 @@ void JobRuns::cancel(JobId job, std::uint32_t attempt, wire::EndReason reason, D
   if (run == nullptr) return;
   run->termination = {reason, grace};
   // A job that is to clean up needs its GPUs.
-  if (run->step != Step::kNone) programs_.resume(run->uid, run->run);
+  if (run->step != Step::kNone) node_.resume(run->uid, run->run);
   run->step = Step::kNone;
   tell_again(*run);
 }
@@ -436,7 +439,7 @@ void JobRuns::suspend(const core::Suspend& command, Duration patience) {
   if (run == nullptr) return;
   run->step = Step::kLeaves;
   run->step_ends = clock_.now() + patience;
-  programs_.suspend(run->uid, run->run);
+  node_.suspend(run->uid, run->run);
   // Programs may be off the GPUs already. The timer sees this at once, and not from within the call that has asked for
   // it.
   memory_timer_.arm_in(kMemoryLook / 100);
@@ -460,7 +463,7 @@ std::optional<base::TimePoint> JobRuns::next_memory_look() const {
 }
 
 void JobRuns::follow_memory(Run& run) {
-  const ProgramsState state = programs_.state(run.uid, run.run);
+  const ProgramsState state = node_.state(run.uid, run.run);
   if (state.is_off) {
     // Without a link it is tried again when there is one.
     if (!run.link || !run.link->suspend(++run.sequence)) return;
@@ -471,8 +474,8 @@ void JobRuns::follow_memory(Run& run) {
 }
 
 void JobRuns::refuse_suspension(Run& run, std::string why) {
-  log_info("a job cannot be suspended and runs on", {{"job", run.job.value}, {"why", why}});
-  programs_.resume(run.uid, run.run);
+  server::log_info("a job cannot be suspended and runs on", {{"job", run.job.value}, {"why", why}});
+  node_.resume(run.uid, run.run);
   run.step = Step::kNone;
   callbacks_.noted(run.job, "could not be suspended: " + why);
   callbacks_.event(core::SuspendRefused{run.job, run.attempt});
@@ -498,13 +501,13 @@ void JobRuns::resume(const core::Resume& command) {
   Run* const run = find(command.job, command.attempt);
   if (run == nullptr) return;
   run->step = Step::kThaws;
-  programs_.resume(run->uid, run->run);
+  node_.resume(run->uid, run->run);
   if (run->link) run->link->resume(++run->sequence);
 }
 
 void JobRuns::set_priority(JobId job, std::int32_t priority) {
   const auto run = runs_.find(job);
-  if (run != runs_.end()) programs_.set_priority(run->second->uid, run->second->run, priority);
+  if (run != runs_.end()) node_.set_priority(run->second->uid, run->second->run, priority);
 }
 
 // ---- after a restart ---------------------------------------------------------------------------------------
@@ -524,11 +527,12 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
     runs_.erase(job);
     return Restored{};
   };
-  auto found = look_at_runner(run.directory);
+  auto found = runners::look_at_runner(run.directory);
   if (!found && found.error().code == Code::kNotFound) return none();
-  if (found && (found->standing == RunnerStanding::kUnclaimed || found->standing == RunnerStanding::kAbandoned)) {
+  if (found && (found->standing == runners::RunnerStanding::kUnclaimed ||
+                found->standing == runners::RunnerStanding::kAbandoned)) {
     if (give_up(run.directory)) return none();
-    found = look_at_runner(run.directory);  // it has begun in this moment
+    found = runners::look_at_runner(run.directory);  // it has begun in this moment
   }
   if (const auto stored = store_.find(job)) {
     run.view.log_path = stored->log;
@@ -537,10 +541,10 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
     if (document && document->interactive) run.view.attach_path = attach_path(launch_, job, attempt);
   }
   Restored restored{.found = Found::kEnded};
-  if (found && found->standing == RunnerStanding::kAlive && !found->end) {
-    auto connection = await_runner(run.directory);
+  if (found && found->standing == runners::RunnerStanding::kAlive && !found->end) {
+    auto connection = runners::await_runner(run.directory);
     if (connection && await_first_word(connection->get())) {
-      const auto message = receive_from_runner(connection->get());
+      const auto message = runners::receive_from_runner(connection->get());
       const auto* state = message ? std::get_if<wire::RunnerState>(&*message) : nullptr;
       if (state != nullptr) {
         run.state = *state;
@@ -555,7 +559,7 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
           // A half frozen job counts as frozen: the next Resume thaws it.
           restored.found = Found::kSuspended;
           run.step = Step::kFrozen;
-          programs_.suspend(uid, run.run);
+          node_.suspend(uid, run.run);
         }
         connect(run, std::move(*connection));
         return restored;
@@ -563,7 +567,7 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
     }
   }
   // Ended, lost, or not to be reached at this moment: the loop finds out, and tells.
-  if (found && found->standing == RunnerStanding::kAlive && !found->end) restored.found = Found::kRunning;
+  if (found && found->standing == runners::RunnerStanding::kAlive && !found->end) restored.found = Found::kRunning;
   if (found && found->end && found->end->how != wire::EndHow::kNotStarted) restored.started_at = found->claimed_wall_ns;
   run.confirmed = true;
   look_soon(run, Duration(0));
@@ -571,13 +575,13 @@ JobRuns::Restored JobRuns::restore(JobId job, std::uint32_t attempt, std::uint32
 }
 
 void JobRuns::sweep(const std::function<bool(JobId, std::uint32_t)>& is_wanted) {
-  const auto directories = list_runners(places_);
+  const auto directories = runners::list_runners(places_);
   if (!directories)
-    return log_warning("old jobs' directories cannot be listed", {{"why", directories.error().message()}});
-  for (const RunnerDirectory& directory : *directories) {
+    return server::log_warning("old jobs' directories cannot be listed", {{"why", directories.error().message()}});
+  for (const runners::RunnerDirectory& directory : *directories) {
     if (is_wanted(JobId{directory.job}, directory.attempt)) continue;
     // It was never told to begin, or its end is known.
-    static_cast<void>(abandon_runner(directory.path));
+    static_cast<void>(runners::abandon_runner(directory.path));
     forget_later(directory.path, 0);
   }
 }
@@ -592,4 +596,4 @@ void JobRuns::for_each_run(const std::function<void(JobId, uid_t, const std::str
   for (const auto& [job, run] : runs_) visit(job, run->uid, run->run);
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

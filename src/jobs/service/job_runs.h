@@ -2,7 +2,7 @@
 // Jobs that have been started and are not done: their runners, from the start to the end that is told.
 //
 // JobRuns carries out the job core's commands, and tells it the results as the core's events. A runner that cannot be
-// reached is looked for in its directory (jobs/service/runners.h), so nothing here has to survive a restart.
+// reached is looked for in its directory (runners/runners.h), so nothing here has to survive a restart.
 //
 // To suspend a job (docs/jobs.md), its programs are held off the GPUs until all of their memory that can be elsewhere
 // is. Then all of its processes are frozen. Resuming is the same backwards.
@@ -24,15 +24,15 @@
 #include <string>
 
 #include "base/clock.h"
-#include "daemon/loop/loop_timer.h"
 #include "jobs/core/events.h"
-#include "jobs/service/job_programs.h"
 #include "jobs/service/launch.h"
-#include "jobs/service/runner_link.h"
-#include "jobs/service/runners.h"
+#include "jobs/service/node.h"
 #include "jobs/store/job_store.h"
+#include "runners/runner_link.h"
+#include "runners/runners.h"
+#include "server/loop/loop_timer.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 class JobRuns {
  public:
@@ -61,7 +61,7 @@ class JobRuns {
 
   // `store` is read on `pool`. All references outlive this object, and the pool is joined before it goes.
   JobRuns(boost::asio::io_context& io, boost::asio::thread_pool& pool, const base::Clock& clock,
-          const store::JobStore& store, RunnerPlaces places, LaunchSettings launch, JobPrograms& programs,
+          const store::JobStore& store, runners::RunnerPlaces places, LaunchSettings launch, Node& node,
           Callbacks callbacks);
   ~JobRuns();
   JobRuns(const JobRuns&) = delete;
@@ -126,7 +126,7 @@ class JobRuns {
   void later(base::Duration pause, std::function<void()> act);
   void look_soon(Run& run, base::Duration pause);
   bool await_first_word(int connection);
-  void looked(jobs::JobId job, std::uint32_t attempt, base::Result<FoundRunner> found,
+  void looked(jobs::JobId job, std::uint32_t attempt, base::Result<runners::FoundRunner> found,
               base::Result<os::FileDescriptor> connection);
   void bury(jobs::JobId job, std::uint32_t attempt);
   void follow_memory(Run& run);
@@ -140,16 +140,16 @@ class JobRuns {
   boost::asio::thread_pool& pool_;
   const base::Clock& clock_;
   const store::JobStore& store_;
-  const RunnerPlaces places_;
+  const runners::RunnerPlaces places_;
   const LaunchSettings launch_;
-  JobPrograms& programs_;
+  Node& node_;
   const Callbacks callbacks_;
-  LoopTimer memory_timer_;  // for jobs whose memory leaves
+  server::LoopTimer memory_timer_;  // for jobs whose memory leaves
   Runs runs_;
-  base::Duration awaited_{};                                 // for runners' first words after a restart
-  std::map<jobs::JobId, std::unique_ptr<RunnerLink>> told_;  // of jobs that have ended, until that is stored
+  base::Duration awaited_{};                                          // for runners' first words after a restart
+  std::map<jobs::JobId, std::unique_ptr<runners::RunnerLink>> told_;  // of jobs that have ended, until that is stored
   // Work that is under way on the pool may come back after this object has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

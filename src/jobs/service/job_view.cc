@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "daemon/peers/process_info.h"
 #include "jobs/service/json_object.h"
+#include "server/peers/process_info.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -27,7 +27,7 @@ std::string UserNames::name(uid_t uid) {
     const auto known = names_.find(uid);
     if (known != names_.end() && now - known->second.second < kNameKept) return known->second.first;
   }
-  std::string name = user_name(uid);
+  std::string name = server::user_name(uid);
   const std::lock_guard lock(mutex_);
   if (names_.size() > kMostNames) names_.clear();
   names_[uid] = {name, now};
@@ -119,4 +119,4 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   if (details != nullptr) add_details(json, job, *details);
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "daemon/config/queue_config.h"
 #include "jobs/core/job_core.h"
 #include "jobs/service/job_document.h"
 #include "jobs/service/job_runs.h"
 #include "jobs/service/job_why.h"
+#include "jobs/service/queue_config.h"
 #include "jobs/store/job_store.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 // The facts of a job that only the loop knows, besides those in the store.
 struct JobNow {
@@ -52,4 +52,4 @@ struct JobDetails {
 void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
                 const JobDetails* details = nullptr);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -10,7 +10,7 @@
 #include "base/units.h"
 #include "jobs/service/job_queue.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -373,4 +373,4 @@ base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const cor
   return {Code::kInternal, 0, "refused"};
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -17,7 +17,7 @@
 #include "jobs/core/job_core.h"
 #include "jobs/store/job_store.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 class JobQueue;
 
@@ -67,4 +67,4 @@ std::string broken_text(const JobQueue& queue, const jobs::Record& record);
 base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits,
                      const jobs::JobCore& core);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

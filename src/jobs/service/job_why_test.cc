@@ -7,7 +7,7 @@
 
 #include <ctime>
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace core = jobs;
@@ -171,4 +171,4 @@ TEST(Refusals, OfAChangeNameTheJobAndTheLimits) {
 }
 
 }  // namespace
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -11,13 +11,13 @@
 #include <memory>
 #include <random>
 
-#include "daemon/config/queue_config.h"
 #include "jobs/service/json_fields.h"
 #include "jobs/service/launch.h"
+#include "jobs/service/queue_config.h"
 #include "jobs/service/submission.h"
 #include "settings/settings.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 using namespace std::chrono_literals;
@@ -212,7 +212,7 @@ TEST(Launch, GivesNobodyANiceValueThatHeCouldNotHaveSet) {
 }
 
 TEST(Log, IsWhereThePatternSays) {
-  JobDocument document = daemon::document();
+  JobDocument document = jobs::document();
   const auto path = [&](const std::string& output) {
     document.output = output;
     return log_path(document, job(), "ab").value_or("refused");
@@ -243,7 +243,7 @@ TEST(Launch, SetsWhatTheJobIsToSee) {
                                 .library = "/usr/lib/gpumux/libgpumux.so",
                                 .attach_dir = "/run/gpumux/attach",
                                 .store_id = "ab"};
-  JobDocument document = daemon::document();
+  JobDocument document = jobs::document();
   document.environment.push_back("GPUMUX_MEM_LIMIT=1G");
   const auto spec = make_runner_spec(document, job(), settings);
   ASSERT_TRUE(spec) << spec.error().message();
@@ -292,7 +292,7 @@ TEST(Launch, LeavesNothingOfTheJobThatItWasSubmittedIn) {
       .runtime_dir = "/run/gpumux", .library = "", .attach_dir = "/run/gpumux/attach", .store_id = "ab"};
   const std::vector<std::string> outer = {"GPUMUX_JOB_ID=9", "GPUMUX_ARRAY_ID=8", "GPUMUX_ARRAY_INDEX=1",
                                           "GPUMUX_NAME=outer"};
-  JobDocument document = daemon::document();
+  JobDocument document = jobs::document();
   document.environment.insert(document.environment.end(), outer.begin(), outer.end());
   document.environment.push_back("GPUMUX_RUN_ID=job-ab-9-1");
   LaunchedJob inner = job();
@@ -314,11 +314,11 @@ TEST(Submitter, HasTheLimitsOfItsProcess) {
   ASSERT_EQ(::getrlimit(RLIMIT_NOFILE, &files), 0);
   auto pidfd = os::open_pidfd(::getpid());
   ASSERT_TRUE(pidfd);
-  Peer peer{.pid = ::getpid(),
-            .uid = ::geteuid(),
-            .groups = {::getegid(), 7},
-            .account = {},
-            .process = std::make_shared<const os::FileDescriptor>(std::move(*pidfd))};
+  server::Peer peer{.pid = ::getpid(),
+                    .uid = ::geteuid(),
+                    .groups = {::getegid(), 7},
+                    .account = {},
+                    .process = std::make_shared<const os::FileDescriptor>(std::move(*pidfd))};
   const auto who = look_at_submitter(peer);
   ASSERT_TRUE(who) << who.error().message();
   EXPECT_EQ(who->limits.size(), 16u);
@@ -403,4 +403,4 @@ TEST(QueueSettings, AreReadAndRefused) {
 }
 
 }  // namespace
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -13,7 +13,7 @@
 #include "base/result.h"
 #include "base/utf8.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 // Linux takes no longer argument or variable (MAX_ARG_STRLEN), and no more of all together (three quarters of 8 MiB).
 inline constexpr std::size_t kMaxStringBytes = 131'071;
@@ -128,4 +128,4 @@ inline nlohmann::json texts_json(const std::vector<std::string>& texts) {
   return json;
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

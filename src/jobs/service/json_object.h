@@ -13,7 +13,7 @@
 #include "base/ids.h"
 #include "jobs/service/json_fields.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 class JsonObject {
  public:
@@ -101,4 +101,4 @@ class JsonObject {
   char gathered_[1024];
 };
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

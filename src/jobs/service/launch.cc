@@ -7,7 +7,7 @@
 
 #include "base/limits.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 using base::Code;
@@ -198,4 +198,4 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   return spec;
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -11,7 +11,7 @@
 #include "jobs/store/job_store.h"
 #include "wire/runner_records.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 // Settings that are the same for all jobs of a daemon.
 struct LaunchSettings {
@@ -54,4 +54,4 @@ base::Result<std::string> error_path(const JobDocument& document, const Launched
 base::Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const LaunchedJob& job,
                                                 const LaunchSettings& settings);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -6,37 +6,15 @@
 #include <string>
 #include <utility>
 
-#include "daemon/loop/log.h"
+#include "server/loop/log.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
 
 // A guess: rows are kept up to this much longer than the settings say, and each time is one commit.
 constexpr base::Duration kRollUp = std::chrono::seconds(60);
-
-double seconds(base::Duration time) { return std::chrono::duration<double>(time).count(); }
-
-std::string cut(const std::string& text) { return text.substr(0, store::kMaxLedgerTextBytes); }
-
-store::LedgerRow row_of(const LedgerKey& key, const std::vector<JobQueue::GpuOf>& gpus) {
-  store::LedgerRow row{.owner = {key.owner.uid, cut(key.owner.pod_namespace), cut(key.owner.pod)},
-                       .program = {},
-                       .gpu = gpus.at(key.gpu.value).uuid};
-  if (const auto* program = std::get_if<LedgerProgram>(&key.what))
-    row.program = store::LedgerProgram{cut(program->name), jobs::JobId{program->job}};
-  return row;
-}
-
-store::LedgerSums sums_of(const LedgerFigures& figures) {
-  return {.held = seconds(figures.held),
-          .gpu_time = seconds(figures.gpu_time),
-          .waited = seconds(figures.waited),
-          .resident_byte_seconds = figures.resident_byte_seconds,
-          .evicted_byte_seconds = figures.evicted_byte_seconds,
-          .switches = figures.switches};
-}
 
 }  // namespace
 
@@ -47,8 +25,8 @@ LedgerKeeper::LedgerKeeper(asio::io_context& io, const base::Clock& clock, JobQu
       queue_(queue),
       take_(std::move(take)),
       take_peaks_(std::move(take_peaks)),
-      flush_timer_(io, LoopTimer::every(kFlush), [this](base::TimePoint) { flush(nullptr); }),
-      roll_up_timer_(io, LoopTimer::every(kRollUp), [this](base::TimePoint) { roll_up(); }) {}
+      flush_timer_(io, server::LoopTimer::every(kFlush), [this](base::TimePoint) { flush(nullptr); }),
+      roll_up_timer_(io, server::LoopTimer::every(kRollUp), [this](base::TimePoint) { roll_up(); }) {}
 
 void LedgerKeeper::open() {
   if (!queue_.unavailable().empty()) return;
@@ -75,12 +53,10 @@ void LedgerKeeper::add(const store::AddToJob& use) {
 
 void LedgerKeeper::take() {
   taken_at_ = clock_.now();
-  for (const LedgerLine& line : take_()) {
-    const store::LedgerSums sums = sums_of(line.figures);
-    if (sums != store::LedgerSums()) add(row_of(line.key, queue_.gpus()), sums);
-    const auto* program = std::get_if<LedgerProgram>(&line.key.what);
-    if (program != nullptr && program->job != 0 && sums.gpu_time != 0)
-      add(store::AddToJob{.job = jobs::JobId{program->job}, .gpu_seconds = sums.gpu_time});
+  for (const auto& [row, sums] : take_()) {
+    if (sums != store::LedgerSums()) add(row, sums);
+    if (row.program && row.program->job != kNoJob && sums.gpu_time != 0)
+      add(store::AddToJob{.job = row.program->job, .gpu_seconds = sums.gpu_time});
   }
   for (const auto& [job, bytes] : take_peaks_()) add(store::AddToJob{.job = jobs::JobId{job}, .peak_memory = bytes});
 }
@@ -108,9 +84,9 @@ void LedgerKeeper::flush(std::function<void()> done) {
 
 void LedgerKeeper::stored(const base::Status& status) {
   if (!status && !std::exchange(fails_, true))
-    log_error("what programs have had of GPUs could not be stored; it is kept and tried again",
-              {{"why", status.error().message()}});
-  if (status && std::exchange(fails_, false)) log_info("what programs have had of GPUs is stored again", {});
+    server::log_error("what programs have had of GPUs could not be stored; it is kept and tried again",
+                      {{"why", status.error().message()}});
+  if (status && std::exchange(fails_, false)) server::log_info("what programs have had of GPUs is stored again", {});
   const auto handed_in = std::exchange(storing_, {});
   if (!status) {
     for (const auto& [row, sums] : handed_in.rows) add(row, sums);
@@ -140,4 +116,4 @@ void LedgerKeeper::roll_up() {
   });
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Carries programs' use of GPUs from the daemon's ledger (daemon/tenants/ledger.h) into the store
-// (jobs/store/ledger.h), every kFlush. So kill -9 loses the use since then, and nothing else.
+// Carries programs' use of GPUs from the node's ledger into the store (jobs/store/ledger.h), every kFlush. So kill -9
+// loses the use since then, and nothing else.
 //
 // The keeper takes each figure from the ledger once, and owns it until it is stored. A new daemon's ledger begins at
 // zero, and so do the seats of tenants that come back to it: nothing is counted twice. Figures that cannot be stored
@@ -16,26 +16,30 @@
 #include <vector>
 
 #include "base/clock.h"
-#include "daemon/loop/loop_timer.h"
-#include "daemon/tenants/ledger.h"
 #include "jobs/service/job_queue.h"
 #include "jobs/store/ledger.h"
+#include "server/loop/loop_timer.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 // Of the loop's time, a copy of 2,000 entries; of the disk's, one commit if anything was used.
 inline constexpr base::Duration kFlush = std::chrono::seconds(30);
-static_assert(2 * kFlush < kLedgerKeeps, "entries are taken before they leave");
 // A report is no older than this, however often users ask.
 inline constexpr base::Duration kFreshEnough = std::chrono::seconds(1);
 // Rows that wait for a disk that takes none; rows beyond this count with their owner's others.
-inline constexpr std::size_t kMaxUnstoredRows = kMaxLedgerEntries;
+inline constexpr std::size_t kMaxUnstoredRows = 2000;
+
+// The use of a GPU by one owner's program.
+struct UsedRow {
+  store::LedgerRow row;
+  store::LedgerSums sums;
+};
 
 class LedgerKeeper {
  public:
   // The figures of programs since the last call.
-  using Take = std::function<std::vector<LedgerLine>()>;
-  // Of jobs: how much memory they have had at most (daemon/tenants/job_memory.h), as far as that has grown.
+  using Take = std::function<std::vector<UsedRow>()>;
+  // Of jobs: how much memory they have had at most, as far as that has grown.
   using TakePeaks = std::function<std::map<std::uint64_t, std::uint64_t>()>;
 
   // All outlive this object.
@@ -74,8 +78,8 @@ class LedgerKeeper {
   std::vector<std::function<void()>> waiting_;
   std::optional<base::TimePoint> taken_at_;
   bool fails_ = false;  // the last commit has; said once
-  LoopTimer flush_timer_;
-  LoopTimer roll_up_timer_;
+  server::LoopTimer flush_timer_;
+  server::LoopTimer roll_up_timer_;
 };
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

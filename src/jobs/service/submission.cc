@@ -14,7 +14,7 @@
 #include "jobs/service/json_fields.h"
 #include "jobs/store/job_store.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 namespace {
 
 using SortedJson = nlohmann::json;
@@ -195,4 +195,4 @@ Result<Submission> parse_submission(std::string_view body) {
   return submission;
 }
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

@@ -16,7 +16,7 @@
 #include "jobs/service/job_document.h"
 #include "jobs/store/ledger.h"
 
-namespace gpumux::daemon {
+namespace gpumux::jobs {
 
 // An array has this many jobs at most, each with its own document.
 inline constexpr std::uint32_t kMaxArrayElements = 10'000;
@@ -59,4 +59,4 @@ struct ArrayElements {
 };
 base::Result<ArrayElements> parse_array(std::string_view text);
 
-}  // namespace gpumux::daemon
+}  // namespace gpumux::jobs

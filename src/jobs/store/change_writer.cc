@@ -4,7 +4,7 @@
 #include "jobs/store/job_row.h"
 #include "jobs/store/use_statement.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 using jobs::Dependency;
@@ -157,4 +157,4 @@ std::optional<JobId> ChangeWriter::find_token(std::uint32_t uid, const std::stri
   return JobId{as_unsigned(find->getColumn(0).getInt64())};
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

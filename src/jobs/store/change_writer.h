@@ -15,7 +15,7 @@
 #include "jobs/store/job_store.h"
 #include "jobs/store/ledger_writer.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 class ChangeWriter {
  public:
@@ -38,4 +38,4 @@ class ChangeWriter {
   std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

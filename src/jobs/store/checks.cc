@@ -3,7 +3,7 @@
 
 #include <set>
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 Status too_long(std::string_view what, std::size_t has, std::size_t most) {
@@ -52,4 +52,4 @@ Status check(const std::vector<Change>& changes) {
   return {};
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -4,8 +4,8 @@
 
 #include "jobs/store/job_store.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 Status check(const std::vector<Change>& changes);
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

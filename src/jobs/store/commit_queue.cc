@@ -5,7 +5,7 @@
 #include <iterator>
 #include <utility>
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 CommitQueue::CommitQueue(JobStore& store) : store_(store), thread_([this] { run(); }) {}
 
@@ -84,4 +84,4 @@ void CommitQueue::write(std::deque<Part>& parts) {
   }
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

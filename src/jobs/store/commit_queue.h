@@ -21,7 +21,7 @@
 
 #include "jobs/store/job_store.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // Changes of one commit at most: keeps the time that the first of a long line waits for the last within some tens of
 // milliseconds.
@@ -62,4 +62,4 @@ class CommitQueue {
   std::thread thread_;  // last: it uses all of the above
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -7,7 +7,7 @@
 #include "jobs/store/sqlite_store.h"
 #include "jobs/store/store_test_support.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 using jobs::Dependency;
@@ -407,4 +407,4 @@ TEST_F(Contract, UsageAndValues) {
 }
 
 }  // namespace
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

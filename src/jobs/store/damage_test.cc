@@ -13,7 +13,7 @@
 #include "jobs/store/sqlite_store.h"
 #include "jobs/store/store_test_support.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 constexpr std::uint64_t kJobs = 300;  // on several pages of each index
@@ -263,4 +263,4 @@ TEST_F(DamagedFile, StaysWhereItIsWithoutRoomForAnother) {
 }
 
 }  // namespace
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -8,7 +8,7 @@
 #include "base/split.h"
 #include "base/units.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 using jobs::GpuSet;
@@ -112,4 +112,4 @@ StoredJob SelectJobs::read() const {
   return job;
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -12,7 +12,7 @@
 
 #include "jobs/store/job_store.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // SQLite's integers have a sign; ours that have none come back as they were.
 inline std::int64_t as_signed(std::uint64_t value) { return static_cast<std::int64_t>(value); }
@@ -51,4 +51,4 @@ class SelectJobs {
   sqlite3_stmt* statement_ = nullptr;
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

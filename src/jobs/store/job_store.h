@@ -29,7 +29,7 @@
 #include "jobs/core/events.h"
 #include "jobs/store/ledger.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 using base::Result;
 using base::Status;
@@ -189,4 +189,4 @@ class JobStore {
   virtual Result<std::map<std::string, std::string>> values() const = 0;
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -15,7 +15,7 @@
 
 #include "jobs/core/events.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // Nanoseconds since 1970 (CLOCK_REALTIME), for people and for after a reboot. 0: not yet.
 using WallTime = std::int64_t;
@@ -119,4 +119,4 @@ struct LedgerReport {
   std::optional<LedgerSums> rest;  // of the rows beyond `at_most`
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

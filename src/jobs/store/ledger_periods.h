@@ -6,7 +6,7 @@
 
 #include "jobs/store/ledger.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 inline constexpr std::int64_t kHour = 3'600;
 inline constexpr std::int64_t kDay = 24 * kHour;
@@ -19,4 +19,4 @@ inline std::int64_t begin_of(WallTime at, std::int64_t period) {
   return seconds - seconds % period;
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -9,7 +9,7 @@
 #include "jobs/store/job_row.h"
 #include "jobs/store/ledger_periods.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 using By = LedgerQuery::By;
@@ -160,4 +160,4 @@ LedgerReport read_report(SQLite::Database& db, const LedgerQuery& query) {
   return report;
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -6,9 +6,9 @@
 
 #include "jobs/store/ledger.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // In one transaction of its own.
 LedgerReport read_report(SQLite::Database& db, const LedgerQuery& query);
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

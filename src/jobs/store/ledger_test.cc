@@ -9,7 +9,7 @@
 #include "jobs/store/sqlite_store.h"
 #include "jobs/store/store_test_support.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 using By = LedgerQuery::By;
@@ -291,4 +291,4 @@ TEST(LedgerPowerCut, NothingIsLostOrCountedTwice) {
 }
 
 }  // namespace
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

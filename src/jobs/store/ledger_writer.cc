@@ -9,7 +9,7 @@
 #include "jobs/store/ledger_periods.h"
 #include "jobs/store/use_statement.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 // In the order of the table's primary key, which is the order of a Row's first nine places.
@@ -125,4 +125,4 @@ std::uint32_t LedgerWriter::roll_up(const RollUpLedger& change) {
   return static_cast<std::uint32_t>(std::max(hours.size(), days.size()));
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

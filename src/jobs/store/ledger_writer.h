@@ -8,7 +8,7 @@
 
 #include "jobs/store/job_store.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 class LedgerWriter {
  public:
@@ -27,4 +27,4 @@ class LedgerWriter {
   SQLite::Statement add_, insert_, count_, old_, remove_;
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -18,7 +18,7 @@
 #include "jobs/store/schema.h"
 #include "os/durable_file.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 // Ranges of keys that may fail to be read. Each costs a few pages, so that a file that is damaged all over takes
@@ -444,4 +444,4 @@ Result<Damage> mend(const SqliteOptions& options, const std::string& why) {
   return damage;
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

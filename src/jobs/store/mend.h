@@ -15,7 +15,7 @@
 
 #include "jobs/store/sqlite_store.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // Whether SQLite says with this code that the file is damaged, not that it cannot be used now.
 bool is_damage(int sqlite_code);
@@ -32,4 +32,4 @@ Result<Damage> mend(const SqliteOptions& options, const std::string& why);
 // Steps 3 and 4, if there is a file PATH.mended. The new name of the damaged file; empty: there was nothing to do.
 Result<std::string> finish_mending(const std::string& path);
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -12,7 +12,7 @@
 #include "jobs/store/sqlite_store.h"
 #include "jobs/store/store_test_support.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 constexpr std::uint32_t kCheckpointOften = 12;   // so that power is cut in checkpoints, too
@@ -259,4 +259,4 @@ TEST(PowerCut, KilledAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

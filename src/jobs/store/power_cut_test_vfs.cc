@@ -10,7 +10,7 @@
 #include <map>
 #include <mutex>
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 struct PowerCutVfs::State {
   sqlite3_vfs vfs{};
@@ -252,4 +252,4 @@ void PowerCutVfs::write_survivors(const std::vector<FileOperation>& log, std::si
   }
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

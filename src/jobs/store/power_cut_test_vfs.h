@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 struct FileOperation {
   enum class Kind { kWrite, kTruncate, kSync, kDelete, kAcknowledged } kind = Kind::kWrite;
@@ -52,4 +52,4 @@ class PowerCutVfs {
   std::unique_ptr<State> state_;
 };
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

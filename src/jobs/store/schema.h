@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // "gpmx": tells `file` and us that a database is ours.
 inline constexpr int kApplicationId = 0x67706d78;
@@ -164,4 +164,4 @@ ALTER TABLE jobs ADD COLUMN peak_memory INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE jobs ADD COLUMN begin_at INTEGER NOT NULL DEFAULT 0;
 )"};
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -38,7 +38,7 @@
 #include "jobs/store/mend.h"
 #include "jobs/store/schema.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 using base::Code;
@@ -543,4 +543,4 @@ Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options
   return store;
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -10,7 +10,7 @@
 
 #include "jobs/store/job_store.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // The length of the log, in pages of 4 KiB, at which it is folded into the database. Folding costs a second sync, so it
 // is not done at every commit. A longer log makes reading slower.
@@ -52,4 +52,4 @@ Result<std::unique_ptr<JobStore>> open_sqlite_store(const SqliteOptions& options
 // `array`, ?5 `array_index`, ?6 `beyond_ended`, as far as they are set. For the test that asks SQLite for its plan.
 std::string page_of(const Query& query);
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -15,7 +15,7 @@
 #include "jobs/store/schema.h"
 #include "jobs/store/store_test_support.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 TEST(SqliteStore, OnlyItsOwnerCanReadIt) {
@@ -353,4 +353,4 @@ TEST(CommitQueue, ACommitHasAnEnd) {
 }
 
 }  // namespace
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -13,7 +13,7 @@
 #include "jobs/store/sqlite_store.h"
 #include "jobs/store/store_test_support.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 namespace {
 
 // Arguments and an environment of common length.
@@ -157,6 +157,6 @@ BENCHMARK(BM_Report)
     ->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store
 
 BENCHMARK_MAIN();

@@ -7,7 +7,7 @@
 #include "jobs/store/job_store.h"
 #include "tests/unit/temporary_directory.h"
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::string& token = "") {
   Insert change;
@@ -31,4 +31,4 @@ inline Update done(std::uint64_t id, WallTime at, jobs::Outcome outcome = jobs::
   return change;
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store

@@ -4,7 +4,7 @@
 #include <SQLiteCpp/SQLiteCpp.h>
 #include <SQLiteCpp/VariadicBind.h>
 
-namespace gpumux::store {
+namespace gpumux::jobs::store {
 
 // A statement that is used again: reset when this goes, so that it holds no lock on its rows.
 class Use {
@@ -33,4 +33,4 @@ int execute(SQLite::Statement& statement, const Values&... values) {
   return Use(statement, values...)->exec();
 }
 
-}  // namespace gpumux::store
+}  // namespace gpumux::jobs::store
