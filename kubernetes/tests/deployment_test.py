@@ -202,7 +202,7 @@ class Deployment(DeploymentTest):
         for restarts in range(3):
             self.wait_seats(*pids)
             before = moved_in()
-            # The automatic quantum follows the last pause, and a restart is a long one.
+            # After a restart memory moves only when the mover has started, too.
             wait_until(lambda: moved_in() > before, HANG, "memory that was evicted comes back")  # noqa: B023
             if restarts == 2:
                 break

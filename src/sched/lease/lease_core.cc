@@ -125,7 +125,11 @@ void LeaseCore::State::rearm(Gpu& gpu, const GpuSettings& before) {
   }
 }
 
-void LeaseCore::State::on(const GrantsHeld& e) { grants.hold_until(e.until); }
+void LeaseCore::State::on(const GrantsHeld& e) {
+  grants.hold_until(e.until);
+  // No memory moves before the mover serves, and it may have to start again, too. That is no cost of a switch.
+  for (Gpu* gpu : roster.gpus()) gpu->cost.skip_next_paging();
+}
 
 void LeaseCore::State::on(const GrantsAllowed&) {
   grants.allow();

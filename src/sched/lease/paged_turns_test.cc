@@ -170,6 +170,32 @@ TEST(Memory, QuantumAndIdleHoldFollowTheMeasuredCost) {
   EXPECT_EQ(script.gpu(0).quantum, 40ms);  // the least
 }
 
+// After a restart the first memory to move waits for the mover to start.
+TEST(Memory, TheFirstSwitchThatMovesSomeAfterARestartIsNoMeasure) {
+  OneGpu script(automatic_hold(), 0);
+  script.tell(GrantsHeld{script.now() + 1s});
+  script.tenant(1, {0});
+  script.tenant(2, {0});
+  script.tell(SeatClaimed{kA, Claim::kHolding, LeaseKind::kExclusive, LeaseEpoch{7}});
+  pages(script, kB, true);
+  script.tell(SeatClaimed{kB, Claim::kWaiting, LeaseKind::kExclusive, LeaseEpoch{}});
+  script.wait(1s);
+  const auto hand_over = [&script](SeatId from, SeatId to, Duration paging) {
+    script.closed(from);
+    script.drained(from);
+    ASSERT_EQ(script.phase(to), SeatPhase::kHolding);
+    script.wait(paging);
+    pages(script, to, false);
+  };
+  hand_over(kA, kB, 1900ms);
+  EXPECT_EQ(script.gpu(0).quantum, 40ms);
+  pages(script, kA, true);
+  script.request(kA);
+  script.wait(40ms);
+  hand_over(kB, kA, 80ms);
+  EXPECT_EQ(script.gpu(0).switch_cost, 80ms / 4);
+}
+
 TEST(Memory, TurnsAreTheOrderInWhichSeatsComeNearest) {
   Script script(1, {});
   for (std::uint64_t tenant = 1; tenant <= 5; ++tenant) script.tenant(tenant, {0});

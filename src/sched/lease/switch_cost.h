@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "sched/events.h"
 
@@ -16,8 +17,11 @@ class SwitchCost {
     cost = std::min(cost, kMost);
     drain_ = drain_ ? *drain_ + (cost - *drain_) / kDrainSmoothing : cost;
   }
+  // The next switch that moves memory does not count: it may wait for more than its memory.
+  void skip_next_paging() { skips_paging_ = true; }
   // A granted unit's memory came this long after the grant. Zero: nothing had to move.
   void add_paging(Duration cost) {
+    if (cost > Duration::zero() && std::exchange(skips_paging_, false)) return;
     paging_ += (std::min(cost, kMost) - paging_) / kPagingSmoothing;
     // The remainder of a cost that is gone says nothing.
     if (paging_ < std::chrono::microseconds(1)) paging_ = Duration::zero();
@@ -46,6 +50,7 @@ class SwitchCost {
 
   std::optional<Duration> drain_;
   Duration paging_{};
+  bool skips_paging_ = false;
 };
 
 }  // namespace gpumux::sched

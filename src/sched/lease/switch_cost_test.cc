@@ -36,6 +36,30 @@ TEST(SwitchCost, MemoryThatMovesNoLongerIsForgotten) {
   EXPECT_EQ(cost.automatic_quantum(), 40ms);
 }
 
+TEST(SwitchCost, ASkippedSwitchDoesNotCount) {
+  SwitchCost cost;
+  cost.skip_next_paging();
+  cost.add_paging(0s);
+  cost.add_paging(20s);
+  EXPECT_EQ(cost.paging(), 0s) << "the first one that moves memory";
+  cost.add_paging(80ms);
+  EXPECT_EQ(cost.paging(), 20ms);
+}
+
+// One program of three is large. Of all time, switches take no more than if all cost the same.
+TEST(SwitchCost, ADearSwitchThatComesAgainCounts) {
+  SwitchCost cost;
+  Duration moves{};
+  Duration works{};
+  for (int i = 0; i < 300; ++i) {
+    const Duration paging = i % 3 == 0 ? 1s : 50ms;
+    cost.add_paging(paging);
+    moves += paging;
+    works += cost.automatic_quantum();
+  }
+  EXPECT_LT(moves, works / 30);
+}
+
 TEST(SwitchCost, NoQuantumIsLongerThanPeopleWait) {
   SwitchCost cost;
   cost.add_drain(Duration::max());
