@@ -154,8 +154,9 @@ void JobQueue::carry_out(const core::Command& command, const Status& stored) {
 void JobQueue::started(JobId job, store::WallTime at) {
   const auto owner = owners_.find(job);
   if (owner == owners_.end()) return;
-  if (!std::exchange(owner->second.ever_started, true)) {
-    const store::WallTime started_at = started_at_[job] = at != 0 ? at : wall_now();
+  store::WallTime& started_at = owner->second.row.started_at;
+  if (started_at == 0) {
+    started_at = at != 0 ? at : wall_now();
     waits_.add(base::Duration(std::max<store::WallTime>(started_at - owner->second.submitted_at, 0)));
   }
   wake(job, false);
@@ -172,7 +173,6 @@ void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) 
 void JobQueue::forget_job(JobId job) {
   disown(job);
   notes_.erase(job);
-  started_at_.erase(job);
   wake(job, true);
 }
 
@@ -280,7 +280,7 @@ Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector
     return tl::unexpected(describe(*refusal, spec, limits_of(owner.uid), core_));
   }
   // An order of GPUs is nothing to the core.
-  if (wishes.gpus) gpu_orders_[job] = wishes.gpus->order;
+  if (wishes.gpus) owners_.at(job).row.gpu_order = wishes.gpus->order;
   if (wishes.gpus && wanted == *has) commands.emplace_back(core::RecordRequest{job, wanted});
   apply_now(asked, commands);
   if (wishes.priority) apply_now(core::PriorityAsked{job, *wishes.priority, by_admin}, commands);

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job queue of a daemon: the job core, the store and the runners joined (docs/jobs.md, Durability, has the rule).
 //
-// An event goes to the core. The queue hands the records among its commands to the store as one part of a commit. When
-// the commit has returned, the queue carries out the other commands, in their order. So batches of commands form a
-// line, and each waits for its commit. If a commit fails, its submissions are taken back, and its jobs are not started.
-// All else is in the core, and is handed in again until it can be stored.
+// An event goes to the core. The records among its commands change rows of jobs. The queue hands these rows, as they
+// are then, to the store as one part of a commit. When the commit has returned, the queue carries out the other
+// commands, in their order. So batches of commands form a line, and each waits for its commit. If a commit fails, its
+// submissions are taken back, and its jobs are not started. The rows of its other jobs are handed in again, as they are
+// then, until they can be stored.
 //
 // Owned by the loop's thread.
 #pragma once
@@ -149,13 +150,11 @@ class JobQueue {
     std::uint32_t uid = 0;
     std::uint32_t array_index = 0;
     jobs::JobId array = jobs::kNoJob;
-    bool ever_started = false;  // if only in an attempt that was lost
-    std::uint64_t bytes = 0;    // of its document and dependencies
+    std::uint64_t bytes = 0;  // of its document and dependencies
     store::WallTime submitted_at = 0;
     std::string name;
-    jobs::JobState state = jobs::JobState::kQueued;
-    jobs::Outcome outcome = jobs::Outcome::kNone;  // of kDone, while that is being stored
-    base::TimePoint state_since{};                 // or since this daemon knows it
+    store::Update row;              // as it is now; kDone: its end is being stored
+    base::TimePoint state_since{};  // or since this daemon knows it
   };
   const Owner* find(jobs::JobId job) const;
   std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
@@ -187,13 +186,17 @@ class JobQueue {
   std::optional<jobs::JobId> job_of(uid_t uid, const std::string& run) const;
 
  private:
+  // A job's row on its way to the store.
+  struct Write {
+    bool is_insert = false;           // the job is new with it
+    bool is_end = false;              // the job is done
+    std::uint32_t ended_attempt = 0;  // its runner is forgotten when the row is stored; 0: none
+  };
   struct Batch {
     std::vector<jobs::Command> commands;
-    std::vector<store::Update> updates;                            // of it, for when they could not be stored
-    std::vector<jobs::JobId> inserted;                             // that are new with it
-    std::vector<std::function<void(base::Status)>> after;          // told when it is stored, or is not
-    std::vector<std::pair<jobs::JobId, std::uint32_t>> to_forget;  // runners whose ends are in it
-    std::optional<base::Status> stored;                            // none: not known yet
+    std::map<jobs::JobId, Write> rows;
+    std::function<void(base::Status)> after;  // told when it is stored, or is not
+    std::optional<base::Status> stored;       // none: not known yet
   };
   struct EndDetails {
     std::uint32_t attempt = 0;
@@ -220,11 +223,12 @@ class JobQueue {
                  std::function<void(base::Status)> after);
   void hand_over_unsaved();
   void hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes);
-  store::Update update_of(const jobs::Record& record, Batch& batch);
+  void change_row(const jobs::Command& command, Batch& batch);
+  void absorb_unsaved(jobs::JobId job, Write& write);
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
   void finish_batches();
   void finish(const Batch& batch);
-  void keep_unsaved(Batch& batch);
+  void finish_row(jobs::JobId job, Write write, bool is_stored);
 
   void apply(const jobs::Event& event);
   void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
@@ -275,14 +279,10 @@ class JobQueue {
   std::map<jobs::JobId, Owner> owners_;
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
   std::map<jobs::JobId, std::string> notes_;
-  std::map<jobs::JobId, EndDetails> ends_;                                             // that are being stored
-  std::map<jobs::JobId, store::WallTime> started_at_;                                  // not stored yet
-  std::map<jobs::JobId, std::vector<std::uint32_t>> gpu_orders_;                       // the same
+  std::map<jobs::JobId, EndDetails> ends_;                                             // that the core is being told
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;
-  // Updates that could not be stored, and runners to forget after that.
-  std::map<jobs::JobId, store::Update> unsaved_;
-  std::vector<std::pair<jobs::JobId, std::uint32_t>> unsaved_forgets_;
+  std::map<jobs::JobId, Write> unsaved_;  // rows that could not be stored, and are not on their way again
   std::multimap<jobs::JobId, Waiter> waiters_;
   std::map<std::uint32_t, jobs::UserLimits> limits_;
   std::map<std::uint32_t, std::uint64_t> saved_usage_;

@@ -236,11 +236,10 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
   own(id, {.uid = job.spec.uid,
            .array_index = job.spec.array_index,
            .array = job.spec.array,
-           .ever_started = job.started_at != 0,
            .bytes = job.document_bytes + job.spec.after.size() * kDependencyBytes,
            .submitted_at = job.submitted_at,
            .name = job.name,
-           .state = job.core.state});
+           .row = {job, job.spec.request()}});
   core::Restored event{.spec = job.spec,
                        .state = job.core.state,
                        .attempt = attempt,
@@ -281,7 +280,10 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
       if (event.state != JobState::kEnding) event.state = JobState::kSuspended;
       break;
   }
-  owners_.at(id).state = event.state;
+  core::Record& now = owners_.at(id).row.core;
+  now.state = event.state;
+  now.gpus = event.gpus;
+  now.ran = event.ran;
   apply(event);
   if (event.state != JobState::kEnding || found.found == JobRuns::Found::kNone) return;
   const bool is_limit = event.outcome == core::Outcome::kTimedOut;

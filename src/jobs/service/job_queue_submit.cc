@@ -124,6 +124,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     apply_now(core::Submitted{spec, submission->by_admin}, commands);
     store::Insert& insert = inserts.emplace_back();
     insert.job.spec = spec;
+    insert.job.core.state = spec.held ? core::JobState::kHeld : core::JobState::kQueued;
     insert.job.name = submission->name;
     insert.job.command = submission->command;
     insert.job.log = log_of(*submission, spec).value_or("");  // the API has asked already whether it can be
@@ -137,7 +138,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
                   .bytes = bytes,
                   .submitted_at = submitted_at,
                   .name = submission->name,
-                  .state = spec.held ? core::JobState::kHeld : core::JobState::kQueued});
+                  .row = {insert.job, spec.request()}});
   }
   Submitted answer{.id = next_id_, .count = count, .capped_at = {}};
   if (const auto at = standing(next_id_); at && at->capped < at->priority) answer.capped_at = at->capped;
@@ -190,6 +191,7 @@ void JobQueue::disown(JobId job) {
   const auto user = document_bytes_.find(found->second.uid);
   if ((user->second -= found->second.bytes) == 0) document_bytes_.erase(user);
   owners_.erase(found);
+  unsaved_.erase(job);
 }
 
 void JobQueue::submitted(const Token& token, const Result<Submitted>& result) {

@@ -276,7 +276,7 @@ std::string broken_text(const JobQueue& queue, const core::Record& record) {
   if (const JobQueue::Owner* const owner = queue.find(by)) {
     after = {.label = label_of(by, owner->array, owner->array_index), .name = owner->name};
     uid = owner->uid;
-    outcome = owner->outcome;
+    outcome = owner->row.core.outcome;
   } else if (auto stored = queue.store()->find(by)) {
     if (stored->spec.array == by) stored = failed_element(*queue.store(), std::move(*stored));
     if (stored) {

@@ -25,14 +25,10 @@ ChangeWriter::ChangeWriter(SQLite::Database& db)
                   "VALUES (?,?,?,?,?,?,?)"),
       token_(db, "SELECT id FROM jobs WHERE uid = ? AND token = ? AND token <> ''"),
       last_id_(db, "UPDATE counters SET value = max(value, ?) WHERE name = 'last_id'"),
-      core_(db,
-            "UPDATE jobs SET state = ?, outcome = ?, attempt = ?, given = ?, ord = ?, priority = ?, held = ?, ran = ?, "
-            "capped = ? WHERE id = ?"),
-      rest_(db,
-            "UPDATE jobs SET started_at = coalesce(?, started_at), ended_at = coalesce(?, ended_at), "
-            "exit_status = coalesce(?, exit_status), note = coalesce(?, note) WHERE id = ?"),
-      request_(db, "UPDATE jobs SET wanted = ?, gpu_count = ?, memory = ?, time_limit = ? WHERE id = ?"),
-      gpu_order_(db, "UPDATE jobs SET gpu_order = ? WHERE id = ?"),
+      update_(db,
+              "UPDATE jobs SET state = ?, outcome = ?, attempt = ?, given = ?, ord = ?, priority = ?, held = ?, "
+              "ran = ?, capped = ?, started_at = ?, ended_at = ?, exit_status = ?, note = ?, gpu_order = ?, "
+              "wanted = ?, gpu_count = ?, memory = ?, time_limit = ? WHERE id = ?"),
       use_(db, "UPDATE jobs SET gpu_time = gpu_time + ?, peak_memory = max(peak_memory, ?) WHERE id = ?"),
       usage_(db, "INSERT OR REPLACE INTO usage (uid, gpu_microseconds, at) VALUES (?,?,?)"),
       keep_(db, "INSERT OR REPLACE INTO kept (key, value) VALUES (?,?)"),
@@ -60,6 +56,8 @@ Applied ChangeWriter::apply(const Insert& change) {
     if (insert->exec() == 0) return {false, find_token(job.spec.uid, job.token), 0};
   }
   const std::int64_t id = as_signed(job.spec.id.value);
+  execute(last_id_, id);
+  if (job.core.state == JobState::kDone) return {};
   Use document(document_);
   document->bind(1, id);
   document->bindNoCopy(2, change.text().data(), static_cast<int>(change.text().size()));
@@ -67,42 +65,28 @@ Applied ChangeWriter::apply(const Insert& change) {
   int place = 0;
   for (const Dependency& one : job.spec.after) {
     // A restarted daemon asks what became of it.
-    const bool is_needed = job.core.state != JobState::kDone && one.fate == Dependency::Fate::kPending;
+    const bool is_needed = one.fate == Dependency::Fate::kPending;
     execute(dependency_, id, place++, as_signed(one.on.value), one.whole_array, static_cast<int>(one.need),
             static_cast<int>(one.fate), is_needed);
   }
-  execute(last_id_, id);
   return {};
 }
 
 Applied ChangeWriter::apply(const Update& change) {
-  const std::int64_t id = as_signed(change.job.value);
-  bool there = true;
-  if (const auto& core = change.core) {
-    // Before anything else is written: it frees pages.
-    if (core->state == JobState::kDone) {
-      execute(delete_document_, id);
-      execute(delete_dependencies_, id);
-    }
-    there = execute(core_, static_cast<int>(core->state), static_cast<int>(core->outcome), core->attempt,
-                    core->gpus.to_string(), as_signed(core->order), core->priority, core->held,
-                    std::int64_t{core->ran.count()}, core->capped, id) > 0;
+  const jobs::Record& core = change.core;
+  const jobs::Request& request = change.request;
+  const std::int64_t id = as_signed(core.job.value);
+  // Before anything else is written: it frees pages.
+  if (core.state == JobState::kDone) {
+    execute(delete_document_, id);
+    execute(delete_dependencies_, id);
   }
-  if (const auto& request = change.request) {
-    execute(request_, request->gpus.to_string(), request->gpu_count, as_signed(request->memory),
-            std::int64_t{request->time_limit.count()}, id);
-  }
-  if (change.gpu_order) execute(gpu_order_, gpus_text(*change.gpu_order), id);
-  if (!change.core || change.started_at || change.ended_at || change.exit_status || change.note) {
-    Use rest(rest_);
-    if (change.started_at) rest->bind(1, *change.started_at);
-    if (change.ended_at) rest->bind(2, *change.ended_at);
-    if (change.exit_status) rest->bind(3, *change.exit_status);
-    if (change.note) rest->bind(4, *change.note);
-    rest->bind(5, id);
-    there = rest->exec() > 0;
-  }
-  return {there, {}, 0};
+  const int rows = execute(update_, static_cast<int>(core.state), static_cast<int>(core.outcome), core.attempt,
+                           core.gpus.to_string(), as_signed(core.order), core.priority, core.held,
+                           std::int64_t{core.ran.count()}, core.capped, change.started_at, change.ended_at,
+                           change.exit_status, change.note, gpus_text(change.gpu_order), request.gpus.to_string(),
+                           request.gpu_count, as_signed(request.memory), std::int64_t{request.time_limit.count()}, id);
+  return {rows > 0, {}, 0};
 }
 
 Applied ChangeWriter::apply(const AddToJob& change) {

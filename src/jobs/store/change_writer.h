@@ -32,8 +32,8 @@ class ChangeWriter {
  private:
   std::optional<JobId> find_token(std::uint32_t uid, const std::string& token);
 
-  SQLite::Statement insert_, document_, dependency_, token_, last_id_, core_, rest_, request_, gpu_order_, use_, usage_,
-      keep_, drop_, old_, users_old_, delete_job_, delete_document_, delete_dependencies_;
+  SQLite::Statement insert_, document_, dependency_, token_, last_id_, update_, use_, usage_, keep_, drop_, old_,
+      users_old_, delete_job_, delete_document_, delete_dependencies_;
   LedgerWriter ledger_;
   std::pair<WallTime, std::int64_t> looked_to_;  // by Prune; from the beginning again when it is through
 };

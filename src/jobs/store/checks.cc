@@ -43,8 +43,7 @@ Status check(const std::vector<Change>& changes) {
         return base::fail(base::Code::kExists, "job " + std::to_string(id.value) + " is stored twice at once");
       GPUMUX_TRY(check_lengths(insert->job, insert->text().size()));
     } else if (const auto* update = std::get_if<Update>(&change)) {
-      if (update->note && update->note->size() > kMaxNoteBytes)
-        return too_long("note", update->note->size(), kMaxNoteBytes);
+      if (update->note.size() > kMaxNoteBytes) return too_long("note", update->note.size(), kMaxNoteBytes);
     } else if (const auto* row = std::get_if<AddToLedger>(&change)) {
       GPUMUX_TRY(check_texts(row->row));
     }

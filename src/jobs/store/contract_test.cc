@@ -95,34 +95,32 @@ TEST_F(Contract, WhatIsNotThereIsNotFound) {
   EXPECT_EQ(ids({}), "");
 }
 
-TEST_F(Contract, UpdatesChangeWhatTheyName) {
-  put({insert(1)});
-  Record running{JobId{1}, JobState::kRunning, Outcome::kNone, 2, {0, 3}, 99, 4, false, std::chrono::seconds(5)};
-  EXPECT_TRUE(put({Update{JobId{1}, running, 111, {}, {}, {}}})[0].done);
-  EXPECT_TRUE(put({Update{JobId{1}, {}, {}, 222, 137, "killed"}})[0].done);
-  const StoredJob job = store_->find(JobId{1}).value();
-  EXPECT_TRUE(job.core == running);
-  EXPECT_EQ(job.spec.order, 99u);
-  EXPECT_EQ(job.spec.priority, 4);
-  EXPECT_EQ(job.started_at, 111);
-  EXPECT_EQ(job.ended_at, 222);
-  EXPECT_EQ(job.exit_status, 137);
-  EXPECT_EQ(job.note, "killed");
-  EXPECT_EQ(job.name, "job 1");
-}
-
-TEST_F(Contract, WhatAJobAsksForChanges) {
-  put({insert(1)});
+TEST_F(Contract, AnUpdateIsTheWholeRow) {
+  Insert first = insert(1, 1000, "token");
+  first.job.begin_at = 7;
+  put({first, insert(2), AddToJob{JobId{1}, 1.5, 70}});
   Update change;
-  change.job = JobId{1};
-  change.request = jobs::Request{{0, 2}, 2, 5u << 20, std::chrono::hours(3)};
+  change.core = {JobId{1}, JobState::kRunning, Outcome::kNone, 2, {0, 3}, 99, 4, true, std::chrono::seconds(5), 3};
+  change.started_at = 111;
+  change.ended_at = 222;
+  change.exit_status = 137;
+  change.note = "killed";
   change.gpu_order = {2, 0};
+  change.request = {{0, 2}, 2, (std::uint64_t{1} << 63) + 5, std::chrono::hours(3)};
+  StoredJob expected = first.job;
+  static_cast<Progress&>(expected) = change;
+  expected.spec.ask(change.request);
+  expected.spec.order = 99;
+  expected.spec.priority = 4;
+  expected.spec.capped = 3;
+  expected.spec.held = true;
   EXPECT_TRUE(put({change})[0].done);
+  EXPECT_TRUE(same(store_->find(JobId{1}).value(), expected));
   open();
-  const StoredJob job = store_->find(JobId{1}).value();
-  EXPECT_EQ(job.spec.request(), *change.request);
-  EXPECT_EQ(job.gpu_order, (std::vector<std::uint32_t>{2, 0}));
-  EXPECT_EQ(job.name, "job 1");
+  EXPECT_TRUE(same(store_->find(JobId{1}).value(), expected));
+  EXPECT_EQ(store_->find(JobId{1})->gpu_seconds, 1.5);
+  EXPECT_EQ(store_->document(JobId{1}).value(), *first.document);
+  EXPECT_TRUE(same(store_->find(JobId{2}).value(), insert(2).job));
 }
 
 TEST_F(Contract, WhatAJobHasHadIsAdded) {
@@ -366,6 +364,13 @@ TEST_F(Contract, DocumentsOfJobsThatAreDoneAreDropped) {
   const auto unfinished = store_->unfinished().value();
   ASSERT_EQ(unfinished.size(), 1u);
   EXPECT_EQ(unfinished[0].document_bytes, insert(2).text().size());
+  Insert done_at_once = insert(3);
+  done_at_once.job.core.state = JobState::kDone;
+  done_at_once.job.spec.after = {{JobId{2}}};
+  put({done_at_once});
+  EXPECT_EQ(store_->document(JobId{3}).error().code, base::Code::kNotFound);
+  EXPECT_TRUE(store_->find(JobId{3})->spec.after.empty());
+  EXPECT_EQ(store_->next_id()->value, 4u);
 }
 
 TEST_F(Contract, DependenciesOfJobsThatAreDoneAreDropped) {

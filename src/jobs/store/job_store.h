@@ -46,44 +46,43 @@ inline constexpr std::size_t kMaxNoteBytes = 4096;           // the last lines o
 inline constexpr std::size_t kMaxDocumentBytes = 16u << 20;  // arguments and environment: Linux takes 6 MiB of them
 inline constexpr std::uint32_t kMaxPageJobs = 1'000;         // a page with its reasons takes the loop about 1 ms
 
-struct StoredJob {
-  jobs::JobSpec spec;  // as submitted; `order`, `priority`, `capped` and `held` as they are in `core`
-  jobs::Record core;   // as the core last said
+// The course of a job until now.
+struct Progress {
+  jobs::Record core;        // as the core last said
+  WallTime started_at = 0;  // the first time
+  WallTime ended_at = 0;
+  int exit_status = kNoExitStatus;
+  std::string note;                           // why it failed, was refused, waits: for people
+  std::vector<std::uint32_t> gpu_order = {};  // of the GPUs that it names, if changed; empty: as the document says
+};
+
+struct StoredJob : Progress {
+  jobs::JobSpec spec;  // the request as it is now; `order`, `priority`, `capped` and `held` as they are in `core`
   std::string name;
   std::string command;  // as a person types it into a shell; its first kMaxCommandBytes
   std::string log;      // the file that its output goes to
   std::string token;    // the client's, by which it submits again without doubling; empty: none
   WallTime submitted_at = 0;
-  WallTime started_at = 0;  // the first time
-  WallTime ended_at = 0;
-  int exit_status = kNoExitStatus;
-  std::string note;                           // why it failed, was refused, waits: for people
-  WallTime begin_at = 0;                      // it does not start before; 0: at once
-  double gpu_seconds = 0;                     // that its programs have had
-  std::uint64_t peak_memory = 0;              // bytes that they had allocated on one GPU at once, at most
-  std::vector<std::uint32_t> gpu_order = {};  // of `spec.gpus`, if they were changed; empty: as the document says
-  std::uint64_t document_bytes = 0;           // only from unfinished()
+  WallTime begin_at = 0;             // it does not start before; 0: at once
+  double gpu_seconds = 0;            // that its programs have had
+  std::uint64_t peak_memory = 0;     // bytes that they had allocated on one GPU at once, at most
+  std::uint64_t document_bytes = 0;  // only from unfinished()
 };
 
 // ---- changes ----------------------------------------------------------------------------------------------
 
 // `document`: the submission in full, as the daemon wants to have it back (JSON); the store does not look into it. It
-// is dropped when an Update says that the job is done, and so are the job's dependencies.
+// is not kept of a job that is done, and neither are the job's dependencies.
 struct Insert {
   StoredJob job;
   std::shared_ptr<const std::string> document;  // the elements of an array have one together; null: empty
 
   std::string_view text() const { return document ? std::string_view(*document) : std::string_view(""); }
 };
-// Changes the fields that are set. Of a job that is not there: nothing happens.
-struct Update {
-  JobId job;
-  std::optional<jobs::Record> core;
-  std::optional<WallTime> started_at, ended_at;
-  std::optional<int> exit_status;
-  std::optional<std::string> note;
-  std::optional<jobs::Request> request = {};  // of `spec`
-  std::optional<std::vector<std::uint32_t>> gpu_order = {};
+// The facts of a job that change after its Insert, all of them, as they are now. Of a job that is not there: nothing
+// happens.
+struct Update : Progress {
+  jobs::Request request;  // of `spec`
 };
 // GPU time that a job's programs have had since the last one. Of a job that is not there: nothing happens.
 struct AddToJob {

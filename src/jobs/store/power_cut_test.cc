@@ -174,8 +174,10 @@ TEST(PowerCut, AFullDiskTakesWhatBecomesOfJobs) {
   ASSERT_TRUE((*opened)->commit(jobs));
   vfs.set_full(true);
   for (std::uint64_t id = 1; id <= kJobs; id += 250) {
-    Update started{JobId{id}, jobs::Record(), {}, {}, {}, std::string(kMaxNoteBytes, 'n')};
-    started.core->state = jobs::JobState::kRunning;
+    Update started;
+    started.core.job = JobId{id};
+    started.core.state = jobs::JobState::kRunning;
+    started.note.assign(kMaxNoteBytes, 'n');
     const auto done_first = (*opened)->commit({started, PutUsage{1000, id, 1}, PutValue{"key", std::to_string(id)}});
     ASSERT_TRUE(done_first) << id << ": " << done_first.error().message();
     std::vector<Change> ends;

@@ -23,11 +23,13 @@ inline Insert insert(std::uint64_t id, std::uint32_t uid = 1000, const std::stri
 }
 
 inline Update done(std::uint64_t id, WallTime at, jobs::Outcome outcome = jobs::Outcome::kOk) {
-  Update change{JobId{id}, jobs::Record(), {}, at, 0, {}};
-  change.core->job = JobId{id};
-  change.core->state = jobs::JobState::kDone;
-  change.core->outcome = outcome;
-  change.core->order = id;
+  Update change;
+  change.core.job = JobId{id};
+  change.core.state = jobs::JobState::kDone;
+  change.core.outcome = outcome;
+  change.core.order = id;
+  change.ended_at = at;
+  change.exit_status = 0;
   return change;
 }
 

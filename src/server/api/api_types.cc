@@ -95,8 +95,10 @@ base::Status read_number(std::string_view query, std::string_view name, std::uin
   if (!text) return {};
   const auto number = base::parse_integer(*text, least, most);
   if (!number)
-    return base::fail(base::Code::kInvalid, std::string(name) + " must be a number from " + std::to_string(least) +
-                                                " to " + std::to_string(most));
+    return base::fail(base::Code::kInvalid,
+                      std::string(name) + " must be a number" +
+                          (most == UINT64_MAX ? "" : " from " + std::to_string(least) + " to " + std::to_string(most)) +
+                          ", and not '" + std::string(text->substr(0, 64)) + "'");
   target = *number;
   return {};
 }
