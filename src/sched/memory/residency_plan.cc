@@ -70,13 +70,14 @@ void Residency::tell(const GpuAccount& gpu, SeatAccount& seat, Telling telling, 
   if (seat.asks()) {
     const Wish& wish = *seat.wish;
     answer = Wishes(accounts_).answer(gpu, seat, room, commitment);
-    if (answer.gives_room) {
+    if (answer.kind == Wishes::Answer::Kind::kAll && seat.turn == TurnKind::kHolding) {
       seat.given_room = also_given(seat.given_room, wish.room);
       if (wish.room > seat.most_had) seat.grows_until = seat.given_room->until;
       seat.most_had = std::max(seat.most_had, wish.room);  // asking for it again is no growth
     }
-    if (answer.gives_commitment) seat.given_commitment = also_given(seat.given_commitment, wish.commitment);
-    if (answer.asks_again) seat.wants_more = true;
+    if (answer.kind != Wishes::Answer::Kind::kRefused && commitment >= wish.commitment)
+      seat.given_commitment = also_given(seat.given_commitment, wish.commitment);
+    if (answer.kind == Wishes::Answer::Kind::kCommitment) seat.wants_more = true;
   }
   // The most that it could have changes with each allocation of others. A message is worth it if it changes by much,
   // and if its process is not meant to be frozen.
@@ -88,7 +89,8 @@ void Residency::tell(const GpuAccount& gpu, SeatAccount& seat, Telling telling, 
   if (room >= seat.told_room() + kLeastRaise && seat.lacking_since)
     seat.lacking_since = accounts_.now;  // something comes, and more than crumbs
   const bool tells_stranded = seat.is_stranded != seat.told_stranded();
-  if (!answer.is_due && !tells_stranded && (!changes || is_full)) return;
+  const bool is_answered = answer.kind != Wishes::Answer::Kind::kNone;
+  if (!is_answered && !tells_stranded && (!changes || is_full)) return;
   const std::uint32_t last = seat.bounds.empty() ? 0 : seat.bounds.back().sequence;
   const std::uint32_t sequence = last + 1 == 0 ? 1 : last + 1;
   if (!seat.bounds.empty() && room == seat.told_room() && commitment == seat.told_commitment()) {
@@ -98,7 +100,7 @@ void Residency::tell(const GpuAccount& gpu, SeatAccount& seat, Telling telling, 
   }
   seat.bounds.back().most = most;
   seat.bounds.back().is_stranded = seat.is_stranded;
-  if (answer.is_due) {
+  if (is_answered) {
     seat.answered = seat.wish->ticket;
     seat.wish.reset();
   }

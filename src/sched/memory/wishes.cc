@@ -62,16 +62,14 @@ Wishes::Answer Wishes::answer(const GpuAccount& gpu, const SeatAccount& seat, st
   const bool has_all = has_commitment && room >= wish.room;
   const bool is_hopeless =
       !accounts_.awaits_tenants() && !is_possible(gpu, seat) && !may_have_left(gpu, seat) && !may_not_come(gpu, seat);
-  const bool refused = !has_all && (is_hopeless || accounts_.now >= refused_at(gpu, seat));
-  // Without a lease its turn may never come: it asks again when it holds one.
-  const bool holds = seat.turn == TurnKind::kHolding;
-  const bool is_due = has_all || refused || (has_commitment && !holds);
-  Answer answer{.is_due = is_due,
-                .gives_room = has_all && holds,
-                .gives_commitment = has_commitment && !refused,
-                .asks_again = is_due && !has_all && !refused};
-  if (refused) answer.refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign.bytes) : Refusal::kNothingMoves;
-  return answer;
+  const bool refused = is_hopeless || accounts_.now >= refused_at(gpu, seat);
+  using enum Answer::Kind;
+  if (has_all) return {.kind = kAll};
+  if (refused)
+    return {.kind = kRefused,
+            .refusal = is_hopeless ? refusal_of(gpu, seat, gpu.foreign.bytes) : Refusal::kNothingMoves};
+  // Without a lease its turn may never come.
+  return {.kind = has_commitment && seat.turn != TurnKind::kHolding ? kCommitment : kNone};
 }
 
 }  // namespace gpumux::sched

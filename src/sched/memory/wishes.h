@@ -38,11 +38,13 @@ class Wishes {
   TimePoint next_deadline(const GpuAccount& gpu, const SeatAccount& seat) const;
 
   struct Answer {
-    bool is_due = false;      // now; otherwise the seat goes on waiting
-    bool gives_room = false;  // and the seat holds a lease
-    bool gives_commitment = false;
-    bool asks_again = false;  // without the room: the seat asks again when it holds a lease
-    Refusal refusal = Refusal::kNone;
+    enum class Kind {
+      kNone,        // it goes on waiting
+      kAll,         // it is told all that it has asked for
+      kCommitment,  // without the room: the seat asks again when it holds a lease
+      kRefused,
+    } kind = Kind::kNone;
+    Refusal refusal = Refusal::kNone;  // why
   };
   // If it is told this room and commitment.
   Answer answer(const GpuAccount& gpu, const SeatAccount& seat, std::uint64_t room, std::uint64_t commitment) const;

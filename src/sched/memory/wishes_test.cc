@@ -47,20 +47,21 @@ TEST(Wishes, AreAnsweredWhenTheyAreFulfilledOrHopelessOrNothingMoves) {
     Duration waited;                 // since then, or since memory last became free
     std::uint64_t foreign;
     bool is_looked_at, awaits_tenants;
-    bool is_due, asks_again;
+    Wishes::Answer::Kind answer;
     Refusal refusal;
   };
   using enum TurnKind;
+  using enum Wishes::Answer::Kind;
   const Row rows[] = {
-      {"it has all", kHolding, 40, 40, 1s, 0, false, false, true, false, Refusal::kNone},
-      {"its room is on its way", kHolding, 10, 40, 1s, 0, false, false, false, false, Refusal::kNone},
-      {"its promise is on its way", kIdle, 0, 30, 1s, 0, false, false, false, false, Refusal::kNone},
-      {"without a lease the promise is enough", kIdle, 0, 40, 1s, 0, false, false, true, true, Refusal::kNone},
-      {"nothing moves", kHolding, 10, 40, 10s, 0, false, false, true, false, Refusal::kNothingMoves},
-      {"it is hopeless", kHolding, 10, 10, 1s, 60, true, false, true, false, Refusal::kGpuMemory},
-      {"the look is older than the wish", kHolding, 10, 10, 1s, 60, false, false, false, false, Refusal::kNone},
-      {"... and no new one comes", kHolding, 10, 10, 2s, 60, false, false, true, false, Refusal::kGpuMemory},
-      {"tenants may come back", kHolding, 10, 10, 1s, 60, true, true, false, false, Refusal::kNone},
+      {"it has all", kHolding, 40, 40, 1s, 0, false, false, kAll, Refusal::kNone},
+      {"its room is on its way", kHolding, 10, 40, 1s, 0, false, false, kNone, Refusal::kNone},
+      {"its promise is on its way", kIdle, 0, 30, 1s, 0, false, false, kNone, Refusal::kNone},
+      {"without a lease the promise is enough", kIdle, 0, 40, 1s, 0, false, false, kCommitment, Refusal::kNone},
+      {"nothing moves", kHolding, 10, 40, 10s, 0, false, false, kRefused, Refusal::kNothingMoves},
+      {"it is hopeless", kHolding, 10, 10, 1s, 60, true, false, kRefused, Refusal::kGpuMemory},
+      {"the look is older than the wish", kHolding, 10, 10, 1s, 60, false, false, kNone, Refusal::kNone},
+      {"... and no new one comes", kHolding, 10, 10, 2s, 60, false, false, kRefused, Refusal::kGpuMemory},
+      {"tenants may come back", kHolding, 10, 10, 1s, 60, true, true, kNone, Refusal::kNone},
   };
   for (const Row& row : rows) {
     SCOPED_TRACE(row.name);
@@ -71,8 +72,7 @@ TEST(Wishes, AreAnsweredWhenTheyAreFulfilledOrHopelessOrNothingMoves) {
     if (row.is_looked_at) one.gpu.foreign.seen_at = one.accounts.now;
     if (row.awaits_tenants) one.accounts.awaited_until = one.accounts.now + 1s;
     const auto answer = Wishes(one.accounts).answer(one.gpu, seat, row.room * kGiB, row.commitment * kGiB);
-    EXPECT_EQ(answer.is_due, row.is_due);
-    EXPECT_EQ(answer.asks_again, row.asks_again);
+    EXPECT_EQ(answer.kind, row.answer);
     EXPECT_EQ(answer.refusal, row.refusal);
   }
 }
