@@ -78,6 +78,7 @@ void LeaseCore::State::on(const GpuAdded& e) {
   auto gpu = std::make_unique<Gpu>();
   gpu->index = e.gpu;
   gpu->settings = sane(e.settings);
+  if (grants.are_held()) gpu->cost.skip_next_paging();
   gpu->policy = gpu->settings.policy;
   gpu->next_epoch.value = std::max(e.first_epoch.value, kFirstEpoch);
   roster.add_gpu(std::move(gpu));
