@@ -5,7 +5,6 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/thread_pool.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/websocket.hpp>
@@ -17,8 +16,7 @@
 
 #include "api_client/jobs.h"
 #include "base/version.h"
-#include "listener/listener.h"
-#include "web/await.h"
+#include "listener/requests.h"
 #include "web/feed.h"
 #include "web/limits.h"
 #include "web/log_tail.h"
@@ -37,8 +35,8 @@ namespace beast = boost::beast;
 namespace http = beast::http;
 using asio::ip::tcp;
 using base::Code;
-using listener::Listener;
-using Request = http::request<http::string_body>;
+using listener::TcpListener;
+using Request = listener::HttpRequest;
 
 // The page's word for the WebSocket's protocol; the session's key comes behind it.
 constexpr std::string_view kProtocol = "gpumux";
@@ -70,7 +68,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     const std::vector<tcp::endpoint> endpoints{{asio::ip::address_v4::loopback(), settings_.port},
                                                {asio::ip::address_v6::loopback(), settings_.port}};
     const base::Status listening = listener_.listen(
-        endpoints, [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
+        endpoints, [self = shared_from_this()](TcpListener::Place place) { return serve(self, std::move(place)); });
     if (!listening)
       return base::fail(Code::kExists, "cannot listen on port " + std::to_string(settings_.port) + ": " +
                                            listening.error().message() + "; choose another with --port");
@@ -94,44 +92,27 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
  private:
-  static asio::awaitable<void> serve(std::shared_ptr<Impl> self, Listener::Place place) {
+  static asio::awaitable<void> serve(std::shared_ptr<Impl> self, TcpListener::Place place) {
     auto upgrade = co_await self->answer_all(place);
     if (!upgrade) co_return;
     // Views have places of their own.
     beast::tcp_stream stream = std::move(place.stream());
-    { const Listener::Place free = std::move(place); }
+    { const TcpListener::Place free = std::move(place); }
     co_await self->show(std::move(stream), std::move(*upgrade));
   }
 
   // Answers requests until the connection ends, or one wants to become a view: that one.
-  asio::awaitable<std::optional<Request>> answer_all(Listener::Place& place) {
-    beast::tcp_stream& stream = place.stream();
-    beast::flat_buffer buffer(2 * kMaxHeaderBytes + kMaxBodyBytes);
-    for (bool keep = true; keep && listener_.is_open();) {
-      http::request_parser<http::string_body> parser;
-      parser.header_limit(kMaxHeaderBytes);
-      parser.body_limit(kMaxBodyBytes);
-      stream.expires_after(kIdleTimeout);
-      auto [idle, first] = co_await http::async_read_some(stream, buffer, parser, kAwait);
-      if (idle && idle != http::error::need_buffer) co_return std::nullopt;
-      place.move_back();
-      stream.expires_after(kMoveTimeout);
-      if (!parser.is_done()) {
-        auto [error, size] = co_await http::async_read(stream, buffer, parser, kAwait);
-        if (error) co_return std::nullopt;
-      }
-      Request request = parser.release();
-      keep = request.keep_alive();
-      const bool is_upgrade = beast::websocket::is_upgrade(request);
-      Reply reply = co_await answer(request, is_upgrade);
-      if (is_upgrade && reply.status == http::status::switching_protocols) co_return request;
-      auto response = response_of(std::move(reply), request.version(), keep && !is_upgrade);
-      stream.expires_after(kMoveTimeout);
-      auto [late, sent] = co_await http::async_write(stream, response, kAwait);
-      if (late) co_return std::nullopt;
-      keep = keep && !is_upgrade;
-    }
-    co_return std::nullopt;
+  asio::awaitable<std::optional<Request>> answer_all(TcpListener::Place& place) {
+    const listener::RequestLimits limits{
+        .header_bytes = kMaxHeaderBytes, .body_bytes = kMaxBodyBytes, .idle = kIdleTimeout, .move = kMoveTimeout};
+    return listener::answer_requests(
+        place.stream(), place, listener_, limits,
+        [this](const Request& request) -> asio::awaitable<std::optional<listener::HttpResponse>> {
+          const bool is_upgrade = beast::websocket::is_upgrade(request);
+          Reply reply = co_await answer(request, is_upgrade);
+          if (is_upgrade && reply.status == http::status::switching_protocols) co_return std::nullopt;
+          co_return response_of(std::move(reply), request.version(), request.keep_alive() && !is_upgrade);
+        });
   }
 
   asio::awaitable<Reply> answer(const Request& request, bool is_upgrade) {
@@ -252,7 +233,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
     views_.erase(view.get());
   }
 
-  Listener listener_;
+  TcpListener listener_;
   Settings settings_;
   std::string cookie_name_;  // cookies belong to a host, whatever the port
   Secrets secrets_;

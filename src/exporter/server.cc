@@ -12,7 +12,6 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/ssl/context.hpp>
 #include <boost/asio/use_awaitable.hpp>
-#include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
 #include <boost/beast/http.hpp>
 #include <boost/beast/ssl/ssl_stream.hpp>
@@ -21,7 +20,7 @@
 #include <optional>
 #include <utility>
 
-#include "listener/listener.h"
+#include "listener/requests.h"
 #include "os/durable_file.h"
 
 namespace gpumux::exporter {
@@ -33,7 +32,7 @@ namespace http = beast::http;
 namespace ssl = asio::ssl;
 using asio::ip::tcp;
 using base::Code;
-using listener::Listener;
+using listener::TcpListener;
 using namespace std::chrono_literals;
 
 // Without an exception: an error is how a connection ends.
@@ -119,8 +118,8 @@ base::Result<Plan> plan_of(const Settings& settings) {
   return plan;
 }
 
-http::response<http::string_body> response_of(Page page, unsigned version, bool keep) {
-  http::response<http::string_body> response(static_cast<http::status>(page.status), version);
+listener::HttpResponse response_of(Page page, unsigned version, bool keep) {
+  listener::HttpResponse response(static_cast<http::status>(page.status), version);
   response.set(http::field::server, "gpumux");
   response.set(http::field::content_type, page.content_type);
   response.set(http::field::cache_control, "no-store");
@@ -148,7 +147,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   base::Status listen(const tcp::endpoint& endpoint) {
     return listener_
         .listen({endpoint},
-                [self = shared_from_this()](Listener::Place place) { return begin(self, std::move(place)); })
+                [self = shared_from_this()](TcpListener::Place place) { return begin(self, std::move(place)); })
         .map_error([](base::Error error) {
           error.what = "cannot listen for scrapers: " + error.what;
           return error;
@@ -160,7 +159,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   tcp::endpoint endpoint() const { return listener_.endpoint(); }
 
  private:
-  static asio::awaitable<void> begin(std::shared_ptr<Impl> self, Listener::Place place) {
+  static asio::awaitable<void> begin(std::shared_ptr<Impl> self, TcpListener::Place place) {
     beast::tcp_stream& lowest = place.stream();
     if (self->tls_ == nullptr) {
       co_await self->serve(lowest, place);
@@ -173,26 +172,17 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   template <class Stream>
-  asio::awaitable<void> serve(Stream& stream, Listener::Place& place) {
-    beast::tcp_stream& lowest = place.stream();
-    beast::flat_buffer buffer(2 * kMaxHeaderBytes);
-    for (bool keep = true; keep && listener_.is_open();) {
-      http::request_parser<http::empty_body> parser;
-      parser.header_limit(kMaxHeaderBytes);
-      lowest.expires_after(kIdleTimeout);
-      auto [error, size] = co_await http::async_read(stream, buffer, parser, kAwait);
-      if (error) co_return;
-      place.move_back();
-      const auto& request = parser.get();
-      keep = request.keep_alive();
-      auto response = response_of(co_await answer(request), request.version(), keep);
-      lowest.expires_after(kMoveTimeout);
-      auto [late, sent] = co_await http::async_write(stream, response, kAwait);
-      if (late) co_return;
-    }
+  asio::awaitable<void> serve(Stream& stream, TcpListener::Place& place) {
+    const listener::RequestLimits limits{
+        .header_bytes = kMaxHeaderBytes, .body_bytes = 0, .idle = kIdleTimeout, .move = kMoveTimeout};
+    co_await listener::answer_requests(
+        stream, place, listener_, limits,
+        [this](const listener::HttpRequest& request) -> asio::awaitable<std::optional<listener::HttpResponse>> {
+          co_return response_of(co_await answer(request), request.version(), request.keep_alive());
+        });
   }
 
-  asio::awaitable<Page> answer(const http::request<http::empty_body>& request) {
+  asio::awaitable<Page> answer(const listener::HttpRequest& request) {
     if (request.method() != http::verb::get) co_return refusal(405, "this address is only read");
     const std::string_view target = request.target();
     if (target.substr(0, target.find('?')) != "/metrics") co_return refusal(404, "there is only /metrics here");
@@ -223,7 +213,7 @@ class Server::Impl : public std::enable_shared_from_this<Server::Impl> {
   }
 
   asio::io_context& io_;
-  Listener listener_;
+  TcpListener listener_;
   const std::unique_ptr<ssl::context> tls_;  // none: without TLS
   const std::optional<std::string> token_;
   const Source source_;

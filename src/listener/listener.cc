@@ -29,7 +29,7 @@ constexpr int kMostTries = 100;
 
 }  // namespace
 
-base::Status Listener::bind(const std::vector<tcp::endpoint>& endpoints) {
+base::Status TcpListener::bind(const std::vector<tcp::endpoint>& endpoints) {
   std::string why;
   std::uint16_t port = 0;
   for (tcp::endpoint endpoint : endpoints) {
@@ -55,7 +55,7 @@ base::Status Listener::bind(const std::vector<tcp::endpoint>& endpoints) {
   return acceptors_.empty() ? base::Status(base::fail(base::Code::kUnavailable, why)) : base::Status();
 }
 
-base::Status Listener::listen(const std::vector<tcp::endpoint>& endpoints, Serve serve) {
+base::Status TcpListener::listen(const std::vector<tcp::endpoint>& endpoints, Serve serve) {
   base::Status bound = bind(endpoints);
   // A port that is free at the first address may be taken at another.
   for (int tries = 1; !bound && endpoints.size() > 1 && endpoints.front().port() == 0 && tries < kMostTries; ++tries)
@@ -66,14 +66,14 @@ base::Status Listener::listen(const std::vector<tcp::endpoint>& endpoints, Serve
   return {};
 }
 
-void Listener::close() {
+void TcpListener::close() {
   is_open_ = false;
   boost::system::error_code ignored;
   for (Acceptor& acceptor : acceptors_) acceptor.close(ignored);
   for (Connection& connection : all_->by_idleness) connection.stream.close();
 }
 
-void Listener::add(tcp::socket socket, const Serve& serve) {
+void TcpListener::add(tcp::socket socket, const Serve& serve) {
   auto& [by_idleness, ending] = *all_;
   if (ending.size() >= places_) return;
   if (by_idleness.size() >= places_) {
@@ -86,7 +86,7 @@ void Listener::add(tcp::socket socket, const Serve& serve) {
   asio::co_spawn(io_, serve(Place(all_, std::prev(by_idleness.end()))), asio::detached);
 }
 
-asio::awaitable<void> Listener::accept(Listener& self, Acceptor& acceptor, Serve serve) {
+asio::awaitable<void> TcpListener::accept(TcpListener& self, Acceptor& acceptor, Serve serve) {
   while (self.is_open()) {
     auto [error, socket] = co_await acceptor.async_accept(kAwait);
     if (!self.is_open()) co_return;

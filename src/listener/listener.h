@@ -23,7 +23,7 @@
 
 namespace gpumux::listener {
 
-class Listener {
+class TcpListener {
   struct Connection;
   struct All;
   using Connections = std::list<Connection>;
@@ -42,7 +42,7 @@ class Listener {
     void move_back() { at_->in->splice(at_->in->end(), *at_->in, at_); }
 
    private:
-    friend class Listener;
+    friend class TcpListener;
     Place(std::shared_ptr<All> all, Connections::iterator at) : all_(std::move(all)), at_(at) {}
     std::shared_ptr<All> all_;  // null: moved from
     Connections::iterator at_;
@@ -51,9 +51,9 @@ class Listener {
   // Serves one connection until it ends.
   using Serve = std::function<boost::asio::awaitable<void>(Place)>;
 
-  Listener(boost::asio::io_context& io, std::size_t places) : io_(io), places_(places) {}
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
+  TcpListener(boost::asio::io_context& io, std::size_t places) : io_(io), places_(places) {}
+  TcpListener(const TcpListener&) = delete;
+  TcpListener& operator=(const TcpListener&) = delete;
 
   // Listens at all of the addresses, or at none (kUnavailable: one is taken). An address that this machine does not
   // have is left out if another is there. Port 0: any port that is free at all of them. Called once. REQUIRES: `serve`,
@@ -80,7 +80,7 @@ class Listener {
   void add(boost::asio::ip::tcp::socket socket, const Serve& serve);
   using Acceptor = boost::asio::ip::tcp::acceptor;
   base::Status bind(const std::vector<boost::asio::ip::tcp::endpoint>& endpoints);
-  static boost::asio::awaitable<void> accept(Listener& self, Acceptor& acceptor, Serve serve);
+  static boost::asio::awaitable<void> accept(TcpListener& self, Acceptor& acceptor, Serve serve);
 
   boost::asio::io_context& io_;
   std::list<Acceptor> acceptors_;

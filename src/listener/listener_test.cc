@@ -34,7 +34,7 @@ class EchoServer : public std::enable_shared_from_this<EchoServer> {
   base::Status listen(std::uint16_t port) {
     return listener.listen(
         {tcp::endpoint(asio::ip::address_v4::loopback(), port)},
-        [self = shared_from_this()](Listener::Place place) { return serve(self, std::move(place)); });
+        [self = shared_from_this()](TcpListener::Place place) { return serve(self, std::move(place)); });
   }
 
   void close() {
@@ -42,10 +42,10 @@ class EchoServer : public std::enable_shared_from_this<EchoServer> {
     closed_.cancel();
   }
 
-  Listener listener;
+  TcpListener listener;
 
  private:
-  static asio::awaitable<void> serve(std::shared_ptr<EchoServer> self, Listener::Place place) {
+  static asio::awaitable<void> serve(std::shared_ptr<EchoServer> self, TcpListener::Place place) {
     constexpr auto kAwait = asio::as_tuple(asio::use_awaitable);
     boost::beast::tcp_stream& stream = place.stream();
     std::array<char, 1> byte{};

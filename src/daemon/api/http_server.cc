@@ -404,7 +404,7 @@ void HttpServer::listen(os::FileDescriptor socket, server::Door door, os::PeerLo
 
 // The listeners stay, closed: a wait of theirs may come back late.
 void HttpServer::stop_listening() {
-  for (Listener& listener : listeners_) listener.close();
+  for (UnixListener& listener : listeners_) listener.close();
 }
 
 // One attempt at one send: a client that is not let in costs no memory and no wait.
@@ -453,7 +453,7 @@ void HttpServer::trace_grew() {
 }
 
 void HttpServer::close() {
-  for (Listener& listener : listeners_) listener.close();
+  for (UnixListener& listener : listeners_) listener.close();
   flush_.cancel();
   for (const auto& [key, connection] : connections_) connection->close();
   followers_.clear();

@@ -72,7 +72,7 @@ class HttpServer {
   const server::AccessRules& access_;
   Closer& closer_;
   Admission admission_;
-  std::deque<Listener> listeners_;
+  std::deque<UnixListener> listeners_;
   TraceTexts trace_texts_;
   boost::asio::steady_timer flush_;
   bool flush_armed_ = false;

@@ -147,7 +147,7 @@ GpuLock::~GpuLock() {
   // Visitors that have not been answered hear of the end only once the name is free: they may take it then.
   std::vector<ForeignConnection> visitors;
   for (os::FileDescriptor* socket : {&roots_, &name_}) {
-    if (*socket) Listener::drain(std::move(*socket), *closer_, visitors);
+    if (*socket) UnixListener::drain(std::move(*socket), *closer_, visitors);
   }
   if (!file_) return;
   for (const char* suffix : {kSocketSuffix, kRuntimeDirSuffix, kLockSuffix}) ::unlink(path(suffix).c_str());

@@ -25,22 +25,22 @@ constexpr auto kAcceptPause = 100ms;
 
 }  // namespace
 
-Listener::Listener(asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended)
+UnixListener::UnixListener(asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended)
     : closer_(closer), accepted_(std::move(accepted)), turn_ended_(std::move(turn_ended)), socket_(io), pause_(io) {}
 
-void Listener::listen(os::FileDescriptor socket) {
+void UnixListener::listen(os::FileDescriptor socket) {
   close();
   socket_.assign(socket.release());
   wait();
 }
 
-bool Listener::has_pending() {
+bool UnixListener::has_pending() {
   if (!socket_.is_open()) return false;
   pollfd poller{socket_.native_handle(), POLLIN, 0};
   return ::poll(&poller, 1, 0) == 1;
 }
 
-void Listener::wait() {
+void UnixListener::wait() {
   socket_.async_wait(asio::posix::stream_descriptor::wait_read,
                      [this, generation = generation_](const boost::system::error_code& error) {
                        if (error || generation != generation_) return;
@@ -49,14 +49,14 @@ void Listener::wait() {
                      });
 }
 
-void Listener::wait_after(std::chrono::milliseconds time) {
+void UnixListener::wait_after(std::chrono::milliseconds time) {
   pause_.expires_after(time);
   pause_.async_wait([this, generation = generation_](const boost::system::error_code& error) {
     if (!error && generation == generation_) wait();
   });
 }
 
-void Listener::accept_some() {
+void UnixListener::accept_some() {
   for (int i = 0; i < kAcceptsPerTurn; ++i) {
     if (closer_.is_behind()) return wait_after(kInterruptEvery);
     os::FileDescriptor socket(::accept4(socket_.native_handle(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
@@ -79,7 +79,7 @@ void Listener::accept_some() {
   wait();
 }
 
-void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left) {
+void UnixListener::drain(os::FileDescriptor socket, Closer& closer, std::vector<ForeignConnection>& left) {
   // No connection comes after this. The connections that are there would otherwise be closed with the socket, in this
   // thread.
   ::shutdown(socket.get(), SHUT_RDWR);
@@ -95,7 +95,7 @@ void Listener::drain(os::FileDescriptor socket, Closer& closer, std::vector<Fore
   }
 }
 
-void Listener::close() {
+void UnixListener::close() {
   ++generation_;
   pause_.cancel();
   if (!socket_.is_open()) return;

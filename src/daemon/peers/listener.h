@@ -18,14 +18,14 @@
 
 namespace gpumux::daemon {
 
-class Listener {
+class UnixListener {
  public:
   using Accepted = std::function<void(ForeignConnection)>;
   // `accepted` is called for each connection, `turn_ended` after a few of them.
-  Listener(boost::asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended);
-  ~Listener() { close(); }
-  Listener(const Listener&) = delete;
-  Listener& operator=(const Listener&) = delete;
+  UnixListener(boost::asio::io_context& io, Closer& closer, Accepted accepted, std::function<void()> turn_ended);
+  ~UnixListener() { close(); }
+  UnixListener(const UnixListener&) = delete;
+  UnixListener& operator=(const UnixListener&) = delete;
 
   // In place of the socket that it has, if any.
   void listen(os::FileDescriptor socket);

@@ -98,7 +98,7 @@ class TenantServer {
   ContainerRecords containers_;
   std::function<void()> settled_;
   std::function<void(const Session&)> gone_;
-  Listener listener_;
+  UnixListener listener_;
   std::unordered_map<base::TenantId, std::shared_ptr<Connection>> connections_;
   std::uint64_t next_tenant_ = 1;
   // Lines about tenants that misbehave: enough to see it, too few to fill a disk.
