@@ -116,7 +116,7 @@ constexpr std::array kSchemas{
            "error_output?: bytes_or_text, attach?: bytes_or_text, pid?: int, after?: Dependency[]"},
     Schema{"JobState", "queued|held|starting|running|suspending|suspended|resuming|ending|done"},
     Schema{"Outcome", "|ok|failed|cancelled|timed out|lost|dependency failed"},
-    Schema{"Reason", "|held|dependency|begin|gpu_memory|priority|user_limit|array_limit|drained|retry|paused"},
+    Schema{"Reason", "|held|dependency|begin|gpu_memory|priority|user_limit|array_limit|drained|retry|paused|starting"},
     Schema{"Dependency", "job: int, need: ok|any"},
     Schema{"Submission",
            "arguments: bytes_or_text[], directory: bytes_or_text, environment: bytes_or_text[], gpus?: int, "

@@ -80,7 +80,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
     json.word("outcome", job.core.outcome == core::Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
     if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
   }
-  json.word("reason", now.standing ? to_string(now.standing->reason) : "");
+  json.word("reason", now.standing ? reason_word(now.standing->reason, now.why) : "");
   if (is_all) json.text("why", now.standing ? why_text(job, now.standing->reason, now.why) : "");
   if (now.standing && now.standing->place != 0) json.number("place", now.standing->place);
   if (now.starts_in) json.number("starts_in_ns", now.starts_in->count());

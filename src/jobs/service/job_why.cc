@@ -203,6 +203,10 @@ std::string retry_text(const core::WaitsForMoment& moment, const WhyFacts& facts
 
 }  // namespace
 
+std::string_view reason_word(WaitReason reason, const WhyFacts& facts) {
+  return reason == WaitReason::kPaused && !facts.is_paused ? "starting" : to_string(reason);
+}
+
 std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFacts& facts) {
   const core::JobSpec& spec = job.spec;
   switch (reason) {

@@ -56,7 +56,10 @@ std::string gpus_text(const jobs::GpuSet& gpus);
 // On the loop's thread.
 WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStanding& standing, const SightOf& sight);
 
-// Empty: it does not wait.
+// As the API has it: "held"; empty: it does not wait.
+std::string_view reason_word(jobs::WaitReason reason, const WhyFacts& facts);
+
+// The same in words.
 std::string why_text(const store::StoredJob& job, jobs::WaitReason reason, const WhyFacts& facts);
 
 // Why a job has ended without a start: which job it was to come after, and how that ended. `record`: of its end. On the

@@ -170,5 +170,16 @@ TEST(Refusals, OfAChangeNameTheJobAndTheLimits) {
             "job 17 has started with a time limit of 1h, none asked for: only an administrator makes it longer");
 }
 
+// Nothing starts before the daemon knows what other programs use. That is no pause of an administrator's.
+TEST(Why, ADaemonThatStartsIsNoPausedQueue) {
+  const store::StoredJob job;
+  WhyFacts facts;
+  EXPECT_EQ(reason_word(core::WaitReason::kPaused, facts), "starting");
+  EXPECT_EQ(why_text(job, core::WaitReason::kPaused, facts), "the daemon is starting");
+  facts.is_paused = true;
+  EXPECT_EQ(reason_word(core::WaitReason::kPaused, facts), "paused");
+  EXPECT_EQ(why_text(job, core::WaitReason::kPaused, facts), "the queue is paused");
+}
+
 }  // namespace
 }  // namespace gpumux::jobs
