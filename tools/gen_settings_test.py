@@ -12,7 +12,7 @@ import gen_settings
 ROOT = Path(__file__).resolve().parent.parent
 # Where code reads a setting, by its column "where", and the file that only logs those of the lease core.
 READING = {"core": ("src/sched",), "plugin": ("kubernetes",)}
-READING_ELSEWHERE = ("src/daemon", "src/node", "src/jobs")
+READING_ELSEWHERE = ("src/daemon", "src/node", "src/jobs", "src/server")
 LOG = ROOT / "src/sched/events.cc"
 
 
