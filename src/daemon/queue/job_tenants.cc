@@ -52,7 +52,7 @@ jobs::ProgramsState JobTenants::state(uid_t uid, const std::string& run) const {
 
 // The entry says what ends with it, for its beginning may have left the trace by then.
 void JobTenants::changed(const jobs::StateChange& change) {
-  trace_.record({.time = leases_.now(),
+  trace_.record({.time = change.at,
                  .event = "job",
                  .detail = to_string(change.now),
                  .before = to_string(change.before),

@@ -133,7 +133,8 @@ void JobQueue::carry_out(const core::Command& command, const Status& stored) {
   if (const auto* start = std::get_if<core::Start>(&command)) {
     const auto owner = owners_.find(start->job);
     if (!stored || owner == owners_.end()) {
-      notes_[start->job] = stored ? "" : "it could not be stored that it starts: " + stored.error().message();
+      if (owner != owners_.end())
+        notes_[start->job] = "it could not be stored that it starts: " + stored.error().message();
       return apply(core::StartFailed{start->job, start->attempt});
     }
     notes_.erase(start->job);

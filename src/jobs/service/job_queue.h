@@ -188,9 +188,9 @@ class JobQueue {
  private:
   // A job's row on its way to the store.
   struct Write {
-    bool is_insert = false;           // the job is new with it
-    bool is_end = false;              // the job is done
-    std::uint32_t ended_attempt = 0;  // its runner is forgotten when the row is stored; 0: none
+    bool is_insert = false;                     // the job is new with it
+    bool is_end = false;                        // the job is done
+    std::vector<std::uint32_t> ended_attempts;  // their runners are forgotten when the row is stored
   };
   struct Batch {
     std::vector<jobs::Command> commands;

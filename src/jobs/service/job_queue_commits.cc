@@ -59,7 +59,7 @@ void JobQueue::change_row(const core::Command& command, Batch& batch) {
     notes_[job] = end->second.end.note;
   }
   if (is_of_this_attempt) {
-    write.ended_attempt = record->attempt;
+    write.ended_attempts.push_back(record->attempt);
     ends_.erase(end);
   }
 }
@@ -93,6 +93,7 @@ void JobQueue::tell_state(JobId job, JobState state) {
   node_->changed({.job = job,
                   .uid = owner.uid,
                   .name = owner.name,
+                  .at = now,
                   .before = owner.row.core.state,
                   .lasted = now - owner.state_since,
                   .now = state});
@@ -112,8 +113,10 @@ void JobQueue::hand_over_unsaved() {
 
 // The job's unsaved row, if there is one, is no newer than this one, and need not be written itself.
 void JobQueue::absorb_unsaved(JobId job, Write& write) {
-  if (const auto unsaved = unsaved_.extract(job))
-    write.ended_attempt = std::max(write.ended_attempt, unsaved.mapped().ended_attempt);
+  const auto unsaved = unsaved_.extract(job);
+  if (!unsaved) return;
+  const auto& ended = unsaved.mapped().ended_attempts;
+  write.ended_attempts.insert(write.ended_attempts.end(), ended.begin(), ended.end());
 }
 
 // `changes`: its Inserts.
@@ -177,7 +180,7 @@ void JobQueue::finish(const Batch& batch) {
     if (!is_taken_back(job)) continue;
     whatever_happens([&] {
       tell_state(job, JobState::kDone);
-      disown(job);
+      forget_job(job);
       apply(core::Withdrawn{job});
     });
   }
@@ -193,10 +196,11 @@ void JobQueue::finish_row(JobId job, Write write, bool is_stored) {
     if (!write.is_insert) unsaved_[job] = write;
     return;
   }
-  if (write.ended_attempt != 0) runs_->forget(job, write.ended_attempt);
-  if (!is_there || !write.is_end) return;
-  ++outcomes_[owner->second.row.core.outcome];
-  forget_job(job);
+  if (is_there && write.is_end) {
+    ++outcomes_[owner->second.row.core.outcome];
+    forget_job(job);
+  }
+  for (const std::uint32_t attempt : write.ended_attempts) runs_->forget(job, attempt);
 }
 
 }  // namespace gpumux::jobs

@@ -204,5 +204,24 @@ TEST_F(RefusingStore, KeepsTheRunnerOfAnEndThatItRefused) {
   EXPECT_TRUE(run_until([&] { return !std::filesystem::exists(run); }));
 }
 
+// Its fate is in the store only when that takes rows again.
+TEST_F(RefusingStore, RefusesAJobThatComesAfterAnEndThatItRefused) {
+  const JobId first = submit(submission());
+  refuse("UPDATE");
+  EXPECT_FALSE(change(first, JobQueue::Change::Kind::kCancel));
+  const auto later = std::make_shared<Submission>(*submission());
+  later->spec.after = {{.on = first, .need = Dependency::Need::kAny}};
+  std::optional<base::Error> refused;
+  queue_->submit(later, [&refused](const base::Result<JobQueue::Submitted>& submitted) {
+    ASSERT_FALSE(submitted);
+    refused = submitted.error();
+  });
+  ASSERT_TRUE(run_until([&refused] { return refused.has_value(); }));
+  EXPECT_EQ(refused->code, base::Code::kUnavailable) << refused->message();
+  take_again();
+  EXPECT_TRUE(run_until([&] { return stored(first).core.state == JobState::kDone; }));
+  EXPECT_NE(submit(later), kNoJob);
+}
+
 }  // namespace
 }  // namespace gpumux::jobs

@@ -302,7 +302,7 @@ void JobRuns::finish(Run& run, End end) {
   const std::uint32_t attempt = run.attempt;
   if (run.step != Step::kNone) node_.resume(run.uid, run.run);
   // Kept open until the end is stored: a runner that could not write it down itself waits for that.
-  if (run.link) told_.insert_or_assign(job, std::move(run.link));
+  if (run.link) told_.insert_or_assign({job, attempt}, std::move(run.link));
   runs_.erase(job);
   callbacks_.ended(job, attempt, end);
 }
@@ -391,7 +391,7 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
 }
 
 void JobRuns::forget(JobId job, std::uint32_t attempt) {
-  if (const auto told = told_.find(job); told != told_.end()) {
+  if (const auto told = told_.find({job, attempt}); told != told_.end()) {
     told->second->note_end();
     told_.erase(told);
   }

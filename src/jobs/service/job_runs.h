@@ -146,8 +146,9 @@ class JobRuns {
   const Callbacks callbacks_;
   server::LoopTimer memory_timer_;  // for jobs whose memory leaves
   Runs runs_;
-  base::Duration awaited_{};                                          // for runners' first words after a restart
-  std::map<jobs::JobId, std::unique_ptr<runners::RunnerLink>> told_;  // of jobs that have ended, until that is stored
+  base::Duration awaited_{};  // for runners' first words after a restart
+  // Of attempts that have ended, until that is stored.
+  std::map<std::pair<JobId, std::uint32_t>, std::unique_ptr<runners::RunnerLink>> told_;
   // Work that is under way on the pool may come back after this object has gone.
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };

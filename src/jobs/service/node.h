@@ -25,6 +25,7 @@ struct StateChange {
   JobId job;
   std::uint32_t uid = 0;
   const std::string& name;
+  base::TimePoint at;  // of the queue's clock
   JobState before{};
   base::Duration lasted{};  // how long it was in that one
   JobState now{};
