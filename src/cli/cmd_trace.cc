@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "api_client/client.h"
+#include "api_client/holds.h"
 #include "base/units.h"
 #include "cli/frame/command.h"
 #include "cli/jobs/job_calls.h"
@@ -109,7 +110,7 @@ base::Result<std::vector<api_client::TraceEvent>> phases_now(const api_client::C
   const auto snapshot = client.snapshot();
   if (!snapshot) return tl::unexpected(snapshot.error());
   wanted.not_before.reset();
-  auto phases = phases_of(*snapshot, base::TimePoint(now_of(CLOCK_MONOTONIC)));
+  auto phases = api_client::phases_of(*snapshot, base::TimePoint(now_of(CLOCK_MONOTONIC)));
   std::erase_if(phases, [&](const api_client::TraceEvent& phase) { return !wanted.takes(phase); });
   std::sort(phases.begin(), phases.end(), [](const auto& a, const auto& b) { return a.time < b.time; });
   return phases;

@@ -4,6 +4,7 @@
 #include <set>
 #include <utility>
 
+#include "api_client/holds.h"
 #include "base/split.h"
 #include "cli/jobs/job_view.h"
 
@@ -44,7 +45,8 @@ base::Status Model::take_trace(std::string_view lines) {
     history_.add(*event);
   }
   if (snapshot_) {
-    for (const api_client::TraceEvent& phase : cli::phases_of(*snapshot_, snapshot_time_)) history_.add_phase(phase);
+    for (const api_client::TraceEvent& phase : api_client::phases_of(*snapshot_, snapshot_time_))
+      history_.add_phase(phase);
   }
   return {};
 }

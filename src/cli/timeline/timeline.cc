@@ -152,43 +152,42 @@ void Timeline::hand_over(OfGpu& gpu, base::TimePoint time, std::optional<Seat> t
   if (to) begin(gpu.line, time, gpu.holders.at(*to));
 }
 
-void Timeline::of_seat(const api_client::TraceEvent& event) {
+void Timeline::begin_lease(const api_client::TraceEvent& event) {
+  const std::uint64_t flow = flow_to(event);
+  Line& leases = line(event, Track::kLeases);
+  end(leases, event.time);
+  Notes notes{{"epoch", std::to_string(event.epoch)}};
+  if (!event.pod.empty()) notes.emplace_back("pod", event.pod);
+  if (event.job != 0) notes.emplace_back("job", std::to_string(event.job));
+  begin(leases, event.time,
+        event.detail == "borrowed" ? "borrows"
+        : event.lease == "shared"  ? "holds, shared"
+                                   : "holds",
+        notes, flow);
+}
+
+void Timeline::of_seat(const api_client::TraceEvent& event, const api_client::Holds::Step& step) {
   const base::TimePoint time = event.time;
-  const Seat seat{event.tenant, *event.gpu};
+  const Seat seat{step.tenant, step.gpu};
   const std::string& what = event.event;
-  OfGpu& here = gpu(*event.gpu);
+  OfGpu& here = gpu(step.gpu);
   // A track without a line has no open slice.
   const auto end_open = [&](Track track, std::size_t down_to = 0) {
     const auto of = seats_.find(seat);
     if (of == seats_.end()) return;
     if (const auto found = of->second.find(track); found != of->second.end()) end(found->second, time, down_to);
   };
-  const auto leave = [&] {
-    end_open(Track::kLeases);
-    here.holders.erase(seat);
-    if (here.holder == seat)
-      hand_over(here, time, here.holders.empty() ? std::nullopt : std::optional(here.holders.begin()->first));
-  };
-  if (what == "request") {
+  if (is_moment(what))
+    instant(line(event, Track::kLeases), time, what, event.detail.empty() ? Notes{} : Notes{{"detail", event.detail}});
+  if (step.asks) {
     Line& waits = line(event, Track::kWaits);
     if (!waits.open.empty()) return;
     std::string holders;
     for (const auto& [other, name] : here.holders) holders += (holders.empty() ? "" : ", ") + name;
     begin(waits, time, "waits", holders.empty() ? Notes{} : Notes{{"held by", holders}});
-  } else if (what == "grant" || what == "claim") {
+  } else if (step.gets) {
     end_open(Track::kWaits);
-    if (what == "claim" && event.detail == "waiting") return;
-    const std::uint64_t flow = flow_to(event);
-    Line& leases = line(event, Track::kLeases);
-    end(leases, time);
-    Notes notes{{"epoch", std::to_string(event.epoch)}};
-    if (!event.pod.empty()) notes.emplace_back("pod", event.pod);
-    if (event.job != 0) notes.emplace_back("job", std::to_string(event.job));
-    begin(leases, time,
-          event.detail == "borrowed" ? "borrows"
-          : event.lease == "shared"  ? "holds, shared"
-                                     : "holds",
-          notes, flow);
+    begin_lease(event);
     here.holders[seat] = who(event);
     hand_over(here, time, seat);
   } else if (what == "revoke") {
@@ -196,19 +195,12 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
     if (leases.open.empty()) return;
     end(leases, time, 1);
     begin(leases, time, "leaves: " + event.detail);
-  } else if (what == "gate_closed") {
+  } else if (step.closes) {
     Line& leases = line(event, Track::kLeases);
     if (leases.open.empty()) return;
     // A program that gives its lease up by itself leaves from here on.
     if (leases.open.size() == 1) begin(leases, time, "leaves");
     if (leases.open.size() == 2) begin(leases, time, "drains");
-  } else if (what == "drained" || what == "close") {
-    if (!event.before.empty() && here.holders.contains(seat)) past(line(event, Track::kLeases), event);
-    leave();
-    if (what != "close") return;
-    end_open(Track::kWaits);
-    end_open(Track::kMemory);
-    seats_.erase(seat);
   } else if (what == "evicted") {
     Line& memory = line(event, Track::kMemory);
     if (memory.open.empty()) begin(memory, time, "not all on the GPU");
@@ -226,19 +218,18 @@ void Timeline::of_seat(const api_client::TraceEvent& event) {
     begin(waits, time, "suspended");
   } else if (what == "resume") {
     end_open(Track::kWaits);
-  } else if (is_moment(what)) {
-    instant(line(event, Track::kLeases), time, what, event.detail.empty() ? Notes{} : Notes{{"detail", event.detail}});
-    if (what == "stall") leave();
   }
-}
-
-void Timeline::gone(const api_client::TraceEvent& event) {
-  for (auto at = seats_.lower_bound({event.tenant, 0}); at != seats_.end() && at->first.first == event.tenant;) {
-    api_client::TraceEvent closed = event;
-    closed.event = "close";
-    closed.gpu = at->first.second;
-    at = std::next(at);
-    of_seat(closed);
+  if (step.leaves) {
+    if (!event.before.empty()) past(line(event, Track::kLeases), event);
+    end_open(Track::kLeases);
+    here.holders.erase(seat);
+    if (here.holder == seat)
+      hand_over(here, time, here.holders.empty() ? std::nullopt : std::optional(here.holders.begin()->first));
+  }
+  if (step.goes) {
+    end_open(Track::kWaits);
+    end_open(Track::kMemory);
+    seats_.erase(seat);
   }
 }
 
@@ -291,11 +282,14 @@ void Timeline::show_unchanged() {
 }
 
 void Timeline::add(const api_client::TraceEvent& event) {
-  if (event.event == "gone") return gone(event);
   if (event.event == "job") return of_job(event);
-  if (!event.gpu) return;
-  if (event.event == "settings") return instant(gpu(*event.gpu).line, event.time, "settings");
-  of_seat(event);
+  if (event.event == "settings" && event.gpu) return instant(gpu(*event.gpu).line, event.time, "settings");
+  for (const api_client::Holds::Step& step : holds_.add(event)) {
+    // A program that goes does so from each GPU.
+    api_client::TraceEvent here = event;
+    here.gpu = step.gpu;
+    of_seat(here, step);
+  }
 }
 
 }  // namespace gpumux::cli

@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "api_client/holds.h"
 #include "api_client/jobs.h"
 #include "api_client/types.h"
 #include "base/clock.h"
@@ -68,11 +69,11 @@ class Timeline {
   using Notes = std::vector<std::pair<std::string, std::string>>;
   static constexpr std::uint64_t kNoFlow = 0;
 
-  void of_seat(const api_client::TraceEvent& event);
+  void of_seat(const api_client::TraceEvent& event, const api_client::Holds::Step& step);
+  void begin_lease(const api_client::TraceEvent& event);
   void of_job(const api_client::TraceEvent& event);
   OfJob& job(std::uint64_t id, const std::string& name);
   std::uint64_t flow_to(const api_client::TraceEvent& event);
-  void gone(const api_client::TraceEvent& event);
   OfGpu& gpu(std::uint32_t index);
   Line& line(const api_client::TraceEvent& event, Track track);
   std::uint64_t describe(std::uint64_t parent, const std::string& name, int rank);
@@ -92,6 +93,7 @@ class Timeline {
   base::Duration to_monotonic_;  // added to REALTIME
   std::uint64_t next_track_ = 1;
   std::uint64_t all_jobs_ = 0;  // the track above theirs; 0: there is none yet
+  api_client::Holds holds_;
   std::map<std::uint32_t, OfGpu> gpus_;
   std::map<Seat, std::map<Track, Line>> seats_;
   std::map<std::uint64_t, OfJob> jobs_;  // that are not done

@@ -34,10 +34,6 @@ std::string right(const std::string& text, std::size_t width) {
   return std::string(width - std::min(width, now), ' ') + text;
 }
 
-bool is_end(const std::string& event) {
-  return event == "gate_closed" || event == "drained" || event == "stall" || event == "close" || event == "gone";
-}
-
 std::string percent(Duration part, Duration whole) {
   if (whole <= Duration::zero()) return "-";
   char text[16];
@@ -54,132 +50,65 @@ std::string_view shade(Duration held, Duration cell) {
   return kShades[static_cast<std::size_t>(std::clamp<std::int64_t>((3 * held + cell / 2) / cell, 1, 3))];
 }
 
-std::vector<TraceEvent> phases_of(const api_client::Snapshot& snapshot, TimePoint now) {
-  std::vector<TraceEvent> phases;
-  for (const api_client::Gpu& gpu : snapshot.gpus) {
-    for (const api_client::Seat& seat : gpu.seats) {
-      TraceEvent& phase = phases.emplace_back();
-      phase.time = now - seat.since;
-      phase.gpu = gpu.index;
-      phase.event = "claim";
-      phase.tenant = seat.tenant;
-      phase.pid = seat.pid;
-      phase.program = seat.program;
-      phase.lease = seat.lease;
-      // The gate of a draining seat is closed.
-      phase.detail = seat.lease.empty() || seat.phase == "draining" ? seat.phase : "holding";
-    }
-  }
-  return phases;
-}
-
 Duration TraceHistory::within(TimePoint from, TimePoint to) const {
   if (begin_) from = std::max(from, *begin_);
   return std::max(to - from, Duration::zero());
 }
 
-// Time in which some program waits and none has a lease is lost.
-void TraceHistory::pass(Gpu& gpu, TimePoint now) const {
-  const auto any = [&](auto member) {
-    return std::any_of(gpu.programs.begin(), gpu.programs.end(),
-                       [&](const auto& one) { return (one.second.*member).has_value(); });
-  };
-  if (any(&Program::asked) && !any(&Program::since)) gpu.unheld += within(gpu.seen, now);
-  gpu.seen = now;
-}
-
 void TraceHistory::add(const TraceEvent& event) {
   if (!begin_) begin_ = event.time;
-  if (!first_) first_ = event.time;
   end_ = std::max(end_, event.time);
-  if (event.tenant == 0) return;
-  if (event.gpu) {
-    Gpu& gpu = gpus_[*event.gpu];
-    pass(gpu, event.time);
-    take(gpu, gpu.programs[event.tenant], event);
-    return;
-  }
-  // A tenant that goes is gone from all GPUs.
-  if (event.event != "gone") return;
-  for (auto& [index, gpu] : gpus_) {
-    const auto found = gpu.programs.find(event.tenant);
-    if (found == gpu.programs.end()) continue;
-    pass(gpu, event.time);
-    take(gpu, found->second, event);
-  }
+  for (const Step& step : holds_.add(event)) take(step, event);
 }
 
 void TraceHistory::add_phase(const TraceEvent& phase) {
-  Gpu& gpu = gpus_[*phase.gpu];
-  Program& program = gpu.programs[phase.tenant];
-  if (!std::exchange(program.is_known, true)) take(gpu, program, phase);
+  if (gpus_[*phase.gpu].programs[phase.tenant].is_gone) return;
+  if (const auto step = holds_.add_phase(phase)) take(*step, phase);
 }
 
-void TraceHistory::take(Gpu& gpu, Program& program, const TraceEvent& event) {
+void TraceHistory::take(const Step& step, const TraceEvent& event) {
+  Gpu& gpu = gpus_[step.gpu];
+  Program& program = gpu.programs[step.tenant];
   if (!event.program.empty()) program.name = event.program;
   program.pid = event.pid;
-  program.is_gone = false;
-  const std::string& kind = event.event;
-  if (kind == "request" || (kind == "claim" && event.detail == "waiting")) {
-    if (!program.asked && !program.since) program.asked = event.time;
-    program.is_known = true;
-  } else if (kind == "grant" || (kind == "claim" && event.detail == "holding")) {
-    begin_hold(gpu, program, event);
-  } else if (is_end(kind)) {
-    // Of a lease, the trace may have the end only.
-    if (!program.is_known && kind != "gone" && kind != "close") program.since = first_;
-    end_hold(gpu, program, event.time);
-    if (kind == "gone" || kind == "close") {
-      end_wait(program, event.time);
-      program.is_gone = true;
-    }
-    program.is_known = true;
-  } else if (kind == "evicted") {
-    program.is_away = true;
-  } else if (kind == "complete") {
+  program.is_gone = step.goes;
+  count(step, gpu, program);
+  if (event.event == "evicted") program.is_away = true;
+  if (event.event == "complete") {
     program.is_away = false;
-    if (program.memory_due) gpu.memory += within(*std::exchange(program.memory_due, std::nullopt), event.time);
+    end_memory_wait(gpu, program, event.time);
   }
-}
-
-void TraceHistory::begin_hold(Gpu& gpu, Program& program, const TraceEvent& event) {
-  program.is_known = true;
-  end_wait(program, event.time);
-  if (!program.since) program.since = event.time;
-  if (event.event != "grant") return;
+  if (!step.is_grant) return;
   if (program.is_away) program.memory_due = event.time;
-  if (counts(event.time)) ++program.grants;
-  if (event.lease == "shared") return;
-  const bool is_switch = gpu.last_exclusive && *gpu.last_exclusive != event.tenant;
-  if (is_switch && counts(event.time)) gpu.switches.push_back(event.time);
-  gpu.last_exclusive = event.tenant;
+  if (!counts(event.time)) return;
+  ++program.grants;
+  if (step.is_switch) gpu.switches.push_back(event.time);
 }
 
-void TraceHistory::end_hold(Gpu& gpu, Program& program, TimePoint now) {
-  if (program.since && counts(now)) program.held.emplace_back(std::max(*program.since, begin_.value_or(now)), now);
-  program.since.reset();
-  if (program.memory_due) gpu.memory += within(*std::exchange(program.memory_due, std::nullopt), now);
-}
-
-void TraceHistory::end_wait(Program& program, TimePoint now) const {
-  if (!program.asked) return;
-  if (counts(now)) {
-    const Duration wait = within(*program.asked, now);
+void TraceHistory::count(const Step& step, Gpu& gpu, Program& program) const {
+  if (step.unheld) gpu.unheld += within(step.unheld->from, step.unheld->to);
+  if (step.waited && counts(step.waited->to)) {
+    const Duration wait = within(step.waited->from, step.waited->to);
     program.waited += wait;
     program.longest_wait = std::max(program.longest_wait, wait);
   }
-  program.asked.reset();
+  if (!step.held) return;
+  const auto& [from, to] = *step.held;
+  if (counts(to)) program.held.emplace_back(std::max(from, begin_.value_or(from)), to);
+  end_memory_wait(gpu, program, to);
+}
+
+void TraceHistory::end_memory_wait(Gpu& gpu, Program& program, TimePoint now) const {
+  if (program.memory_due) gpu.memory += within(*std::exchange(program.memory_due, std::nullopt), now);
 }
 
 void TraceHistory::finish(TimePoint end) {
   end_ = std::max(end, end_);
-  for (auto& [index, gpu] : gpus_) {
-    pass(gpu, end_);
-    for (auto& [tenant, program] : gpu.programs) {
-      end_hold(gpu, program, end_);
-      if (program.asked && counts(end_)) ++program.unmet;
-      end_wait(program, end_);
-    }
+  for (const Step& step : holds_.finish(end_)) {
+    Gpu& gpu = gpus_[step.gpu];
+    Program& program = gpu.programs[step.tenant];
+    if (step.waited && counts(end_)) ++program.unmet;
+    count(step, gpu, program);
   }
 }
 
@@ -189,7 +118,8 @@ std::vector<TraceHistory::Turn> TraceHistory::turns(std::uint32_t gpu, TimePoint
   if (found == gpus_.end()) return turns;
   for (const auto& [tenant, program] : found->second.programs) {
     for (const auto& [from, to] : program.held) turns.push_back({tenant, program.name, from, to});
-    if (program.since && *program.since < now) turns.push_back({tenant, program.name, *program.since, now});
+    const auto since = holds_.held_since(gpu, tenant);
+    if (since && *since < now) turns.push_back({tenant, program.name, *since, now});
   }
   std::stable_sort(turns.begin(), turns.end(), [](const Turn& a, const Turn& b) { return a.from < b.from; });
   return turns;

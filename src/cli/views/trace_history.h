@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which program had each GPU when, from the events of a trace: sums for `gpumux trace --summary`, and a picture.
+// Which program held each GPU when (api_client/holds.h), over a time: sums for `gpumux trace --summary`, and a picture.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "api_client/holds.h"
 #include "api_client/types.h"
 #include "cli/frame/terminal.h"
 
@@ -18,19 +19,15 @@ namespace gpumux::cli {
 // One of four shades for a cell: nothing of its time was held, a little, about half, all of it.
 std::string_view shade(base::Duration held, base::Duration cell);
 
-// For each seat an event like the one that began its present phase.
-std::vector<api_client::TraceEvent> phases_of(const api_client::Snapshot& snapshot, base::TimePoint now);
-
 // Events go in, in their order, and finish() ends them. Only the time from `begin` to the end counts; earlier events
-// only say which program had the GPU then. A program holds a GPU from a grant until its gate has closed.
+// only say which program had the GPU then.
 class TraceHistory {
  public:
   // Without `begin`: from the first event on.
   explicit TraceHistory(std::optional<base::TimePoint> begin = {}) : begin_(begin) {}
 
   void add(const api_client::TraceEvent& event);
-  // One of phases_of(), after the events: a program of which no event has told a lease is in its present phase since
-  // before the first event. REQUIRES: the events were read after the snapshot.
+  // One of api_client::phases_of(), after the events. REQUIRES: the events were read after the snapshot.
   void add_phase(const api_client::TraceEvent& phase);
   void finish(base::TimePoint end);
 
@@ -59,37 +56,31 @@ class TraceHistory {
     base::Duration waited{};
     base::Duration longest_wait{};
     std::uint64_t grants = 0;
-    std::uint64_t unmet = 0;                 // waits that no grant ended
-    std::optional<base::TimePoint> since{};  // of the present hold
-    std::optional<base::TimePoint> asked{};
+    std::uint64_t unmet = 0;                      // waits that no grant ended
     std::optional<base::TimePoint> memory_due{};  // of a hold whose memory has not come yet
-    bool is_known = false;                        // has had an event of a lease
     bool is_away = false;                         // something of its memory
     bool is_gone = false;                         // from this GPU
   };
   struct Gpu {
     std::map<std::uint64_t, Program> programs{};  // by tenant
-    std::optional<std::uint64_t> last_exclusive{};
     std::vector<base::TimePoint> switches{};
-    base::Duration unheld{};  // no program held a lease, while some program waited
+    base::Duration unheld{};  // no program held it, while some program waited
     base::Duration memory{};  // holders waited for it
-    base::TimePoint seen{};   // up to which `unheld` was counted
   };
+  using Step = api_client::Holds::Step;
 
   bool counts(base::TimePoint time) const { return !begin_ || time >= *begin_; }
   base::Duration within(base::TimePoint from, base::TimePoint to) const;
-  void pass(Gpu& gpu, base::TimePoint now) const;
-  void take(Gpu& gpu, Program& program, const api_client::TraceEvent& event);
-  void begin_hold(Gpu& gpu, Program& program, const api_client::TraceEvent& event);
-  void end_hold(Gpu& gpu, Program& program, base::TimePoint now);
-  void end_wait(Program& program, base::TimePoint now) const;
+  void take(const Step& step, const api_client::TraceEvent& event);
+  void count(const Step& step, Gpu& gpu, Program& program) const;
+  void end_memory_wait(Gpu& gpu, Program& program, base::TimePoint now) const;
   static base::Duration sum(const Program& program);
   std::vector<const Program*> shown(const Gpu& gpu) const;
   std::string heading(std::uint32_t index) const;
 
   std::optional<base::TimePoint> begin_;
-  std::optional<base::TimePoint> first_{};  // the time of the first event
   base::TimePoint end_{};
+  api_client::Holds holds_;
   std::map<std::uint32_t, Gpu> gpus_;
 };
 

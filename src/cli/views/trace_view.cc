@@ -35,19 +35,8 @@ std::string TraceView::line(const api_client::TraceEvent& event) {
   const auto add = [&tail](const std::string& text) { tail += (tail.empty() ? "" : ", ") + text; };
   if (!event.lease.empty()) add(event.lease);
   if (shows_epochs_ && event.epoch != 0) add("epoch " + std::to_string(event.epoch));
-  if (event.gpu) {
-    const Seat seat{event.tenant, *event.gpu};
-    if (event.event == "grant") {
-      granted_[seat] = event.time;
-    } else if (event.event == "drained" || event.event == "close") {
-      if (const auto found = granted_.find(seat); found != granted_.end()) {
-        add("after " + short_duration(event.time - found->second));
-        granted_.erase(found);
-      }
-    }
-  }
-  if (event.event == "gone")
-    granted_.erase(granted_.lower_bound({event.tenant, 0}), granted_.upper_bound({event.tenant, ~0u}));
+  const auto steps = holds_.add(event);
+  if (event.gpu && !steps.empty() && steps.front().tenure) add("after " + short_duration(*steps.front().tenure));
   if (!event.before.empty()) add(printable(event.before) + " for " + short_duration(event.lasted));
   if (!event.detail.empty()) add(printable(event.detail));
   for (const api_client::SettingChange& change : event.changes) {

@@ -2,11 +2,9 @@
 // The lease trace as people read it.
 #pragma once
 
-#include <cstdint>
-#include <map>
 #include <string>
-#include <utility>
 
+#include "api_client/holds.h"
 #include "api_client/types.h"
 #include "cli/frame/terminal.h"
 
@@ -23,10 +21,7 @@ class TraceView {
   std::string line(const api_client::TraceEvent& event);
 
  private:
-  // Leases granted and not yet ended. A trace that is cut off at its beginning has ends without beginnings. A GPU has
-  // few holders at a time, so this stays small. An entry goes with its lease, and all of a tenant's go with the tenant.
-  using Seat = std::pair<std::uint64_t, std::uint32_t>;  // tenant, GPU
-  std::map<Seat, base::TimePoint> granted_;
+  api_client::Holds holds_;
   Output output_;
   base::Duration to_wall_;
   bool shows_epochs_;
