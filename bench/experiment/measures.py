@@ -2,8 +2,13 @@
 """The figures of a run, from what the two programs logged and what the daemon traced. Pure: lists in, numbers out."""
 
 import math
+import pathlib
 import statistics
+import sys
 from dataclasses import dataclass, field
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tests"))
+from framework.spans import spans  # noqa: E402
 
 PERCENTILES = (0.5, 0.95, 0.99)
 
@@ -82,21 +87,8 @@ ENDS = {"gate_closed", "drained", "gone", "close"}
 
 def holds(events, pid):
     """When the GPU was this process's, from the daemon's trace: from each grant until its gate had closed."""
-    found, since, exclusive = [], None, True
-    for event in events:
-        if event.get("pid") != pid:
-            continue
-        kind = event["event"]
-        if kind in ("grant", "reopen") or (kind == "claim" and event.get("detail") == "holding"):
-            if since is not None:  # changed in place, such as from exclusive to shared
-                found.append(Hold(since, event["time_ns"], exclusive))
-            since, exclusive = event["time_ns"], event.get("lease") != "shared"
-        elif kind in ENDS and since is not None:
-            found.append(Hold(since, event["time_ns"], exclusive))
-            since = None
-    if since is not None and events:
-        found.append(Hold(since, events[-1]["time_ns"], exclusive))
-    return found
+    return [Hold(span.begin, events[-1]["time_ns"] if span.end is None else span.end, span.exclusive)
+            for span in spans(events, pids={pid}) if span.kind == "holds"]
 
 
 def clipped(intervals, begin, end):

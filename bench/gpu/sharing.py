@@ -5,6 +5,7 @@ import contextlib
 import time
 
 from figures import pairs
+from framework.spans import Standing, spans
 from parts_same import START_S, environment_of
 from support import FAIL, INFO, SKIP, Daemon, Failed, Group, median, percentile, run
 
@@ -139,18 +140,11 @@ def drains(session):
 
 
 def held_in(events, begin_ns, end_ns, gpu=0):
-    """The time that each pid held the GPU within a window."""
-    since, held = {}, {}
-    for event in events:
-        if event.get("gpu") != gpu or "pid" not in event:
-            continue
-        pid, at = event["pid"], min(max(event["time_ns"], begin_ns), end_ns)
-        if event["event"] in ("grant", "reopen"):
-            since[pid] = at
-        elif event["event"] in ("drained", "close") and pid in since:
-            held[pid] = held.get(pid, 0) + at - since.pop(pid)
-    for pid, at in since.items():
-        held[pid] = held.get(pid, 0) + end_ns - at
+    """The time that each pid held the GPU within a window, or drained."""
+    held = {}
+    for span in spans(events, gpu):
+        if span.kind != "waits":
+            held[span.pid] = held.get(span.pid, 0) + span.within(begin_ns, end_ns)
     return held
 
 
@@ -175,21 +169,12 @@ def shares(session):
 
 def idle_of(events, begin_ns, end_ns, gpu=0):
     """The part of a window in which somebody waited and nobody held or drained."""
-    waiting, busy, idle, last = set(), set(), 0, begin_ns
-    for event in events:
-        if event.get("gpu") != gpu or "tenant" not in event:
-            continue
-        at, tenant, kind = event["time_ns"], event["tenant"], event["event"]
+    standing, idle, last = Standing(gpu), 0, begin_ns
+    for event in standing.through(events):
+        at = event["time_ns"]
         if begin_ns <= at <= end_ns:
-            idle += at - last if waiting and not busy else 0
+            idle += at - last if standing.waits and not standing.holds and not standing.drains else 0
             last = at
-        if kind == "request":
-            waiting.add(tenant)
-        elif kind in ("grant", "reopen"):
-            waiting.discard(tenant)
-            busy.add(tenant)
-        elif kind in ("drained", "close"):
-            busy.discard(tenant)
     return idle / (end_ns - begin_ns)
 
 

@@ -19,6 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 from framework import paths  # noqa: E402
 from framework.api import Api, ApiError  # noqa: E402
 from framework.case import GpumuxTest, main  # noqa: E402
+from framework.spans import spans  # noqa: E402
 from framework.jobs import JobsTest  # noqa: E402
 from framework.users import UsersTest  # noqa: E402
 from framework.waiting import HANG, wait_until  # noqa: E402
@@ -34,17 +35,15 @@ class Traced:
         self.held, self.waited, self.switches = {}, {}, {}
         for lease in trace.leases():
             self.held[lease.pid] = self.held.get(lease.pid, 0) + lease.held() / 1e9
-        waiting, last = {}, {}
-        for event in trace.events():
-            pid, gpu = event.get("pid"), event.get("gpu")
-            if event["event"] == "request":
-                waiting.setdefault((pid, gpu), event["time_ns"])
-            elif event["event"] == "grant":
-                since = waiting.pop((pid, gpu), event["time_ns"])
-                self.waited[pid] = self.waited.get(pid, 0) + (event["time_ns"] - since) / 1e9
-                if last.get(gpu) != pid:
-                    self.switches[pid] = self.switches.get(pid, 0) + 1
-                last[gpu] = pid
+        for span in spans(trace.events()):
+            if span.kind == "waits" and span.end is not None:
+                self.waited[span.pid] = self.waited.get(span.pid, 0) + (span.end - span.begin) / 1e9
+        last = {}
+        for event in trace.events(event="grant"):
+            pid, gpu = event["pid"], event["gpu"]
+            if last.get(gpu) != pid:
+                self.switches[pid] = self.switches.get(pid, 0) + 1
+            last[gpu] = pid
 
 
 class Report(JobsTest):

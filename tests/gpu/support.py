@@ -16,6 +16,9 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+from framework.spans import Standing, spans  # noqa: E402
+
 WORKLOADS = os.path.join(HERE, "workloads")
 
 DAEMON_START_S = 60
@@ -351,62 +354,44 @@ class Group:
 
 
 def review(events, gpu=0, among=None):
-    """Reads one GPU's trace: grants and held time for each pid, and every moment at which two had an exclusive
+    """Reads one GPU's trace: grants and waited time for each pid, and every moment at which two had an exclusive
     lease. `among`: these pids only, so that processes that one of them has started, which may hold together with it,
     are left out."""
-    holding, closing = {}, set()
-    grants, held, waited, asked = collections.Counter(), collections.Counter(), collections.Counter(), {}
-    wrong = []
-    for event in events:
-        kind, tenant, pid, at = event["event"], event.get("tenant"), event.get("pid"), event["time_ns"]
-        if (event.get("gpu") != gpu and kind != "gone") or (among is not None and pid not in among):
-            continue
-        if kind == "request":
-            asked.setdefault(tenant, at)
+    grants, waited = collections.Counter(), collections.Counter()
+    for span in spans(events, gpu, among):
+        if span.kind == "waits" and span.end is not None:
+            waited[span.pid] += span.end - span.begin
+    wrong, silent = [], set()  # others do not wait for a tenant that does not answer
+    standing = Standing(gpu, among)
+    for event in standing.through(events):
+        kind, tenant = event["event"], event.get("tenant")
+        if kind == "silent":
+            silent.add(tenant)
+        elif kind in ("drained", "close", "gone"):
+            silent.discard(tenant)
         elif kind == "grant":
-            others = [other for other in holding if other != tenant]
+            silent.discard(tenant)
+            passed_over = silent | {tenant}
+            others = [span.tenant for span in standing.holds.values() if span.tenant not in passed_over]
+            before = [span.tenant for span in standing.drains.values() if span.tenant not in passed_over]
             is_borrowed = event.get("detail") == "borrowed"
             if others and event.get("lease", "exclusive") == "exclusive" and not is_borrowed:
                 wrong.append(f"sequence {event['sequence']}: {kind} to {tenant} while {others} held")
-            if len(closing - {tenant}) > 1:
-                wrong.append(f"sequence {event['sequence']}: {kind} to {tenant} with {len(closing)} before it "
-                             "undrained")
-            closing.discard(tenant)
-            holding[tenant] = at
-            grants[pid] += 1
-            if tenant in asked:
-                waited[pid] += at - asked.pop(tenant)
-        elif kind in ("gate_closed", "drained", "close", "gone", "silent", "stall"):
-            if tenant in holding:
-                held[pid] += at - holding.pop(tenant)
-            if kind == "gate_closed":
-                closing.add(tenant)
-            else:
-                closing.discard(tenant)
-    return {"grants": grants, "held_ns": held, "waited_ns": waited, "wrong": wrong}
+            if len(before) > 1:
+                wrong.append(f"sequence {event['sequence']}: {kind} to {tenant} with {len(before)} before it undrained")
+            grants[event["pid"]] += 1
+    return {"grants": grants, "waited_ns": waited, "wrong": wrong}
 
 
 def kept_from_others(events, gpu, among):
     """For each pid, how many nanoseconds it held the GPU while another one waited for it. `among`: these pids only."""
-    kept, holding, waiting = collections.Counter(), set(), set()
-    before = None
-    for event in events:
-        kind, pid, at = event["event"], event.get("pid"), event["time_ns"]
-        if pid not in among or (event.get("gpu") != gpu and kind != "gone"):
-            continue
-        for holder in holding:
-            kept[holder] += at - before if waiting - {holder} else 0
-        before = at
-        if kind == "request":
-            waiting.add(pid)
-        elif kind == "grant":
-            waiting.discard(pid)
-            holding.add(pid)
-        elif kind in ("gate_closed", "drained", "silent", "stall"):
-            holding.discard(pid)
-        elif kind in ("close", "gone"):
-            waiting.discard(pid)
-            holding.discard(pid)
+    kept, before = collections.Counter(), None
+    standing = Standing(gpu, among)
+    for event in standing.through(events):
+        waiting = {span.pid for span in standing.waits.values()}
+        for span in standing.holds.values():
+            kept[span.pid] += event["time_ns"] - before if waiting - {span.pid} else 0
+        before = event["time_ns"]
     return kept
 
 
