@@ -3,9 +3,9 @@
 # The page of `gpumux web`: tools/web.sh build | verify | test
 #
 # build makes web/built/ from web/page/. verify fails if the committed files are not what a build
-# makes now. test runs the page's tests in Debian's chromium, and those of the documents' site. All need Node.js 20.19
-# or newer, npm and its registry: the lock files name every package with its checksum, and no package's script runs.
-# Nothing else needs them.
+# makes now. test runs the page's tests in Debian's chromium, and those of the documents' site; before, how the page
+# reads a trace is tested without a browser. All need Node.js 20.19 or newer, npm and its registry: the lock files name
+# every package with its checksum, and no package's script runs. Nothing else needs them.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 page=web/page
@@ -32,7 +32,9 @@ case ${1:-} in
     echo "web: $built is what a build makes"
     ;;
   test)
+    install $page
     install web/tests
+    node web/tests/leases_test.mjs
     python3 -B web/tests/page_test.py
     python3 -B web/tests/site_test.py
     ;;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which program had each GPU when, from the trace's events. A process is known by its id, so that it keeps its row and
-// its colour when it connects again to a restarted daemon.
+// Which program had each GPU when, from the trace's events, by the rule of src/api_client/holds.h. tests/leases_test.mjs
+// compares the two by one table. A process is known by its id, so that it keeps its row and its colour when it connects
+// again to a restarted daemon.
+//
+// The page reads events itself, for it alone keeps the past: `gpumux web` asks for a trace while a page is open, and
+// forgets it. A list of spans from there would be a second protocol, with beginnings and ends to put together here.
 import { ProgramColors } from "./colors";
 import type { TraceEvent } from "./types";
 import { printable } from "./text";
@@ -111,6 +115,7 @@ export class Leases {
       case "claim":
         if (detail === "waiting") this.open(row, "wait", now);
         if (detail === "holding") this.open(row, "hold", now);
+        if (detail === "draining") this.open(row, "drain", now);
         break;
       case "grant":
         this.close(row, "wait", now);
