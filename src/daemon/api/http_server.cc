@@ -28,18 +28,18 @@ namespace http = beast::http;
 using namespace std::chrono_literals;
 
 // curl sends 100 bytes of header; the longest body names every setting.
-constexpr std::uint32_t kMaxHeaderBytes = 8 * 1024;
-constexpr std::uint64_t kMaxBodyBytes = 16 * 1024;
+constexpr std::uint32_t kMaxHeaderBytes = 8 << 10;
+constexpr std::uint64_t kMaxBodyBytes = 16 << 10;
 // A job's arguments and environment: the kernel takes 6 MiB, JSON may need more for them.
-constexpr std::uint64_t kMaxSubmissionBytes = 16 * 1024 * 1024;
+constexpr std::uint64_t kMaxSubmissionBytes = 16 << 20;
 // A request beyond this counts in kMaxLargeRequests. An ordinary job is far below: its environment is 4 KiB.
-constexpr std::uint64_t kLargeRequestBytes = 512 * 1024;
+constexpr std::uint64_t kLargeRequestBytes = 512 << 10;
 // The time for a large request: this, and a second for each kLeastBytesPerSecond. A slow disk reads a hundred times as
 // fast.
 constexpr auto kLargeRequestStart = 2s;
-constexpr std::uint64_t kLeastBytesPerSecond = 1024 * 1024;
+constexpr std::uint64_t kLeastBytesPerSecond = 1 << 20;
 // A connection reads ahead the header and the body of an ordinary request.
-constexpr std::size_t kMaxBufferBytes = 32 * 1024;
+constexpr std::size_t kMaxBufferBytes = 32 << 10;
 // A kept connection may be idle this long between requests; a request and its answer have to arrive in time.
 constexpr auto kIdleTimeout = 60s;
 constexpr auto kWriteTimeout = 10s;

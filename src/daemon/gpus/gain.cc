@@ -30,7 +30,7 @@ constexpr double kAnotherLoad = 1.5;
 
 // "86.3 %"
 std::string percent(double part) {
-  const auto permille = static_cast<std::uint64_t>(part * 1000 + 0.5);
+  const auto permille = static_cast<std::uint64_t>(std::llround(part * 1000));
   return std::to_string(permille / 10) + "." + std::to_string(permille % 10) + " %";
 }
 
@@ -215,8 +215,8 @@ void Gain::conclude(TimePoint now) {
   if (has_pauses && way_ == Way::kAtOnce) doublings_ = kMostTrialDoublings;
   known_ = windows[changes ? 1 : 0];
   finding_ = Finding{.at = now,
-                     .by_turns = static_cast<std::uint64_t>(by_turns * 1000 + 0.5),
-                     .noise = static_cast<std::uint64_t>(noise * 1000 + 0.5),
+                     .by_turns = static_cast<std::uint64_t>(std::llround(by_turns * 1000)),
+                     .noise = static_cast<std::uint64_t>(std::llround(noise * 1000)),
                      .has_pauses = has_pauses,
                      .why = "by turns its programs had " + percent(by_turns) + " of the speed that they have at once" +
                             (by_turns > 1 && way_ == Way::kAtOnce ? ", and turns ask for " + percent(bound) : "")};
