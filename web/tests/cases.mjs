@@ -324,6 +324,16 @@ const cases = {
     return page;
   },
 
+  async hidden() {
+    const page = await open();
+    await go(page, "Queue");
+    const row = page.getByRole("row").filter({ has: page.getByRole("link", { name: more[0], exact: true }) });
+    await row.getByText("done", { exact: true }).waitFor();
+    await row.getByRole("link").click();
+    await page.getByRole("heading", { name: `Job ${more[0]}` }).getByText("done", { exact: true }).waitFor();
+    return page;
+  },
+
   // A link that was used says what to do; so does a browser that never had one. A session outlives a reload.
   async links() {
     const page = await open();

@@ -213,13 +213,22 @@ class PageTest(Browsing, JobsTest):
 @unittest.skipUnless(os.path.exists(CHROMIUM), "Debian's chromium is not installed")
 class OthersJobs(Browsing, UsersTest):
 
-    def test_another_users_job_is_not_cancelled(self):
-        job = self.submit_as(self.games, "sleep", "1000")
+    def web_of_news(self):
         environment = {**self.environment(preload=False), "HOME": self.homes[self.news.pw_uid]}
         web = Process([self.hand_out(paths.COMMAND), "web"], environment, name="gpumux web", user=self.news.pw_uid,
                       group=self.news.pw_gid, extra_groups=[])
         self.programs.append(web)
-        self.browse("denied", self.link(web), job, answers={"state": lambda: self.job(job)["state"]})
+        return self.link(web)
+
+    def test_another_users_job_is_not_cancelled(self):
+        job = self.submit_as(self.games, "sleep", "1000")
+        self.browse("denied", self.web_of_news(), job, answers={"state": lambda: self.job(job)["state"]})
+
+    def test_another_users_job_whose_outcome_is_hidden(self):
+        job = self.submit_as(self.games, "true")
+        self.wait_done(job)
+        self.reconfigure('[queue]\nprivacy = "limited"\n')
+        self.browse("hidden", self.web_of_news(), job)
 
 
 if __name__ == "__main__":

@@ -468,6 +468,8 @@ class _Job(TypedDict):
     submitted_unix_ns: int
     started_unix_ns: int
     ended_unix_ns: int
+    gpu_seconds: float
+    peak_memory_bytes: int
 
 
 class Job(_Job, total=False):
@@ -485,8 +487,6 @@ class Job(_Job, total=False):
     gpu_ids: List[int]
     limit_in_ns: int
     begin_unix_ns: int
-    gpu_seconds: float
-    peak_memory_bytes: int
     note: str
     command: str
     interactive: bool

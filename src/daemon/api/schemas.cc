@@ -110,7 +110,7 @@ constexpr std::array kSchemas{
            "priority_capped: int, gpus: int[], gpus_wanted: int, gpu_ids?: int[], memory_bytes: int, "
            "exclusive: bool, time_limit_ns: int, on_time_limit: suspend|cancel, limit_in_ns?: int, requeue: bool, "
            "attempt: int, submitted_unix_ns: int, begin_unix_ns?: int, started_unix_ns: int, ended_unix_ns: int, "
-           "gpu_seconds?: number, peak_memory_bytes?: int, note?: bytes_or_text, command?: bytes_or_text, "
+           "gpu_seconds: number, peak_memory_bytes: int, note?: bytes_or_text, command?: bytes_or_text, "
            "interactive?: bool, arguments?: bytes_or_text[], directory?: bytes_or_text, "
            "setup_command?: bytes_or_text, environment?: bytes_or_text[], log?: bytes_or_text, "
            "error_output?: bytes_or_text, attach?: bytes_or_text, pid?: int, after?: Dependency[]"},

@@ -4,7 +4,7 @@ import { drawLanes } from "./canvas";
 import { Name, Picture, Swatch, Track } from "./parts";
 import { bytesOnGpu, idOf, type State } from "./state";
 import { bytes, duration, OTHERS, percent, plural, printable } from "./text";
-import type { Gpu, Seat } from "./types";
+import type { Gpu, Seat } from "./types.gen";
 
 const STRIP_NS = 30e9;
 

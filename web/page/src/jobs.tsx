@@ -5,7 +5,7 @@ import { ApiError, get, getText, patch } from "./api";
 import { Fact, Name, Table } from "./parts";
 import type { State } from "./state";
 import { bytes, clock, duration, printableLog, textOf } from "./text";
-import type { Job } from "./types";
+import type { ChangedJobs, Job, JobPage } from "./types.gen";
 
 const DONE_JOBS = 30;
 // A change of a job comes with the trace. Times in the answer go on without one.
@@ -51,8 +51,8 @@ export class QueueScreen extends Asking<{ state: State; jobEvents: number }, Que
   protected async look() {
     try {
       const [now, done] = await Promise.all([
-        get<{ jobs: Job[]; more: boolean }>("/v1/jobs"),
-        get<{ jobs: Job[] }>(`/v1/jobs?state=done&order=ended&limit=${DONE_JOBS}`),
+        get<JobPage>("/v1/jobs"),
+        get<JobPage>(`/v1/jobs?state=done&order=ended&limit=${DONE_JOBS}`),
       ]);
       this.setState({ jobs: now.jobs, more: now.more, done: done.jobs, error: "" });
     } catch (error) {
@@ -99,7 +99,7 @@ export class QueueScreen extends Asking<{ state: State; jobEvents: number }, Que
 }
 
 function ending(job: Job): string {
-  return job.exit_status !== undefined && job.outcome === "failed" ? `failed (${job.exit_status})` : job.outcome;
+  return job.exit_status !== undefined && job.outcome === "failed" ? `failed (${job.exit_status})` : job.outcome ?? job.state;
 }
 
 function JobTable({ caption, jobs, empty, when }: { caption: string; jobs: Job[]; empty: string; when: "runs" | "waits" | "done" }) {
@@ -147,10 +147,6 @@ interface JobState {
   logError: string;
 }
 
-interface Change {
-  jobs: { id: number; changed: boolean; error?: { message: string } }[];
-}
-
 export class JobScreen extends Asking<{ state: State; jobEvents: number; id: string }, JobState> {
   override state: JobState = { job: null, error: "", said: "", log: "", logSize: 0, logError: "" };
   private logTimer = 0;
@@ -188,7 +184,7 @@ export class JobScreen extends Asking<{ state: State; jobEvents: number; id: str
 
   private async change(change: object, doing: string) {
     try {
-      const answer = await patch<Change>(`/v1/jobs/${this.props.id}`, change);
+      const answer = await patch<ChangedJobs>(`/v1/jobs/${this.props.id}`, change);
       const refused = answer.jobs.find((one) => one.error);
       this.setState({ said: refused ? textOf(refused.error!.message) : doing });
     } catch (error) {

@@ -6,7 +6,7 @@
 // The page reads events itself, for it alone keeps the past: `gpumux web` asks for a trace while a page is open, and
 // forgets it. A list of spans from there would be a second protocol, with beginnings and ends to put together here.
 import { ProgramColors } from "./colors";
-import type { TraceEvent } from "./types";
+import type { TraceEvent } from "./types.gen";
 import { printable } from "./text";
 
 export const KEEP_NS = 600e9; // the longest window of the timeline

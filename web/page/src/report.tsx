@@ -4,7 +4,7 @@ import { Component } from "preact";
 import { get } from "./api";
 import { Name, Table, Track } from "./parts";
 import { bytes, duration, percent, textOf } from "./text";
-import type { Report, ReportRow, ReportSums } from "./types";
+import type { Report, ReportRow, Sums } from "./types.gen";
 
 const PERIODS: [string, number][] = [["the last hour", 3600], ["the last day", 86400], ["the last 7 days", 604800], ["the last 30 days", 2592000]];
 const KINDS = ["user", "job", "pod", "program"];
@@ -48,7 +48,7 @@ export class ReportScreen extends Component<object, { by: string; period: number
     const { by, period, report, error } = this.state;
     const rows = report?.rows ?? [];
     const all = [...rows, ...(report?.rest ? [report.rest] : [])].reduce((sum, row) => sum + row.held_seconds, 0);
-    const cells = (name: string, row: ReportSums) => [
+    const cells = (name: string, row: Sums) => [
       <Name text={name} />,
       <span class="part"><Track value={row.held_seconds} most={all} label="Part of all held time" />{percent(row.held_seconds, all)}</span>,
       duration(row.held_seconds * 1e9), duration(row.gpu_seconds * 1e9), duration(row.waited_seconds * 1e9),

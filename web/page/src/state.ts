@@ -2,7 +2,8 @@
 // Everything that the page knows, and the connection that keeps it so. A change is drawn at the next frame.
 import { ApiError, get, getText, key, type Session, useLink } from "./api";
 import { KEEP_NS, Leases } from "./leases";
-import type { Daemon, Message, Queue, Seat, Status, TraceEvent } from "./types";
+import type { Message } from "./types";
+import type { Daemon, Queue, Seat, Status, TraceEvent } from "./types.gen";
 
 // What the page says of itself:
 //   joining    no answer yet
