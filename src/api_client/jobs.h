@@ -51,7 +51,7 @@ struct Submission {
   std::string setup_command;
   std::string output;
   std::string error_output;
-  std::int64_t begin_unix_ns = 0;
+  std::optional<std::int64_t> begin_unix_ns;
   bool append = false;
   bool exclusive = false;
   std::vector<JobDependency> after;

@@ -68,6 +68,13 @@ inline std::string take(const nlohmann::json& value, base::Duration& target) {
   return {};
 }
 
+inline std::string take(const nlohmann::json& value, base::TimePoint& target) {
+  base::Duration since_start{};
+  std::string expected = take(value, since_start);
+  target = base::TimePoint(since_start);
+  return expected;
+}
+
 // Values that are no text as JSON writes them.
 inline std::string take(const nlohmann::json& value, std::map<std::string, std::string>& target) {
   if (!value.is_object()) return "an object";
