@@ -134,7 +134,7 @@ TEST(GpuLock, RootsDaemonServesWhatASquatterClaims) {
     TestTenant tenant(dir.path());
     EXPECT_TRUE(tenant.join() && tenant.open_seat(0, test_uuid(0)));
     squatter.kill();
-    EXPECT_TRUE(eventually([&] { return gpu()["claimed_by"] == ""; })) << gpu()["claimed_by"];
+    EXPECT_TRUE(eventually([&] { return gpu()["claimed_by"].get<std::string>().empty(); })) << gpu()["claimed_by"];
   }
 }
 

@@ -236,7 +236,7 @@ TEST(DaemonMemory, StatusSaysWhatEverybodyHas) {
   ASSERT_TRUE(b.join() && b.open_seat(0, test_uuid(0)) && b.settle(has_any, &a));
   ASSERT_TRUE(b.has(0, 40));
   ASSERT_TRUE(silent.join() && silent.open_seat(0, test_uuid(0)));
-  EXPECT_TRUE(eventually([&] { return status()["gpus"][0]["remark"] != ""; }));
+  EXPECT_TRUE(eventually([&] { return !status()["gpus"][0]["remark"].get<std::string>().empty(); }));
   const auto json = status();
   const auto& gpu = json["gpus"][0];
   EXPECT_NE(gpu["remark"].get<std::string>().find("XLA_PYTHON_CLIENT_PREALLOCATE=false"), std::string::npos);

@@ -122,7 +122,7 @@ TEST(DaemonMode, FollowsWhatGivesMore) {
   for (const auto& program : machine.programs) EXPECT_TRUE(program->wait_granted());
   // Nothing to choose any more.
   machine.programs.resize(1);
-  EXPECT_TRUE(machine.reaches(kMoreAtOnce, [](const Json& gpu) { return gpu["mode_why"] == ""; }));
+  EXPECT_TRUE(machine.reaches(kMoreAtOnce, [](const Json& gpu) { return gpu["mode_why"].get<std::string>().empty(); }));
 }
 
 TEST(DaemonMode, IsNotMeasuredUnlessWanted) {

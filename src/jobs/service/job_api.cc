@@ -13,12 +13,10 @@ namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
-namespace core = jobs;
 using Json = RequestJson;
 using base::Code;
 using base::Duration;
 using base::Result;
-using core::JobId;
 using namespace std::chrono_literals;
 
 // A guess: clients ask again after it, and one that is gone keeps its place no longer.
@@ -112,7 +110,7 @@ JobNow JobApi::now_of(const server::Peer& peer, JobId job, const Starts& starts)
              .starts_in = {}};
   if (const auto start = starts.find(job); start != starts.end())
     now.starts_in = std::max(start->second - queue_.now(), Duration::zero());
-  if (now.standing && now.standing->reason != core::WaitReason::kNone)
+  if (now.standing && now.standing->reason != WaitReason::kNone)
     now.why = why_facts(queue_, job, *now.standing, [&](std::optional<std::uint32_t> uid) { return sight(peer, uid); });
   if (const auto* owner = queue_.find(job)) now.state_since = wall_now() - (queue_.now() - owner->state_since).count();
   if (now.standing && now.standing->limit_at) now.limit_in = *now.standing->limit_at - queue_.now();
@@ -335,7 +333,7 @@ void JobApi::change_found(const server::Peer& peer, const std::vector<JobName>& 
       asked.push_back({names[i].job, found.error()});
       continue;
     }
-    const core::JobSpec& spec = found->job.spec;
+    const JobSpec& spec = found->job.spec;
     // Of an array of which nothing is left the first one stands for all.
     std::vector<JobId> ids = found->is_whole_array ? queue_.elements(spec.id) : std::vector<JobId>();
     if (ids.empty()) ids.push_back(spec.id);

@@ -55,13 +55,12 @@ class JobApi final : public JobRoutes {
 
   // No `uid`: the job's user is not known.
   Sight sight(const server::Peer& peer, std::optional<std::uint32_t> uid) const;
-  using Starts = std::map<jobs::JobId, base::TimePoint>;
-  JobNow now_of(const server::Peer& peer, jobs::JobId job, const Starts& starts) const;
+  using Starts = std::map<JobId, base::TimePoint>;
+  JobNow now_of(const server::Peer& peer, JobId job, const Starts& starts) const;
   base::Result<std::shared_ptr<const Submission>> prepare(const std::string& body, const server::Peer& peer,
                                                           bool by_admin) const;
   void list_page(const server::Peer& peer, store::Page page, server::ApiReply reply);
-  void show_job(const server::Peer& peer, std::string which, jobs::JobId job, bool with_environment,
-                server::ApiReply reply);
+  void show_job(const server::Peer& peer, std::string which, JobId job, bool with_environment, server::ApiReply reply);
   void find_job(std::string_view which, std::function<void(base::Result<store::StoredJob>)> found);
   static base::Result<Found> look_up(const store::JobStore& store, const JobName& name);
   void change_found(const server::Peer& peer, const std::vector<JobName>& names,

@@ -13,11 +13,10 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
 using Json = RequestJson;
 using base::Code;
 
-Json limits_json(const core::UserLimits& limits) {
+Json limits_json(const UserLimits& limits) {
   Json json = Json::object();
   const auto add = [&](const char* name, const auto& limit) {
     if (!limit.is_unlimited()) json[name] = limit.value();
@@ -35,7 +34,7 @@ std::string word_of(std::string_view setting, Word word) {
 }
 
 Json settings_json(const settings::QueueSettings& config) {
-  const core::QueueSettings in_core = core_settings(config);
+  const QueueSettings in_core = core_settings(config);
   return {{"order", word_of("order", config.order)},
           {"half_life_ns", config.half_life.count()},
           {"oversubscribe", static_cast<double>(config.oversubscribe) / 1000},
@@ -69,16 +68,15 @@ server::ApiAnswer JobApi::queue(const server::Peer& peer) {
             {"paused", queue_.is_paused()},
             {"state", state_word(queue_.state())},
             {"unavailable", queue_.unavailable()}};
-  const auto in = [&](core::JobState state) { return queue_.core().counts()[static_cast<std::size_t>(state)]; };
-  using core::JobState;
+  const auto in = [&](JobState state) { return queue_.core().counts()[static_cast<std::size_t>(state)]; };
   Json gpus = Json::array();
-  std::vector<core::UserUsage> users;
+  std::vector<UserUsage> users;
   if (queue_.unavailable().empty()) {
     for (std::size_t i = 0; i < queue_.gpus().size(); ++i) {
       const auto room = queue_.core().room(base::GpuIndex{static_cast<std::uint32_t>(i)});
       if (!room) continue;
       Json jobs = Json::array();
-      for (const core::JobId job : room->jobs) {
+      for (const JobId job : room->jobs) {
         const JobQueue::Owner* const owner = queue_.find(job);
         const Sight seen = owner != nullptr ? sight(peer, owner->uid) : Sight::kNothing;
         if (seen == Sight::kNothing) continue;
@@ -95,7 +93,7 @@ server::ApiAnswer JobApi::queue(const server::Peer& peer) {
                       {"jobs", std::move(jobs)}});
     }
     users = queue_.core().usage(queue_.now());
-    const core::Reservation& kept = queue_.core().reservation();
+    const Reservation& kept = queue_.core().reservation();
     const JobQueue::Owner* owner = queue_.find(kept.job);
     if (owner != nullptr && sight(peer, owner->uid) != Sight::kNothing) {
       Json reserved{{"job", kept.job.value}, {"gpus", Json::array()}};
@@ -121,7 +119,7 @@ server::ApiAnswer JobApi::queue(const server::Peer& peer) {
     }
     Json list = Json::array();
     std::set<std::uint32_t> shown;
-    const auto add = [&](std::uint32_t user, const core::UserUsage& usage) {
+    const auto add = [&](std::uint32_t user, const UserUsage& usage) {
       if (!shown.insert(user).second || (!sees_all && user != uid)) return;
       Json entry{{"uid", user},
                  {"user", names->name(user)},
@@ -132,7 +130,7 @@ server::ApiAnswer JobApi::queue(const server::Peer& peer) {
       if (const auto own = limits.find(user); own != limits.end()) entry["limits"] = limits_json(own->second);
       list.push_back(std::move(entry));
     };
-    for (const core::UserUsage& usage : users) add(usage.uid, usage);
+    for (const UserUsage& usage : users) add(usage.uid, usage);
     for (const auto& [user, own] : limits) add(user, {});
     json["users"] = std::move(list);
     for (Json& gpu : json["gpus"]) {
@@ -147,12 +145,12 @@ QueueFigures JobApi::figures() const {
   figures.is_available = queue_.unavailable().empty();
   figures.is_paused = queue_.is_paused();
   if (!figures.is_available) return figures;
-  const core::JobCounts& counts = queue_.core().counts();
-  for (std::size_t state = 0; state < static_cast<std::size_t>(core::JobState::kDone); ++state)
-    figures.jobs.emplace_back(to_string(static_cast<core::JobState>(state)), counts[state]);
+  const JobCounts& counts = queue_.core().counts();
+  for (std::size_t state = 0; state < static_cast<std::size_t>(JobState::kDone); ++state)
+    figures.jobs.emplace_back(to_string(static_cast<JobState>(state)), counts[state]);
   for (const auto& [outcome, count] : queue_.outcomes()) figures.ended.emplace_back(to_string(outcome), count);
   figures.waits = queue_.waits();
-  for (const core::UserUsage& usage : queue_.core().usage(queue_.now())) {
+  for (const UserUsage& usage : queue_.core().usage(queue_.now())) {
     if (usage.running + usage.queued > 0) figures.users.push_back({usage.uid, usage.running, usage.queued, usage.gpus});
   }
   return figures;
@@ -173,7 +171,7 @@ server::ApiAnswer JobApi::change_gpus(const server::ApiRequest& request, std::st
   const auto is_drained = parse_flag(request.body, "drained");
   if (!is_drained) return server::error_response(is_drained.error());
   std::vector<base::GpuIndex> gpus;
-  core::GpuSet there;
+  GpuSet there;
   for (std::uint32_t i = 0; i < queue_.gpus().size(); ++i) {
     there.insert({i});
     if (which == "all" || which == std::to_string(i) || which == queue_.gpus()[i].uuid) gpus.push_back({i});
@@ -211,7 +209,7 @@ server::ApiAnswer JobApi::change_user(const server::ApiRequest& request, std::st
     on_pool([user] { return find_uid(user); },
             [this, peer, json, reply = std::move(reply)](const base::Result<std::uint32_t>& uid) {
               if (!uid) return reply(server::error_response(uid.error()));
-              std::optional<core::UserLimits> limits;
+              std::optional<UserLimits> limits;
               if (!(json.size() == 1 && json.contains("default") && json["default"] == true)) {
                 limits = queue_.limits_of(*uid);
                 if (const auto read = read_limits(json, *limits); !read)

@@ -43,9 +43,9 @@ Json row_json(const store::LedgerTotal& row, const store::LedgerQuery& asked, Us
     json["uid"] = *row.owner.uid;
     json["user"] = names.name(*row.owner.uid);
   }
-  if (row.job != jobs::kNoJob) {
+  if (row.job != kNoJob) {
     json["job"] = row.job.value;
-    if (row.array != jobs::kNoJob) {
+    if (row.array != kNoJob) {
       json["array"] = row.array.value;
       json["array_index"] = row.array_index;
     }

@@ -14,13 +14,10 @@ namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
-namespace core = jobs;
 using base::Code;
 using base::Duration;
 using base::Result;
 using base::Status;
-using core::JobId;
-using core::JobState;
 using namespace std::chrono_literals;
 
 // A guess: a daemon that is killed forgets up to this much of users' use of GPUs, and each time is one commit.
@@ -47,7 +44,7 @@ JobQueue::JobQueue(asio::io_context& io, const base::Clock& clock)
     : io_(io),
       clock_(clock),
       core_timer_(
-          io, [this] { return core_.next_deadline(); }, [this](base::TimePoint) { apply(core::TimePassed{}); }),
+          io, [this] { return core_.next_deadline(); }, [this](base::TimePoint) { apply(TimePassed{}); }),
       retry_timer_(io, server::LoopTimer::never(), [this](base::TimePoint) { hand_over({}, {}, nullptr); }),
       housekeeping_(io, server::LoopTimer::every(kHousekeeping), [this](base::TimePoint) { keep_house(); }) {}
 
@@ -69,9 +66,9 @@ void JobQueue::close() {
 
 void JobQueue::set_config(const settings::QueueSettings& config) {
   config_ = config;
-  const core::QueueSettings before = std::exchange(core_settings_, jobs::core_settings(config));
+  const QueueSettings before = std::exchange(core_settings_, jobs::core_settings(config));
   if (state_ != State::kOpen) return;
-  if (!(core_settings_ == before)) apply(core::SettingsChanged{core_settings_});
+  if (!(core_settings_ == before)) apply(SettingsChanged{core_settings_});
 }
 
 void JobQueue::set_served(base::GpuIndex gpu, bool is_served) {
@@ -79,16 +76,16 @@ void JobQueue::set_served(base::GpuIndex gpu, bool is_served) {
   gpus_[gpu.value].is_served = is_served;
   if (state_ != State::kOpen) return;
   if (is_served) {
-    apply(core::GpuAdded{gpu, gpus_[gpu.value].capacity});
+    apply(GpuAdded{gpu, gpus_[gpu.value].capacity});
   } else {
-    apply(core::GpuRemoved{gpu});
+    apply(GpuRemoved{gpu});
   }
 }
 
 void JobQueue::set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes) {
   if (state_ != State::kOpen) return;
   const auto room = core_.room(gpu);
-  if (room && room->present && room->foreign != bytes) apply(core::ForeignUse{gpu, bytes});
+  if (room && room->present && room->foreign != bytes) apply(ForeignUse{gpu, bytes});
 }
 
 void JobQueue::set_looked_at() {
@@ -96,7 +93,7 @@ void JobQueue::set_looked_at() {
   update_held();
 }
 
-void JobQueue::update_held() { apply(core::SchedulingHeld{is_paused_ || !is_looked_at_}); }
+void JobQueue::update_held() { apply(SchedulingHeld{is_paused_ || !is_looked_at_}); }
 
 void JobQueue::set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgram> programs) {
   if (gpu.value >= gpus_.size()) return;
@@ -108,7 +105,7 @@ void JobQueue::set_foreign_programs(base::GpuIndex gpu, std::vector<ForeignProgr
 void JobQueue::set_sick(base::GpuIndex gpu, bool is_sick) {
   if (state_ != State::kOpen) return;
   const auto room = core_.room(gpu);
-  if (room && room->sick != is_sick) apply(core::GpuHealth{gpu, is_sick});
+  if (room && room->sick != is_sick) apply(GpuHealth{gpu, is_sick});
 }
 
 void JobQueue::programs_changed() {
@@ -117,35 +114,35 @@ void JobQueue::programs_changed() {
 
 // ---- the core and the store --------------------------------------------------------------------------------
 
-void JobQueue::apply_now(const core::Event& event, std::vector<core::Command>& commands) {
+void JobQueue::apply_now(const Event& event, std::vector<Command>& commands) {
   core_.apply(clock_.now(), event, commands);
   server::debug_text("event of the jobs", event);
-  for (const core::Command& command : commands) server::debug_text("decision of the jobs", command);
+  for (const Command& command : commands) server::debug_text("decision of the jobs", command);
 }
 
-void JobQueue::apply(const core::Event& event) {
-  std::vector<core::Command> commands;
+void JobQueue::apply(const Event& event) {
+  std::vector<Command> commands;
   apply_now(event, commands);
   hand_over(std::move(commands), {}, nullptr);
 }
 
-void JobQueue::carry_out(const core::Command& command, const Status& stored) {
-  if (const auto* start = std::get_if<core::Start>(&command)) {
+void JobQueue::carry_out(const Command& command, const Status& stored) {
+  if (const auto* start = std::get_if<Start>(&command)) {
     const auto owner = owners_.find(start->job);
     if (!stored || owner == owners_.end()) {
       if (owner != owners_.end())
         notes_[start->job] = "it could not be stored that it starts: " + stored.error().message();
-      return apply(core::StartFailed{start->job, start->attempt});
+      return apply(StartFailed{start->job, start->attempt});
     }
     notes_.erase(start->job);
     runs_->start(*start, owner->second.uid, core_settings_.default_memory);
-  } else if (const auto* suspend = std::get_if<core::Suspend>(&command)) {
+  } else if (const auto* suspend = std::get_if<Suspend>(&command)) {
     runs_->suspend(*suspend, config_.suspend_patience);
-  } else if (const auto* resume = std::get_if<core::Resume>(&command)) {
+  } else if (const auto* resume = std::get_if<Resume>(&command)) {
     notes_.erase(resume->job);
     runs_->resume(*resume);
-  } else if (const auto* cancel = std::get_if<core::Cancel>(&command)) {
-    const bool is_limit = cancel->reason == core::CancelReason::kTimeLimit;
+  } else if (const auto* cancel = std::get_if<Cancel>(&command)) {
+    const bool is_limit = cancel->reason == CancelReason::kTimeLimit;
     runs_->cancel(cancel->job, cancel->attempt, is_limit ? wire::EndReason::kTimeLimit : wire::EndReason::kCancelled,
                   config_.cancel_grace);
   }
@@ -165,7 +162,7 @@ void JobQueue::started(JobId job, store::WallTime at) {
 
 void JobQueue::ended(JobId job, std::uint32_t attempt, const JobRuns::End& end) {
   ends_[job] = {attempt, end};
-  apply(core::Ended{job, attempt, end.how});
+  apply(Ended{job, attempt, end.how});
   // Still there: the core did not take it. The job was withdrawn, say.
   ends_.erase(job);
 }
@@ -195,7 +192,7 @@ void JobQueue::change(std::vector<JobId> jobs, const Change& change, std::functi
 }
 
 void JobQueue::change_some(std::shared_ptr<Changing> work) {
-  std::vector<core::Command> commands;
+  std::vector<Command> commands;
   const std::size_t end = std::min(work->jobs.size(), work->next + kChangedAtOnce);
   for (; work->next < end; ++work->next) {
     const JobId job = work->jobs[work->next];
@@ -220,24 +217,23 @@ void JobQueue::change_some(std::shared_ptr<Changing> work) {
 }
 
 // Whether something is different now.
-Result<bool> JobQueue::change_now(JobId job, const Change& change, std::vector<core::Command>& all) {
+Result<bool> JobQueue::change_now(JobId job, const Change& change, std::vector<Command>& all) {
   if (!owners_.contains(job)) return false;
-  std::vector<core::Command> commands;
+  std::vector<Command> commands;
   switch (change.kind) {
-    case Change::Kind::kCancel: apply_now(core::CancelAsked{job}, commands); break;
-    case Change::Kind::kHold: apply_now(core::HoldAsked{job}, commands); break;
-    case Change::Kind::kRelease: apply_now(core::ReleaseAsked{job}, commands); break;
-    case Change::Kind::kSuspend: apply_now(core::SuspendAsked{job}, commands); break;
+    case Change::Kind::kCancel: apply_now(CancelAsked{job}, commands); break;
+    case Change::Kind::kHold: apply_now(HoldAsked{job}, commands); break;
+    case Change::Kind::kRelease: apply_now(ReleaseAsked{job}, commands); break;
+    case Change::Kind::kSuspend: apply_now(SuspendAsked{job}, commands); break;
     case Change::Kind::kResume:
       // A job that has not started is released, not resumed.
-      if (const auto at = standing(job); at && at->state != JobState::kHeld)
-        apply_now(core::ReleaseAsked{job}, commands);
+      if (const auto at = standing(job); at && at->state != JobState::kHeld) apply_now(ReleaseAsked{job}, commands);
       break;
-    case Change::Kind::kRunAgain: apply_now(core::RequeueAsked{job}, commands); break;
+    case Change::Kind::kRunAgain: apply_now(RequeueAsked{job}, commands); break;
     case Change::Kind::kSignal: GPUMUX_TRY(signal(job, change.signal)); return true;
     case Change::Kind::kWishes: GPUMUX_TRY(ask(job, change.wishes, change.by_admin, commands)); break;
   }
-  const bool changed = std::any_of(commands.begin(), commands.end(), [job](const core::Command& command) {
+  const bool changed = std::any_of(commands.begin(), commands.end(), [job](const Command& command) {
     return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
   });
   all.insert(all.end(), commands.begin(), commands.end());
@@ -259,10 +255,10 @@ Status JobQueue::signal(JobId job, int number) const {
 }
 
 // All of the wishes, or none.
-Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector<core::Command>& commands) {
+Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector<Command>& commands) {
   const auto has = core_.request(job);
   if (!has || core_.standing(job)->state == JobState::kEnding) return {};
-  core::Request wanted = *has;
+  Request wanted = *has;
   if (wishes.time_limit) wanted.time_limit = *wishes.time_limit;
   if (wishes.memory) wanted.memory = *wishes.memory;
   if (wishes.gpus) {
@@ -270,9 +266,9 @@ Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector
     for (const std::uint32_t gpu : wishes.gpus->order) wanted.gpus.insert(base::GpuIndex{gpu});
     wanted.gpu_count = wishes.gpus->count;
   }
-  const core::RequestAsked asked{job, wanted, by_admin};
+  const RequestAsked asked{job, wanted, by_admin};
   if (const auto refusal = core_.refusal(asked)) {
-    core::JobSpec spec;
+    JobSpec spec;
     const Owner& owner = owners_.at(job);
     spec.id = job;
     spec.array = owner.array;
@@ -282,9 +278,9 @@ Status JobQueue::ask(JobId job, const Wishes& wishes, bool by_admin, std::vector
   }
   // An order of GPUs is nothing to the core.
   if (wishes.gpus) owners_.at(job).row.gpu_order = wishes.gpus->order;
-  if (wishes.gpus && wanted == *has) commands.emplace_back(core::RecordRequest{job, wanted});
+  if (wishes.gpus && wanted == *has) commands.emplace_back(RecordRequest{job, wanted});
   apply_now(asked, commands);
-  if (wishes.priority) apply_now(core::PriorityAsked{job, *wishes.priority, by_admin}, commands);
+  if (wishes.priority) apply_now(PriorityAsked{job, *wishes.priority, by_admin}, commands);
   return {};
 }
 
@@ -340,7 +336,7 @@ void JobQueue::put_value(std::string key, std::string value, std::function<void(
        });
 }
 
-const core::UserLimits& JobQueue::limits_of(std::uint32_t uid) const {
+const UserLimits& JobQueue::limits_of(std::uint32_t uid) const {
   const auto own = limits_.find(uid);
   return own != limits_.end() ? own->second : core_settings_.limits;
 }
@@ -375,13 +371,12 @@ void JobQueue::set_drained(base::GpuIndex gpu, bool is_drained, std::function<vo
   if (gpu.value >= gpus_.size()) return reply(base::fail(Code::kNotFound, "there is no such GPU"));
   put_value("drained/" + gpus_[gpu.value].uuid, is_drained ? "1" : "",
             [this, gpu, is_drained, reply = std::move(reply)](const Status& status) {
-              if (status) apply(core::GpuDrained{gpu, is_drained});
+              if (status) apply(GpuDrained{gpu, is_drained});
               reply(status);
             });
 }
 
-void JobQueue::set_limits(std::uint32_t uid, std::optional<core::UserLimits> limits,
-                          std::function<void(Status)> reply) {
+void JobQueue::set_limits(std::uint32_t uid, std::optional<UserLimits> limits, std::function<void(Status)> reply) {
   std::string text;
   if (limits)
     text = nlohmann::json{limits->running.at_most(kNoCount), limits->queued.at_most(kNoCount),
@@ -392,7 +387,7 @@ void JobQueue::set_limits(std::uint32_t uid, std::optional<core::UserLimits> lim
               if (status) {
                 limits_.erase(uid);
                 if (limits) limits_[uid] = *limits;
-                apply(core::UserLimitsChanged{uid, limits});
+                apply(UserLimitsChanged{uid, limits});
               }
               reply(status);
             });
@@ -439,7 +434,7 @@ void JobQueue::keep_house() {
 void JobQueue::save_usage() {
   std::vector<store::Change> changes;
   const store::WallTime now = wall_now();
-  for (const core::UserUsage& usage : core_.usage(clock_.now())) {
+  for (const UserUsage& usage : core_.usage(clock_.now())) {
     std::uint64_t& saved = saved_usage_[usage.uid];
     if (saved == usage.gpu_microseconds) continue;
     saved = usage.gpu_microseconds;

@@ -97,7 +97,7 @@ class JobQueue {
 
   void set_config(const settings::QueueSettings& config);
   const settings::QueueSettings& config() const { return config_; }
-  const jobs::QueueSettings& core_settings() const { return core_settings_; }
+  const QueueSettings& core_settings() const { return core_settings_; }
   void set_served(base::GpuIndex gpu, bool is_served);
   // Memory there that belongs to no job that runs.
   void set_foreign_use(base::GpuIndex gpu, std::uint64_t bytes);
@@ -113,7 +113,7 @@ class JobQueue {
   // ---- users' requests. Replies come once, from the loop, when their content is durable.
 
   struct Submitted {
-    jobs::JobId id;
+    JobId id;
     std::uint32_t count = 1;
     bool was_known = false;                 // its token was: this is the earlier submission
     std::optional<std::int32_t> capped_at;  // its priority counts as this against others' jobs
@@ -127,21 +127,21 @@ class JobQueue {
     bool by_admin = false;
   };
   struct Changed {
-    std::vector<jobs::JobId> jobs;  // of which something is different now, in the order in which they were named
-    std::map<jobs::JobId, base::Error> refused;
+    std::vector<JobId> jobs;  // of which something is different now, in the order in which they were named
+    std::map<JobId, base::Error> refused;
   };
   // Of those that are not done.
-  void change(std::vector<jobs::JobId> jobs, const Change& change, std::function<void(base::Result<Changed>)> reply);
+  void change(std::vector<JobId> jobs, const Change& change, std::function<void(base::Result<Changed>)> reply);
 
   // Calls back when the job is done (or has started, if that is enough), or after `patience`.
-  void wait(jobs::JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
+  void wait(JobId job, bool until_started, base::Duration patience, std::function<void()> callback);
 
   // Stores changes that belong to no job. `reply` may be empty.
   void keep(std::vector<store::Change> changes, std::function<void(base::Result<std::vector<store::Applied>>)> reply);
 
   void set_paused(bool is_paused, std::function<void(base::Status)> reply);
   void set_drained(base::GpuIndex gpu, bool is_drained, std::function<void(base::Status)> reply);
-  void set_limits(std::uint32_t uid, std::optional<jobs::UserLimits> limits, std::function<void(base::Status)> reply);
+  void set_limits(std::uint32_t uid, std::optional<UserLimits> limits, std::function<void(base::Status)> reply);
 
   // ---- the present state
 
@@ -149,23 +149,23 @@ class JobQueue {
   struct Owner {
     std::uint32_t uid = 0;
     std::uint32_t array_index = 0;
-    jobs::JobId array = jobs::kNoJob;
+    JobId array = kNoJob;
     std::uint64_t bytes = 0;  // of its document and dependencies
     store::WallTime submitted_at = 0;
     std::string name;
     store::Update row;              // as it is now; kDone: its end is being stored
     base::TimePoint state_since{};  // or since this daemon knows it
   };
-  const Owner* find(jobs::JobId job) const;
-  std::vector<jobs::JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
-  std::vector<jobs::JobId> elements(jobs::JobId array) const;                   // that are not done
-  std::optional<jobs::JobStanding> standing(jobs::JobId job) const { return core_.standing(job); }
+  const Owner* find(JobId job) const;
+  std::vector<JobId> unfinished(std::optional<std::uint32_t> uid) const;  // ascending
+  std::vector<JobId> elements(JobId array) const;                         // that are not done
+  std::optional<JobStanding> standing(JobId job) const { return core_.standing(job); }
   // The lease priority that is granted to the programs of a user's run (GPUMUX_RUN_ID). It is its job's capped
   // priority. It is 0 if the user's priority_cap is unlimited, or if the run is no job's.
   std::int32_t granted_priority(uid_t uid, const std::string& run) const;
-  std::optional<JobRuns::View> view(jobs::JobId job) const;
+  std::optional<JobRuns::View> view(JobId job) const;
   // Why it did not start, or could not be suspended, lately.
-  std::string note(jobs::JobId job) const;
+  std::string note(JobId job) const;
   const JobRuns* runs() const { return runs_.get(); }
   // For any thread; null without a queue.
   const std::shared_ptr<store::JobStore>& store() const { return store_; }
@@ -173,17 +173,17 @@ class JobQueue {
   boost::asio::thread_pool& pool() { return pool_; }
   bool is_paused() const { return is_paused_; }
   const std::vector<GpuOf>& gpus() const { return gpus_; }
-  const std::map<std::uint32_t, jobs::UserLimits>& limits() const { return limits_; }
+  const std::map<std::uint32_t, UserLimits>& limits() const { return limits_; }
   // The user's own, or those of all users.
-  const jobs::UserLimits& limits_of(std::uint32_t uid) const;
-  const jobs::JobCore& core() const { return core_; }
+  const UserLimits& limits_of(std::uint32_t uid) const;
+  const JobCore& core() const { return core_; }
   base::TimePoint now() const { return clock_.now(); }
   std::size_t size() const { return owners_.size(); }
   // Since the daemon's start: how long jobs had waited when they began for the first time, and how jobs ended.
   const server::WaitHistogram& waits() const { return waits_; }
-  const std::map<jobs::Outcome, std::uint64_t>& outcomes() const { return outcomes_; }
+  const std::map<Outcome, std::uint64_t>& outcomes() const { return outcomes_; }
   // The job that a user's run (GPUMUX_RUN_ID) is of.
-  std::optional<jobs::JobId> job_of(uid_t uid, const std::string& run) const;
+  std::optional<JobId> job_of(uid_t uid, const std::string& run) const;
 
  private:
   // A job's row on its way to the store.
@@ -193,8 +193,8 @@ class JobQueue {
     std::vector<std::uint32_t> ended_attempts;  // their runners are forgotten when the row is stored
   };
   struct Batch {
-    std::vector<jobs::Command> commands;
-    std::map<jobs::JobId, Write> rows;
+    std::vector<Command> commands;
+    std::map<JobId, Write> rows;
     std::function<void(base::Status)> after;  // told when it is stored, or is not
     std::optional<base::Status> stored;       // none: not known yet
   };
@@ -216,42 +216,42 @@ class JobQueue {
   base::Status restore_jobs();
   base::Status restore_values();
   void update_held();
-  void restore_job(const store::StoredJob& job, std::vector<jobs::Event>& later);
+  void restore_job(const store::StoredJob& job, std::vector<Event>& later);
 
   // Batches on their way to the store and back (job_queue_commits.cc).
-  void hand_over(std::vector<jobs::Command> commands, std::vector<store::Insert> inserts,
+  void hand_over(std::vector<Command> commands, std::vector<store::Insert> inserts,
                  std::function<void(base::Status)> after);
   void hand_over_unsaved();
   void hand_in(const std::shared_ptr<Batch>& batch, std::vector<store::Change> changes);
-  void change_row(const jobs::Command& command, Batch& batch);
-  void absorb_unsaved(jobs::JobId job, Write& write);
+  void change_row(const Command& command, Batch& batch);
+  void absorb_unsaved(JobId job, Write& write);
   void stored(const std::shared_ptr<Batch>& batch, base::Status status);
   void finish_batches();
   void finish(const Batch& batch);
-  void finish_row(jobs::JobId job, Write write, bool is_stored);
+  void finish_row(JobId job, Write write, bool is_stored);
 
-  void apply(const jobs::Event& event);
-  void apply_now(const jobs::Event& event, std::vector<jobs::Command>& commands);
-  bool is_started(jobs::JobId job) const;
-  void carry_out(const jobs::Command& command, const base::Status& stored);
-  void tell_state(jobs::JobId job, jobs::JobState state);
+  void apply(const Event& event);
+  void apply_now(const Event& event, std::vector<Command>& commands);
+  bool is_started(JobId job) const;
+  void carry_out(const Command& command, const base::Status& stored);
+  void tell_state(JobId job, JobState state);
   void put_value(std::string key, std::string value, std::function<void(base::Status)> reply);
   void change_some(std::shared_ptr<Changing> work);
-  base::Result<bool> change_now(jobs::JobId job, const Change& change, std::vector<jobs::Command>& commands);
-  base::Status signal(jobs::JobId job, int number) const;
-  base::Status ask(jobs::JobId job, const Wishes& wishes, bool by_admin, std::vector<jobs::Command>& commands);
-  base::Status resolve_dependencies(jobs::JobSpec& spec, bool by_admin, bool& is_too_early) const;
-  base::Status check_after(const jobs::Dependency& dependency, std::optional<std::uint32_t> owner,
+  base::Result<bool> change_now(JobId job, const Change& change, std::vector<Command>& commands);
+  base::Status signal(JobId job, int number) const;
+  base::Status ask(JobId job, const Wishes& wishes, bool by_admin, std::vector<Command>& commands);
+  base::Status resolve_dependencies(JobSpec& spec, bool by_admin, bool& is_too_early) const;
+  base::Status check_after(const Dependency& dependency, std::optional<std::uint32_t> owner,
                            std::uint32_t submitter) const;
   base::Status check_bytes(std::uint32_t uid, std::uint64_t bytes) const;
-  void own(jobs::JobId job, Owner owner);
-  void disown(jobs::JobId job);
-  base::Result<std::string> log_of(const Submission& submission, const jobs::JobSpec& spec) const;
+  void own(JobId job, Owner owner);
+  void disown(JobId job);
+  base::Result<std::string> log_of(const Submission& submission, const JobSpec& spec) const;
   void submitted(const Token& token, const base::Result<Submitted>& result);
-  void started(jobs::JobId job, store::WallTime at);
-  void ended(jobs::JobId job, std::uint32_t attempt, const JobRuns::End& end);
-  void forget_job(jobs::JobId job);
-  void wake(jobs::JobId job, bool is_done);
+  void started(JobId job, store::WallTime at);
+  void ended(JobId job, std::uint32_t attempt, const JobRuns::End& end);
+  void forget_job(JobId job);
+  void wake(JobId job, bool is_done);
   void keep_house();
   void save_usage();
   void prune();
@@ -260,7 +260,7 @@ class JobQueue {
   boost::asio::io_context& io_;
   const base::Clock& clock_;
   settings::QueueSettings config_;
-  jobs::QueueSettings core_settings_;  // the core's form of them
+  QueueSettings core_settings_;  // the core's form of them
   std::vector<GpuOf> gpus_;
   State state_ = State::kFailed;
   std::string unavailable_ = "the job queue is not open";
@@ -268,23 +268,23 @@ class JobQueue {
   os::FileDescriptor lock_;  // of the state directory
   std::shared_ptr<store::JobStore> store_;
   std::unique_ptr<store::CommitQueue> commits_;
-  jobs::JobCore core_;
+  JobCore core_;
   server::WorkerPool pool_{2};
   Node* node_ = nullptr;
   std::unique_ptr<JobRuns> runs_;
 
-  jobs::JobId next_id_{1};
+  JobId next_id_{1};
   server::WaitHistogram waits_;
-  std::map<jobs::Outcome, std::uint64_t> outcomes_;
-  std::map<jobs::JobId, Owner> owners_;
+  std::map<Outcome, std::uint64_t> outcomes_;
+  std::map<JobId, Owner> owners_;
   std::map<std::uint32_t, std::uint64_t> document_bytes_;  // of each user's jobs in owners_
-  std::map<jobs::JobId, std::string> notes_;
-  std::map<jobs::JobId, EndDetails> ends_;                                             // that the core is being told
+  std::map<JobId, std::string> notes_;
+  std::map<JobId, EndDetails> ends_;                                                   // that the core is being told
   std::map<Token, std::vector<std::function<void(base::Result<Submitted>)>>> tokens_;  // that are being stored
   std::deque<std::shared_ptr<Batch>> batches_;
-  std::map<jobs::JobId, Write> unsaved_;  // rows that could not be stored, and are not on their way again
-  std::multimap<jobs::JobId, Waiter> waiters_;
-  std::map<std::uint32_t, jobs::UserLimits> limits_;
+  std::map<JobId, Write> unsaved_;  // rows that could not be stored, and are not on their way again
+  std::multimap<JobId, Waiter> waiters_;
+  std::map<std::uint32_t, UserLimits> limits_;
   std::map<std::uint32_t, std::uint64_t> saved_usage_;
   bool is_paused_ = false;     // by an administrator
   bool is_looked_at_ = false;  // set_looked_at
@@ -303,6 +303,6 @@ store::WallTime wall_now();
 base::TimePoint moment_of(store::WallTime wall, base::TimePoint now);
 
 // All elements of an array, done or not.
-store::Query query_of_array(jobs::JobId array);
+store::Query query_of_array(JobId array);
 
 }  // namespace gpumux::jobs

@@ -16,12 +16,9 @@ namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
-namespace core = jobs;
 using base::Duration;
 using base::Result;
 using base::Status;
-using core::JobId;
-using core::JobState;
 using namespace std::chrono_literals;
 
 // A guess: a full disk is seen to have room again this late, and each try is one commit.
@@ -30,9 +27,9 @@ constexpr Duration kStoreRetry = 1s;
 }  // namespace
 
 // Does to the job's row what a Record or RecordRequest says, with all else that is known by now.
-void JobQueue::change_row(const core::Command& command, Batch& batch) {
-  const auto* record = std::get_if<core::Record>(&command);
-  const auto* asked = std::get_if<core::RecordRequest>(&command);
+void JobQueue::change_row(const Command& command, Batch& batch) {
+  const auto* record = std::get_if<Record>(&command);
+  const auto* asked = std::get_if<RecordRequest>(&command);
   if (record == nullptr && asked == nullptr) return;
   const JobId job = record != nullptr ? record->job : asked->job;
   const auto owner = owners_.find(job);
@@ -48,7 +45,7 @@ void JobQueue::change_row(const core::Command& command, Batch& batch) {
   const auto end = ends_.find(job);
   const bool is_of_this_attempt = end != ends_.end() && end->second.attempt == record->attempt;
   if (record->state == JobState::kDone) {
-    if (record->outcome == core::Outcome::kDependencyFailed) row.note = broken_text(*this, *record);
+    if (record->outcome == Outcome::kDependencyFailed) row.note = broken_text(*this, *record);
     row.ended_at = is_of_this_attempt && end->second.end.ended_at != 0 ? end->second.end.ended_at : wall_now();
     if (is_of_this_attempt) {
       row.exit_status = end->second.end.exit_status;
@@ -64,11 +61,11 @@ void JobQueue::change_row(const core::Command& command, Batch& batch) {
   }
 }
 
-void JobQueue::hand_over(std::vector<core::Command> commands, std::vector<store::Insert> inserts,
+void JobQueue::hand_over(std::vector<Command> commands, std::vector<store::Insert> inserts,
                          std::function<void(Status)> after) {
   core_timer_.update();
   auto batch = std::make_shared<Batch>();
-  for (const core::Command& command : commands) change_row(command, *batch);
+  for (const Command& command : commands) change_row(command, *batch);
   std::vector<store::Change> changes;
   changes.reserve(batch->rows.size());
   for (store::Insert& insert : inserts) {
@@ -172,8 +169,8 @@ void JobQueue::finish(const Batch& batch) {
     const auto found = batch.rows.find(job);
     return !stored && found != batch.rows.end() && found->second.is_insert;
   };
-  for (const core::Command& command : batch.commands) {
-    const auto* start = std::get_if<core::Start>(&command);
+  for (const Command& command : batch.commands) {
+    const auto* start = std::get_if<Start>(&command);
     if (start == nullptr || !is_taken_back(start->job)) whatever_happens([&] { carry_out(command, stored); });
   }
   for (const auto& [job, write] : batch.rows) {
@@ -181,7 +178,7 @@ void JobQueue::finish(const Batch& batch) {
     whatever_happens([&] {
       tell_state(job, JobState::kDone);
       forget_job(job);
-      apply(core::Withdrawn{job});
+      apply(Withdrawn{job});
     });
   }
   if (batch.after) whatever_happens([&] { batch.after(stored); });

@@ -22,13 +22,10 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
 using base::Code;
 using base::Duration;
 using base::Result;
 using base::Status;
-using core::JobId;
-using core::JobState;
 
 constexpr std::string_view kDrained = "drained/";
 constexpr std::string_view kLimits = "limits/";
@@ -149,17 +146,17 @@ Status JobQueue::open_or_fail(const Options& options) {
   runs_ = std::make_unique<JobRuns>(
       io_, pool_, clock_, *store_, std::move(*places), std::move(launch), *node_,
       JobRuns::Callbacks{
-          .event = [this](const core::Event& event) { apply(event); },
+          .event = [this](const Event& event) { apply(event); },
           .started = [this](JobId job, store::WallTime at) { started(job, at); },
           .noted = [this](JobId job, std::string note) { notes_[job] = std::move(note); },
           .ended = [this](JobId job, std::uint32_t attempt, const JobRuns::End& end) { ended(job, attempt, end); }});
   state_ = State::kOpen;
 
-  apply(core::SettingsChanged{core_settings_});
+  apply(SettingsChanged{core_settings_});
   for (std::size_t i = 0; i < gpus_.size(); ++i) {
     const base::GpuIndex gpu{static_cast<std::uint32_t>(i)};
-    apply(core::GpuAdded{gpu, gpus_[i].capacity});
-    if (!gpus_[i].is_served) apply(core::GpuRemoved{gpu});
+    apply(GpuAdded{gpu, gpus_[i].capacity});
+    if (!gpus_[i].is_served) apply(GpuRemoved{gpu});
   }
   GPUMUX_TRY(restore_values());
   GPUMUX_TRY(restore_jobs());
@@ -187,7 +184,7 @@ Status JobQueue::restore_values() {
     if (key.starts_with(kDrained)) {
       for (std::size_t i = 0; i < gpus_.size(); ++i) {
         if (gpus_[i].uuid == key.substr(kDrained.size()))
-          apply(core::GpuDrained{base::GpuIndex{static_cast<std::uint32_t>(i)}});
+          apply(GpuDrained{base::GpuIndex{static_cast<std::uint32_t>(i)}});
       }
     }
     if (key.starts_with(kLimits)) {
@@ -200,17 +197,15 @@ Status JobQueue::restore_values() {
         return number == kNoCount ? settings::Limit<std::uint32_t>() : number;
       };
       const auto cap = json[3].get<std::int32_t>();
-      const core::UserLimits limits{count(0), count(1), count(2),
-                                    cap == kNoCap ? settings::Limit<std::int32_t>() : cap};
+      const UserLimits limits{count(0), count(1), count(2), cap == kNoCap ? settings::Limit<std::int32_t>() : cap};
       limits_[static_cast<std::uint32_t>(*uid)] = limits;
-      apply(core::UserLimitsChanged{static_cast<std::uint32_t>(*uid), limits});
+      apply(UserLimitsChanged{static_cast<std::uint32_t>(*uid), limits});
     }
   }
   const auto usage = store_->usage();
   if (!usage) return tl::unexpected(usage.error());
   for (const store::Usage& used : *usage) {
-    apply(core::UsageRestored{used.uid,
-                              decayed(used.gpu_microseconds, Duration(wall_now() - used.at), config_.half_life)});
+    apply(UsageRestored{used.uid, decayed(used.gpu_microseconds, Duration(wall_now() - used.at), config_.half_life)});
   }
   return {};
 }
@@ -218,19 +213,19 @@ Status JobQueue::restore_values() {
 Status JobQueue::restore_jobs() {
   const auto jobs = store_->unfinished();
   if (!jobs) return tl::unexpected(jobs.error());
-  std::vector<core::Event> later;
+  std::vector<Event> later;
   for (const store::StoredJob& job : *jobs) restore_job(job, later);
   // Before what follows may start another attempt.
   runs_->sweep([this](JobId job, std::uint32_t attempt) {
     const auto standing = core_.standing(job);
     return standing && standing->attempt == attempt && has_started(standing->state);
   });
-  for (const core::Event& event : later) apply(event);
+  for (const Event& event : later) apply(event);
   if (!jobs->empty()) server::log_info("jobs are back", {{"jobs", jobs->size()}, {"running", runs_->size()}});
   return {};
 }
 
-void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>& later) {
+void JobQueue::restore_job(const store::StoredJob& job, std::vector<Event>& later) {
   const JobId id = job.spec.id;
   const std::uint32_t attempt = job.core.attempt;
   own(id, {.uid = job.spec.uid,
@@ -240,12 +235,12 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
            .submitted_at = job.submitted_at,
            .name = job.name,
            .row = {job, job.spec.request()}});
-  core::Restored event{.spec = job.spec,
-                       .state = job.core.state,
-                       .attempt = attempt,
-                       .gpus = job.core.gpus,
-                       .ran = job.core.ran,
-                       .outcome = job.core.outcome};
+  Restored event{.spec = job.spec,
+                 .state = job.core.state,
+                 .attempt = attempt,
+                 .gpus = job.core.gpus,
+                 .ran = job.core.ran,
+                 .outcome = job.core.outcome};
   event.spec.begin = moment_of(job.begin_at, clock_.now());
   if (!has_started(event.state)) return apply(event);
   const JobRuns::Restored found = runs_->restore(id, attempt, job.spec.uid);
@@ -257,8 +252,8 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
         event.gpus = {};
       } else {
         // It ran, and there is no trace of it.
-        ends_[id] = {attempt, {.how = core::End::kLost, .note = "nothing is left of its runner"}};
-        later.push_back(core::Ended{id, attempt, core::End::kLost});
+        ends_[id] = {attempt, {.how = jobs::End::kLost, .note = "nothing is left of its runner"}};
+        later.push_back(Ended{id, attempt, jobs::End::kLost});
       }
       break;
     case JobRuns::Found::kStarting: break;
@@ -269,7 +264,7 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
     case JobRuns::Found::kRunning:
       if (event.state == JobState::kStarting) {
         started(id, found.started_at);
-        later.push_back(core::StartConfirmed{id, attempt});
+        later.push_back(StartConfirmed{id, attempt});
       }
       if (event.state == JobState::kSuspended || event.state == JobState::kSuspending ||
           event.state == JobState::kResuming)
@@ -280,13 +275,13 @@ void JobQueue::restore_job(const store::StoredJob& job, std::vector<core::Event>
       if (event.state != JobState::kEnding) event.state = JobState::kSuspended;
       break;
   }
-  core::Record& now = owners_.at(id).row.core;
+  Record& now = owners_.at(id).row.core;
   now.state = event.state;
   now.gpus = event.gpus;
   now.ran = event.ran;
   apply(event);
   if (event.state != JobState::kEnding || found.found == JobRuns::Found::kNone) return;
-  const bool is_limit = event.outcome == core::Outcome::kTimedOut;
+  const bool is_limit = event.outcome == Outcome::kTimedOut;
   runs_->cancel(id, attempt, is_limit ? wire::EndReason::kTimeLimit : wire::EndReason::kCancelled,
                 config_.cancel_grace);
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The job queue's door: it checks submissions against the machine, numbers them, and gives them to core and store.
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "jobs/service/job_queue.h"
@@ -9,33 +10,30 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
 using base::Code;
 using base::Result;
 using base::Status;
-using core::JobId;
 
 }  // namespace
 
 // Whether the submitter may come after a job of `owner` (none: there is no such job). A job that the submitter may not
 // see is not there. That a job waits for `ok`, and starts, says how the other one ended: it may be asked only where
 // that is shown.
-Status JobQueue::check_after(const core::Dependency& dependency, std::optional<std::uint32_t> owner,
+Status JobQueue::check_after(const Dependency& dependency, std::optional<std::uint32_t> owner,
                              std::uint32_t submitter) const {
   const std::string job = std::to_string(dependency.on.value);
   const bool is_own = owner == submitter;
   if (!owner || (!is_own && config_.privacy == settings::Privacy::kOwn))
     return base::fail(Code::kInvalid, "after: there is no job " + job);
-  if (is_own || config_.privacy == settings::Privacy::kOpen || dependency.need == core::Dependency::Need::kAny)
-    return {};
+  if (is_own || config_.privacy == settings::Privacy::kOpen || dependency.need == Dependency::Need::kAny) return {};
   return base::fail(Code::kDenied,
                     "after: job " + job +
                         " is another user's, and its outcome is not shown (privacy = " + "limited): use any:" + job);
 }
 
 // A job that the core does not know is done, or was never there. `is_too_early`: its end is on its way into the store.
-Status JobQueue::resolve_dependencies(core::JobSpec& spec, bool by_admin, bool& is_too_early) const {
-  for (core::Dependency& dependency : spec.after) {
+Status JobQueue::resolve_dependencies(JobSpec& spec, bool by_admin, bool& is_too_early) const {
+  for (Dependency& dependency : spec.after) {
     const Owner* owner = find(dependency.on);
     std::optional<std::uint32_t> uid = owner != nullptr ? std::optional(owner->uid) : std::nullopt;
     if (!uid) {
@@ -56,12 +54,12 @@ Status JobQueue::resolve_dependencies(core::JobSpec& spec, bool by_admin, bool& 
     const auto fate = store_->fate(dependency);
     if (!fate) return tl::unexpected(fate.error());
     dependency.fate = *fate;
-    is_too_early = is_too_early || *fate == core::Dependency::Fate::kPending;
+    is_too_early = is_too_early || *fate == Dependency::Fate::kPending;
   }
   return {};
 }
 
-Result<std::string> JobQueue::log_of(const Submission& submission, const core::JobSpec& spec) const {
+Result<std::string> JobQueue::log_of(const Submission& submission, const JobSpec& spec) const {
   const LaunchedJob job{
       .id = spec.id, .array = spec.array, .array_index = spec.array_index, .name = submission.name, .gpus = {}};
   return log_path(submission.document, job, runs_->launch().store_id);
@@ -88,7 +86,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
       return reply(answer);
     }
   }
-  core::JobSpec spec = submission->spec;
+  JobSpec spec = submission->spec;
   spec.uid = token.first;
   bool is_too_early = false;
   if (const auto resolved = resolve_dependencies(spec, submission->by_admin, is_too_early); !resolved)
@@ -104,7 +102,7 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   }
   spec.id = next_id_;
   spec.begin = moment_of(submission->begin_at, clock_.now());
-  const core::UserLimits& limits = limits_of(spec.uid);
+  const UserLimits& limits = limits_of(spec.uid);
   if (const auto refusal = core_.refusal(spec)) return reply(tl::unexpected(describe(*refusal, spec, limits, core_)));
 
   const std::uint32_t count =
@@ -112,21 +110,21 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   const std::uint64_t bytes = submission->document_text.size() + spec.after.size() * kDependencyBytes;
   if (const auto checked = check_bytes(spec.uid, bytes * count); !checked)
     return reply(tl::unexpected(checked.error()));
-  std::vector<core::Command> commands;
+  std::vector<Command> commands;
   std::vector<store::Insert> inserts;
   inserts.reserve(count);
   const std::shared_ptr<const std::string> document(submission, &submission->document_text);
   const store::WallTime submitted_at = wall_now();
-  std::optional<core::Refusal> refused;
+  std::optional<Refusal> refused;
   if (!submission->elements.empty()) spec.array = spec.id;
   for (std::uint32_t i = 0; i < count && !refused; ++i) {
     spec.id = JobId{next_id_.value + i};
     if (!submission->elements.empty()) spec.array_index = submission->elements[i];
     if ((refused = core_.refusal(spec))) break;
-    apply_now(core::Submitted{spec, submission->by_admin}, commands);
+    apply_now(jobs::Submitted{spec, submission->by_admin}, commands);
     store::Insert& insert = inserts.emplace_back();
     insert.job.spec = spec;
-    insert.job.core.state = spec.held ? core::JobState::kHeld : core::JobState::kQueued;
+    insert.job.core.state = spec.held ? JobState::kHeld : JobState::kQueued;
     insert.job.name = submission->name;
     insert.job.command = submission->command;
     insert.job.log = log_of(*submission, spec).value_or("");  // the API has asked already whether it can be
@@ -149,8 +147,8 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     for (const store::Insert& insert : inserts) {
       const JobId job = insert.job.spec.id;
       disown(job);
-      apply_now(core::Withdrawn{job}, commands);
-      std::erase_if(commands, [job](const core::Command& command) {
+      apply_now(Withdrawn{job}, commands);
+      std::erase_if(commands, [job](const Command& command) {
         return std::visit([job]<class C>(const C& c) { return c.job == job; }, command);
       });
     }
@@ -159,9 +157,9 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
   }
   next_id_ = JobId{next_id_.value + count};
   const bool has_token = !token.second.empty();
-  if (has_token) tokens_[token].push_back(std::move(reply));
+  if (has_token) tokens_[token].push_back(std::exchange(reply, nullptr));
   hand_over(std::move(commands), std::move(inserts),
-            [this, has_token, token, answer, reply = has_token ? nullptr : std::move(reply)](const Status& status) {
+            [this, has_token, token, answer, reply = std::move(reply)](const Status& status) {
               Result<Submitted> result = answer;
               if (!status) result = tl::unexpected(status.error());
               if (has_token) return submitted(token, result);

@@ -29,7 +29,6 @@ namespace gpumux::jobs {
 namespace {
 
 using namespace std::chrono_literals;
-using jobs::JobId;
 
 // No job has had any memory.
 std::map<std::uint64_t, std::uint64_t> no_peaks() { return {}; }
@@ -83,7 +82,7 @@ TEST_F(Queue, OutlivesAReplyThatFails) {
 TEST_F(Queue, CountsDependenciesAmongTheBytesOfTheirUser) {
   const auto is_taken = [&](std::size_t dependencies) {
     auto made = std::make_shared<Submission>(*submission());
-    made->spec.after.assign(dependencies, {JobId{1}, false, jobs::Dependency::Need::kAny, {}});
+    made->spec.after.assign(dependencies, {JobId{1}, false, Dependency::Need::kAny, {}});
     std::optional<bool> taken;
     queue_->submit(made,
                    [&taken](const base::Result<JobQueue::Submitted>& submitted) { taken = submitted.has_value(); });
@@ -279,7 +278,7 @@ TEST_F(KeptLedger, MakesDaysOfOldHoursWhenItOpens) {
   const store::WallTime old = (wall_now() - queue_->config().ledger_hours.count()) / kDay * kDay - 2 * kDay;
   std::vector<store::Change> changes;
   for (int i = 0; i < kRows; ++i) {
-    const store::LedgerProgram program{"p" + std::to_string(i % 350), jobs::kNoJob};
+    const store::LedgerProgram program{"p" + std::to_string(i % 350), kNoJob};
     changes.push_back(store::AddToLedger{.at = old + i / 350 * kDay / 24,
                                          .row = {.owner = {1000, "", ""}, .program = program, .gpu = "GPU-0"},
                                          .sums = {.held = 1}});

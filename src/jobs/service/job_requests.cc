@@ -18,25 +18,22 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
 using Json = RequestJson;
 using base::Code;
 using base::Result;
-using core::JobId;
 
 // Linux's, on every machine that gpumux runs on.
 constexpr int kMaxSignal = 64;
 
 // "failed,timed out": as `outcome` of a job has them.
-Result<std::vector<core::Outcome>> parse_outcomes(const std::string& text) {
-  std::vector<core::Outcome> outcomes;
+Result<std::vector<Outcome>> parse_outcomes(const std::string& text) {
+  std::vector<Outcome> outcomes;
   for (const std::string_view word : base::split(text, ',')) {
-    const auto known = std::find_if(core::kOutcomes.begin(), core::kOutcomes.end(),
-                                    [&](core::Outcome outcome) { return to_string(outcome) == word; });
-    if (known == core::kOutcomes.end()) {
+    const auto known =
+        std::find_if(kOutcomes.begin(), kOutcomes.end(), [&](Outcome outcome) { return to_string(outcome) == word; });
+    if (known == kOutcomes.end()) {
       std::string all;
-      for (const core::Outcome outcome : core::kOutcomes)
-        all += (all.empty() ? "" : ", ") + std::string(to_string(outcome));
+      for (const Outcome outcome : kOutcomes) all += (all.empty() ? "" : ", ") + std::string(to_string(outcome));
       return tl::unexpected(invalid("outcome must be one or more of " + all + ", with commas between them"));
     }
     outcomes.push_back(*known);
@@ -164,7 +161,7 @@ Result<JobQueue::Change> parse_change(const std::string& body) {
   return JobQueue::Change{.kind = JobQueue::Change::Kind::kWishes, .wishes = std::move(*wishes)};
 }
 
-base::Status read_limits(const Json& json, core::UserLimits& limits) {
+base::Status read_limits(const Json& json, UserLimits& limits) {
   for (const auto& [name, value] : json.items()) {
     settings::Limit<std::uint32_t>* const count = name == "running"  ? &limits.running
                                                   : name == "queued" ? &limits.queued
@@ -200,7 +197,7 @@ Result<store::Query> parse_list(std::string_view query) {
   const std::string_view state = server::query_value(query, "state").value_or("unfinished");
   const std::string_view order = server::query_value(query, "order").value_or("oldest");
   if (order == "ended" && state != "done") return tl::unexpected(invalid("order=ended is for state=done only"));
-  if (order == "ended" && asked.beyond != core::kNoJob && asked.beyond_ended == 0)
+  if (order == "ended" && asked.beyond != kNoJob && asked.beyond_ended == 0)
     return tl::unexpected(invalid("with order=ended, beyond needs beyond_ended: the last job's ended_unix_ns"));
   if (const auto outcome = server::query_value(query, "outcome")) {
     auto outcomes = parse_outcomes(server::decode_percent(*outcome));

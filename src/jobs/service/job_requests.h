@@ -30,7 +30,7 @@ base::Error not_admin(const server::Peer& peer, const std::string& what = "the q
 
 // A job as an address has it: "17", "17_3".
 struct JobName {
-  jobs::JobId job;
+  JobId job;
   std::optional<std::uint32_t> element;
 
   static base::Result<JobName> parse(std::string_view text);
@@ -49,7 +49,7 @@ base::Result<std::uint32_t> find_uid(const std::string& name);
 base::Result<bool> parse_flag(const std::string& body, const std::string& name, const std::string& hint = "");
 base::Result<JobQueue::Change> parse_change(const std::string& body);
 // Changes the limits that the body names: {"running": 2, "queued": null}.
-base::Status read_limits(const RequestJson& json, jobs::UserLimits& limits);
+base::Status read_limits(const RequestJson& json, UserLimits& limits);
 // The parameters of GET /v1/jobs, except for `user`.
 base::Result<store::Query> parse_list(std::string_view query);
 

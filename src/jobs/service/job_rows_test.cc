@@ -12,8 +12,6 @@
 namespace gpumux::jobs {
 namespace {
 
-using jobs::JobId;
-
 // A store that takes no rows of jobs for a while: each commit with one fails at once.
 class RefusingStore : public Queue {
  protected:
@@ -30,11 +28,10 @@ class RefusingStore : public Queue {
   // kNoJob: it was refused.
   JobId submit(const std::shared_ptr<const Submission>& made) {
     std::optional<JobId> job;
-    queue_->submit(made, [&job](const base::Result<JobQueue::Submitted>& submitted) {
-      job = submitted ? submitted->id : jobs::kNoJob;
-    });
+    queue_->submit(
+        made, [&job](const base::Result<JobQueue::Submitted>& submitted) { job = submitted ? submitted->id : kNoJob; });
     EXPECT_TRUE(run_until([&job] { return job.has_value(); }));
-    return job.value_or(jobs::kNoJob);
+    return job.value_or(kNoJob);
   }
   // Whether it is stored.
   bool change(JobId job, const JobQueue::Change& change) {
@@ -74,7 +71,7 @@ TEST_F(RefusingStore, HasTheNewestRowInTheEnd) {
   take_again();
   EXPECT_TRUE(wish(job, R"({"priority": 9})"));
   const auto check = [&](const store::StoredJob& row) {
-    EXPECT_EQ(row.core.state, jobs::JobState::kQueued);
+    EXPECT_EQ(row.core.state, JobState::kQueued);
     EXPECT_FALSE(row.core.held);
     EXPECT_EQ(row.core.priority, 9);
     EXPECT_EQ(row.spec.memory, 5u << 20);
@@ -82,7 +79,7 @@ TEST_F(RefusingStore, HasTheNewestRowInTheEnd) {
     EXPECT_EQ(row.gpu_order, std::vector<std::uint32_t>{0});
   };
   check(stored(job));
-  EXPECT_TRUE(run_until([&] { return stored(other).core.state == jobs::JobState::kHeld; })) << "without another change";
+  EXPECT_TRUE(run_until([&] { return stored(other).core.state == JobState::kHeld; })) << "without another change";
   open_again();
   EXPECT_EQ(queue_->core().request(job)->memory, 5u << 20);
   EXPECT_TRUE(wish(job, R"({"time_limit_ns": 5000000000})"));
@@ -98,18 +95,18 @@ TEST_F(RefusingStore, HasTheEndOfAJobWhoseEarlierRowItRefused) {
   EXPECT_TRUE(queue_->outcomes().empty()) << "it is not done before that is stored";
   take_again();
   EXPECT_TRUE(run_until([&] { return queue_->find(job) == nullptr; }));
-  EXPECT_EQ(queue_->outcomes(), (std::map<jobs::Outcome, std::uint64_t>{{jobs::Outcome::kCancelled, 1}}));
-  EXPECT_EQ(stored(job).core.outcome, jobs::Outcome::kCancelled);
+  EXPECT_EQ(queue_->outcomes(), (std::map<Outcome, std::uint64_t>{{Outcome::kCancelled, 1}}));
+  EXPECT_EQ(stored(job).core.outcome, Outcome::kCancelled);
   EXPECT_NE(stored(job).ended_at, 0);
   EXPECT_FALSE(queue_->store()->document(job));
   auto after = std::make_shared<Submission>(*submission());
   after->spec.after = {{job}};
   const JobId broken = submit(after);
-  EXPECT_EQ(stored(broken).core.outcome, jobs::Outcome::kDependencyFailed) << "done when it comes";
+  EXPECT_EQ(stored(broken).core.outcome, Outcome::kDependencyFailed) << "done when it comes";
   EXPECT_NE(stored(broken).note, "");
   EXPECT_FALSE(queue_->store()->document(broken));
   EXPECT_EQ(queue_->find(broken), nullptr);
-  EXPECT_EQ(queue_->outcomes().at(jobs::Outcome::kDependencyFailed), 1u);
+  EXPECT_EQ(queue_->outcomes().at(Outcome::kDependencyFailed), 1u);
 }
 
 TEST_F(RefusingStore, HasLaterRowsOfAJobInTheirOrder) {
@@ -128,8 +125,8 @@ TEST_F(RefusingStore, HasLaterRowsOfAJobInTheirOrder) {
   EXPECT_EQ(told, "refused, stored, stored and done");
   EXPECT_EQ(stored(job).core.priority, 6);
   EXPECT_EQ(stored(job).spec.memory, 77u);
-  EXPECT_EQ(stored(job).core.outcome, jobs::Outcome::kCancelled);
-  EXPECT_EQ(queue_->outcomes().at(jobs::Outcome::kCancelled), 1u);
+  EXPECT_EQ(stored(job).core.outcome, Outcome::kCancelled);
+  EXPECT_EQ(queue_->outcomes().at(Outcome::kCancelled), 1u);
 }
 
 TEST_F(RefusingStore, HasTheEndsOfMoreJobsThanChangeAtOnce) {
@@ -146,7 +143,7 @@ TEST_F(RefusingStore, HasTheEndsOfMoreJobsThanChangeAtOnce) {
   EXPECT_EQ(queue_->size(), jobs.size());
   take_again();
   EXPECT_TRUE(run_until([&] { return queue_->size() == 0; }));
-  EXPECT_EQ(queue_->outcomes().at(jobs::Outcome::kCancelled), jobs.size());
+  EXPECT_EQ(queue_->outcomes().at(Outcome::kCancelled), jobs.size());
   EXPECT_TRUE(queue_->store()->unfinished()->empty());
 }
 
@@ -162,7 +159,7 @@ TEST_F(RefusingStore, NeverHadAJobThatItRefused) {
   EXPECT_EQ(taken, false);
   EXPECT_EQ(cancelled, true);
   EXPECT_EQ(queue_->size(), 0u);
-  EXPECT_EQ(queue_->outcomes().at(jobs::Outcome::kCancelled), 1u) << "one that never was has no outcome";
+  EXPECT_EQ(queue_->outcomes().at(Outcome::kCancelled), 1u) << "one that never was has no outcome";
   EXPECT_EQ(queue_->core().check_invariants(), "");
   take_again();
   EXPECT_GT(submit(submission()), refused);
@@ -185,15 +182,15 @@ TEST_F(RefusingStore, KeepsTheRunnerOfAnEndThatItRefused) {
   EXPECT_TRUE(run_until([&] { return queue_->note(job).starts_with("it could not be stored that it starts"); }));
   EXPECT_FALSE(std::filesystem::exists(runner + "1")) << "no job starts before that is stored";
   take_again();
-  EXPECT_TRUE(run_until([&] { return stored(job).core.state == jobs::JobState::kRunning; })) << queue_->note(job);
+  EXPECT_TRUE(run_until([&] { return stored(job).core.state == JobState::kRunning; })) << queue_->note(job);
   const std::string run = runner + std::to_string(stored(job).core.attempt);
   refuse("UPDATE");
   EXPECT_FALSE(wish(job, R"({"priority": 4})"));
   std::ofstream(folder_.path() + "/go").flush();
-  EXPECT_TRUE(run_until([&] { return queue_->find(job)->row.core.outcome == jobs::Outcome::kFailed; }));
+  EXPECT_TRUE(run_until([&] { return queue_->find(job)->row.core.outcome == Outcome::kFailed; }));
   EXPECT_FALSE(wish(other, R"({"priority": 1})")) << "behind the end";
   EXPECT_TRUE(std::filesystem::exists(run + "/end"));
-  EXPECT_EQ(stored(job).core.state, jobs::JobState::kRunning);
+  EXPECT_EQ(stored(job).core.state, JobState::kRunning);
   queue_.reset();  // as if it were killed
   take_again();
   Queue::SetUp();

@@ -17,11 +17,9 @@ namespace gpumux::jobs {
 namespace {
 
 namespace asio = boost::asio;
-namespace core = jobs;
 using base::Code;
 using base::Duration;
 using base::Result;
-using core::JobId;
 using namespace std::chrono_literals;
 
 // A runner that has just claimed does not listen yet; one that ends still holds its claim for a moment.
@@ -74,12 +72,12 @@ JobRuns::End end_of(const wire::RunnerEnd& end) {
   JobRuns::End result;
   const auto code = static_cast<int>(end.code);
   result.exit_status = end.how == wire::EndHow::kSignaled ? 128 + code : code;
-  result.how = end.how == wire::EndHow::kExited && code == 0 ? core::End::kOk : core::End::kFailed;
+  result.how = end.how == wire::EndHow::kExited && code == 0 ? jobs::End::kOk : jobs::End::kFailed;
   result.ended_at = static_cast<store::WallTime>(end.ended_wall_ns);
   result.note = ended_text(end);
   if (end.reason == wire::EndReason::kShutdown) {
     // However the job ended after that: it was not done.
-    result.how = core::End::kLost;
+    result.how = jobs::End::kLost;
     result.note = "its runner was told to stop, with the machine or its service" +
                   (result.note.empty() ? std::string() : ": " + result.note);
   }
@@ -167,14 +165,14 @@ void JobRuns::on_pool(Work work, Then then) {
                     });
 }
 
-void JobRuns::start(const core::Start& command, std::uint32_t uid, std::uint64_t default_memory) {
+void JobRuns::start(const Start& command, std::uint32_t uid, std::uint64_t default_memory) {
   add(command.job, command.attempt, uid);
   on_pool([this, command, default_memory] { return launch_on_pool(command, default_memory); },
           [this, command](Launched result) { launched(command.job, command.attempt, std::move(result)); });
 }
 
 // Reads and writes files only: everything of this object that it uses is constant.
-JobRuns::Launched JobRuns::launch_on_pool(const core::Start& command, std::uint64_t default_memory) const {
+JobRuns::Launched JobRuns::launch_on_pool(const Start& command, std::uint64_t default_memory) const {
   Launched result;
   const auto fail = [&](const base::Error& error, bool is_jobs_fault) {
     result.connection = tl::unexpected(error);
@@ -235,7 +233,7 @@ void JobRuns::launched(JobId job, std::uint32_t attempt, Launched result) {
 void JobRuns::not_started(JobId job, std::uint32_t attempt, const std::string& why) {
   runs_.erase(job);
   callbacks_.noted(job, why);
-  callbacks_.event(core::StartFailed{job, attempt});
+  callbacks_.event(StartFailed{job, attempt});
 }
 
 void JobRuns::connect(Run& run, os::FileDescriptor connection) {
@@ -264,7 +262,7 @@ void JobRuns::on_message(Run& run, const wire::RunnerState& state) {
     const JobId job = run.job;
     const std::uint32_t attempt = run.attempt;
     callbacks_.started(job, static_cast<store::WallTime>(state.started_wall_ns));
-    callbacks_.event(core::StartConfirmed{job, attempt});
+    callbacks_.event(StartConfirmed{job, attempt});
     if (find(job, attempt) == nullptr) return;
   }
   if (run.step == Step::kNone && state.suspension != wire::Suspension::kNone && state.sequence >= run.sequence &&
@@ -340,7 +338,7 @@ void JobRuns::looked(JobId job, std::uint32_t attempt, Result<runners::FoundRunn
   if (!found) {
     server::log_error("a job's directory cannot be read", {{"job", job.value}, {"why", found.error().message()}});
     if (found.error().code != Code::kNotFound) return look_soon(*run, 1s);
-    return finish(*run, {.how = core::End::kLost, .note = "its runner's directory is gone"});
+    return finish(*run, {.how = jobs::End::kLost, .note = "its runner's directory is gone"});
   }
   switch (found->standing) {
     case runners::RunnerStanding::kAlive:
@@ -382,7 +380,7 @@ void JobRuns::bury(JobId job, std::uint32_t attempt) {
                         {{"job", job.value}, {"why", killed.error().message()}});
     if (!killed || *killed == 0) {
       const bool rebooted = found && found->machine_rebooted;
-      return finish(*lost, {.how = core::End::kLost,
+      return finish(*lost, {.how = jobs::End::kLost,
                             .note = rebooted ? "the machine was started anew while it ran" : "its runner died"});
     }
     later(lost->bury_again, [this, job, attempt] { bury(job, attempt); });
@@ -434,7 +432,7 @@ void JobRuns::tell_again(Run& run) {
   if (run.termination) run.link->terminate(run.termination->first, run.termination->second);
 }
 
-void JobRuns::suspend(const core::Suspend& command, Duration patience) {
+void JobRuns::suspend(const Suspend& command, Duration patience) {
   Run* const run = find(command.job, command.attempt);
   if (run == nullptr) return;
   run->step = Step::kLeaves;
@@ -478,14 +476,14 @@ void JobRuns::refuse_suspension(Run& run, std::string why) {
   node_.resume(run.uid, run.run);
   run.step = Step::kNone;
   callbacks_.noted(run.job, "could not be suspended: " + why);
-  callbacks_.event(core::SuspendRefused{run.job, run.attempt});
+  callbacks_.event(SuspendRefused{run.job, run.attempt});
 }
 
 void JobRuns::take_step(Run& run, const wire::RunnerState& state) {
   if (state.sequence != run.sequence) return;  // an older one's answer
   if (run.step == Step::kFreezes && state.suspension == wire::Suspension::kFrozen) {
     run.step = Step::kFrozen;
-    return callbacks_.event(core::Suspended{run.job, run.attempt});
+    return callbacks_.event(Suspended{run.job, run.attempt});
   }
   if (run.step == Step::kFreezes && state.suspension == wire::Suspension::kFailed) {
     if (run.link) run.link->resume(++run.sequence);
@@ -493,11 +491,11 @@ void JobRuns::take_step(Run& run, const wire::RunnerState& state) {
   }
   if (run.step == Step::kThaws && state.suspension == wire::Suspension::kNone) {
     run.step = Step::kNone;
-    return callbacks_.event(core::Resumed{run.job, run.attempt});
+    return callbacks_.event(Resumed{run.job, run.attempt});
   }
 }
 
-void JobRuns::resume(const core::Resume& command) {
+void JobRuns::resume(const Resume& command) {
   Run* const run = find(command.job, command.attempt);
   if (run == nullptr) return;
   run->step = Step::kThaws;

@@ -44,13 +44,13 @@ class JobRuns {
   };
   struct Callbacks {
     // StartConfirmed, StartFailed, Suspended, SuspendRefused, Resumed.
-    std::function<void(const jobs::Event&)> event;
+    std::function<void(const Event&)> event;
     // `started_at`: when its main process was.
-    std::function<void(jobs::JobId, store::WallTime started_at)> started;
+    std::function<void(JobId, store::WallTime started_at)> started;
     // Why something did not work, for people.
-    std::function<void(jobs::JobId, std::string note)> noted;
+    std::function<void(JobId, std::string note)> noted;
     // Once for each that was started, restored ones too.
-    std::function<void(jobs::JobId, std::uint32_t attempt, const End&)> ended;
+    std::function<void(JobId, std::uint32_t attempt, const End&)> ended;
   };
   // For people.
   struct View {
@@ -68,17 +68,17 @@ class JobRuns {
   JobRuns& operator=(const JobRuns&) = delete;
 
   // `default_memory`: the quota of a job that does not say how much memory it needs; 0: none.
-  void start(const jobs::Start& command, std::uint32_t uid, std::uint64_t default_memory);
+  void start(const Start& command, std::uint32_t uid, std::uint64_t default_memory);
   // Refused unless its memory has left the GPUs by then.
-  void suspend(const jobs::Suspend& command, base::Duration patience);
-  void resume(const jobs::Resume& command);
+  void suspend(const Suspend& command, base::Duration patience);
+  void resume(const Resume& command);
   // Of its programs, on the GPU. Nothing if it has none.
-  void set_priority(jobs::JobId job, std::int32_t priority);
-  void cancel(jobs::JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
+  void set_priority(JobId job, std::int32_t priority);
+  void cancel(JobId job, std::uint32_t attempt, wire::EndReason reason, base::Duration grace);
   // To all of its processes. False: its runner cannot be told at this moment.
-  bool signal(jobs::JobId job, int number);
+  bool signal(JobId job, int number);
   // Its end is stored: its directory is not needed any more.
-  void forget(jobs::JobId job, std::uint32_t attempt);
+  void forget(JobId job, std::uint32_t attempt);
 
   // After a restart: the fate of an attempt that was started. Waits for its runner's word, some milliseconds; for
   // before the loop runs. Unless it is kNone, it is a run like those that were started here, and `ended` comes for one
@@ -90,35 +90,35 @@ class JobRuns {
     bool was_suspended = false;
     store::WallTime started_at = 0;  // when its main process was; 0: not known
   };
-  Restored restore(jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
+  Restored restore(JobId job, std::uint32_t attempt, std::uint32_t uid);
   // Directories of attempts that are no longer wanted, after all were restored.
-  void sweep(const std::function<bool(jobs::JobId, std::uint32_t attempt)>& is_wanted);
+  void sweep(const std::function<bool(JobId, std::uint32_t attempt)>& is_wanted);
 
   // Something of a suspended run has changed.
   void programs_changed();
 
-  std::optional<View> view(jobs::JobId job) const;
+  std::optional<View> view(JobId job) const;
   std::size_t size() const { return runs_.size(); }
   const LaunchSettings& launch() const { return launch_; }
   // Every run there is: whose, and its GPUMUX_RUN_ID.
-  void for_each_run(const std::function<void(jobs::JobId job, uid_t uid, const std::string& run)>& visit) const;
+  void for_each_run(const std::function<void(JobId job, uid_t uid, const std::string& run)>& visit) const;
 
  private:
   enum class Step { kNone, kLeaves, kFreezes, kFrozen, kThaws };
   struct Run;
   struct Launched;
-  using Runs = std::map<jobs::JobId, std::unique_ptr<Run>>;
+  using Runs = std::map<JobId, std::unique_ptr<Run>>;
 
-  Run* find(jobs::JobId job, std::uint32_t attempt) const;
-  Run& add(jobs::JobId job, std::uint32_t attempt, std::uint32_t uid);
-  Launched launch_on_pool(const jobs::Start& command, std::uint64_t default_memory) const;
-  void launched(jobs::JobId job, std::uint32_t attempt, Launched result);
+  Run* find(JobId job, std::uint32_t attempt) const;
+  Run& add(JobId job, std::uint32_t attempt, std::uint32_t uid);
+  Launched launch_on_pool(const Start& command, std::uint64_t default_memory) const;
+  void launched(JobId job, std::uint32_t attempt, Launched result);
   void connect(Run& run, os::FileDescriptor connection);
   void on_message(Run& run, const wire::RunnerState& state);
   void on_message(Run& run, const wire::RunnerEnded& end);
   void on_message(Run& run, const wire::RunnerRefused& refused);
   void take_step(Run& run, const wire::RunnerState& state);
-  void not_started(jobs::JobId job, std::uint32_t attempt, const std::string& why);
+  void not_started(JobId job, std::uint32_t attempt, const std::string& why);
   // `work` on the pool, then `then` on the loop, if this is still there.
   template <class Work, class Then>
   void on_pool(Work work, Then then);
@@ -126,9 +126,9 @@ class JobRuns {
   void later(base::Duration pause, std::function<void()> act);
   void look_soon(Run& run, base::Duration pause);
   bool await_first_word(int connection);
-  void looked(jobs::JobId job, std::uint32_t attempt, base::Result<runners::FoundRunner> found,
+  void looked(JobId job, std::uint32_t attempt, base::Result<runners::FoundRunner> found,
               base::Result<os::FileDescriptor> connection);
-  void bury(jobs::JobId job, std::uint32_t attempt);
+  void bury(JobId job, std::uint32_t attempt);
   void follow_memory(Run& run);
   void refuse_suspension(Run& run, std::string why);
   void finish(Run& run, End end);

@@ -9,8 +9,6 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
-using core::JobState;
 using namespace std::chrono_literals;
 
 // A guess: a renamed user has the old name for this long, and a directory service is asked about each user this often.
@@ -49,9 +47,8 @@ void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails
   if (details.view && !details.view->attach_path.empty()) json.text("attach", details.view->attach_path);
   if (details.view && details.view->main_pid != 0) json.number("pid", details.view->main_pid);
   nlohmann::json after = nlohmann::json::array();
-  for (const core::Dependency& dependency : job.spec.after) {
-    after.push_back(
-        {{"job", dependency.on.value}, {"need", dependency.need == core::Dependency::Need::kOk ? "ok" : "any"}});
+  for (const Dependency& dependency : job.spec.after) {
+    after.push_back({{"job", dependency.on.value}, {"need", dependency.need == Dependency::Need::kOk ? "ok" : "any"}});
   }
   json.json("after", after);
 }
@@ -61,10 +58,10 @@ void add_details(JsonObject& json, const store::StoredJob& job, const JobDetails
 void append_job(std::string& text, const store::StoredJob& job, const JobNow& now, Sight sight, UserNames& names,
                 const JobDetails* details) {
   const bool is_all = sight == Sight::kOpen || sight == Sight::kOwn;
-  const core::JobSpec& spec = job.spec;
+  const JobSpec& spec = job.spec;
   JsonObject json(text);
   json.number("id", spec.id.value);
-  if (spec.array != core::kNoJob) {
+  if (spec.array != kNoJob) {
     json.number("array", spec.array.value);
     json.number("array_index", spec.array_index);
     if (spec.array_limit != 0) json.number("array_limit", spec.array_limit);
@@ -77,7 +74,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   json.word("state", to_string(state));
   if (now.state_since) json.number("state_since_unix_ns", *now.state_since);
   if (is_all) {
-    json.word("outcome", job.core.outcome == core::Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
+    json.word("outcome", job.core.outcome == Outcome::kNone || !is_done ? "" : to_string(job.core.outcome));
     if (job.exit_status != store::kNoExitStatus) json.number("exit_status", job.exit_status);
   }
   json.word("reason", now.standing ? reason_word(now.standing->reason, now.why) : "");
@@ -86,7 +83,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   if (now.starts_in) json.number("starts_in_ns", now.starts_in->count());
   json.number("priority", now.standing ? now.standing->priority : job.core.priority);
   json.number("priority_capped", now.standing ? now.standing->capped : job.core.capped);
-  const core::GpuSet& gpus = now.standing ? now.standing->gpus : job.core.gpus;
+  const GpuSet& gpus = now.standing ? now.standing->gpus : job.core.gpus;
   // Its owner sees them in the order of its own numbers.
   const JobDocument* document = details != nullptr ? details->document : nullptr;
   const bool has_order = document != nullptr && !document->gpu_order.empty();
@@ -104,7 +101,7 @@ void append_job(std::string& text, const store::StoredJob& job, const JobNow& no
   json.number("memory_bytes", spec.memory != 0 ? spec.memory : now.default_memory);
   json.flag("exclusive", spec.exclusive);
   json.number("time_limit_ns", spec.time_limit.count());
-  json.word("on_time_limit", spec.on_limit == core::OnLimit::kCancel ? "cancel" : "suspend");
+  json.word("on_time_limit", spec.on_limit == OnLimit::kCancel ? "cancel" : "suspend");
   if (now.limit_in) json.number("limit_in_ns", now.limit_in->count());
   json.flag("requeue", spec.requeue);
   json.number("attempt", now.standing ? now.standing->attempt : job.core.attempt);

@@ -22,7 +22,7 @@ namespace gpumux::jobs {
 
 // The facts of a job that only the loop knows, besides those in the store.
 struct JobNow {
-  std::optional<jobs::JobStanding> standing;  // none: it is done
+  std::optional<JobStanding> standing;  // none: it is done
   std::string note;
   std::optional<std::chrono::nanoseconds> limit_in;
   std::uint64_t default_memory = 0;

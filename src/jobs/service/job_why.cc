@@ -13,9 +13,7 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
 using base::Code;
-using core::WaitReason;
 
 // A line names this many jobs or programs, and counts the others.
 constexpr std::size_t kMostNamed = 2;
@@ -47,13 +45,13 @@ std::string list_of(const Some<Name>& some, Text text) {
 
 // ---- the facts -------------------------------------------------------------------------------------------------
 
-std::string label_of(core::JobId job, core::JobId array, std::uint32_t index) {
-  return array == core::kNoJob ? std::to_string(job.value) : std::to_string(array.value) + "_" + std::to_string(index);
+std::string label_of(JobId job, JobId array, std::uint32_t index) {
+  return array == kNoJob ? std::to_string(job.value) : std::to_string(array.value) + "_" + std::to_string(index);
 }
 
-std::string label_of(const core::JobSpec& spec) { return label_of(spec.id, spec.array, spec.array_index); }
+std::string label_of(const JobSpec& spec) { return label_of(spec.id, spec.array, spec.array_index); }
 
-void add_job(const JobQueue& queue, core::JobId job, const SightOf& sight, Some<NamedJob>& jobs) {
+void add_job(const JobQueue& queue, JobId job, const SightOf& sight, Some<NamedJob>& jobs) {
   const JobQueue::Owner* const owner = queue.find(job);
   const Sight seen = owner != nullptr ? sight(owner->uid) : Sight::kNothing;
   if (seen == Sight::kNothing || jobs.named.size() == kMostNamed) {
@@ -65,8 +63,8 @@ void add_job(const JobQueue& queue, core::JobId job, const SightOf& sight, Some<
 }
 
 // An element of an array in `after` that is left: the first one may be done.
-core::JobId some_element(const JobQueue& queue, core::JobId array) {
-  const std::vector<core::JobId> left = queue.elements(array);
+JobId some_element(const JobQueue& queue, JobId array) {
+  const std::vector<JobId> left = queue.elements(array);
   return left.empty() ? array : left.front();
 }
 
@@ -86,39 +84,39 @@ void add_programs(const JobQueue& queue, base::GpuIndex gpu, const SightOf& sigh
 
 }  // namespace
 
-std::string gpus_text(const core::GpuSet& gpus) {
+std::string gpus_text(const GpuSet& gpus) {
   std::vector<std::string> numbers;
   for (const base::GpuIndex gpu : gpus) numbers.push_back(std::to_string(gpu.value));
   return (numbers.size() == 1 ? "GPU " : "GPUs ") + list_of(numbers);
 }
 
-WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStanding& standing, const SightOf& sight) {
+WhyFacts why_facts(const JobQueue& queue, JobId job, const JobStanding& standing, const SightOf& sight) {
   WhyFacts facts;
   facts.obstacle = queue.core().obstacle(job, standing);
   facts.asked_at = queue.now();
   facts.note = queue.note(job);
   facts.is_paused = queue.is_paused();
-  facts.is_suspended = standing.state == core::JobState::kSuspended;
-  if (const auto* waits = std::get_if<core::WaitsForEnd>(&facts.obstacle)) {
-    const core::JobId shown = waits->is_array ? some_element(queue, waits->job) : waits->job;
+  facts.is_suspended = standing.state == JobState::kSuspended;
+  if (const auto* waits = std::get_if<WaitsForEnd>(&facts.obstacle)) {
+    const JobId shown = waits->is_array ? some_element(queue, waits->job) : waits->job;
     add_job(queue, shown, sight, facts.jobs);
     if (waits->is_array && !facts.jobs.named.empty()) {
       facts.jobs.named.front().label = std::to_string(waits->job.value);
       facts.jobs.named.front().is_array = true;
     }
     facts.jobs.others += waits->others;
-  } else if (const auto* others = std::get_if<core::WaitsForOthers>(&facts.obstacle)) {
-    if (others->first != core::kNoJob) add_job(queue, others->first, sight, facts.jobs);
+  } else if (const auto* others = std::get_if<WaitsForOthers>(&facts.obstacle)) {
+    if (others->first != kNoJob) add_job(queue, others->first, sight, facts.jobs);
     facts.jobs.others = others->before - std::min<std::uint64_t>(others->before, facts.jobs.named.size());
-  } else if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle)) {
-    if (limit->kept_for != core::kNoJob) {
+  } else if (const auto* limit = std::get_if<WaitsForLimit>(&facts.obstacle)) {
+    if (limit->kept_for != kNoJob) {
       add_job(queue, limit->kept_for, sight, facts.jobs);
       facts.jobs.others += limit->kept_jobs - 1;
     }
-  } else if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) {
-    for (const core::JobId there : room->jobs) add_job(queue, there, sight, facts.jobs);
+  } else if (const auto* room = std::get_if<WaitsForRoom>(&facts.obstacle)) {
+    for (const JobId there : room->jobs) add_job(queue, there, sight, facts.jobs);
     if (room->foreign > 0) add_programs(queue, room->gpu, sight, facts.programs);
-  } else if (const auto* gpus = std::get_if<core::WaitsForGpus>(&facts.obstacle)) {
+  } else if (const auto* gpus = std::get_if<WaitsForGpus>(&facts.obstacle)) {
     for (const base::GpuIndex gpu : gpus->closed) {
       const auto known = queue.core().room(gpu);
       const char* const state = !known || !known->present ? " is not there"
@@ -134,7 +132,7 @@ WhyFacts why_facts(const JobQueue& queue, core::JobId job, const core::JobStandi
 
 namespace {
 
-std::string waits_for_room(const core::WaitsForRoom& room, const WhyFacts& facts) {
+std::string waits_for_room(const WaitsForRoom& room, const WhyFacts& facts) {
   const std::string gpu = "GPU " + std::to_string(room.gpu.value);
   const std::string jobs = list_of(facts.jobs, text_of);
   const bool one_job = facts.jobs.named.size() + facts.jobs.others == 1;
@@ -160,8 +158,8 @@ std::string waits_for_others(const WhyFacts& facts) {
          (count == 1 ? " goes first" : " go first");
 }
 
-std::string waits_for_limit(const core::WaitsForLimit& limit, const core::JobSpec& spec, const WhyFacts& facts) {
-  using Of = core::WaitsForLimit::Of;
+std::string waits_for_limit(const WaitsForLimit& limit, const JobSpec& spec, const WhyFacts& facts) {
+  using Of = WaitsForLimit::Of;
   const std::string used = std::to_string(limit.used) + " of " + std::to_string(limit.limit);
   if (limit.of == Of::kElements) return "array limit reached (" + used + " running)";
   const std::string jobs = list_of(facts.jobs, text_of);
@@ -169,16 +167,16 @@ std::string waits_for_limit(const core::WaitsForLimit& limit, const core::JobSpe
   std::string numbers = used;
   if (limit.of == Of::kJobs) {
     numbers += " running";
-    if (limit.kept_for != core::kNoJob) numbers += ", " + std::to_string(limit.kept_jobs) + " to start: " + for_whom;
+    if (limit.kept_for != kNoJob) numbers += ", " + std::to_string(limit.kept_jobs) + " to start: " + for_whom;
   } else {
     numbers += " GPUs in use, ";
-    if (limit.kept_for != core::kNoJob) numbers += std::to_string(limit.kept_gpus) + " kept for " + for_whom + ", ";
+    if (limit.kept_for != kNoJob) numbers += std::to_string(limit.kept_gpus) + " kept for " + for_whom + ", ";
     numbers += std::to_string(spec.wanted_gpus()) + " asked for";
   }
   return "user limit reached (" + numbers + ")";
 }
 
-std::string waits_for_gpus(const core::WaitsForGpus& gpus, const core::JobSpec& spec, const WhyFacts& facts) {
+std::string waits_for_gpus(const WaitsForGpus& gpus, const JobSpec& spec, const WhyFacts& facts) {
   const std::string closed = list_of(facts.closed);
   if (!spec.gpus.empty()) return closed.empty() ? gpus_text(spec.gpus) + " take no jobs now" : closed;
   return count_of(spec.wanted_gpus(), "GPU", "GPUs") + " asked for, " + std::to_string(gpus.usable) +
@@ -195,7 +193,7 @@ std::string local_time(store::WallTime wall) {
   return text;
 }
 
-std::string retry_text(const core::WaitsForMoment& moment, const WhyFacts& facts) {
+std::string retry_text(const WaitsForMoment& moment, const WhyFacts& facts) {
   const auto left = std::chrono::ceil<std::chrono::seconds>(moment.at - facts.asked_at).count();
   return "could not be started" + (left > 0 ? " (next try in " + std::to_string(left) + "s)" : std::string()) +
          (facts.note.empty() ? "" : ": " + facts.note);
@@ -208,7 +206,7 @@ std::string_view reason_word(WaitReason reason, const WhyFacts& facts) {
 }
 
 std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFacts& facts) {
-  const core::JobSpec& spec = job.spec;
+  const JobSpec& spec = job.spec;
   switch (reason) {
     case WaitReason::kNone: return "";
     case WaitReason::kHeld:
@@ -222,20 +220,17 @@ std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFa
     case WaitReason::kBegin: return "begins at " + local_time(job.begin_at);
     case WaitReason::kPriority: return waits_for_others(facts);
     case WaitReason::kGpuMemory:
-      if (const auto* room = std::get_if<core::WaitsForRoom>(&facts.obstacle)) return waits_for_room(*room, facts);
-      return std::holds_alternative<core::WaitsForOthers>(facts.obstacle) ? waits_for_others(facts)
-                                                                          : "starts in a moment";
+      if (const auto* room = std::get_if<WaitsForRoom>(&facts.obstacle)) return waits_for_room(*room, facts);
+      return std::holds_alternative<WaitsForOthers>(facts.obstacle) ? waits_for_others(facts) : "starts in a moment";
     case WaitReason::kUserLimit:
     case WaitReason::kArrayLimit:
-      if (const auto* limit = std::get_if<core::WaitsForLimit>(&facts.obstacle))
-        return waits_for_limit(*limit, spec, facts);
+      if (const auto* limit = std::get_if<WaitsForLimit>(&facts.obstacle)) return waits_for_limit(*limit, spec, facts);
       return "limit reached";
     case WaitReason::kDrained:
-      if (const auto* gpus = std::get_if<core::WaitsForGpus>(&facts.obstacle))
-        return waits_for_gpus(*gpus, spec, facts);
+      if (const auto* gpus = std::get_if<WaitsForGpus>(&facts.obstacle)) return waits_for_gpus(*gpus, spec, facts);
       return "its GPUs take no jobs now";
     case WaitReason::kRetry:
-      if (const auto* moment = std::get_if<core::WaitsForMoment>(&facts.obstacle)) return retry_text(*moment, facts);
+      if (const auto* moment = std::get_if<WaitsForMoment>(&facts.obstacle)) return retry_text(*moment, facts);
       return "could not be started";
   }
   return "";
@@ -244,26 +239,26 @@ std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFa
 namespace {
 
 // "which failed"
-std::string_view how_it_ended(core::Outcome outcome) {
+std::string_view how_it_ended(Outcome outcome) {
   switch (outcome) {
-    case core::Outcome::kOk: return "which has ended";
-    case core::Outcome::kFailed: return "which failed";
-    case core::Outcome::kCancelled: return "which was cancelled";
-    case core::Outcome::kTimedOut: return "which ran into its time limit";
-    case core::Outcome::kLost: return "which was lost";
-    case core::Outcome::kDependencyFailed: return "which could not start either";
-    case core::Outcome::kNone: break;
+    case Outcome::kOk: return "which has ended";
+    case Outcome::kFailed: return "which failed";
+    case Outcome::kCancelled: return "which was cancelled";
+    case Outcome::kTimedOut: return "which ran into its time limit";
+    case Outcome::kLost: return "which was lost";
+    case Outcome::kDependencyFailed: return "which could not start either";
+    case Outcome::kNone: break;
   }
   return "which is not there";
 }
 
 // The element of an array that has not ended well. All of its elements are done.
 base::Result<store::StoredJob> failed_element(const store::JobStore& store, store::StoredJob first) {
-  if (first.core.outcome != core::Outcome::kOk) return first;
+  if (first.core.outcome != Outcome::kOk) return first;
   store::Query query = query_of_array(first.spec.id);
   query.which = store::Query::Which::kDone;
-  std::copy_if(core::kOutcomes.begin(), core::kOutcomes.end(), std::back_inserter(query.outcomes),
-               [](core::Outcome outcome) { return outcome != core::Outcome::kOk; });
+  std::copy_if(kOutcomes.begin(), kOutcomes.end(), std::back_inserter(query.outcomes),
+               [](Outcome outcome) { return outcome != Outcome::kOk; });
   query.at_most = 1;
   auto page = store.page(query);
   if (!page) return tl::unexpected(page.error());
@@ -272,11 +267,11 @@ base::Result<store::StoredJob> failed_element(const store::JobStore& store, stor
 
 }  // namespace
 
-std::string broken_text(const JobQueue& queue, const core::Record& record) {
-  const core::JobId by = record.broken_by;
+std::string broken_text(const JobQueue& queue, const Record& record) {
+  const JobId by = record.broken_by;
   NamedJob after{.label = std::to_string(by.value), .name = ""};
   std::optional<std::uint32_t> uid;
-  core::Outcome outcome = core::Outcome::kNone;
+  Outcome outcome = Outcome::kNone;
   if (const JobQueue::Owner* const owner = queue.find(by)) {
     after = {.label = label_of(by, owner->array, owner->array_index), .name = owner->name};
     uid = owner->uid;
@@ -298,13 +293,13 @@ std::string broken_text(const JobQueue& queue, const core::Record& record) {
 namespace {
 
 struct Machine {
-  core::GpuSet gpus;
+  GpuSet gpus;
   std::uint64_t largest = 0;
   std::uint32_t large_enough = 0;           // for the job
   std::optional<base::GpuIndex> too_small;  // that it names
 };
 
-Machine look_at(const core::JobCore& core, const core::JobSpec& spec) {
+Machine look_at(const JobCore& core, const JobSpec& spec) {
   Machine machine;
   for (std::uint32_t i = 0; const auto room = core.room(base::GpuIndex{i}); ++i) {
     if (!room->present) continue;
@@ -320,7 +315,7 @@ Machine look_at(const core::JobCore& core, const core::JobSpec& spec) {
   return machine;
 }
 
-std::string too_much_memory(const core::JobSpec& spec, const Machine& machine, const core::JobCore& core) {
+std::string too_much_memory(const JobSpec& spec, const Machine& machine, const JobCore& core) {
   const std::string asked = base::format_bytes(spec.memory) + " asked for on each ";
   if (machine.largest < spec.memory) return asked + "GPU, the largest here has " + base::format_bytes(machine.largest);
   if (!machine.too_small)
@@ -331,48 +326,47 @@ std::string too_much_memory(const core::JobSpec& spec, const Machine& machine, c
 }
 
 // Others may have passed a started job in order because of its shorter limit.
-std::string too_long(const core::JobSpec& spec, const core::JobCore& core) {
+std::string too_long(const JobSpec& spec, const JobCore& core) {
   const auto has = core.request(spec.id);
   return "job " + label_of(spec) + " has started" +
          (has ? " with a time limit of " + base::format_time_limit(has->time_limit) : "") + ", " +
-         (spec.time_limit == core::kNoLimit ? "none" : base::format_time_limit(spec.time_limit)) +
+         (spec.time_limit == kNoLimit ? "none" : base::format_time_limit(spec.time_limit)) +
          " asked for: only an administrator makes it longer";
 }
 
 }  // namespace
 
-base::Error describe(core::Refusal refusal, const core::JobSpec& spec, const core::UserLimits& limits,
-                     const core::JobCore& core) {
+base::Error describe(Refusal refusal, const JobSpec& spec, const UserLimits& limits, const JobCore& core) {
   const Machine machine = look_at(core, spec);
   switch (refusal) {
-    case core::Refusal::kExists: return {Code::kInternal, 0, "a job with this id is there already"};
-    case core::Refusal::kNoGpus: return {Code::kInvalid, 0, "a job needs at least one GPU"};
-    case core::Refusal::kUnknownGpu: {
-      core::GpuSet unknown;
+    case Refusal::kExists: return {Code::kInternal, 0, "a job with this id is there already"};
+    case Refusal::kNoGpus: return {Code::kInvalid, 0, "a job needs at least one GPU"};
+    case Refusal::kUnknownGpu: {
+      GpuSet unknown;
       for (const base::GpuIndex gpu : spec.gpus) {
         if (!machine.gpus.contains(gpu)) unknown.insert(gpu);
       }
       return {Code::kInvalid, 0,
               gpus_text(unknown) + ": this machine has " + (machine.gpus.empty() ? "no GPU" : gpus_text(machine.gpus))};
     }
-    case core::Refusal::kTooManyGpus:
+    case Refusal::kTooManyGpus:
       return {Code::kInvalid, 0,
               count_of(spec.wanted_gpus(), "GPU", "GPUs") + " asked for, this machine has " +
                   std::to_string(machine.gpus.size())};
-    case core::Refusal::kTooMuchMemory: return {Code::kInvalid, 0, too_much_memory(spec, machine, core)};
-    case core::Refusal::kQueueLimit:
+    case Refusal::kTooMuchMemory: return {Code::kInvalid, 0, too_much_memory(spec, machine, core)};
+    case Refusal::kQueueLimit:
       return {Code::kDenied, 0,
               "max_queued: " + std::to_string(limits.queued.value()) +
                   " of your jobs may wait, held and suspended ones too; wait, or cancel some"};
-    case core::Refusal::kGpuLimit:
+    case Refusal::kGpuLimit:
       return {Code::kInvalid, 0,
               "max_gpus: your running jobs may have " + count_of(limits.gpus.value(), "GPU", "GPUs") +
                   ", this one asks for " + std::to_string(spec.wanted_gpus())};
-    case core::Refusal::kUnknownJob: return {Code::kInvalid, 0, "after: there is no such job"};
-    case core::Refusal::kStarted:
+    case Refusal::kUnknownJob: return {Code::kInvalid, 0, "after: there is no such job"};
+    case Refusal::kStarted:
       return {Code::kInvalid, 0,
               "job " + label_of(spec) + " has started: only its priority and its time limit can change"};
-    case core::Refusal::kLonger: return {Code::kDenied, 0, too_long(spec, core)};
+    case Refusal::kLonger: return {Code::kDenied, 0, too_long(spec, core)};
   }
   return {Code::kInternal, 0, "refused"};
 }

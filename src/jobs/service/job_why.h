@@ -40,7 +40,7 @@ struct Some {
 };
 
 struct WhyFacts {
-  jobs::Obstacle obstacle;
+  Obstacle obstacle;
   Some<NamedJob> jobs;              // that the obstacle names
   Some<std::string> programs;       // without a job, on the GPU that the obstacle names
   std::vector<std::string> closed;  // "GPU 1 is drained"
@@ -51,23 +51,22 @@ struct WhyFacts {
 };
 
 // "GPU 0", "GPUs 0 and 1"
-std::string gpus_text(const jobs::GpuSet& gpus);
+std::string gpus_text(const GpuSet& gpus);
 
 // On the loop's thread.
-WhyFacts why_facts(const JobQueue& queue, jobs::JobId job, const jobs::JobStanding& standing, const SightOf& sight);
+WhyFacts why_facts(const JobQueue& queue, JobId job, const JobStanding& standing, const SightOf& sight);
 
 // As the API has it: "held"; empty: it does not wait.
-std::string_view reason_word(jobs::WaitReason reason, const WhyFacts& facts);
+std::string_view reason_word(WaitReason reason, const WhyFacts& facts);
 
 // The same in words.
-std::string why_text(const store::StoredJob& job, jobs::WaitReason reason, const WhyFacts& facts);
+std::string why_text(const store::StoredJob& job, WaitReason reason, const WhyFacts& facts);
 
 // Why a job has ended without a start: which job it was to come after, and how that ended. `record`: of its end. On the
 // loop's thread. A name of another user's job is in it only if every user may see it.
-std::string broken_text(const JobQueue& queue, const jobs::Record& record);
+std::string broken_text(const JobQueue& queue, const Record& record);
 
 // Why a submission or a change cannot be taken, for people, and as an error's code.
-base::Error describe(jobs::Refusal refusal, const jobs::JobSpec& spec, const jobs::UserLimits& limits,
-                     const jobs::JobCore& core);
+base::Error describe(Refusal refusal, const JobSpec& spec, const UserLimits& limits, const JobCore& core);
 
 }  // namespace gpumux::jobs

@@ -10,10 +10,7 @@
 namespace gpumux::jobs {
 namespace {
 
-namespace core = jobs;
 using base::GpuIndex;
-using core::JobId;
-using core::WaitReason;
 using namespace std::chrono_literals;
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
@@ -23,7 +20,7 @@ const NamedJob kPrep{.label = "6", .name = "prep"};
 const NamedJob kElement{.label = "51_2", .name = "sweep"};
 const NamedJob kUnnamed{.label = "7", .name = ""};
 
-std::string why(WaitReason reason, const WhyFacts& facts, const core::JobSpec& spec = {}) {
+std::string why(WaitReason reason, const WhyFacts& facts, const JobSpec& spec = {}) {
   store::StoredJob job;
   job.spec = spec;
   return why_text(job, reason, facts);
@@ -48,7 +45,7 @@ TEST(Why, NamesTheJobsThatAreWaitedFor) {
 
 TEST(Why, NamesTheGpuAndThoseThatHaveIt) {
   WhyFacts facts;
-  core::WaitsForRoom room{GpuIndex{1}, kGiB, 68 * kMiB, 0, 956 * kMiB, {}, false};
+  WaitsForRoom room{GpuIndex{1}, kGiB, 68 * kMiB, 0, 956 * kMiB, {}, false};
   facts.obstacle = room;
   facts.programs = {.named = {"big-1", "big-2"}, .others = 0};
   EXPECT_EQ(why(WaitReason::kGpuMemory, facts), "GPU 1 has 68.0 MiB free of 1.0 GiB: big-1 and big-2 use 956 MiB");
@@ -76,33 +73,33 @@ TEST(Why, NamesTheGpuAndThoseThatHaveIt) {
 
 TEST(Why, NamesTheNumbers) {
   WhyFacts facts;
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kElements, 2, 2};
+  facts.obstacle = WaitsForLimit{WaitsForLimit::Of::kElements, 2, 2};
   EXPECT_EQ(why(WaitReason::kArrayLimit, facts), "array limit reached (2 of 2 running)");
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 4, 4};
+  facts.obstacle = WaitsForLimit{WaitsForLimit::Of::kJobs, 4, 4};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (4 of 4 running)");
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kJobs, 3, 4, core::JobId{6}, 1, 2};
+  facts.obstacle = WaitsForLimit{WaitsForLimit::Of::kJobs, 3, 4, JobId{6}, 1, 2};
   facts.jobs = {.named = {kPrep}, .others = 0};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts), "user limit reached (3 of 4 running, 1 to start: job 6 (prep))");
   facts.jobs = {};
-  core::JobSpec spec;
+  JobSpec spec;
   spec.gpu_count = 2;
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 3, 4};
+  facts.obstacle = WaitsForLimit{WaitsForLimit::Of::kGpus, 3, 4};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec), "user limit reached (3 of 4 GPUs in use, 2 asked for)");
-  facts.obstacle = core::WaitsForLimit{core::WaitsForLimit::Of::kGpus, 1, 4, core::JobId{6}, 1, 2};
+  facts.obstacle = WaitsForLimit{WaitsForLimit::Of::kGpus, 1, 4, JobId{6}, 1, 2};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec),
             "user limit reached (1 of 4 GPUs in use, 2 kept for 1 other job, 2 asked for)");
-  std::get<core::WaitsForLimit>(facts.obstacle).kept_jobs = 2;
+  std::get<WaitsForLimit>(facts.obstacle).kept_jobs = 2;
   facts.jobs = {.named = {kPrep}, .others = 1};
   EXPECT_EQ(why(WaitReason::kUserLimit, facts, spec),
             "user limit reached (1 of 4 GPUs in use, 2 kept for job 6 (prep) and 1 other, 2 asked for)");
   facts.jobs = {};
-  facts.obstacle = core::WaitsForGpus{{1}, 1};
+  facts.obstacle = WaitsForGpus{{1}, 1};
   facts.closed = {"GPU 1 is drained"};
   EXPECT_EQ(why(WaitReason::kDrained, facts, spec), "2 GPUs asked for, 1 takes jobs: GPU 1 is drained");
   spec.gpus = {1};
   EXPECT_EQ(why(WaitReason::kDrained, facts, spec), "GPU 1 is drained");
   facts.asked_at = base::TimePoint(10s);
-  facts.obstacle = core::WaitsForMoment{base::TimePoint(13500ms)};
+  facts.obstacle = WaitsForMoment{base::TimePoint(13500ms)};
   facts.note = "no memory";
   EXPECT_EQ(why(WaitReason::kRetry, facts), "could not be started (next try in 4s): no memory");
   spec.id = JobId{17};
@@ -126,47 +123,44 @@ TEST(Why, NamesTheTimeAtWhichAJobBegins) {
 }
 
 TEST(Refusals, NameWhatThisMachineHas) {
-  core::JobCore machine;
-  std::vector<core::Command> commands;
-  machine.apply(base::TimePoint(1h), core::GpuAdded{GpuIndex{0}, kGiB}, commands);
-  machine.apply(base::TimePoint(1h), core::GpuAdded{GpuIndex{1}, 4 * kGiB}, commands);
-  const auto refused = [&](core::Refusal refusal, const core::JobSpec& spec) {
-    return describe(refusal, spec, core::UserLimits{}, machine).message();
+  JobCore machine;
+  std::vector<Command> commands;
+  machine.apply(base::TimePoint(1h), GpuAdded{GpuIndex{0}, kGiB}, commands);
+  machine.apply(base::TimePoint(1h), GpuAdded{GpuIndex{1}, 4 * kGiB}, commands);
+  const auto refused = [&](Refusal refusal, const JobSpec& spec) {
+    return describe(refusal, spec, UserLimits{}, machine).message();
   };
-  core::JobSpec spec;
+  JobSpec spec;
   spec.gpu_count = 5;
-  EXPECT_EQ(refused(core::Refusal::kTooManyGpus, spec), "5 GPUs asked for, this machine has 2");
+  EXPECT_EQ(refused(Refusal::kTooManyGpus, spec), "5 GPUs asked for, this machine has 2");
   spec.gpu_count = 2;
   spec.memory = 100 * kGiB;
-  EXPECT_EQ(refused(core::Refusal::kTooMuchMemory, spec),
-            "100 GiB asked for on each GPU, the largest here has 4.0 GiB");
+  EXPECT_EQ(refused(Refusal::kTooMuchMemory, spec), "100 GiB asked for on each GPU, the largest here has 4.0 GiB");
   spec.memory = 2 * kGiB;
-  EXPECT_EQ(refused(core::Refusal::kTooMuchMemory, spec), "2.0 GiB asked for on each of 2 GPUs, 1 here has that much");
+  EXPECT_EQ(refused(Refusal::kTooMuchMemory, spec), "2.0 GiB asked for on each of 2 GPUs, 1 here has that much");
   spec.gpus = {0};
-  EXPECT_EQ(refused(core::Refusal::kTooMuchMemory, spec), "2.0 GiB asked for on each GPU, GPU 0 has 1.0 GiB");
+  EXPECT_EQ(refused(Refusal::kTooMuchMemory, spec), "2.0 GiB asked for on each GPU, GPU 0 has 1.0 GiB");
   spec.gpus = {0, 9};
-  EXPECT_EQ(refused(core::Refusal::kUnknownGpu, spec), "GPU 9: this machine has GPUs 0 and 1");
+  EXPECT_EQ(refused(Refusal::kUnknownGpu, spec), "GPU 9: this machine has GPUs 0 and 1");
   spec.gpus = {7, 8, 9};
-  EXPECT_EQ(refused(core::Refusal::kUnknownGpu, spec), "GPUs 7, 8 and 9: this machine has GPUs 0 and 1");
+  EXPECT_EQ(refused(Refusal::kUnknownGpu, spec), "GPUs 7, 8 and 9: this machine has GPUs 0 and 1");
 }
 
 TEST(Refusals, OfAChangeNameTheJobAndTheLimits) {
-  core::JobCore machine;
-  std::vector<core::Command> commands;
-  machine.apply(base::TimePoint(1h), core::GpuAdded{GpuIndex{0}, kGiB}, commands);
-  core::JobSpec spec;
+  JobCore machine;
+  std::vector<Command> commands;
+  machine.apply(base::TimePoint(1h), GpuAdded{GpuIndex{0}, kGiB}, commands);
+  JobSpec spec;
   spec.id = JobId{17};
   spec.time_limit = 1h;
-  machine.apply(base::TimePoint(1h), core::Submitted{spec}, commands);
-  const auto refused = [&](core::Refusal refusal) {
-    return describe(refusal, spec, core::UserLimits{}, machine).message();
-  };
-  EXPECT_EQ(refused(core::Refusal::kStarted), "job 17 has started: only its priority and its time limit can change");
+  machine.apply(base::TimePoint(1h), Submitted{spec}, commands);
+  const auto refused = [&](Refusal refusal) { return describe(refusal, spec, UserLimits{}, machine).message(); };
+  EXPECT_EQ(refused(Refusal::kStarted), "job 17 has started: only its priority and its time limit can change");
   spec.time_limit = 2h;
-  EXPECT_EQ(refused(core::Refusal::kLonger),
+  EXPECT_EQ(refused(Refusal::kLonger),
             "job 17 has started with a time limit of 1h, 2h asked for: only an administrator makes it longer");
-  spec.time_limit = core::kNoLimit;
-  EXPECT_EQ(refused(core::Refusal::kLonger),
+  spec.time_limit = kNoLimit;
+  EXPECT_EQ(refused(Refusal::kLonger),
             "job 17 has started with a time limit of 1h, none asked for: only an administrator makes it longer");
 }
 
@@ -174,11 +168,11 @@ TEST(Refusals, OfAChangeNameTheJobAndTheLimits) {
 TEST(Why, ADaemonThatStartsIsNoPausedQueue) {
   const store::StoredJob job;
   WhyFacts facts;
-  EXPECT_EQ(reason_word(core::WaitReason::kPaused, facts), "starting");
-  EXPECT_EQ(why_text(job, core::WaitReason::kPaused, facts), "the daemon is starting");
+  EXPECT_EQ(reason_word(WaitReason::kPaused, facts), "starting");
+  EXPECT_EQ(why_text(job, WaitReason::kPaused, facts), "the daemon is starting");
   facts.is_paused = true;
-  EXPECT_EQ(reason_word(core::WaitReason::kPaused, facts), "paused");
-  EXPECT_EQ(why_text(job, core::WaitReason::kPaused, facts), "the queue is paused");
+  EXPECT_EQ(reason_word(WaitReason::kPaused, facts), "paused");
+  EXPECT_EQ(why_text(job, WaitReason::kPaused, facts), "the queue is paused");
 }
 
 }  // namespace

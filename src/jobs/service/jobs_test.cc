@@ -39,7 +39,7 @@ TEST(Submission, IsReadWhole) {
   EXPECT_EQ(read->document.gpu_order, (std::vector<std::uint32_t>{2, 0}));
   EXPECT_EQ(spec.memory, 8000000000u);
   EXPECT_EQ(spec.time_limit, 600s);
-  EXPECT_EQ(spec.on_limit, jobs::OnLimit::kCancel);
+  EXPECT_EQ(spec.on_limit, OnLimit::kCancel);
   EXPECT_EQ(spec.priority, -3);
   EXPECT_TRUE(spec.exclusive && spec.requeue && spec.held);
   ASSERT_EQ(spec.after.size(), 2u);
@@ -296,7 +296,7 @@ TEST(Launch, LeavesNothingOfTheJobThatItWasSubmittedIn) {
   document.environment.insert(document.environment.end(), outer.begin(), outer.end());
   document.environment.push_back("GPUMUX_RUN_ID=job-ab-9-1");
   LaunchedJob inner = job();
-  inner.array = jobs::kNoJob;
+  inner.array = kNoJob;
   const auto spec = make_runner_spec(document, inner, settings);
   ASSERT_TRUE(spec) << spec.error().message();
   for (const std::string& entry : outer)
@@ -382,7 +382,7 @@ TEST(QueueSettings, AreReadAndRefused) {
   EXPECT_EQ(core.max_time, std::chrono::hours(1));
   EXPECT_EQ(core.limits.running, 3u);
   EXPECT_TRUE(core.limits.queued.is_unlimited());
-  EXPECT_EQ(core_settings({}).max_time, jobs::kNoLimit);
+  EXPECT_EQ(core_settings({}).max_time, kNoLimit);
   EXPECT_EQ(core_settings({}).default_memory, 0u);
   const std::vector<std::pair<std::string, std::string>> bad = {{"order", "random"},
                                                                 {"half_life", "0s"},

@@ -12,7 +12,6 @@ namespace {
 
 using base::Code;
 using base::Result;
-using jobs::JobId;
 
 constexpr char kStateFolder[] = "/.local/state";
 constexpr char kLogFolder[] = "/gpumux/logs/";
@@ -71,8 +70,8 @@ Result<std::string> expand(const std::string& option, const std::string& pattern
       case 'u': path += file_part(who.user_name.empty() ? kNoUser : who.user_name); break;
       case 'n':
       case 'x': path += file_part(job.name); break;
-      case 'A': path += std::to_string((job.array == jobs::kNoJob ? job.id : job.array).value); break;
-      case 'a': path += job.array == jobs::kNoJob ? "" : std::to_string(job.array_index); break;
+      case 'A': path += std::to_string((job.array == kNoJob ? job.id : job.array).value); break;
+      case 'a': path += job.array == kNoJob ? "" : std::to_string(job.array_index); break;
       case '%': path += '%'; break;
       default:
         return base::fail(Code::kInvalid, option + " '" + pattern.substr(0, 64) +
@@ -180,7 +179,7 @@ Result<wire::RunnerSpec> make_runner_spec(const JobDocument& document, const Lau
   late(SetHow::kSet, "CUDA_VISIBLE_DEVICES", visible_gpus(document, job));
   late(SetHow::kIfUnset, "PYTHONUNBUFFERED", "1");
   late(SetHow::kSet, "GPUMUX_JOB_ID", std::to_string(job.id.value));
-  if (job.array != jobs::kNoJob) {
+  if (job.array != kNoJob) {
     late(SetHow::kSet, "GPUMUX_ARRAY_ID", std::to_string(job.array.value));
     late(SetHow::kSet, "GPUMUX_ARRAY_INDEX", std::to_string(job.array_index));
   }

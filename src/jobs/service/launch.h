@@ -26,21 +26,21 @@ void take_order(JobDocument& document, const store::StoredJob& job);
 
 // The job to start, without its document.
 struct LaunchedJob {
-  jobs::JobId id;
+  JobId id;
   std::uint32_t attempt = 1;
-  jobs::JobId array = jobs::kNoJob;
+  JobId array = kNoJob;
   std::uint32_t array_index = 0;
   std::string name;
-  jobs::GpuSet gpus;
+  GpuSet gpus;
   std::uint64_t memory = 0;  // its quota on each GPU; 0: none
   std::int32_t priority = 0;
 };
 
 // The name under which the daemon knows a job's programs (GPUMUX_RUN_ID).
-std::string run_id(const LaunchSettings& settings, jobs::JobId job, std::uint32_t attempt);
+std::string run_id(const LaunchSettings& settings, JobId job, std::uint32_t attempt);
 
 // The path of an interactive job's terminal.
-std::string attach_path(const LaunchSettings& settings, jobs::JobId job, std::uint32_t attempt);
+std::string attach_path(const LaunchSettings& settings, JobId job, std::uint32_t attempt);
 
 // The job's log: the pattern of its document with everything put in, or its place in the user's folder of logs. Each
 // queue (`store_id`) has a folder of its own there, because each numbers its jobs from 1. kInvalid: the pattern has an

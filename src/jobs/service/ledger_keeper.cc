@@ -58,7 +58,7 @@ void LedgerKeeper::take() {
     if (row.program && row.program->job != kNoJob && sums.gpu_time != 0)
       add(store::AddToJob{.job = row.program->job, .gpu_seconds = sums.gpu_time});
   }
-  for (const auto& [job, bytes] : take_peaks_()) add(store::AddToJob{.job = jobs::JobId{job}, .peak_memory = bytes});
+  for (const auto& [job, bytes] : take_peaks_()) add(store::AddToJob{.job = JobId{job}, .peak_memory = bytes});
 }
 
 std::vector<store::Change> LedgerKeeper::changes() const {

@@ -57,7 +57,7 @@ class LedgerKeeper {
  private:
   struct Figures {
     std::map<store::LedgerRow, store::LedgerSums> rows;
-    std::map<jobs::JobId, store::AddToJob> jobs;
+    std::map<JobId, store::AddToJob> jobs;
     bool is_empty() const { return rows.empty() && jobs.empty(); }
   };
   void take();

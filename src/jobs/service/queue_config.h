@@ -7,6 +7,6 @@
 
 namespace gpumux::jobs {
 
-jobs::QueueSettings core_settings(const settings::QueueSettings& queue);
+QueueSettings core_settings(const settings::QueueSettings& queue);
 
 }  // namespace gpumux::jobs

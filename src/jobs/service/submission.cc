@@ -21,8 +21,6 @@ using SortedJson = nlohmann::json;
 using base::Code;
 using base::Result;
 using base::Status;
-using jobs::Dependency;
-using jobs::OnLimit;
 
 // The loop looks at each of them when the job is handed in and when it ends. An array counts as one.
 constexpr std::size_t kMaxDependencies = 100;
@@ -53,7 +51,7 @@ Status read_gpus(JsonFields& fields, Submission& submission) {
   return {};
 }
 
-Status read_limits(JsonFields& fields, jobs::JobSpec& spec) {
+Status read_limits(JsonFields& fields, JobSpec& spec) {
   std::uint64_t limit = 0;
   GPUMUX_TRY(fields.number("time_limit_ns", limit, 0, kMaxTimeLimit));
   spec.time_limit = base::Duration(static_cast<std::int64_t>(limit));
@@ -61,7 +59,7 @@ Status read_limits(JsonFields& fields, jobs::JobSpec& spec) {
   return fields.number("priority", spec.priority, -base::kMostPriority, base::kMostPriority);
 }
 
-Status read_ways(JsonFields& fields, jobs::JobSpec& spec) {
+Status read_ways(JsonFields& fields, JobSpec& spec) {
   std::string on_limit = "suspend";
   GPUMUX_TRY(fields.text("on_time_limit", on_limit, 16));
   if (on_limit != "suspend" && on_limit != "cancel") return refusal("on_time_limit must be suspend or cancel");
@@ -71,7 +69,7 @@ Status read_ways(JsonFields& fields, jobs::JobSpec& spec) {
   return fields.flag("held", spec.held);
 }
 
-Status read_dependencies(JsonFields& fields, jobs::JobSpec& spec) {
+Status read_dependencies(JsonFields& fields, JobSpec& spec) {
   const SortedJson* after = fields.find("after");
   if (after == nullptr) return {};
   static constexpr char kWhat[] = "after must be a list like [{\"job\": 5, \"need\": \"ok\"}], where need is ok or any";

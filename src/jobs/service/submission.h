@@ -23,7 +23,7 @@ inline constexpr std::uint32_t kMaxArrayElements = 10'000;
 // The most bytes of one array's documents together: an ordinary environment is 4 KiB.
 inline constexpr std::size_t kMaxArrayBytes = 128u << 20;
 struct Submission {
-  jobs::JobSpec spec;                   // without ids, array elements, and what is known of dependencies
+  JobSpec spec;                         // without ids, array elements, and what is known of dependencies
   std::vector<std::uint32_t> elements;  // of the array; empty: a single job
   std::string name;
   std::string command;  // as lists show it
