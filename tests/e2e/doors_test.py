@@ -74,7 +74,7 @@ class Doors(GpumuxTest):
         for door, program in DOORS:
             for context in ((), ("--context",)):
                 with self.subTest(door=door, context=context):
-                    call = ("--call", "gate,hold,sync,room,hook", *context)
+                    call = ("--call", *context)
                     native = self.probe(door, program, *call, preload=False)
                     ours = self.probe(door, program, *call)
                     self.assertEqual({key: code for key, (_, code) in ours.items()},
@@ -84,21 +84,21 @@ class Doors(GpumuxTest):
         self.start_daemon()
         actions = read_table()
         hooked = [symbol for symbol, action in actions.items() if action != "forward" and symbol not in LOOKUPS]
-        native = self.probe("dlsym", "probe", "--call", "gate,hold,sync,room,hook", preload=False,
+        native = self.probe("dlsym", "probe", "--call", preload=False,
                             GPUMUX_SIM_FAULTS=self.faults(hooked))
         # Entries that the simulated driver does not have fail natively by another code, fault or not.
         scriptable = [symbol for symbol in hooked if native.get((symbol, "dlsym"), (None, None))[1] == FAULT_CODE]
         self.assertGreater(len(scriptable), 60, "the simulated driver has hardly any entry")
         for door, program in DOORS:
             with self.subTest(door=door):
-                answers = self.probe(door, program, "--call", "gate,hold,sync,room,hook",
+                answers = self.probe(door, program, "--call",
                                      GPUMUX_SIM_FAULTS=self.faults(scriptable))
                 for (symbol, how), (library, code) in answers.items():
                     if symbol in scriptable and library != "none":
                         self.assertEqual(code, FAULT_CODE, f"{symbol} by {how}")
                 # A fault of one entry only: its neighbours (another version, another variant) are other entries.
                 for alone in ("cuMemcpyDtoH_v2", "cuLaunchKernel_ptsz", "cuStreamSynchronize"):
-                    answers = self.probe(door, program, "--call", "gate,sync", GPUMUX_SIM_FAULTS=self.faults([alone]))
+                    answers = self.probe(door, program, "--call", GPUMUX_SIM_FAULTS=self.faults([alone]))
                     failed = {symbol for (symbol, _), (_, code) in answers.items() if code == FAULT_CODE}
                     self.assertEqual(failed, {alone})
 

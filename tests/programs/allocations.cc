@@ -64,7 +64,7 @@ class Allocator {
     std::size_t powers = 0;
     while ((std::size_t{256} << (powers + 1)) <= shared_.largest) ++powers;
     const std::size_t base = std::size_t{256} << pick(powers + 1);
-    return std::min(shared_.largest, base + pick(base) / 256 * 256);
+    return std::min(shared_.largest, base + std::size_t{256} * (pick(base) / 256));
   }
 
   bool reserve(std::size_t bytes) {

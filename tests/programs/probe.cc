@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asks for every entry of the table by one door, says which library answers, and with --call calls the entry with
-// nothing but zeros.
+// Asks for every entry of the table by one door, says which library answers. With --call it calls each entry that
+// is not forwarded, with nothing but zeros.
 //
-//   probe --door dlsym|procaddr [--call gate,hold,sync,room,hook] [--context]      linked to nothing
+//   probe --door dlsym|procaddr [--call] [--context]      linked to nothing
 //   probe_linked --door linked ...                                       every symbol of the driver is a reference of
 //   the program
 //
@@ -53,16 +53,14 @@ CUresult call_with_zeros(std::string_view symbol, void* function) {
   return reinterpret_cast<Any>(function)(0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
-void report(const EntryInfo& info, const std::string& door, void* function, const std::string& call) {
+void report(const EntryInfo& info, const std::string& door, void* function, bool calls) {
   Dl_info where{};
   if (function == nullptr) {
     std::printf("%s %s none\n", info.symbol, door.c_str());
     return;
   }
   const char* library = ::dladdr(function, &where) != 0 ? base_name(where.dli_fname) : "?";
-  static constexpr const char* kActions[] = {"forward", "gate", "hold", "sync", "room", "hook"};
-  const bool called = call.find(kActions[static_cast<std::size_t>(info.action)]) != std::string::npos;
-  if (!called) {
+  if (!calls || info.action == Action::kForward) {
     std::printf("%s %s %s\n", info.symbol, door.c_str(), library);
     return;
   }
@@ -72,11 +70,11 @@ void report(const EntryInfo& info, const std::string& door, void* function, cons
   std::printf("%s %s %s %d\n", info.symbol, door.c_str(), library, static_cast<int>(result));
 }
 
-void by_symbol(void* library, const std::string& call) {
-  for (const EntryInfo& info : kEntries) report(info, "dlsym", ::dlsym(library, info.symbol), call);
+void by_symbol(void* library, bool calls) {
+  for (const EntryInfo& info : kEntries) report(info, "dlsym", ::dlsym(library, info.symbol), calls);
 }
 
-void by_proc_address(void* library, const std::string& call, const char* entry_name) {
+void by_proc_address(void* library, bool calls, const char* entry_name) {
   using Get = CUresult (*)(const char*, void**, int, std::uint64_t, void*);
   const auto get = reinterpret_cast<Get>(::dlsym(library, entry_name));
   if (get == nullptr) return;
@@ -87,7 +85,7 @@ void by_proc_address(void* library, const std::string& call, const char* entry_n
     const CUresult result = get(info.api_name, &function, static_cast<int>(info.since), per_thread ? 2 : 1, nullptr);
     const std::string door =
         std::string(entry_name) + ":" + std::to_string(info.since) + (per_thread ? ":ptsz" : ":legacy");
-    report(info, door, result == CUDA_SUCCESS ? function : nullptr, call);
+    report(info, door, result == CUDA_SUCCESS ? function : nullptr, calls);
   }
 }
 
@@ -95,14 +93,14 @@ void by_proc_address(void* library, const std::string& call, const char* entry_n
 
 int main(int argc, char** argv) {
   std::string door = "dlsym";
-  std::string call;
+  bool calls = false;
   bool context = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view argument = argv[i];
     if (argument == "--door" && i + 1 < argc) {
       door = argv[++i];
-    } else if (argument == "--call" && i + 1 < argc) {
-      call = argv[++i];
+    } else if (argument == "--call") {
+      calls = true;
     } else if (argument == "--context") {
       context = true;
     } else {
@@ -128,15 +126,15 @@ int main(int argc, char** argv) {
     std::printf("cuCtxCreate_v2 %d\n", static_cast<int>(create(&created, 0, 0)));
   }
   if (door == "dlsym") {
-    by_symbol(library, call);
+    by_symbol(library, calls);
   } else if (door == "procaddr") {
-    by_proc_address(library, call, "cuGetProcAddress");
-    by_proc_address(library, call, "cuGetProcAddress_v2");
+    by_proc_address(library, calls, "cuGetProcAddress");
+    by_proc_address(library, calls, "cuGetProcAddress_v2");
 #ifdef GPUMUX_PROBE_LINKED
   } else if (door == "linked") {
     for (unsigned long i = 0; i < gpumux_linked_entry_count; ++i) {
       if (const auto entry = find_symbol(gpumux_linked_entries[i].symbol)) {
-        report(info_of(*entry), "linked", reinterpret_cast<void*>(gpumux_linked_entries[i].function), call);
+        report(info_of(*entry), "linked", reinterpret_cast<void*>(gpumux_linked_entries[i].function), calls);
       }
     }
 #endif

@@ -40,7 +40,7 @@ struct Lane {
   std::uint32_t steps = 0;
 };
 
-constexpr std::uint64_t kElements = 16 * 1024;
+constexpr std::uint64_t kElements = std::uint64_t{16} * 1024;
 constexpr std::uint32_t kFloatOne = 0x3f800000;
 
 class Lanes {
@@ -72,7 +72,7 @@ class Lanes {
         char line[96];
         const int length =
             std::snprintf(line, sizeof line, "%d %llu %llu\n", work_.gpu, static_cast<unsigned long long>(returned),
-                          static_cast<unsigned long long>(entry + spin_ns));
+                          static_cast<unsigned long long>(entry) + spin_ns);
         static_cast<void>(!::write(work_.log_fd, line, static_cast<std::size_t>(length)));
       }
       if (lane.graph_exec != nullptr) {
@@ -206,7 +206,7 @@ void work_on(const Work& work) {
     for (std::uint64_t step = 0; counts_contexts ? step < options.number("steps") : work.count.goes_on(step); ++step) {
       lanes.step(step);
       if (options.number("say-every") != 0 && (step + 1) % options.number("say-every") == 0) {
-        say("step gpu=%d n=%llu t=%llu", work.gpu, static_cast<unsigned long long>(step + 1),
+        say("step gpu=%d n=%llu t=%llu", work.gpu, static_cast<unsigned long long>(step) + 1,
             static_cast<unsigned long long>(now_ns()));
       }
       if (options.number("pause-us") != 0) ::usleep(static_cast<useconds_t>(options.number("pause-us")));

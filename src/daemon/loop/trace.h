@@ -48,6 +48,11 @@ struct TenantLabel {
                                                  ContainerLabel container = {}, std::uint64_t job = 0);
 };
 
+// A new kind of entry has these readers, by its name: `cli/views/trace_view.cc` and `trace_history.cc`,
+// `cli/timeline/timeline.cc`, `top/model.cc`, `web/page/src/state.ts` and `leases.ts`; docs/api.md and docs/timeline.md
+// list it. An entry of no tenant, other than `job`, is in no picture.
+//
+// Of an entry, readers who may not see names see all but `label`: it must say nothing else that is not for all.
 struct TraceEntry {
   std::uint64_t sequence = 0;  // from 1, without gaps
   base::TimePoint time{};

@@ -21,7 +21,7 @@ std::uint64_t Shares::weight(TimePoint now) const {
   if (now <= epoch_) return kUnit;
   const std::uint64_t passed = static_cast<std::uint64_t>((now - epoch_).count());
   const std::uint64_t half_life = static_cast<std::uint64_t>(half_life_.count());
-  const std::uint64_t whole = std::min<std::uint64_t>(passed / half_life, 2 * kRenewAfter);
+  const std::uint64_t whole = std::min<std::uint64_t>(passed / half_life, std::uint64_t{2} * kRenewAfter);
   return (kUnit + passed % half_life * kUnit / half_life) << whole;
 }
 

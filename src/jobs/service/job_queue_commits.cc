@@ -21,7 +21,8 @@ using base::Result;
 using base::Status;
 using namespace std::chrono_literals;
 
-// A guess: a full disk is seen to have room again this late, and each try is one commit.
+// A guess: a full disk is seen to have room again this late at the latest, and each try is one commit. Every batch in
+// between tries, too. A job that was to start tries again by itself (kStartRetry of the core).
 constexpr Duration kStoreRetry = 1s;
 
 }  // namespace

@@ -11,7 +11,6 @@ namespace gpumux::jobs::store {
 namespace {
 
 using jobs::Dependency;
-using jobs::GpuSet;
 using jobs::JobState;
 using jobs::Outcome;
 using jobs::Record;

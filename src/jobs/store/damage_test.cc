@@ -257,7 +257,7 @@ TEST_F(DamagedFile, StaysWhereItIsWithoutRoomForAnother) {
   bytes.replace((root_of("usage") - 1) * kPageBytes, kPageBytes, std::string(kPageBytes, 'x'));
   write(path_, bytes);
   std::filesystem::create_directory(path_ + ".mending");
-  std::ofstream(path_ + ".mending/in the way");
+  write(path_ + ".mending/in the way", "");
   EXPECT_FALSE(open_sqlite_store(options_for(path_)));
   EXPECT_TRUE(bytes_of(path_) == bytes);
 }

@@ -9,7 +9,7 @@ namespace gpumux::jobs::store {
 // "gpmx": tells `file` and us that a database is ours.
 inline constexpr int kApplicationId = 0x67706d78;
 
-// Step i leads from version i to version i + 1; the version is in `PRAGMA user_version`. A released step is never
+// Step i leads from version i to version i + 1; the version is in `PRAGMA user_version`. A committed step is never
 // changed again: a change is another step. Each runs in the transaction that sets the version.
 //
 // Columns say nothing twice, but for what scheduling and lists need without opening the document. Numbers of states and

@@ -26,7 +26,6 @@
 namespace gpumux::runners {
 namespace {
 
-using base::Code;
 using base::Status;
 
 // The supervisor's death is its child's: no process could report the child's end any more. Set again after each change

@@ -283,24 +283,24 @@ TEST(ForeignUse, OtherProgramsComeWhileTheDeadAreWaitedFor) {
 TEST(ForeignUse, ContextsAreExpectedInProportionToTheGpu) {
   Looks s;
   for (int i = 0; i < 2; ++i) s.open(7);
-  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB), 3 * 768 * kMiB) << "theirs, and the mover's";
-  EXPECT_EQ(s.use.expected(s.now, 8 * kGiB), 3 * 128 * kMiB);
+  EXPECT_EQ(s.use.expected(s.now, 80 * kGiB), 3 * (768 * kMiB)) << "theirs, and the mover's";
+  EXPECT_EQ(s.use.expected(s.now, 8 * kGiB), 3 * (128 * kMiB));
 }
 
 // It may end when it has no seat on any GPU. So it is expected again.
 TEST(ForeignUse, TheMoverComesWithTheFirstTenant) {
   Looks s;
   const base::TenantId one = s.open(1);
-  EXPECT_EQ(s.bytes(), 2 * 768 * kMiB);
+  EXPECT_EQ(s.bytes(), 2 * (768 * kMiB));
   s.use.closed(s.now, one);
   EXPECT_EQ(s.bytes(), 768 * kMiB);
   s.now += kContextPatience;
   const base::TenantId other = s.open(1);
   s.open(2);
-  EXPECT_EQ(s.bytes(), 3 * 768 * kMiB);
+  EXPECT_EQ(s.bytes(), 3 * (768 * kMiB));
   s.use.closed(s.now, other);
   s.open(3);
-  EXPECT_EQ(s.bytes(), 3 * 768 * kMiB) << "the GPU was never without a tenant";
+  EXPECT_EQ(s.bytes(), 3 * (768 * kMiB)) << "the GPU was never without a tenant";
 }
 
 // While another program has 20 GiB, the contexts of newcomers are not seen yet either.
@@ -350,9 +350,9 @@ TEST(ForeignUse, ANewcomerIsExpectedBesideThoseBeforeIt) {
   s.look(0);
   for (std::uint64_t i = 1; i <= 20; ++i) {
     s.open(i);
-    for (int look = 0; look < 2; ++look) s.look_at(i * 300 * kMiB);
-    EXPECT_GE(s.bytes(), i * 300 * kMiB);
-    EXPECT_LE(s.bytes(), i * 300 * kMiB + 2 * 768 * kMiB);
+    for (int look = 0; look < 2; ++look) s.look_at(i * (300 * kMiB));
+    EXPECT_GE(s.bytes(), i * (300 * kMiB));
+    EXPECT_LE(s.bytes(), i * (300 * kMiB) + 2 * (768 * kMiB));
   }
 }
 

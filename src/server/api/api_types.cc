@@ -17,12 +17,12 @@ using Json = nlohmann::ordered_json;
 
 unsigned http_status(base::Code code) {
   switch (code) {
-    case base::Code::kInvalid: return 400;
+    case base::Code::kInvalid:
     case base::Code::kProtocol: return 400;
     case base::Code::kNotFound: return 404;
     case base::Code::kExists: return 409;
     case base::Code::kDenied: return 403;
-    case base::Code::kExhausted: return 503;
+    case base::Code::kExhausted:
     case base::Code::kUnavailable: return 503;
     case base::Code::kTimeout: return 504;
     case base::Code::kUnsupported: return 501;
