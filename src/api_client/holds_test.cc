@@ -29,7 +29,7 @@ TraceEvent event_of(const std::string& line) {
   words >> seconds >> event.event >> program >> event.detail;
   event.time = at(seconds);
   event.program = program.substr(0, 1);
-  event.tenant = static_cast<std::uint64_t>(program[0] - 'a' + 1);
+  event.tenant = static_cast<std::uint64_t>(program[0] - 'a') + 1;
   if (program.size() > 1) event.gpu = program[1] - '0';
   event.lease = event.detail == "shared" ? "shared" : event.event == "grant" ? "exclusive" : "";
   return event;

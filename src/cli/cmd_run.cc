@@ -29,7 +29,6 @@
 namespace gpumux::cli {
 namespace {
 
-using base::Code;
 using base::Result;
 using base::Status;
 

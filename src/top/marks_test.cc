@@ -37,7 +37,7 @@ TEST(Marks, ProgramsOfOneGpuHaveDifferentLetters) {
   marks.take_snapshot(seats({{0, numbers(1, kAll)}, {1, numbers(101, kAll)}}), at(0));
   for (const std::uint32_t gpu : {0u, 1u}) {
     std::set<char> letters;
-    for (std::uint64_t i = 1; i <= kAll; ++i) letters.insert(marks.of(gpu, 100 * gpu + i).letter);
+    for (std::uint64_t i = 1; i <= kAll; ++i) letters.insert(marks.of(gpu, std::uint64_t{100} * gpu + i).letter);
     EXPECT_EQ(letters.size(), kAll);
     EXPECT_EQ(letters.count('x'), 0u) << "x is of all that is not under gpumux";
     EXPECT_EQ(letters.count('?') + letters.count(kNoLetter), 0u);

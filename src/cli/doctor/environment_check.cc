@@ -88,7 +88,7 @@ void check_environment(const Facts& facts, Findings& findings) {
   for (const auto& [name, value] : facts.environment) {
     if (value.empty()) continue;  // counts as unset
     const auto known =
-        std::find_if(variables.begin(), variables.end(), [&](const Variable& v) { return v.name == name; });
+        std::find_if(variables.begin(), variables.end(), [&name = name](const Variable& v) { return v.name == name; });
     if (known != variables.end()) {
       check_known(*known, value, facts, findings);
       continue;

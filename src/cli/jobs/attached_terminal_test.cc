@@ -441,7 +441,7 @@ TEST_F(AttachedTest, AFloodOfOutputArrivesWhole) {
   welcome();
   std::string all;
   std::string got;
-  std::thread reader([&] { got = seen(200 * 16000); });
+  std::thread reader([&] { got = seen(std::size_t{200} * 16000); });
   for (int i = 0; i < 200; ++i) {
     const std::string block(16000, static_cast<char>('a' + i % 26));
     all += block;

@@ -126,7 +126,7 @@ TEST_F(JobViewTest, FitsEveryWidthAndKeepsWhatMattersMost) {
 TEST_F(JobViewTest, AHistoryKeepsTheRunTimeAt80Columns) {
   Job job = make_job(17, "train-model", "done");
   job.outcome = "dependency failed";
-  job.started_unix_ns = kNow - 2 * 3600 * kSecond;
+  job.started_unix_ns = kNow - 2 * (3600 * kSecond);
   job.ended_unix_ns = kNow;
   job.exit_status = 137;
   job.gpu_seconds = 3600;

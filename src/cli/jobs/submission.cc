@@ -108,7 +108,8 @@ Status add_surroundings(api_client::Submission& submission, const SubmitWishes& 
     submission.environment = std::move(*exported);
   }
   for (const auto& [name, value] : wishes.variables) {
-    std::erase_if(submission.environment, [&](const std::string& entry) { return entry.starts_with(name + "="); });
+    std::erase_if(submission.environment,
+                  [&name = name](const std::string& entry) { return entry.starts_with(name + "="); });
     submission.environment.push_back(name + "=" + value);
   }
   const mode_t mask = ::umask(0);

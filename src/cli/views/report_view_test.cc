@@ -158,8 +158,8 @@ TEST_F(ReportView, TimesAreReadAsPeopleWriteThem) {
   EXPECT_EQ(time("0s"), kNow);
   EXPECT_EQ(time("90m"), kNow - 3 * kHour / 2);
   EXPECT_EQ(time("12h"), kNow - 12 * kHour);
-  EXPECT_EQ(time("7d"), kNow - 7 * 24 * kHour);
-  EXPECT_EQ(time("2w"), kNow - 14 * 24 * kHour);
+  EXPECT_EQ(time("7d"), kNow - 7 * (24 * kHour));
+  EXPECT_EQ(time("2w"), kNow - 14 * (24 * kHour));
   EXPECT_EQ(time("7.5d"), kNow - 180 * kHour);
   EXPECT_EQ(time("1h30m"), kNow - 3 * kHour / 2);
   EXPECT_EQ(time("5000w"), 0) << "as long ago as there is";
@@ -184,7 +184,7 @@ TEST_F(ReportView, BeginningsAreReadAsSlurmHasThem) {
   EXPECT_EQ(begin("now+90m"), kNow + 3 * kHour / 2);
   for (const char* hour : {"now+1hour", "now+1h", "now+1hours", "now+60minutes", "now+3600seconds"})
     EXPECT_EQ(begin(hour), kNow + kHour) << hour;
-  EXPECT_EQ(begin("now+2weeks"), kNow + 14 * 24 * kHour);
+  EXPECT_EQ(begin("now+2weeks"), kNow + 14 * (24 * kHour));
   EXPECT_EQ(time_text(begin("tomorrow")), "2026-11-26 00:00");
   EXPECT_EQ(time_text(begin("2026-12-01T08:00")), "2026-12-01 08:00");
   // It is 13:46:40.

@@ -164,7 +164,8 @@ void JobQueue::finish(const Batch& batch) {
       server::log_error("something of the job queue failed", {{"why", e.what()}});
     }
   };
-  for (const auto& [job, write] : batch.rows) whatever_happens([&] { finish_row(job, write, stored.has_value()); });
+  for (const auto& [job, write] : batch.rows)
+    whatever_happens([&, job = job, &write = write] { finish_row(job, write, stored.has_value()); });
   if (!unsaved_.empty()) retry_timer_.arm_in(kStoreRetry);
   const auto is_taken_back = [&](JobId job) {
     const auto found = batch.rows.find(job);
@@ -176,7 +177,7 @@ void JobQueue::finish(const Batch& batch) {
   }
   for (const auto& [job, write] : batch.rows) {
     if (!is_taken_back(job)) continue;
-    whatever_happens([&] {
+    whatever_happens([this, job = job] {
       tell_state(job, JobState::kDone);
       forget_job(job);
       apply(Withdrawn{job});

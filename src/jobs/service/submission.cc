@@ -26,7 +26,7 @@ using base::Status;
 constexpr std::size_t kMaxDependencies = 100;
 constexpr std::size_t kMaxArrayDependencies = 100'000;  // of all elements together
 // Ten years: longer than any job, and 64 bits of nanoseconds have place for it many times.
-constexpr std::uint64_t kMaxTimeLimit = std::uint64_t{10 * 365 * 24 * 3600} * 1'000'000'000;
+constexpr std::uint64_t kMaxTimeLimit = std::uint64_t{10} * 365 * 24 * 3600 * 1'000'000'000;
 
 tl::unexpected<base::Error> refusal(std::string what) { return base::fail(Code::kInvalid, std::move(what)); }
 
