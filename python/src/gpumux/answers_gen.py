@@ -452,7 +452,7 @@ class _Job(TypedDict):
     user: str
     # queued, held, starting, running, suspending, suspended, resuming, ending, done
     state: str
-    # held, dependency, begin, gpu_memory, priority, user_limit, array_limit, drained, retry, paused
+    # held, dependency, begin, gpu_memory, priority, user_limit, array_limit, drained, retry, paused, starting
     reason: str
     priority: int
     priority_capped: int

@@ -426,7 +426,7 @@ export interface Job {
   // ok, failed, cancelled, timed out, lost, dependency failed
   outcome?: string;
   exit_status?: number;
-  // held, dependency, begin, gpu_memory, priority, user_limit, array_limit, drained, retry, paused
+  // held, dependency, begin, gpu_memory, priority, user_limit, array_limit, drained, retry, paused, starting
   reason: string;
   why?: TextOrBytes;
   place?: number;
