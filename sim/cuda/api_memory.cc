@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Entry points: device memory, host memory, managed memory, facts about pointers.
 #include <cstring>
+#include <span>
 
 #include "sim/cuda/api.h"
 #include "sim/cuda/memory.h"
@@ -84,7 +85,8 @@ CUresult host_register(const char* entry, void* pointer, std::size_t bytes, unsi
 
 template <class T>
 void put(void* data, T value) {
-  std::memcpy(data, &value, sizeof(T));
+  const auto bytes = std::as_bytes(std::span(&value, 1));
+  std::memcpy(data, bytes.data(), bytes.size());
 }
 
 // The context whose id it is, as a handle.
