@@ -12,7 +12,7 @@
 //   ended (kEnded)                             spec, claim, end
 //   lost (kLost)                               spec, claim: its runner died without a word, or the machine did
 //
-// Everything here is called on the loop's thread and does not wait for a job. start() and look() take a few system
+// Any thread may call these, one at a time for a directory. None waits for a job. start() and look() take a few system
 // calls on local files. prepare() syncs nothing: until the runner's claim is durable, the job has not begun.
 #pragma once
 

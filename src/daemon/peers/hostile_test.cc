@@ -7,7 +7,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <cstring>
 #include <random>
@@ -16,6 +15,7 @@
 #include "daemon/test_support.h"
 #include "os/runtime_dir.h"
 #include "os/unix_socket.h"
+#include "tests/unit/send_with.h"
 #include "wire/lease_page.h"
 
 namespace gpumux::daemon {
@@ -153,22 +153,7 @@ TEST_F(Hostile, DescriptorsDoNotPileUp) {
     TestTenant bad(dir_.path());
     ASSERT_TRUE(round % 2 == 0 || bad.join());
     // As many as the kernel lets through in one message.
-    std::array<int, 253> fds;
-    fds.fill(0);
-    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof fds)> control{};
-    const auto message = wire::encode(wire::Request{.slot = 0});
-    iovec part{const_cast<std::byte*>(message.bytes().data()), message.bytes().size()};
-    msghdr header{};
-    header.msg_iov = &part;
-    header.msg_iovlen = 1;
-    header.msg_control = control.data();
-    header.msg_controllen = control.size();
-    cmsghdr* item = CMSG_FIRSTHDR(&header);
-    item->cmsg_level = SOL_SOCKET;
-    item->cmsg_type = SCM_RIGHTS;
-    item->cmsg_len = CMSG_LEN(sizeof fds);
-    std::memcpy(CMSG_DATA(item), fds.data(), sizeof fds);
-    ASSERT_GT(::sendmsg(bad.socket(), &header, MSG_NOSIGNAL), 0);
+    ASSERT_TRUE(send_with(bad.socket(), wire::encode(wire::Request{.slot = 0}).bytes(), std::vector<int>(253, 0)));
     EXPECT_TRUE(bad.is_dropped());
   }
   EXPECT_TRUE(eventually([&] { return open_descriptors() <= before; }))

@@ -93,7 +93,8 @@ void JobQueue::submit(std::shared_ptr<const Submission> submission, std::functio
     return reply(tl::unexpected(resolved.error()));
   if (is_too_early) {
     if (!unsaved_.empty())
-      return reply(base::fail(Code::kUnavailable, "jobs cannot be stored at present: try again later"));
+      return reply(base::fail(Code::kUnavailable,
+                              "jobs cannot be stored at present (the daemon's log says why): try again later"));
     // Behind everything that is on its way.
     return hand_over({}, {}, [this, submission, reply = std::move(reply)](const Status& status) mutable {
       if (!status) return reply(tl::unexpected(status.error()));
